@@ -1,0 +1,214 @@
+"""``AcceptPrefix`` in standard opset-24 ops.
+
+A greedy batch pays for one ArgMax: the sampling branch is behind an If, and the sort that top-k and top-p need behind
+another, limited to the largest top_k when no row wants top_p alone. Cast targets: 1 float32, 6 int32, 7 int64, 9 bool,
+11 float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_SORTED_FLOOR = """
+      # Sort no further than the row that needs most. Ties past the k-th share its value, so a value says it all.
+      k_off = Not(k_on)
+      p_alone = And(p_on, k_off)
+      need_k = Where(k_on, k, one)
+      need = Where(p_alone, vocab, need_k)
+      depth = ReduceMax<keepdims=1>(need)
+      z_down, unused_ids = TopK<axis=2, largest=1, sorted=1>(z, depth)
+
+      last = Min(k, depth)
+      kth_1 = Sub(last, one)
+      kth_3 = Unsqueeze(kth_1, axes_12)
+      kth_at = Expand(kth_3, columns_shape)
+      kth = GatherElements<axis=2>(z_down, kth_at)
+      k_on_3 = Unsqueeze(k_on, axes_12)
+      floor_of_k = Where(k_on_3, kth, floor_min_p)
+      floor_k = Max(floor_min_p, floor_of_k)
+
+      # The mass is renormalised over what min-p and top-k left.
+      left = GreaterOrEqual(z, floor_k)
+      w_left = Where(left, w_all, zero_d)
+      mass = ReduceSum<keepdims=1>(w_left, two)
+      p_1 = Cast<to=11>(top_p)
+      p_3 = Unsqueeze(p_1, axes_12)
+      goal_p = Mul(mass, p_3)
+      down_off = Sub(z_down, z_best)
+      down_exp = Exp(down_off)
+      w_down_all = Cast<to=11>(down_exp)
+      down_left = GreaterOrEqual(z_down, floor_k)
+      w_down = Where(down_left, w_down_all, zero_d)
+      before = CumSum<exclusive=1>(w_down, two)
+      short = Less(before, goal_p)
+      prefix = Where(short, z_down, z_best)
+      floor_of_p = ReduceMin<keepdims=1>(prefix, two)
+      p_on_3 = Unsqueeze(p_on, axes_12)
+      floor_p = Where(p_on_3, floor_of_p, floor_k)
+      floor_sorted = Max(floor_k, floor_p)
+"""
+
+_SAMPLED = f"""
+    z = Div(scores, heat_3)
+    z_best = GatherElements<axis=2>(z, best)
+    off = Sub(z, z_best)
+    w_32 = Exp(off)
+    w_all = Cast<to=11>(w_32)
+
+    min_p_in = Clip(min_p, zero_f, one_f)
+    ln_min_p = Log(min_p_in)
+    ln_min_p_3 = Unsqueeze(ln_min_p, axes_12)
+    floor_min_p = Add(z_best, ln_min_p_3)
+
+    top_k_64 = Cast<to=7>(top_k)
+    k_positive = Greater(top_k_64, zero)
+    k_cuts = Less(top_k_64, vocab)
+    k_wanted = And(k_positive, k_cuts)
+    k_on = And(draws, k_wanted)
+    k_or_1 = Max(top_k_64, one)
+    k = Min(k_or_1, vocab)
+    p_wanted = Less(top_p, one_f)
+    p_on = And(draws, p_wanted)
+    sorts = Or(k_on, p_on)
+    sorts_i = Cast<to=6>(sorts)
+    any_sorts_i = ReduceMax<keepdims=0>(sorts_i)
+    any_sorts = Cast<to=9>(any_sorts_i)
+    floor = If (any_sorts) <then_branch = sorted_floor () => (floor_sorted) {{{_SORTED_FLOOR}    }},
+      else_branch = plain_floor () => (floor_plain) {{
+      floor_plain = Identity(floor_min_p)
+    }}>
+
+    kept = GreaterOrEqual(z, floor)
+    w = Where(kept, w_all, zero_d)
+    cdf = CumSum(w, two)
+    end = Constant<value_ints = [-1]>()
+    total = Gather<axis=2>(cdf, end)
+    # A uniform of 1 would leave no token to draw.
+    below_1 = Constant<value_float = 0.99999994>()
+    u_in = Clip(uniform, zero_f, below_1)
+    u_2 = Cast<to=11>(u_in)
+    u_3 = Unsqueeze(u_2, two)
+    goal = Mul(u_3, total)
+    over = Greater(cdf, goal)
+    over_i = Cast<to=6>(over)
+    y_drawn = ArgMax<axis=2, keepdims=0>(over_i)
+    hot_2 = Unsqueeze(hot, one)
+    y_sampled = Where(hot_2, y_drawn, y_greedy)
+"""
+
+_BODY = f"""<opset_import: ["" : 24], domain: "peagle">
+AcceptPrefix (logits, input_ids, window_len, draft_len, forced_next,
+              uniform, temperature, top_k, top_p, min_p, tolerance) => (tokens, num_tokens) {{
+  zero = Constant<value_ints = [0]>()
+  one = Constant<value_ints = [1]>()
+  two = Constant<value_ints = [2]>()
+  minus_one = Constant<value_ints = [-1]>()
+  axes_12 = Constant<value_ints = [1, 2]>()
+  zero_f = Constant<value_float = 0.0>()
+  one_f = Constant<value_float = 1.0>()
+  zero_d = Constant<value = double {{0.0}}>()
+  width = Shape<start=1, end=2>(input_ids)
+  columns = Shape<start=1, end=2>(logits)
+  vocab = Shape<start=2, end=3>(logits)
+  rows_columns = Shape<start=0, end=2>(logits)
+  columns_shape = Concat<axis=0>(rows_columns, one)
+  first_column = Constant<value_int = 0>()
+  step = Constant<value_int = 1>()
+  stop = Squeeze(columns, zero)
+  j = Range(first_column, stop, step)
+
+  # Lengths, clamped to what the tensors hold; a forced row has no drafts. All are [B].
+  window_64 = Cast<to=7>(window_len)
+  window_0 = Max(window_64, zero)
+  window = Min(window_0, width)
+  live = Greater(window, zero)
+  forced = GreaterOrEqual(forced_next, zero)
+  drafts_64 = Cast<to=7>(draft_len)
+  last_column = Sub(columns, one)
+  last_valid = Sub(window, one)
+  drafts_most = Min(drafts_64, last_column, last_valid)
+  drafts_some = Max(drafts_most, zero)
+  drafts = Where(forced, zero, drafts_some)
+  drafts_2 = Unsqueeze(drafts, one)
+
+  # y: the target's own token for every column.
+  scores = Cast<to=1>(logits)
+  best = ArgMax<axis=2, keepdims=1>(scores)
+  y_greedy = Squeeze(best, two)
+  hot = Greater(temperature, zero_f)
+  heat = Where(hot, temperature, one_f)
+  heat_3 = Unsqueeze(heat, axes_12)
+  unforced = Not(forced)
+  drawn_rows = And(hot, live)
+  draws = And(drawn_rows, unforced)
+  draws_i = Cast<to=6>(draws)
+  any_draws_i = ReduceMax<keepdims=0>(draws_i)
+  any_draws = Cast<to=9>(any_draws_i)
+  y_own = If (any_draws) <then_branch = sampled () => (y_sampled) {{{_SAMPLED}  }},
+    else_branch = greedy () => (y_plain) {{
+    y_plain = Identity(y_greedy)
+  }}>
+  forced_2 = Unsqueeze(forced, one)
+  forced_next_2 = Unsqueeze(forced_next, one)
+  y = Where(forced_2, forced_next_2, y_own)
+
+  # d: the draft that stands where y may be emitted.
+  first_draft = Sub(window, drafts)
+  first_draft_2 = Unsqueeze(first_draft, one)
+  d_at_raw = Add(first_draft_2, j)
+  last_id = Sub(width, one)
+  d_at = Min(d_at_raw, last_id)
+  d = GatherElements<axis=1>(input_ids, d_at)
+  same = Equal(d, y)
+
+  # The lossy policy, before any filter: z(d) >= max z + ln(1 - tolerance).
+  lossy_1 = Greater(tolerance, zero_f)
+  lossy = Unsqueeze(lossy_1, one)
+  most_tolerant = Constant<value_float = 0.999999>()
+  tolerance_in = Clip(tolerance, zero_f, most_tolerant)
+  strictness = Sub(one_f, tolerance_in)
+  ln_strictness = Log(strictness)
+  ln_strictness_2 = Unsqueeze(ln_strictness, one)
+  heat_2 = Unsqueeze(heat, one)
+  best_score_3 = GatherElements<axis=2>(scores, best)
+  best_score = Squeeze(best_score_3, two)
+  best_z = Div(best_score, heat_2)
+  tolerance_floor = Add(best_z, ln_strictness_2)
+  last_token = Sub(vocab, one)
+  d_0 = Max(d, zero)
+  d_in = Min(d_0, last_token)
+  d_in_3 = Unsqueeze(d_in, two)
+  d_score_3 = GatherElements<axis=2>(scores, d_in_3)
+  d_score = Squeeze(d_score_3, two)
+  d_z = Div(d_score, heat_2)
+  near = GreaterOrEqual(d_z, tolerance_floor)
+  is_id = Equal(d, d_in)
+  near_id = And(near, is_id)
+  tolerated = And(near_id, lossy)
+
+  # The accepted prefix ends at the first column that fails; the last one always does.
+  agrees = Or(same, tolerated)
+  is_draft = Less(j, drafts_2)
+  passes = And(agrees, is_draft)
+  passes_i = Cast<to=6>(passes)
+  accepted = ArgMin<axis=1, keepdims=1>(passes_i)
+
+  before_end = Less(j, accepted)
+  at_end = Equal(j, accepted)
+  y_or_none = Where(at_end, y, minus_one)
+  emitted = Where(before_end, d, y_or_none)
+  live_2 = Unsqueeze(live, one)
+  tokens_64 = Where(live_2, emitted, minus_one)
+  tokens = Cast<to=6>(tokens_64)
+  accepted_1 = Squeeze(accepted, one)
+  count = Add(accepted_1, one)
+  num_tokens_64 = Where(live, count, zero)
+  num_tokens = Cast<to=6>(num_tokens_64)
+}}"""
+
+
+def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
+    """The text of the ONNX model-local function; the op has no attributes and no optional inputs, so it is one."""
+    del attributes, present
+    return _BODY

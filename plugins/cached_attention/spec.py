@@ -1,0 +1,65 @@
+"""``CachedAttention``: write new keys and values into a linear cache, attend at absolute positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ..spec import FLOATS, Attribute, Operand, OpSpec
+from .body import body
+from .reference import cached_attention
+
+
+def _not_negative(value: float) -> str | None:
+    return None if math.isfinite(value) and value >= 0 else "must be finite and 0 or more"
+
+
+def _finite(value: float) -> str | None:
+    return None if math.isfinite(value) else "must be finite"
+
+
+def _check_dims(dims: Mapping[str, int]) -> str | None:
+    if {"Hq", "Hkv"} <= dims.keys() and (not dims["Hkv"] or dims["Hq"] % dims["Hkv"]):
+        return f"{dims['Hq']} query heads cannot share {dims['Hkv']} key heads evenly"
+    if dims.get("S", 0) > dims.get("T", dims.get("S", 0)):
+        return f"{dims['S']} new positions do not fit a cache of {dims['T']}"
+    return None
+
+
+SPEC = OpSpec(
+    name="CachedAttention",
+    doc="""Causal attention over a linear key-value cache that keeps its length.
+
+New keys and values go to absolute positions start..start + S - 1 (start + S <= T is the caller's duty: nothing is
+clamped, ONNX Runtime and the reference refuse). Query s sees positions <= start + s, and > start + s - window if
+window > 0. Whatever the cache holds further on has no influence as long as it is finite, so a rejected draft needs no
+clearing: later writes overwrite it. Query heads share key heads in consecutive groups of Hq / Hkv. Scores are
+scale * q.k, soft-capped as softcap * tanh(score / softcap) before masking; a sink is one more softmax column per head
+that is dropped afterwards.
+
+Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, nonpad_kv_seqlen); sinks of GPT-OSS.""",
+    inputs=(
+        Operand("q", ("B", "Hq", "S", "D"), FLOATS, "queries, rotated"),
+        Operand("k", ("B", "Hkv", "S", "D"), FLOATS, "new keys, rotated", same_as="q"),
+        Operand("v", ("B", "Hkv", "S", "D"), FLOATS, "new values", same_as="q"),
+        Operand("k_cache", ("B", "Hkv", "T", "D"), FLOATS, "keys by absolute position", same_as="q"),
+        Operand("v_cache", ("B", "Hkv", "T", "D"), FLOATS, "values by absolute position", same_as="q"),
+        Operand("start", ("B",), ("int64",), "absolute position of query 0: tokens already in the cache"),
+        Operand("sinks", ("Hq",), FLOATS, "score of the extra softmax column of each head", optional=True, same_as="q"),
+    ),
+    outputs=(
+        Operand(
+            "y", ("B", "S", "Hq", "D"), FLOATS, "heads after the sequence: reshapes to [B, S, Hq * D]", same_as="q"
+        ),
+        Operand("k_out", ("B", "Hkv", "T", "D"), FLOATS, "k_cache with k written", same_as="q", aliases="k_cache"),
+        Operand("v_out", ("B", "Hkv", "T", "D"), FLOATS, "v_cache with v written", same_as="q", aliases="v_cache"),
+    ),
+    reference=cached_attention,
+    body=body,
+    attributes=(
+        Attribute("scale", float, 1.0, "multiplies q.k, usually 1 / sqrt(D)", _finite),
+        Attribute("window", int, 0, "how many positions a query sees, itself included; 0 is all", _not_negative),
+        Attribute("softcap", float, 0.0, "bound on the size of a score; 0 is off", _not_negative),
+    ),
+    check_dims=_check_dims,
+)

@@ -1,0 +1,151 @@
+"""What an op is: formal inputs, outputs and attributes, a shape rule, a reference, and a body of standard ONNX ops.
+
+One folder per op holds one ``OpSpec``. Everything else (ONNX schema, torch op, TensorRT plugin) is made from it, so
+that an op is described once. This module imports neither onnx nor torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .errors import BuildError
+
+DOMAIN = "peagle"
+VERSION = 1
+OPSET = 24
+
+FLOATS = ("float32", "float16", "bfloat16")
+
+_T = TypeVar("_T")
+_TERM = re.compile(r"([+-]?)\s*(\w+)")
+
+
+def evaluate_dim(expression: str, symbols: Mapping[str, Any]) -> Any:
+    """The value of a linear dim expression such as ``"S+K-1"``; symbols may be ints or symbolic integers."""
+    total: Any = 0
+    for sign, term in _TERM.findall(expression):
+        value = int(term) if term.isdigit() else symbols[term]
+        total = total - value if sign == "-" else total + value
+    return total
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A formal input or output.
+
+    ``dims`` are names or linear expressions of names (``"S+E-2"``, outputs only); a bare name on an input binds it, and
+    every input that repeats the name must agree. ``dtypes`` lists what is allowed; ``same_as`` ties an operand to the
+    dtype of an earlier input. ``aliases`` marks an output that an in-place kernel writes into that input's buffer.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    doc: str = ""
+    optional: bool = False
+    same_as: str | None = None
+    aliases: str | None = None
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A node attribute. ``kind`` is ``float``, ``int`` or ``str``; ``check`` returns a complaint or None."""
+
+    name: str
+    kind: type
+    default: float | int | str
+    doc: str = ""
+    check: Callable[[Any], str | None] | None = None
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One semantic op of the ``peagle`` domain.
+
+    ``reference(*inputs, **attributes)`` takes NumPy arrays in input order (None for an absent optional input) and
+    returns a tuple in output order. ``body(attributes, present)`` returns the text of an ONNX model-local function made
+    of standard opset-24 ops; ``present`` holds the names of the inputs that the node has. A body may differ between
+    attribute values, in which case it names itself through the ``overload`` of the function; a node that uses it must
+    carry that overload and every attribute of the op. ``check_dims`` sees the dimensions whose size is known and
+    returns a complaint or None.
+    """
+
+    name: str
+    doc: str
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    reference: Callable[..., tuple[Any, ...]]
+    body: Callable[[Mapping[str, Any], frozenset[str]], str]
+    attributes: tuple[Attribute, ...] = ()
+    check_dims: Callable[[Mapping[str, int]], str | None] | None = None
+
+    def check_attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Attributes with defaults filled in. Raises ``BuildError`` naming every unknown, mistyped or illegal one."""
+        known = {a.name: a for a in self.attributes}
+        problems = [f"unknown attribute {name!r}" for name in given if name not in known]
+        values: dict[str, Any] = {}
+        for attribute in self.attributes:
+            value = given.get(attribute.name, attribute.default)
+            if type(value) is int and attribute.kind is float:
+                value = float(value)
+            if type(value) is not attribute.kind:
+                problems.append(f"{attribute.name} must be {attribute.kind.__name__}, not {type(value).__name__}")
+            elif attribute.check and (complaint := attribute.check(value)):
+                problems.append(f"{attribute.name} {complaint}")
+            values[attribute.name] = value
+        self._refuse(problems)
+        return values
+
+    def infer_dtypes(self, dtypes: Sequence[str | None]) -> list[str]:
+        """Output dtypes from input dtypes such as ``"float16"`` (None for an absent optional input).
+
+        Raises ``BuildError`` naming every input whose dtype is not allowed.
+        """
+        problems: list[str] = []
+        given: dict[str, str] = {}
+        for operand, dtype in self._paired(dtypes, problems):
+            allowed = (given[operand.same_as],) if operand.same_as in given else operand.dtypes
+            if dtype not in allowed:
+                problems.append(f"{operand.name} must be {' or '.join(allowed)}, not {dtype}")
+            given[operand.name] = dtype
+        self._refuse(problems)
+        return [given.get(output.same_as or "", output.dtypes[0]) for output in self.outputs]
+
+    def infer_shapes(self, shapes: Sequence[Sequence[Any] | None]) -> list[tuple[Any, ...]]:
+        """Output shapes from input shapes (None for an absent optional input); dims may be symbolic integers.
+
+        Raises ``BuildError`` naming every rank or dimension that does not fit.
+        """
+        problems: list[str] = []
+        symbols: dict[str, Any] = {}
+        for operand, shape in self._paired(shapes, problems):
+            if len(shape) != len(operand.dims):
+                problems.append(f"{operand.name} must have rank {len(operand.dims)}, not {len(shape)}")
+                continue
+            for name, size in zip(operand.dims, shape, strict=True):
+                known = symbols.get(name)
+                if known is None or (isinstance(size, int) and not isinstance(known, int)):
+                    symbols[name] = size  # a known size says more than a symbolic one
+                elif isinstance(size, int) and known != size:
+                    problems.append(f"{operand.name}: dimension {name} is {size}, elsewhere {known}")
+        if self.check_dims and not problems:
+            complaint = self.check_dims({name: size for name, size in symbols.items() if isinstance(size, int)})
+            problems += [complaint] if complaint else []
+        self._refuse(problems)
+        return [tuple(evaluate_dim(d, symbols) for d in output.dims) for output in self.outputs]
+
+    def _paired(self, given: Sequence[_T | None], problems: list[str]) -> list[tuple[Operand, _T]]:
+        """The inputs that are present, each with what was given for it; complains of missing and surplus ones."""
+        if len(given) > len(self.inputs):
+            problems.append(f"takes at most {len(self.inputs)} inputs, not {len(given)}")
+        padded = [*given, *[None] * len(self.inputs)]
+        pairs = list(zip(self.inputs, padded, strict=False))
+        problems += [f"input {operand.name} is missing" for operand, x in pairs if x is None and not operand.optional]
+        return [(operand, x) for operand, x in pairs if x is not None]
+
+    def _refuse(self, problems: list[str]) -> None:
+        if problems:
+            raise BuildError(f"{self.name}: " + "; ".join(problems), fix=f"see the spec of {DOMAIN}::{self.name}")

@@ -1,0 +1,89 @@
+"""Runs the ONNX body of an op, as a model of one node, on ONNX Runtime CPU."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+from peagle.plugins import OPS
+from peagle.plugins.spec import DOMAIN, OPSET, VERSION
+
+ONNX_TYPE = {
+    name: getattr(onnx.TensorProto, name.upper()) for name in ("bool", "int32", "int64", "float16", "bfloat16")
+} | {"float32": onnx.TensorProto.FLOAT}
+
+
+def one_node_model(
+    name: str, dtypes: tuple[str | None, ...], attributes: tuple[tuple[str, Any], ...]
+) -> onnx.ModelProto:
+    """A model of one node of op ``name`` with its body attached; None in ``dtypes`` is an absent optional input."""
+    op = OPS[name]
+    filled = op.check_attributes(dict(attributes))
+    used = [(operand, dtype) for operand, dtype in zip(op.inputs, dtypes, strict=False) if dtype is not None]
+    function = onnx.parser.parse_function(op.body(filled, frozenset(operand.name for operand, _ in used)))
+    node = helper.make_node(
+        op.name,
+        [operand.name for operand, _ in used],
+        [output.name for output in op.outputs],
+        domain=DOMAIN,
+        overload=function.overload,
+        **filled,
+    )
+    casts, inputs = [], []
+    for i, (operand, dtype) in enumerate(used):
+        feed, feed_dtype = operand.name, dtype
+        if dtype == "bfloat16":  # ONNX Runtime takes no bfloat16 from NumPy
+            feed, feed_dtype = f"{operand.name}_float32", "float32"
+            casts.append(helper.make_node("Cast", [feed], [operand.name], to=onnx.TensorProto.BFLOAT16))
+        inputs.append(helper.make_tensor_value_info(feed, ONNX_TYPE[feed_dtype], op.inputs[i].dims))
+    outputs = [
+        helper.make_tensor_value_info(output.name, ONNX_TYPE[dtype], output.dims)
+        for output, dtype in zip(op.outputs, op.infer_dtypes(dtypes), strict=True)
+    ]
+    model = helper.make_model(
+        helper.make_graph([*casts, node], name, inputs, outputs),
+        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, VERSION)],
+        functions=[function],
+        ir_version=11,
+    )
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+@functools.cache
+def session(name: str, dtypes: tuple[str | None, ...], attributes: tuple[tuple[str, Any], ...]) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # TensorScatter warns on every run that did not bind its buffer in place
+    model = one_node_model(name, dtypes, attributes)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def run(name: str, inputs: list[Any], **attributes: Any) -> list[Any]:
+    """The outputs of the op's ONNX body. They must have the shapes and dtypes that the spec promises."""
+    op = OPS[name]
+    dtypes = tuple(None if x is None else str(x.dtype) for x in inputs)
+    instance = session(name, dtypes, tuple(sorted(attributes.items())))
+    given = [x.astype(np.float32) if x.dtype == ml_dtypes.bfloat16 else x for x in inputs if x is not None]
+    outputs = instance.run(None, {i.name: x for i, x in zip(instance.get_inputs(), given, strict=True)})
+    assert [x.shape for x in outputs] == op.infer_shapes([None if x is None else x.shape for x in inputs])
+    assert [str(x.dtype) for x in outputs] == op.infer_dtypes(dtypes)
+    return outputs
+
+
+@pytest.fixture(scope="session")
+def run_body() -> Any:
+    """``run_body(op name, inputs in order, **attributes) -> outputs`` on ONNX Runtime CPU."""
+    return run
+
+
+@pytest.fixture(scope="session")
+def body_model() -> Any:
+    """``body_model(op name, dtypes of the inputs, attribute pairs) -> onnx.ModelProto`` of one node."""
+    return one_node_model

@@ -1,0 +1,166 @@
+"""Ragged batches for the ops, and the independent sampling maths that the tests compare with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from peagle.plugins import OPS
+
+Arrays = dict[str, Any]
+
+quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+POLICIES = {  # temperature, top_k, top_p, min_p
+    "greedy": (0.0, 0, 1.0, 0.0),
+    "greedy with idle filters": (0.0, 3, 0.5, 0.1),
+    "plain": (1.0, 0, 1.0, 0.0),
+    "cold": (0.4, 0, 1.0, 0.0),
+    "hot": (1.7, 0, 1.0, 0.0),
+    "top-k": (1.0, 3, 1.0, 0.0),
+    "top-1": (1.0, 1, 1.0, 0.0),
+    "top-k beyond the vocabulary": (1.0, 1000, 1.0, 0.0),
+    "top-p": (1.0, 0, 0.7, 0.0),
+    "top-p of nothing": (1.0, -1, 0.0, 0.0),
+    "min-p": (1.0, 0, 1.0, 0.15),
+    "min-p of one": (1.0, 0, 1.0, 1.0),
+    "top-k then top-p": (0.8, 5, 0.6, 0.0),
+    "min-p then top-p": (1.2, 0, 0.8, 0.1),
+    "all": (0.9, 6, 0.85, 0.05),
+}
+
+
+def inputs_of(name: str, batch: Arrays) -> list[Any]:
+    """The op's inputs, in order, out of a batch."""
+    return [batch[operand.name] for operand in OPS[name].inputs]
+
+
+def reference(name: str, batch: Arrays, **attributes: Any) -> list[Any]:
+    return list(OPS[name].reference(*inputs_of(name, batch), **attributes))
+
+
+def alone(batch: Arrays, b: int) -> Arrays:
+    """Row b as a batch of its own: every array has the row first."""
+    return {name: array[b : b + 1] for name, array in batch.items()}
+
+
+def own_tokens(batch: Arrays) -> Any:
+    """y [B, E]: what every emission column would emit if there were no drafts, by asking for one column at a time."""
+    rows, columns, vocab = batch["logits"].shape
+    flat = {name: np.repeat(array, columns, axis=0) for name, array in batch.items() if array.ndim == 1}
+    flat |= {
+        "logits": batch["logits"].reshape(rows * columns, 1, vocab),
+        "uniform": batch["uniform"].reshape(rows * columns, 1),
+        "input_ids": np.zeros((rows * columns, 1), np.int64),
+        "window_len": np.ones(rows * columns, np.int32),
+        "draft_len": np.zeros(rows * columns, np.int32),
+        "forced_next": np.full(rows * columns, -1),
+    }
+    return reference("AcceptPrefix", flat)[0].reshape(rows, columns)
+
+
+@st.composite
+def windows(draw: Any, max_k: int = 8, tolerances: tuple[float, ...] = (0.0,)) -> Arrays:
+    """A batch as the runtime feeds it: idle, prefill, last prefill chunk, and decode rows with 0..K drafts."""
+    k = draw(st.integers(1, max_k))
+    batch = draw(st.integers(1, 4))
+    width = k + 1 + draw(st.integers(0, 4))
+    vocab = draw(st.sampled_from([2, 5, 12]))
+    dtype = draw(st.sampled_from([np.float32, np.float16]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    logits = rng.normal(size=(batch, k + 1, vocab)) * draw(st.sampled_from([0.5, 3.0]))
+    if draw(st.booleans()):
+        logits = np.round(logits * 2) / 2  # ties
+    chosen = [draw(st.sampled_from(sorted(POLICIES))) for _ in range(batch)]
+    policies = np.array([POLICIES[name] for name in chosen])
+    made: Arrays = {
+        "logits": logits.astype(dtype),
+        "input_ids": rng.integers(0, vocab, (batch, width)),
+        "start": rng.integers(0, 1000, batch),
+        "window_len": np.zeros(batch, np.int32),
+        "draft_len": np.zeros(batch, np.int32),
+        "forced_next": np.full(batch, -1),
+        "uniform": rng.random((batch, k + 1), np.float32),
+        "temperature": policies[:, 0].astype(np.float32),
+        "top_k": policies[:, 1].astype(np.int32),
+        "top_p": policies[:, 2].astype(np.float32),
+        "min_p": policies[:, 3].astype(np.float32),
+        "tolerance": np.array([draw(st.sampled_from(tolerances)) for _ in range(batch)], np.float32),
+    }
+    y = own_tokens(made)
+    for b in range(batch):
+        kind = draw(st.sampled_from(["idle", "prefill", "last chunk", "decode", "decode", "decode"]))
+        if kind == "idle":
+            continue
+        made["window_len"][b] = window = draw(st.integers(1, width))
+        if kind == "prefill":
+            made["forced_next"][b] = draw(st.integers(0, vocab - 1))
+        elif kind == "decode":
+            made["draft_len"][b] = drafts = draw(st.integers(0, min(k, window - 1)))
+            agreeing = draw(st.integers(0, drafts))
+            made["input_ids"][b, window - drafts : window - drafts + agreeing] = y[b, :agreeing]
+            if agreeing < drafts:
+                made["input_ids"][b, window - drafts + agreeing] = (y[b, agreeing] + 1) % vocab
+    return made
+
+
+WILD = [-(2**31), -1, 0, 1, 2, 5, 1000, 2**31 - 1]
+
+
+def with_wild_lengths(batch: Arrays, seed: int) -> Arrays:
+    """The batch with lengths that no caller should give: they must be clamped, never index out of a tensor."""
+    rng = np.random.default_rng(seed)
+    names = {"window_len", "draft_len", "num_tokens"} & batch.keys()
+    return batch | {name: rng.choice(WILD, len(batch["window_len"])).astype(np.int32) for name in sorted(names)}
+
+
+def with_emitted(batch: Arrays) -> Arrays:
+    """The batch with what AcceptPrefix emits for it, ready for PlaceholderDraft."""
+    tokens, num_tokens = reference("AcceptPrefix", batch)
+    return batch | {"tokens": tokens, "num_tokens": num_tokens}
+
+
+def processed(logits: Any, temperature: float, top_k: int, top_p: float, min_p: float) -> Any:
+    """p float64 [V] as textbooks have it: temperature, min-p, top-k, top-p, each on the renormalised softmax."""
+    z = logits.astype(np.float64) / temperature
+    p = np.exp(z - z.max())
+    p /= p.sum()
+    p[p < min_p * p.max() * (1 - 1e-9)] = 0
+    if 0 < top_k < len(p):
+        p[p < np.sort(p)[-top_k]] = 0
+    p /= p.sum()
+    mass = 0.0
+    for value in np.sort(p)[::-1]:
+        mass += value
+        if mass >= top_p:
+            p[p < value] = 0
+            break
+    return p / p.sum()
+
+
+def could_draw(batch: Arrays, b: int, j: int, token: int) -> bool:
+    """Whether ``uniform[b, j]`` lies in the token's slice of the distribution function, give or take 1e-5.
+
+    Two correct programs may differ in the last bits of exp and of the sums, so a number that falls on a boundary may
+    give either neighbour. Anything farther from a boundary than that has one answer only.
+    """
+    temperature, top_k = float(batch["temperature"][b]), int(batch["top_k"][b])
+    if temperature == 0:
+        return False
+    p = processed(batch["logits"][b, j], temperature, top_k, float(batch["top_p"][b]), float(batch["min_p"][b]))
+    below, above = p[:token].sum(), p[: token + 1].sum()
+    return bool(p[token] > 0 and below - 1e-5 <= batch["uniform"][b, j] <= above + 1e-5)
+
+
+def assert_same_emission(batch: Arrays, got: list[Any], wanted: list[Any]) -> None:
+    """tokens and num_tokens agree, except that a row may part at a token drawn on a boundary (see could_draw)."""
+    for b, (tokens, others) in enumerate(zip(got[0], wanted[0], strict=True)):
+        differing = np.flatnonzero(tokens != others)
+        if len(differing) == 0:
+            assert got[1][b] == wanted[1][b]
+            continue
+        j = int(differing[0])
+        assert could_draw(batch, b, j, tokens[j]), (b, j, tokens, others)
+        assert could_draw(batch, b, j, others[j]), (b, j, tokens, others)

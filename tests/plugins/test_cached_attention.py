@@ -1,0 +1,178 @@
+"""CachedAttention: write into a linear cache, attend at absolute positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from peagle.plugins import OPS
+from peagle.plugins.errors import BuildError
+from plugin_cases import Arrays, quick
+
+OP = "CachedAttention"
+NAMES = [operand.name for operand in OPS[OP].inputs]
+
+
+def inputs_of(case: Arrays) -> list[Any]:
+    return [case.get(name) for name in NAMES]
+
+
+def alone(case: Arrays, b: int) -> Arrays:
+    return {name: array if name == "sinks" else array[b : b + 1] for name, array in case.items()}
+
+
+def close(ours: Any, theirs: Any) -> None:
+    """Within the rounding of the dtype; float16 attention is free to round scores and weights on the way."""
+    tolerance = 1e-2 if ours.dtype == np.float16 else 2e-5
+    np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), atol=tolerance, rtol=tolerance)
+
+
+def same(ours: list[Any], theirs: list[Any]) -> None:
+    close(ours[0], theirs[0])
+    np.testing.assert_array_equal(ours[1], theirs[1])
+    np.testing.assert_array_equal(ours[2], theirs[2])
+
+
+attributes = st.fixed_dictionaries(
+    {
+        "scale": st.sampled_from([0.25, 1.0]),
+        "window": st.sampled_from([0, 1, 3]),
+        "softcap": st.sampled_from([0.0, 2.0]),
+    }
+)
+
+
+@st.composite
+def cases(draw: Any) -> Arrays:
+    """A step of 1..5 positions into caches that are filled to a different length in every row."""
+    batch, key_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    length, size = draw(st.integers(1, 5)), draw(st.sampled_from([4, 8]))
+    slots = length + draw(st.integers(0, 6))
+    dtype = draw(st.sampled_from([np.float32, np.float16]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+
+    def normal(*shape: int) -> Any:
+        return rng.normal(size=shape).astype(dtype)
+
+    case = {
+        "q": normal(batch, key_heads * group, length, size),
+        "k": normal(batch, key_heads, length, size),
+        "v": normal(batch, key_heads, length, size),
+        "k_cache": normal(batch, key_heads, slots, size),
+        "v_cache": normal(batch, key_heads, slots, size),
+        "start": np.array([draw(st.integers(0, slots - length)) for _ in range(batch)]),
+    }
+    if draw(st.booleans()):
+        case["sinks"] = normal(key_heads * group)
+    return case
+
+
+@quick
+@given(cases(), attributes)
+def test_the_body_says_what_the_reference_says(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
+    same(run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes))
+
+
+@quick
+@given(cases(), attributes)
+def test_rows_do_not_influence_each_other(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
+    together = run_body(OP, inputs_of(case), **attributes)
+    for b in range(len(case["start"])):
+        same([x[b : b + 1] for x in together], run_body(OP, inputs_of(alone(case, b)), **attributes))
+
+
+@quick
+@given(cases(), attributes)
+def test_what_the_cache_holds_further_on_changes_nothing(
+    run_body: Any, case: Arrays, attributes: dict[str, Any]
+) -> None:
+    """So rejected drafts need no clearing. (Finite junk only: 0 * NaN is NaN in every attention kernel.)"""
+    clean = run_body(OP, inputs_of(case), **attributes)
+    length = case["k"].shape[2]
+    spoiled = case | {"k_cache": case["k_cache"].copy(), "v_cache": case["v_cache"].copy()}
+    for b, start in enumerate(case["start"]):
+        spoiled["k_cache"][b, :, start:] = 100 if case["q"].dtype == np.float16 else 1e15
+        spoiled["v_cache"][b, :, start:] = 6e4
+    y, k_out, _ = run_body(OP, inputs_of(spoiled), **attributes)
+    np.testing.assert_array_equal(y, clean[0])
+    np.testing.assert_array_equal(OPS[OP].reference(*inputs_of(spoiled), **attributes)[1], k_out)
+    for b, start in enumerate(case["start"]):
+        np.testing.assert_array_equal(k_out[b, :, : start + length], clean[1][b, :, : start + length])
+
+
+@quick
+@given(cases(), attributes)
+def test_only_the_new_positions_are_written(case: Arrays, attributes: dict[str, Any]) -> None:
+    _, k_out, v_out = OPS[OP].reference(*inputs_of(case), **attributes)
+    length = case["k"].shape[2]
+    for new, cache, out in (("k", "k_cache", k_out), ("v", "v_cache", v_out)):
+        for b, start in enumerate(case["start"]):
+            np.testing.assert_array_equal(out[b, :, start : start + length], case[new][b])
+            np.testing.assert_array_equal(out[b, :, :start], case[cache][b, :, :start])
+            np.testing.assert_array_equal(out[b, :, start + length :], case[cache][b, :, start + length :])
+
+
+def plain_attention(q: Any, k: Any, v: Any, sinks: Any, *, scale: float, window: int, softcap: float) -> Any:
+    """Softmax attention over a whole sequence, without a cache: q [B, Hq, L, D] -> [B, L, Hq, D], in float64."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    group, length = q.shape[1] // k.shape[1], q.shape[2]
+    scores = np.einsum("bhqd,bhkd->bhqk", q, np.repeat(k, group, axis=1)) * scale
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    i, j = np.mgrid[:length, :length]
+    scores[..., (j > i) | ((j <= i - window) if window else False)] = -np.inf
+    if sinks is not None:
+        column = np.broadcast_to(sinks.astype(np.float64)[:, None, None], (*scores.shape[:3], 1))
+        scores = np.concatenate([scores, column], axis=-1)
+    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    p /= p.sum(axis=-1, keepdims=True)
+    return np.einsum("bhqk,bhkd->bqhd", p[..., :length], np.repeat(v, group, axis=1))
+
+
+@quick
+@given(attributes, st.booleans(), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+def test_a_sequence_fed_in_steps_equals_plain_attention(
+    run_body: Any, attributes: dict[str, Any], has_sinks: bool, steps: list[int], seed: int
+) -> None:
+    """Every step also feeds one junk position, as a rejected draft would; the next step overwrites it."""
+    rng = np.random.default_rng(seed)
+    length = sum(steps)
+    q, k, v = (rng.normal(size=(2, heads, length, 8)).astype(np.float32) for heads in (4, 2, 2))
+    sinks = rng.normal(size=4).astype(np.float32) if has_sinks else None
+    expected = plain_attention(q, k, v, sinks, **attributes)
+    k_cache, v_cache = (rng.normal(size=(2, 2, length + 1, 8)).astype(np.float32) for _ in range(2))
+    begin = 0
+    for step in steps:
+        here = slice(begin, begin + step)
+        new = [np.concatenate([x[:, :, here], 50 * np.ones_like(x[:, :, :1])], axis=2) for x in (q, k, v)]
+        given = [*new, k_cache, v_cache, np.array([begin, begin]), sinks]
+        y, _, _ = OPS[OP].reference(*given, **attributes)
+        close(y[:, :step], expected[:, here])
+        y, k_cache, v_cache = run_body(OP, given, **attributes)
+        close(y[:, :step], expected[:, here])
+        begin += step
+
+
+@pytest.mark.parametrize("start", [-1, 3])
+def test_a_write_that_leaves_the_cache_is_refused(run_body: Any, start: int) -> None:
+    new, cache = np.zeros((1, 1, 2, 4), np.float32), np.zeros((1, 1, 4, 4), np.float32)
+    given = [new, new, new, cache, cache, np.array([start]), None]
+    attributes = {"scale": 1.0, "window": 0, "softcap": 0.0}
+    with pytest.raises(ValueError, match="leave a cache of 4"):
+        OPS[OP].reference(*given, **attributes)
+    with pytest.raises(Exception, match="TensorScatter"):
+        run_body(OP, given, **attributes)
+
+
+def test_illegal_attributes_and_head_counts_are_named() -> None:
+    with pytest.raises(BuildError) as caught:
+        OPS[OP].check_attributes({"scale": float("nan"), "window": -1, "softcap": -2.0})
+    assert all(name in caught.value.what for name in ("scale must be finite", "window must be", "softcap must be"))
+    new, cache = (1, 2, 4, 8), (1, 2, 16, 8)
+    with pytest.raises(BuildError, match="3 query heads cannot share 2 key heads"):
+        OPS[OP].infer_shapes([(1, 3, 4, 8), new, new, cache, cache, (1,)])
+    with pytest.raises(BuildError, match="4 new positions do not fit a cache of 2"):
+        OPS[OP].infer_shapes([new, new, new, (1, 2, 2, 8), (1, 2, 2, 8), (1,)])

@@ -1,0 +1,132 @@
+"""OpSpec: attributes, dtypes and shapes are checked by us, and every problem is named at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from peagle.plugins import OPS
+from peagle.plugins.errors import BuildError
+from peagle.plugins.spec import Attribute, Operand, OpSpec, evaluate_dim
+
+SPEC = OpSpec(
+    name="Sample",
+    doc="",
+    inputs=(
+        Operand("x", ("B", "N"), ("float32", "float16")),
+        Operand("y", ("B", "M"), ("float32", "float16"), same_as="x"),
+        Operand("bias", ("N",), ("int32",), optional=True),
+    ),
+    outputs=(Operand("z", ("B", "N+M-1"), ("float32", "float16"), same_as="x"), Operand("n", ("B",), ("int64",))),
+    reference=lambda: (),
+    body=lambda attributes, present: "",
+    attributes=(
+        Attribute("scale", float, 1.0),
+        Attribute("count", int, 2, check=lambda value: "must be even" if value % 2 else None),
+        Attribute("mode", str, "a"),
+    ),
+    check_dims=lambda dims: "N must be 2 or more" if dims.get("N", 2) < 2 else None,
+)
+
+
+class Symbol:
+    """A symbolic integer, as torch has them: good for sums, not for comparison."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __add__(self, other: object) -> Symbol:
+        return Symbol(f"{self.text}+{other}")
+
+    def __radd__(self, other: object) -> Symbol:
+        return Symbol(f"{other}+{self.text}")
+
+    def __sub__(self, other: object) -> Symbol:
+        return Symbol(f"{self.text}-{other}")
+
+    def __bool__(self) -> bool:
+        raise AssertionError("a symbolic integer was compared")
+
+    __eq__ = __lt__ = __gt__ = lambda self, other: self  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
+
+def problems(call: object, *args: object) -> str:
+    with pytest.raises(BuildError) as caught:
+        call(*args)  # type: ignore[operator]
+    assert "see the spec of peagle::Sample" in str(caught.value)
+    return caught.value.what
+
+
+def test_dim_expressions_are_linear() -> None:
+    assert evaluate_dim("S+E-2", {"S": 9, "E": 4}) == 11
+    assert evaluate_dim("B", {"B": 3}) == 3
+    assert evaluate_dim("S+E-2", {"S": Symbol("s"), "E": 4}).text == "0+s+4-2"
+
+
+def test_attributes_get_their_defaults_and_whole_floats_may_be_written_as_ints() -> None:
+    assert SPEC.check_attributes({"scale": 2}) == {"scale": 2.0, "count": 2, "mode": "a"}
+
+
+def test_every_bad_attribute_is_named() -> None:
+    what = problems(SPEC.check_attributes, {"colour": 1, "scale": "x", "count": 3, "mode": 1.5})
+    assert what == (
+        "Sample: unknown attribute 'colour'; scale must be float, not str; count must be even; "
+        "mode must be str, not float"
+    )
+
+
+def test_a_bool_is_no_int() -> None:
+    assert "count must be int, not bool" in problems(SPEC.check_attributes, {"count": True})
+
+
+def test_output_shapes_follow_the_inputs() -> None:
+    assert SPEC.infer_shapes([(2, 5), (2, 3)]) == [(2, 7), (2,)]
+    assert SPEC.infer_shapes([(2, 5), (2, 3), (5,)]) == [(2, 7), (2,)]
+
+
+def test_every_shape_problem_is_named() -> None:
+    what = problems(SPEC.infer_shapes, [(2, 5), (3, 3), (4,), (1,)])
+    assert what == (
+        "Sample: takes at most 3 inputs, not 4; y: dimension B is 3, elsewhere 2; bias: dimension N is 4, elsewhere 5"
+    )
+    assert "x must have rank 2, not 3; bias must have rank 1, not 0" in problems(
+        SPEC.infer_shapes, [(1, 2, 3), (1, 3), ()]
+    )
+    assert "input y is missing" in problems(SPEC.infer_shapes, [(2, 5)])
+    assert "N must be 2 or more" in problems(SPEC.infer_shapes, [(2, 1), (2, 3)])
+
+
+def test_symbolic_dimensions_pass_and_a_known_one_beats_them() -> None:
+    batch, n = Symbol("b"), Symbol("n")
+    shape, _ = SPEC.infer_shapes([(batch, n), (batch, 3)])
+    assert shape[0].text == "0+b"
+    assert SPEC.infer_shapes([(batch, n), (2, 3), (5,)])[0] == (2, 7)
+
+
+def test_output_dtypes_follow_the_inputs() -> None:
+    assert SPEC.infer_dtypes(["float16", "float16"]) == ["float16", "int64"]
+
+
+def test_every_dtype_problem_is_named() -> None:
+    what = problems(SPEC.infer_dtypes, ["float16", "float32", "int64"])
+    assert what == "Sample: y must be float16, not float32; bias must be int32, not int64"
+    assert "x must be float32 or float16, not int8" in problems(SPEC.infer_dtypes, ["int8", "int8"])
+
+
+def test_ops_are_found_by_name_and_describe_every_operand() -> None:
+    assert sorted(OPS) == ["AcceptPrefix", "CachedAttention", "PlaceholderDraft"]
+    for name, op in OPS.items():
+        assert op.name == name
+        assert op.doc
+        assert all(operand.doc for operand in (*op.inputs, *op.outputs, *op.attributes))
+        names = {operand.name for operand in op.inputs}
+        assert {o.aliases for o in op.outputs if o.aliases} <= names
+        assert {o.same_as for o in (*op.inputs, *op.outputs) if o.same_as} <= names
+
+
+def test_the_ops_load_without_heavy_libraries() -> None:
+    code = "import sys, peagle.plugins; print({'torch', 'onnx', 'onnxruntime', 'ml_dtypes'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
