@@ -1,0 +1,147 @@
+"""The P-EAGLE drafter in plain torch, in the semantic ops, ready to trace (paper section 3.1; EAGLE-3 layer layout).
+
+One pass over the rows that ``PlaceholderDraft`` lays out: real rows carry the embedding of the NEXT token beside the
+target's features of theirs, placeholder rows the mask token and ``mask_hidden``. Only layer 0 sees embeddings.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .heads import HeadSpec
+from .semantic import RotaryTable, Window, attend, rotate, take_columns
+
+
+class RMSNorm(nn.Module):
+    """``x / rms(x) * weight``."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.empty(size)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., size] -> [..., size]."""
+        return torch.ops.peagle.rms_norm(x, self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention over the drafter's own cache; layer 0 reads [embedding, features], 2H wide."""
+
+    def __init__(self, head: HeadSpec, layer: int) -> None:
+        super().__init__()
+        self.layer, self.heads, self.kv, self.dim = layer, head.num_heads, head.cache.heads, head.cache.head_dim
+        width = head.hidden_size * (2 if layer == 0 else 1)
+        self.q_proj = nn.Linear(width, self.heads * self.dim, bias=False)
+        self.k_proj = nn.Linear(width, self.kv * self.dim, bias=False)
+        self.v_proj = nn.Linear(width, self.kv * self.dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * self.dim, head.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, window: Window, cos: Tensor, sin: Tensor) -> Tensor:
+        """[B,W,width] -> [B,W,H]."""
+        b, w, _ = x.shape
+        q = self.q_proj(x).view(b, w, self.heads, self.dim).transpose(1, 2)
+        k = self.k_proj(x).view(b, w, self.kv, self.dim).transpose(1, 2)
+        v = self.v_proj(x).view(b, w, self.kv, self.dim).transpose(1, 2)
+        q, k = rotate(q, cos, sin, window.positions), rotate(k, cos, sin, window.positions)
+        y = attend(window, self.layer, q, k, v, self.dim**-0.5, 0, 0.0, None)
+        return self.o_proj(y.reshape(b, w, -1))
+
+
+class MLP(nn.Module):
+    """SiLU-gated."""
+
+    def __init__(self, head: HeadSpec) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(head.hidden_size, head.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(head.hidden_size, head.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(head.intermediate_size, head.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[...,H] -> [...,H]."""
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """A pre-norm block. Layer 0 fuses embedding and features; its residual is the features, un-normed by default."""
+
+    def __init__(self, head: HeadSpec, layer: int) -> None:
+        super().__init__()
+        h, eps = head.hidden_size, head.rms_norm_eps
+        self.self_attn, self.mlp = Attention(head, layer), MLP(head)
+        self.input_layernorm, self.post_attention_layernorm = RMSNorm(h, eps), RMSNorm(h, eps)
+        self.norm_before_residual = head.norm_before_residual
+        if layer == 0:
+            self.hidden_norm = RMSNorm(h, eps)
+
+    def forward(self, x: Tensor, embedding: Tensor | None, window: Window, cos: Tensor, sin: Tensor) -> Tensor:
+        """``x`` [B,W,H]; ``embedding`` [B,W,H] in layer 0 only."""
+        if embedding is None:
+            inner = self.input_layernorm(x)
+        else:
+            features = self.hidden_norm(x)
+            inner = torch.cat([self.input_layernorm(embedding), features], -1)
+            x = features if self.norm_before_residual else x
+        x = x + self.self_attn(inner, window, cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Drafter(nn.Module):
+    """The drafter's graph: takes the target's window and outputs as they are, gives K drafts and the next window."""
+
+    def __init__(self, head: HeadSpec, rotary: RotaryTable) -> None:
+        super().__init__()
+        h = head.hidden_size
+        self.head = head
+        self.embed_tokens = nn.Embedding(head.vocab_size, h)
+        self.fc = nn.Linear(len(head.taps) * head.target_hidden_size, h, bias=False)
+        self.mask_hidden = nn.Parameter(torch.empty(1, 1, len(head.taps) * head.target_hidden_size))
+        self.layers = nn.ModuleList(Layer(head, i) for i in range(head.num_layers))
+        self.norm = RMSNorm(h, head.rms_norm_eps)
+        self.lm_head = nn.Linear(h, head.draft_vocab_size, bias=False)
+        self.rotary = rotary
+        if head.has_draft_vocabulary:
+            self.d2t = nn.Buffer(torch.empty(head.draft_vocab_size, dtype=torch.int64))
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        start: Tensor,
+        window_len: Tensor,
+        draft_len: Tensor,
+        tokens: Tensor,
+        num_tokens: Tensor,
+        aux_hidden: Tensor,
+        k_cache: list[Tensor],
+        v_cache: list[Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]:
+        """``draft_ids`` i32 [B,K], ``next_*`` (the target's next window), ``draft_logits`` [B,K,Vd], new caches."""
+        row_ids, is_real, emit, newest, next_start, next_len, next_drafts = torch.ops.peagle.placeholder_draft(
+            input_ids, start, window_len, draft_len, tokens, num_tokens, self.head.mask_token_id
+        )
+        batch, width = input_ids.shape
+        rows = torch.arange(row_ids.shape[1], device=start.device)
+        features = torch.cat([self.fc(aux_hidden), self.fc(self.mask_hidden).expand(batch, -1, -1)], 1)
+        x = take_columns(features, torch.where(is_real, rows, width))
+        positions = start[:, None] + rows
+        window = Window(start, positions, None, list(k_cache), list(v_cache))
+        cos, sin = self.rotary()
+        embedding = self.embed_tokens(row_ids)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, embedding if i == 0 else None, window, cos, sin)
+        logits = self.lm_head(self.norm(take_columns(x, emit)))
+        drafts = logits.argmax(-1)
+        if self.head.has_draft_vocabulary:
+            drafts = drafts + self.d2t[drafts]
+        next_ids = torch.cat([newest[:, None], drafts], 1)
+        return (
+            drafts.to(torch.int32),
+            next_ids,
+            next_start,
+            next_len,
+            next_drafts,
+            logits,
+            window.k_caches,
+            window.v_caches,
+        )

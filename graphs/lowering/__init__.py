@@ -1,0 +1,45 @@
+"""Lowerings: tables that turn semantic ops into the nodes one backend runs best.
+
+``std`` is standard ONNX everywhere (the oracle), ``ort`` what ONNX Runtime's CPU kernels are fastest at. Adding a
+backend is adding a file with a table; no exporter changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from .lowered import Lowered, Weight
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["LOWERINGS", "Lowered", "Lowering", "Weight", "lower"]
+
+Lowering = Literal["std", "ort"]
+
+
+def _std(model: ir.Model) -> None:
+    from . import std
+
+    std.apply(model)
+
+
+def _ort(model: ir.Model) -> None:
+    from . import ort, std
+
+    ort.apply(model)
+    std.apply(model)  # what ONNX Runtime has no fused kernel for
+
+
+LOWERINGS: Mapping[str, Callable[[ir.Model], None]] = {"std": _std, "ort": _ort}
+
+
+def lower(model: ir.Model, lowering: Lowering, *, cache_length: int) -> Lowered:
+    """Lower a semantic graph (changed in place) with caches of static length T = ``cache_length``."""
+    from . import finish
+
+    finish.fix_cache_length(model, cache_length)
+    finish.fill_rope_tables(model, cache_length)
+    LOWERINGS[lowering](model)
+    return finish.finish(model)

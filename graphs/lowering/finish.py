@@ -1,0 +1,52 @@
+"""What every lowering shares: static cache length, RoPE tables, clean-up, and the weight plan."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from ...plugins.errors import BuildError
+from ..trace import ROPE_METADATA
+from .lowered import Lowered, Weight
+
+PARTS_METADATA = "peagle.parts"
+
+
+def fix_cache_length(model: ir.Model, length: int) -> None:
+    """Give the caches in the graph's interface their static T."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.shape is not None:
+            value.shape = ir.Shape([length if d == "T" else d for d in value.shape])
+
+
+def fill_rope_tables(model: ir.Model, length: int) -> None:
+    """cos/sin of every position 0..T-1, FP32 ``[T, D/2]``, from the frequencies the modelling code computed."""
+    for prefix, rope in json.loads(model.metadata_props.pop(ROPE_METADATA)).items():
+        inverse = np.array(rope["inv_freq"], np.float32)
+        angles = np.arange(length, dtype=np.float32)[:, None] * inverse
+        for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
+            value = model.graph.initializers.get(f"{prefix}.{name}")
+            if value is not None:
+                value.const_value = ir.tensor((table * np.float32(rope["scaling"])).astype(np.float32), name=value.name)
+                value.shape = ir.Shape(table.shape)
+
+
+def finish(model: ir.Model) -> Lowered:
+    """Remove what is unused or said twice, and list the weights to stream. Raises ``BuildError`` on leftovers."""
+    common.CommonSubexpressionEliminationPass()(model)
+    common.RemoveUnusedNodesPass()(model)
+    common.TopologicalSortPass()(model)
+    weights = []
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if not isinstance(tensor, ir.ExternalTensor):
+            continue
+        if tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.BOOL):
+            raise BuildError(f"weight {name} was traced as {tensor.dtype}", why="weights are traced in float32 here")
+        parts = tuple(json.loads(value.metadata_props.pop(PARTS_METADATA, json.dumps([name]))))
+        dtype = tensor.dtype.numpy().name
+        weights.append(Weight(str(name), parts, tuple(int(d) for d in tensor.shape), dtype))
+    return Lowered(model, tuple(weights))

@@ -1,0 +1,23 @@
+"""Lowering ``std``: every op of ours carries its reference body as a model-local function. Runs everywhere."""
+
+from __future__ import annotations
+
+import onnx.parser
+import onnx_ir as ir
+
+from ...plugins import OPS
+from ...plugins.spec import DOMAIN
+
+
+def apply(model: ir.Model) -> None:
+    """Attach the bodies that the remaining nodes of the ``peagle`` domain need."""
+    for node in model.graph.all_nodes():
+        if node.domain != DOMAIN:
+            continue
+        spec = OPS[node.op_type]
+        given = {name: attribute.value for name, attribute in node.attributes.items()}
+        present = frozenset(o.name for o, value in zip(spec.inputs, node.inputs, strict=False) if value is not None)
+        text = spec.body(spec.check_attributes(given), present)
+        function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
+        node.overload = function.overload
+        model.functions[function.identifier()] = function

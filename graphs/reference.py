@@ -1,0 +1,137 @@
+"""The oracle: one P-EAGLE round in plain PyTorch, without caches, custom ops or ONNX.
+
+Everything is recomputed from the tokens each round, so there is no state to get wrong. Slow, and meant to be read
+beside the paper (P-EAGLE, arXiv 2602.01469).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..plugins import OPS
+from .families import TargetSpec, family_for
+from .heads import HeadSpec
+from .semantic import RotaryTable
+from .trace import drafter_rotary
+
+Weights = Mapping[str, Tensor]
+
+
+def load_target(folder: Path, config: Mapping[str, Any]) -> Any:
+    """The target in ``transformers``, FP32, eager attention."""
+    cls = family_for(config).model_class()
+    return cls.from_pretrained(str(folder), dtype=torch.float32, attn_implementation="eager").eval()
+
+
+@torch.no_grad()
+def target_pass(model: Any, target: TargetSpec, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Logits [len, V] and tapped features [len, A*H] of the whole sequence ``ids``."""
+    streams: list[Tensor] = []
+    layers = model.model.layers
+    hooks = [
+        layers[i].register_forward_pre_hook(
+            lambda _, args, kwargs: streams.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+        )
+        for i in target.taps
+    ]
+    try:
+        logits = model(torch.tensor([list(ids)]), use_cache=False).logits[0]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return logits, torch.cat(streams, -1)[0]
+
+
+@torch.no_grad()
+def draft_logits(weights: Weights, head: HeadSpec, ids: Sequence[int], features: Tensor, k: int) -> Tensor:
+    """Logits [K, Vd] of the K drafts after ``ids`` (x_0..x_{n-1}), from ``features`` [n-1, A*H] of all but the last.
+
+    Row p carries token x_{p+1} beside the target's features at p; K-1 placeholder rows carry the mask token and
+    ``mask_hidden``. One causal pass; the last K rows are the drafts.
+    """
+    rows = list(ids[1:]) + [head.mask_token_id] * (k - 1)
+    wide = torch.cat([features, weights["mask_hidden"].reshape(1, -1).expand(k - 1, -1)])
+    embedding = weights["embed_tokens.weight"][torch.tensor(rows)]
+    cos, sin = _rotary(drafter_rotary(head), len(rows))
+    mask = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
+    x = wide @ weights["fc.weight"].T
+    for i in range(head.num_layers):
+        layer = {n.removeprefix(f"layers.{i}."): w for n, w in weights.items() if n.startswith(f"layers.{i}.")}
+        if i == 0:
+            hidden = _norm(x, layer["hidden_norm.weight"], head)
+            inner = torch.cat([_norm(embedding, layer["input_layernorm.weight"], head), hidden], -1)
+            x = hidden if head.norm_before_residual else x
+        else:
+            inner = _norm(x, layer["input_layernorm.weight"], head)
+        q, keys, values = (
+            (inner @ layer[f"self_attn.{n}_proj.weight"].T).view(len(rows), -1, head.cache.head_dim).transpose(0, 1)
+            for n in "qkv"
+        )
+        group = q.shape[0] // keys.shape[0]
+        q, keys = _rotate(q, cos, sin), _rotate(keys, cos, sin).repeat_interleave(group, 0)
+        y = F.scaled_dot_product_attention(q, keys, values.repeat_interleave(group, 0), attn_mask=mask)
+        x = x + y.transpose(0, 1).reshape(len(rows), -1) @ layer["self_attn.o_proj.weight"].T
+        inner = _norm(x, layer["post_attention_layernorm.weight"], head)
+        gate = F.silu(inner @ layer["mlp.gate_proj.weight"].T) * (inner @ layer["mlp.up_proj.weight"].T)
+        x = x + gate @ layer["mlp.down_proj.weight"].T
+    return _norm(x[-k:], weights["norm.weight"], head) @ weights["lm_head.weight"].T
+
+
+def speculate(
+    model: Any, target: TargetSpec, weights: Weights, head: HeadSpec, prompt: Sequence[int], k: int, new_tokens: int
+) -> tuple[list[int], list[int]]:
+    """Greedy speculative decoding; returns the new tokens and how many drafts each round accepted."""
+    ids, accepted = list(prompt), []
+    logits, features = target_pass(model, target, ids)
+    ids.append(int(logits[-1].argmax()))
+    while len(ids) - len(prompt) < new_tokens:
+        drafts = to_target_ids(weights, draft_logits(weights, head, ids, features[: len(ids) - 1], k).argmax(-1))
+        logits, features = target_pass(model, target, [*ids, *drafts])
+        tokens = _accept(logits[-k - 1 :], [ids[-1], *drafts])
+        ids += tokens
+        accepted.append(len(tokens) - 1)
+    return ids[len(prompt) : len(prompt) + new_tokens], accepted
+
+
+def to_target_ids(weights: Weights, draft_ids: Tensor) -> list[int]:
+    """Draft ids to target ids: ``id + d2t[id]`` when the head has a vocabulary of its own."""
+    offset = weights["d2t"].to(torch.int64)[draft_ids] if "d2t" in weights else 0
+    return [int(i) for i in draft_ids + offset]
+
+
+def _accept(logits: Tensor, window: Sequence[int]) -> list[int]:
+    """The greedy rule through the op's own reference: a row whose every column but the first is a draft."""
+    i64, i32, f32 = np.int64, np.int32, np.float32
+    count = len(window)
+    off = [np.zeros(1, f32), np.zeros(1, i32), np.ones(1, f32), np.zeros(1, f32), np.zeros(1, f32)]
+    tokens, number = OPS["AcceptPrefix"].reference(
+        logits.numpy()[None],
+        np.array([window], i64),
+        np.array([count], i32),
+        np.array([count - 1], i32),
+        np.array([-1], i64),
+        np.zeros((1, count), f32),
+        *off,
+    )
+    return [int(t) for t in tokens[0, : number[0]]]
+
+
+def _norm(x: Tensor, weight: Tensor, head: HeadSpec) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + head.rms_norm_eps) * weight
+
+
+def _rotary(table: RotaryTable, length: int) -> tuple[Tensor, Tensor]:
+    angles = torch.arange(length)[:, None] * torch.tensor(table.inv_freq)
+    return angles.cos() * table.scaling, angles.sin() * table.scaling
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    low, high = x.chunk(2, -1)
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)

@@ -1,0 +1,57 @@
+"""ONNX operator schemas of the ``peagle`` domain, made from the op specs.
+
+A name must be unique across every domain: ``onnx.reference`` refuses to import when an op of ours is called like a
+standard one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import onnx
+from onnx.defs import OpSchema
+
+from ..plugins import OPS
+from ..plugins.spec import DOMAIN, VERSION, Operand, OpSpec
+
+_TENSOR = {
+    "float32": "tensor(float)",
+    "float16": "tensor(float16)",
+    "bfloat16": "tensor(bfloat16)",
+    "int32": "tensor(int32)",
+    "int64": "tensor(int64)",
+    "bool": "tensor(bool)",
+}
+_ATTRIBUTE = {float: OpSchema.AttrType.FLOAT, int: OpSchema.AttrType.INT, str: OpSchema.AttrType.STRING}
+
+
+def _parameter(operand: Operand) -> OpSchema.FormalParameter:
+    option = OpSchema.FormalParameterOption.Optional if operand.optional else OpSchema.FormalParameterOption.Single
+    return OpSchema.FormalParameter(
+        operand.name, f"T_{operand.same_as or operand.name}", operand.doc, param_option=option
+    )
+
+
+def schema(spec: OpSpec) -> OpSchema:
+    """The ``OpSchema`` of one spec; operands tied by ``same_as`` share a type variable."""
+    variables = {
+        f"T_{o.name}": [_TENSOR[d] for d in o.dtypes] for o in (*spec.inputs, *spec.outputs) if o.same_as is None
+    }
+    return OpSchema(
+        spec.name,
+        DOMAIN,
+        VERSION,
+        spec.doc,
+        inputs=[_parameter(o) for o in spec.inputs],
+        outputs=[_parameter(o) for o in spec.outputs],
+        type_constraints=[(name, types, "") for name, types in variables.items()],
+        attributes=[OpSchema.Attribute(a.name, _ATTRIBUTE[a.kind], a.doc, required=False) for a in spec.attributes],
+    )
+
+
+@cache
+def register() -> None:
+    """Make every op of ours known to ``onnx`` in this process (checker, shape inference, onnxscript)."""
+    for spec in OPS.values():
+        if not onnx.defs.has(spec.name, DOMAIN):
+            onnx.defs.register_schema(schema(spec))

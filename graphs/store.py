@@ -1,0 +1,25 @@
+"""Keep a semantic graph on disk between stages: structure only, its weights are names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+def save(model: ir.Model, path: Path) -> None:
+    """Write ``model`` to ``path`` (an ``.onnx`` file readable in Netron; the external file it names does not exist)."""
+    import onnx
+    import onnx_ir as ir
+
+    onnx.save_model(ir.to_proto(model), path)
+
+
+def load(path: Path) -> ir.Model:
+    """Read what ``save`` wrote."""
+    import onnx
+    import onnx_ir as ir
+
+    return ir.from_proto(onnx.load_model(path, load_external_data=False))

@@ -1,0 +1,140 @@
+"""The semantic ops as torch operators, so that ``torch.export`` keeps each as one node.
+
+Every ``OpSpec`` becomes ``torch.ops.peagle.<name>``: its eager form is the spec's NumPy reference, its shape rule the
+spec's, its ONNX form one node of the ``peagle`` domain. Two further operators only keep a standard ONNX op whole while
+tracing: ``rms_norm`` (RMSNormalization-23) and ``rope`` (RotaryEmbedding-23 over a table).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..plugins import OPS
+from ..plugins.spec import DOMAIN, OPSET, VERSION, OpSpec
+from . import schemas
+
+_DTYPE = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64, "bool": torch.bool}
+_SCHEMA_TYPE = {float: "float", int: "int", str: "str"}
+
+
+def torch_name(op: str) -> str:
+    """``AcceptPrefix`` -> ``accept_prefix``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op).lower()
+
+
+def _signature(spec: OpSpec) -> str:
+    inputs = [f"Tensor{'?' if o.optional else ''} {o.name}" for o in spec.inputs]
+    attributes = [f"{_SCHEMA_TYPE[a.kind]} {a.name}" for a in spec.attributes]
+    return f"{torch_name(spec.name)}({', '.join(inputs + attributes)}) -> ({', '.join(['Tensor'] * len(spec.outputs))})"
+
+
+def _eager(spec: OpSpec) -> Callable[..., tuple[Tensor, ...]]:
+    count = len(spec.inputs)
+
+    def run(*args: Any) -> tuple[Tensor, ...]:
+        arrays = [None if t is None else t.detach().cpu().numpy() for t in args[:count]]
+        attributes = dict(zip((a.name for a in spec.attributes), args[count:], strict=True))
+        return tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in spec.reference(*arrays, **attributes))
+
+    return run
+
+
+def _fake(spec: OpSpec) -> Callable[..., tuple[Tensor, ...]]:
+    count = len(spec.inputs)
+
+    def run(*args: Any) -> tuple[Tensor, ...]:
+        tensors = args[:count]
+        shapes = spec.infer_shapes([None if t is None else t.shape for t in tensors])
+        by_name = {o.name: t for o, t in zip(spec.inputs, tensors, strict=True)}
+        return tuple(
+            tensors[0].new_empty(shape, dtype=by_name[o.same_as].dtype if o.same_as else _DTYPE[o.dtypes[0]])
+            for o, shape in zip(spec.outputs, shapes, strict=True)
+        )
+
+    return run
+
+
+def _translation(spec: OpSpec) -> Callable[..., Any]:
+    """The ONNX form: one node. The exporter reads the signature to tell inputs from attributes."""
+    import onnxscript
+
+    opset = onnxscript.values.Opset(DOMAIN, VERSION)
+    inputs = [inspect.Parameter(o.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for o in spec.inputs]
+    attributes = [
+        inspect.Parameter(a.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=a.kind) for a in spec.attributes
+    ]
+    signature = inspect.Signature([*inputs, *attributes])
+
+    def translate(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs).arguments
+        operands = [bound[o.name] for o in spec.inputs]
+        while operands and operands[-1] is None:
+            operands.pop()
+        return getattr(opset, spec.name)(*operands, **{a.name: bound[a.name] for a in spec.attributes})
+
+    translate.__name__ = torch_name(spec.name)
+    translate.__signature__ = signature  # type: ignore[attr-defined]
+    translate.__annotations__ = {a.name: a.kind for a in spec.attributes}
+    return translate
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).to(x.dtype)
+
+
+def _rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
+    low, high = x.chunk(2, -1)
+    c, s = cos[positions][:, None], sin[positions][:, None]
+    return torch.cat([low * c - high * s, high * c + low * s], -1)
+
+
+def _standard_translations() -> dict[str, Callable[..., Any]]:
+    import onnxscript
+
+    op = onnxscript.values.Opset("", OPSET)
+
+    def rms_norm(x, weight, eps: float):  # type: ignore[no-untyped-def]
+        return op.RMSNormalization(x, weight, axis=-1, epsilon=eps)
+
+    def rope(x, cos, sin, positions):  # type: ignore[no-untyped-def]
+        return op.RotaryEmbedding(x, cos, sin, positions)
+
+    return {"rms_norm": rms_norm, "rope": rope}
+
+
+@cache
+def register() -> torch.library.Library:
+    """Define the operators once in this process; the library must outlive its uses, so it is returned and cached."""
+    library = torch.library.Library(DOMAIN, "DEF")
+    for spec in OPS.values():
+        name = torch_name(spec.name)
+        library.define(_signature(spec))
+        library.impl(name, _eager(spec), "CPU")
+        torch.library.register_fake(f"{DOMAIN}::{name}", _fake(spec), lib=library)
+    library.define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor")
+    library.define("rope(Tensor x, Tensor cos, Tensor sin, Tensor positions) -> Tensor")
+    for name, function in (("rms_norm", _rms_norm), ("rope", _rope)):
+        library.impl(name, function, "CPU")
+        torch.library.register_fake(f"{DOMAIN}::{name}", lambda x, *_: torch.empty_like(x), lib=library)
+    return library
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    """``custom_translation_table`` for ``torch.onnx.export``."""
+    register()
+    schemas.register()
+    ours = torch.ops.peagle
+    table: dict[Any, Callable[..., Any]] = {
+        getattr(ours, torch_name(s.name)).default: _translation(s) for s in OPS.values()
+    }
+    table.update({getattr(ours, name).default: f for name, f in _standard_translations().items()})
+    return table

@@ -1,0 +1,43 @@
+"""Run a lowered graph row by row in ONNX Runtime, with caches that live between calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from peagle.graphs.families import CacheSpec
+
+
+class Graph:
+    """One graph and the caches of one row."""
+
+    def __init__(self, path: Path, caches: tuple[CacheSpec, ...], length: int, rows: int = 1) -> None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.names = [o.name for o in self.session.get_outputs()]
+        self.caches = {
+            f"{kind}_cache.{i}": np.zeros((rows, c.heads, length, c.head_dim), np.float32)
+            for kind in "kv"
+            for i, c in enumerate(caches)
+        }
+
+    def __call__(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+        outputs = dict(zip(self.names, self.session.run(None, inputs | self.caches), strict=True))
+        self.caches = {name: outputs.pop(f"{name}.out") for name in self.caches}
+        return outputs
+
+
+def target_inputs(ids: np.ndarray, start: int, drafts: int, emitted: int) -> dict[str, np.ndarray]:
+    """A greedy window for every row of ``ids`` [B,S], all columns valid."""
+    rows, width = ids.shape
+    i64, i32, f32 = np.int64, np.int32, np.float32
+    return {
+        "input_ids": ids.astype(i64), "start": np.full(rows, start, i64), "window_len": np.full(rows, width, i32),
+        "draft_len": np.full(rows, drafts, i32), "forced_next": np.full(rows, -1, i64),
+        "uniform": np.zeros((rows, emitted), f32), "temperature": np.zeros(rows, f32), "top_k": np.zeros(rows, i32),
+        "top_p": np.ones(rows, f32), "min_p": np.zeros(rows, f32), "tolerance": np.zeros(rows, f32),
+    }  # fmt: skip
