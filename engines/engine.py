@@ -1,0 +1,168 @@
+"""Load an engine folder and generate with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..plugins.errors import EnvironmentProblem, UsageError
+from .backends.base import Backend, Window
+from .backends.onnxruntime import OnnxRuntimeBackend
+from .batcher import Batcher, Request
+from .manifest import Manifest
+from .results import Delta, RequestOutput
+from .round import Round
+from .sampling import Policy, SamplingParams, draw_seed
+from .tokenizer import Tokenizer, check_prompt
+from .transcript import Transcript
+
+Prompt = str | Sequence[int]
+
+
+def _backend(folder: Path, manifest: Manifest, slots: int, threads: int | None) -> Backend:
+    if manifest.backend.name == "onnxruntime":
+        import onnxruntime
+
+        manifest.check_runtime({"onnxruntime": onnxruntime.__version__})
+        return OnnxRuntimeBackend(folder, manifest, num_slots=slots, threads=threads)
+    raise EnvironmentProblem(
+        f"{folder} was built for the backend {manifest.backend.name!r}",
+        why="this version runs onnxruntime engines only",
+        fix="rebuild with --backend onnxruntime",
+    )
+
+
+class Stream:
+    """Iterates over the ``Delta``s of one request; ``result`` is its ``RequestOutput`` once it has finished."""
+
+    def __init__(self, running: Iterator[Request]) -> None:
+        self._running = running
+        self._result: RequestOutput | None = None
+
+    def __iter__(self) -> Iterator[Delta]:
+        for request in self._running:
+            delta = request.transcript.take()
+            if delta.finish_reason:
+                self._result = request.output(time.perf_counter())
+            if delta.text or delta.finish_reason:
+                yield delta
+
+    @property
+    def result(self) -> RequestOutput:
+        """The whole request. Raises ``UsageError`` while it is still streaming."""
+        if self._result is None:
+            raise UsageError("the stream has not finished", fix="iterate over it to its end first")
+        return self._result
+
+
+class Engine:
+    """A loaded engine. Not thread-safe: one generation at a time."""
+
+    def __init__(self, folder: Path, manifest: Manifest, backend: Backend, tokenizer: Tokenizer) -> None:
+        self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
+        self._backend = backend
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, max_batch_size: int = 1, threads: int | None = None, check_hashes: bool = True
+    ) -> Engine:
+        """Check the folder against its manifest, then load it with room for ``max_batch_size`` rows.
+
+        Raises ``EnvironmentProblem`` for a folder that is missing, damaged, too new, or for another backend.
+        """
+        if max_batch_size < 1:
+            raise UsageError(f"max_batch_size must be 1 or more, not {max_batch_size}", fix="give a positive number")
+        folder = Path(path)
+        manifest = Manifest.read(folder)
+        manifest.check(folder, hashes=check_hashes)
+        backend = _backend(folder, manifest, max_batch_size, threads)
+        return cls(folder, manifest, backend, Tokenizer(folder, manifest.eos_token_ids))
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """K that the build chose; the default of every call."""
+        return self.manifest.speculation.num_speculative_tokens
+
+    @property
+    def max_seq_len(self) -> int:
+        """Prompt and new tokens together, at most."""
+        return self.manifest.shapes.max_seq_len
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        num_speculative_tokens: int | None = None,
+    ) -> list[RequestOutput]:
+        """Continue every prompt (text or token ids); results in the order of the prompts.
+
+        ``params`` is one policy for all or one each. ``num_speculative_tokens`` overrides K; 0 is plain decoding, which
+        gives the same text. Raises ``UsageError`` for an empty, too long or out-of-range prompt or an illegal K.
+        """
+        if isinstance(prompts, str):
+            raise UsageError("prompts must be a list", fix=f"pass [{prompts[:20]!r}]")
+        each = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(prompts)
+        if len(each) != len(prompts):
+            raise UsageError(f"{len(each)} params for {len(prompts)} prompts", fix="give one for all, or one each")
+        requests = [self._request(i, p, s) for i, (p, s) in enumerate(zip(prompts, each, strict=True))]
+        outputs: dict[int, RequestOutput] = {}
+        for request in self._run(requests, num_speculative_tokens):
+            if request.transcript.finish_reason:
+                outputs[request.index] = request.output(time.perf_counter())
+        return [outputs[i] for i in range(len(prompts))]
+
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, num_speculative_tokens: int | None = None
+    ) -> Stream:
+        """Continue one prompt, giving text as it comes. Same arguments and errors as ``generate``."""
+        request = self._request(0, prompt, params or SamplingParams())
+        return Stream(self._run([request], num_speculative_tokens))
+
+    def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:
+        """The target's logits after every token of ``token_ids``, f32 [len, V], from one pass."""
+        ids = check_prompt(token_ids, self.manifest.shapes.vocab_size, self.max_seq_len)
+        count = len(ids)
+        window = _window(ids, draft_len=count - 1)
+        return self._backend.target_logits(window, _greedy(count))
+
+    def draft_logits(self, token_ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
+        """The drafter's logits for the K tokens after the one that greedy adds to ``token_ids``, f32 [K, Vd]."""
+        ids = check_prompt(token_ids, self.manifest.shapes.vocab_size, self.max_seq_len)
+        emitted = self._check_k(num_speculative_tokens) + 1
+        return self._backend.draft_logits(_window(ids, draft_len=0), _greedy(emitted))
+
+    def _run(self, requests: list[Request], k: int | None) -> Iterator[Request]:
+        depth = self.num_speculative_tokens if k is None else self._check_k(k)
+        return Batcher(Round(self._backend, depth), self.max_seq_len).run(requests)
+
+    def _check_k(self, k: int) -> int:
+        most = self.manifest.speculation.max_num_speculative_tokens
+        if not 0 <= k <= most:
+            raise UsageError(
+                f"num_speculative_tokens must be from 0 (plain decoding) to {most}, not {k}",
+                why="the caches have room for no more drafts per round",
+                fix="choose a smaller K, or rebuild with a larger --num-speculative-tokens",
+            )
+        return k
+
+    def _request(self, index: int, prompt: Prompt, params: SamplingParams) -> Request:
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        checked = check_prompt(ids, self.manifest.shapes.vocab_size, self.max_seq_len)
+        room = min(params.max_tokens, self.max_seq_len - len(checked))
+        seed = draw_seed() if params.seed is None else params.seed
+        return Request(index, checked, params, seed, Transcript(params, self.tokenizer, room))
+
+
+def _window(ids: Sequence[int], draft_len: int) -> Window:
+    window = Window.idle(1, len(ids))
+    window.input_ids[0] = ids
+    window.window_len[0], window.draft_len[0] = len(ids), draft_len
+    return window
+
+
+def _greedy(emitted: int) -> Policy:
+    return Policy.of([SamplingParams()], np.zeros((1, emitted), np.float32))

@@ -1,0 +1,70 @@
+"""What a request gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass
+class Acceptance:
+    """How speculation went for one request (or, added up, for many).
+
+    ``histogram[a]`` counts the rounds in which exactly ``a`` drafts were accepted. The first token of a request comes
+    from its prompt pass and belongs to no round.
+    """
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    histogram: dict[int, int] = field(default_factory=dict)
+
+    def add_round(self, drafted: int, accepted: int) -> None:
+        """Count one verification round."""
+        self.rounds += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        self.histogram[accepted] = self.histogram.get(accepted, 0) + 1
+
+    def add(self, other: Acceptance) -> None:
+        """Count another request's rounds too."""
+        self.rounds += other.rounds
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        for accepted, rounds in other.histogram.items():
+            self.histogram[accepted] = self.histogram.get(accepted, 0) + rounds
+
+    @property
+    def acceptance_length(self) -> float:
+        """Mean tokens per round, counting the target's own: 1 + accepted / rounds (1.0 before any round)."""
+        return 1.0 + self.accepted / self.rounds if self.rounds else 1.0
+
+    def per_position(self) -> list[float]:
+        """Share of rounds in which at least the first i+1 drafts were accepted."""
+        deepest = max(self.histogram, default=0)
+        return [sum(n for a, n in self.histogram.items() if a > i) / self.rounds for i in range(deepest)]
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """One finished request. Wall clock: ``prefill_seconds`` until its first token, ``decode_seconds`` after it."""
+
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    acceptance: Acceptance
+    seed: int
+    prefill_seconds: float
+    decode_seconds: float
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A piece of a streamed request; ``finish_reason`` is set on the last one."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
