@@ -62,6 +62,8 @@ class Attention(RewriteRuleClassBase):
         result = MatchResult()
         if q.shape is None or not isinstance(q.shape[2], int):
             return result.fail("the number of query heads is not static", q)
+        if not isinstance(q.shape[3], int) or q.shape[3] % 16:
+            return result.fail("the kernel takes head sizes that are multiples of 16", q)
         if not cos.is_initializer():
             return result.fail("the rotary table is computed in the graph", cos)
         return result
@@ -111,6 +113,7 @@ class Attention(RewriteRuleClassBase):
             _domain=CONTRIB,
             _outputs=3,
         )
+        out.shape, out.type = ir.Shape([q.shape[0], q.shape[1], heads * dim]), q.type
         return op.Reshape(out, op.Constant(value_ints=[0, 0, heads, dim])), k_out, v_out
 
 
@@ -146,8 +149,29 @@ class CollapseReshape(RewriteRuleClassBase):
         return op.Reshape(x, outer)
 
 
+class SameShape(RewriteRuleClassBase):
+    """A ``Reshape`` to the shape its input has already: nothing. ONNX Runtime drops an Identity when it loads."""
+
+    def pattern(self, op: Any, x: Any, shape: Any) -> Any:
+        return op.Reshape(x, shape, _outputs=["out"])
+
+    def check(self, _: Any, x: ir.Value, shape: ir.Value, out: ir.Value) -> MatchResult:
+        result = MatchResult()
+        if not x.shape:
+            return result.fail("the input is a scalar, or of unknown shape", x)
+        constant = ir.convenience.get_const_tensor(shape)
+        kept = constant is not None and constant.numpy().tolist() == [0] * (len(x.shape) - 1) + [-1]
+        if not kept and (out.shape is None or list(x.shape) != list(out.shape)):
+            return result.fail("the shapes differ, or one is unknown", out)
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        return op.Identity(x)
+
+
 RULES = RewriteRuleSet([Linear.rule(), Attention.rule(), SkipNorm.rule()])
 CLEANUP = RewriteRuleSet([CollapseReshape.rule()])
+SAME_SHAPE = RewriteRuleSet([SameShape.rule()])
 
 
 def apply(model: ir.Model) -> None:
@@ -155,6 +179,7 @@ def apply(model: ir.Model) -> None:
     RULES.apply_to_model(model)
     CLEANUP.apply_to_model(model)
     pack_linears(model)
+    SAME_SHAPE.apply_to_model(model)
     model.opset_imports[CONTRIB] = 1
 
 

@@ -76,9 +76,7 @@ def test_mask_hidden_moves_every_draft_but_the_first(qwen3: Traced, rng: np.rand
     features = torch.tensor(rng.standard_normal((8, 3 * 48)), dtype=torch.float32)
     ids = [int(i) for i in rng.integers(2, VOCAB, 9)]
     before = reference.draft_logits(weights, qwen3.head, ids, features, 4)
-    after = reference.draft_logits(
-        weights | {"mask_hidden": -weights["mask_hidden"]}, qwen3.head, ids, features, 4
-    )
+    after = reference.draft_logits(weights | {"mask_hidden": -weights["mask_hidden"]}, qwen3.head, ids, features, 4)
     assert torch.equal(before[0], after[0])
     assert ((before[1:] - after[1:]).abs().amax(-1) > 1e-3).all()
 
@@ -110,8 +108,6 @@ def test_greedy_speculation_in_the_reference_is_plain_greedy(qwen3: Traced, rng:
     for _ in range(20):
         logits, _ = reference.target_pass(model, qwen3.target, plain)
         plain.append(int(logits[-1].argmax()))
-    tokens, accepted = reference.speculate(
-        model, qwen3.target, qwen3.pair.head_weights(), qwen3.head, prompt, 3, 20
-    )
+    tokens, accepted = reference.speculate(model, qwen3.target, qwen3.pair.head_weights(), qwen3.head, prompt, 3, 20)
     assert tokens == plain[6:]
     assert all(0 <= a <= 3 for a in accepted)

@@ -20,9 +20,7 @@ def _reference(traced: Traced, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.mark.parametrize("lowering", ["std", "ort"])
-def test_logits_and_features_match_transformers(
-    traced: Traced, lowering: Lowering, rng: np.random.Generator
-) -> None:
+def test_logits_and_features_match_transformers(traced: Traced, lowering: Lowering, rng: np.random.Generator) -> None:
     ids = rng.integers(2, VOCAB, 23)
     logits, features = _reference(traced, ids)
     graph = Graph(traced.built("target", lowering), traced.target.caches, CACHE)

@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
+
 from peagle.plugins import OPS
 from peagle.plugins.spec import DOMAIN, OPSET, VERSION
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
 from peagle.plugins import OPS
 
 Arrays = dict[str, Any]

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plugin_cases import Arrays, quick
+
 from peagle.plugins import OPS
 from peagle.plugins.errors import BuildError
-from plugin_cases import Arrays, quick
 
 OP = "CachedAttention"
 NAMES = [operand.name for operand in OPS[OP].inputs]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from peagle.plugins import OPS
 from peagle.plugins.errors import BuildError
 from peagle.plugins.spec import Attribute, Operand, OpSpec, evaluate_dim

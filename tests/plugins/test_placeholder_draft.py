@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from plugin_cases import Arrays, alone, inputs_of, quick, reference, windows, with_emitted, with_wild_lengths
+
 from peagle.plugins import OPS
 from peagle.plugins.errors import BuildError
-from plugin_cases import Arrays, alone, inputs_of, quick, reference, windows, with_emitted, with_wild_lengths
 
 OP = "PlaceholderDraft"
 MASK = 99

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from peagle.plugins import OPS
 from plugin_cases import POLICIES, inputs_of
+
+from peagle.plugins import OPS
 
 VOCAB, LENGTH, MASK = 7, 24, 98
 

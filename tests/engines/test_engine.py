@@ -1,0 +1,187 @@
+"""Generating with a real engine: the text is the target's own, whatever K, batch, chunking or slot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from peagle.engines import Engine, SamplingParams, round as rounds  # isort: skip
+from peagle.graphs import reference
+from peagle.plugins.errors import UsageError
+from tests.models import VOCAB, Pair
+
+PROMPTS = [[5, 9, 30, 7], [11] * 17, [40], list(range(2, 35)), [80, 3]]
+GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
+SAMPLED = SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.8, seed=11)
+
+
+def _tokens(engine: Engine, params: SamplingParams, k: int | None = None) -> list[tuple[int, ...]]:
+    return [o.token_ids for o in engine.generate(PROMPTS, params, num_speculative_tokens=k)]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        GREEDY,
+        SAMPLED,
+        SamplingParams(max_tokens=24, ignore_eos=True, temperature=1.3, top_k=12, seed=1),
+        SamplingParams(max_tokens=24, ignore_eos=True, temperature=1.0, top_p=0.7, seed=2),
+        SamplingParams(max_tokens=24, ignore_eos=True, temperature=1.0, min_p=0.05, seed=3),
+    ],
+    ids=["greedy", "temperature", "top-k", "top-p", "min-p"],
+)
+def test_speculation_changes_no_token(tiny_engine: Engine, params: SamplingParams) -> None:
+    plain = _tokens(tiny_engine, params, 0)
+    for k in (1, 3, 5, 6):
+        assert _tokens(tiny_engine, params, k) == plain
+
+
+def test_greedy_text_is_the_reference_s(tiny_engine: Engine, tiny_pair: Pair) -> None:
+    model = reference.load_target(tiny_pair.target, tiny_pair.config)
+    spec, head = tiny_pair.specs()
+    for prompt, found in zip(PROMPTS, _tokens(tiny_engine, GREEDY), strict=True):
+        expected, _ = reference.speculate(model, spec, tiny_pair.head_weights(), head, prompt, 4, 24)
+        assert list(found) == expected
+
+
+def test_acceptance_is_the_reference_s(tiny_engine: Engine, tiny_pair: Pair) -> None:
+    model = reference.load_target(tiny_pair.target, tiny_pair.config)
+    spec, head = tiny_pair.specs()
+    _, accepted = reference.speculate(model, spec, tiny_pair.head_weights(), head, PROMPTS[0], 4, 24)
+    stats = tiny_engine.generate(PROMPTS[:1], GREEDY)[0].acceptance
+    assert (stats.rounds, stats.accepted) == (len(accepted), sum(accepted))
+    assert stats.drafted == 4 * stats.rounds
+    assert stats.histogram == {a: accepted.count(a) for a in set(accepted)}
+
+
+def test_a_request_does_not_depend_on_its_batch(tiny_engine: Engine) -> None:
+    mixed = [GREEDY, SAMPLED, SAMPLED, GREEDY, SAMPLED]
+    together = [o.token_ids for o in tiny_engine.generate(PROMPTS, mixed)]
+    alone = [tiny_engine.generate([p], [s])[0].token_ids for p, s in zip(PROMPTS, mixed, strict=True)]
+    assert together == alone
+
+
+def test_chunks_of_a_prompt_change_nothing(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tiny_engine.generate(PROMPTS, SAMPLED)
+    for chunk in (1, 7):
+        monkeypatch.setattr(rounds, "PREFILL_CHUNK", chunk)
+        chunked = tiny_engine.generate(PROMPTS, SAMPLED)
+        assert [o.token_ids for o in chunked] == [o.token_ids for o in whole]
+        assert [o.acceptance for o in chunked] == [o.acceptance for o in whole]
+
+
+def test_the_same_seed_gives_the_same_text_and_another_seed_another(tiny_engine: Engine) -> None:
+    other = SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.8, seed=12)
+    assert _tokens(tiny_engine, SAMPLED) == _tokens(tiny_engine, SAMPLED)
+    assert _tokens(tiny_engine, SAMPLED) != _tokens(tiny_engine, other)
+
+
+def test_a_drawn_seed_is_reported_and_reproduces_the_text(tiny_engine: Engine) -> None:
+    first = tiny_engine.generate(PROMPTS[:1], SamplingParams(max_tokens=24, temperature=1.0))[0]
+    again = tiny_engine.generate(PROMPTS[:1], SamplingParams(max_tokens=24, temperature=1.0, seed=first.seed))[0]
+    assert again.token_ids == first.token_ids
+
+
+def test_generation_ends_at_the_end_of_the_cache(tiny_engine: Engine) -> None:
+    prompt = [3] * 90
+    output = tiny_engine.generate([prompt], SamplingParams(max_tokens=1000, ignore_eos=True))[0]
+    assert len(output.token_ids) == tiny_engine.max_seq_len - 90
+    assert output.finish_reason == "length"
+    plain = tiny_engine.generate([prompt], SamplingParams(max_tokens=1000, ignore_eos=True), num_speculative_tokens=0)
+    assert plain[0].token_ids == output.token_ids
+
+
+def test_a_stream_gives_the_generated_text_in_pieces(tiny_engine: Engine) -> None:
+    whole = tiny_engine.generate(["def main("], SAMPLED)[0]
+    stream = tiny_engine.stream("def main(", SAMPLED)
+    with pytest.raises(UsageError, match="not finished"):
+        _ = stream.result
+    pieces = list(stream)
+    assert "".join(p.text for p in pieces) == whole.text
+    assert [t for p in pieces for t in p.token_ids] == list(whole.token_ids)
+    assert pieces[-1].finish_reason == "length"
+    assert stream.result.token_ids == whole.token_ids
+
+
+def test_an_abandoned_stream_leaves_the_engine_usable(tiny_engine: Engine) -> None:
+    expected = _tokens(tiny_engine, GREEDY)
+    next(iter(tiny_engine.stream([5, 6], GREEDY)))
+    assert _tokens(tiny_engine, GREEDY) == expected
+
+
+def test_a_stop_string_ends_the_text_before_it(tiny_engine: Engine) -> None:
+    whole = tiny_engine.generate(PROMPTS[:1], SAMPLED)[0].text
+    stop = whole[6:8]
+    cut = SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.8, seed=11, stop=(stop,))
+    for k in (0, 4):
+        output = tiny_engine.generate(PROMPTS[:1], cut, num_speculative_tokens=k)[0]
+        assert output.text == whole[: whole.index(stop)]
+        assert output.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        ([], "empty"),
+        ("", "empty"),
+        ([1, VOCAB], "out of range"),
+        ([-1], "out of range"),
+        ([3] * 96, "cache holds 96"),
+    ],
+    ids=["no ids", "no text", "id too large", "id negative", "too long"],
+)
+def test_a_bad_prompt_is_refused_before_anything_runs(tiny_engine: Engine, prompt: list[int] | str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        tiny_engine.generate([[3, 4], prompt])
+
+
+@pytest.mark.parametrize("k", [-1, 7])
+def test_a_k_that_the_caches_have_no_room_for_is_refused(tiny_engine: Engine, k: int) -> None:
+    with pytest.raises(UsageError, match="from 0"):
+        tiny_engine.generate([[3]], num_speculative_tokens=k)
+
+
+def test_one_string_for_a_list_of_prompts_is_refused(tiny_engine: Engine) -> None:
+    with pytest.raises(UsageError, match="must be a list"):
+        tiny_engine.generate("def f")
+
+
+def test_params_must_be_one_or_one_each(tiny_engine: Engine) -> None:
+    with pytest.raises(UsageError, match="2 params for 1 prompts"):
+        tiny_engine.generate([[3]], [GREEDY, GREEDY])
+
+
+def test_logits_of_a_sequence_agree_with_transformers(tiny_engine: Engine, tiny_pair: Pair) -> None:
+    model = reference.load_target(tiny_pair.target, tiny_pair.config)
+    spec, _ = tiny_pair.specs()
+    expected, _ = reference.target_pass(model, spec, PROMPTS[3])
+    np.testing.assert_allclose(tiny_engine.target_logits(PROMPTS[3]), expected.numpy(), atol=1e-4)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_batch_at_any_k_gives_the_plain_text(tiny_engine: Engine, data: st.DataObject) -> None:
+    prompt = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20)
+    prompts = data.draw(st.lists(prompt, min_size=1, max_size=5))
+    policy = st.builds(
+        SamplingParams,
+        max_tokens=st.integers(1, 14),
+        temperature=st.sampled_from([0.0, 0.7, 1.5]),
+        top_k=st.sampled_from([0, 1, 5]),
+        top_p=st.sampled_from([1.0, 0.8]),
+        seed=st.integers(0, 99),
+        ignore_eos=st.booleans(),
+    )
+    params = [data.draw(policy) for _ in prompts]
+    k = data.draw(st.integers(1, 6))
+    plain = tiny_engine.generate(prompts, params, num_speculative_tokens=0)
+    fast = tiny_engine.generate(prompts, params, num_speculative_tokens=k)
+    assert [(o.token_ids, o.text, o.finish_reason) for o in fast] == [
+        (o.token_ids, o.text, o.finish_reason) for o in plain
+    ]
+    for output in fast:
+        rounds_, accepted = output.acceptance.rounds, output.acceptance.accepted
+        assert len(output.token_ids) <= 1 + rounds_ + accepted  # the rest of the last round lies past the end
+        assert output.acceptance.drafted == k * rounds_

@@ -1,0 +1,253 @@
+"""The engine folder's manifest: what is written is read back, and every kind of damage is refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from peagle.engines.manifest import (
+    FILE_NAME,
+    FORMAT_VERSION,
+    Backend,
+    Cache,
+    Evidence,
+    FileEntry,
+    Manifest,
+    Origin,
+    Part,
+    Shapes,
+    Speculation,
+)
+from peagle.plugins.errors import EnvironmentProblem
+
+FILES = {"target/model.onnx": b"target graph", "drafter/model.onnx": b"drafter graph", "tokenizer.json": b"{}"}
+
+
+def manifest_of(files: dict[str, FileEntry], **changes: Any) -> Manifest:
+    part = {"inputs": ("input_ids", "start"), "outputs": ("tokens",), "caches": (Cache(2, 32), Cache(2, 32))}
+    manifest = Manifest(
+        product_version="0.1.0",
+        target=Part(
+            origin=Origin("demo", "ab" * 32, "/models/target", "Qwen3ForCausalLM"), file="target/model.onnx", **part
+        ),
+        drafter=Part(origin=Origin("demo", "cd" * 32, "/models/head", "Llama"), file="drafter/model.onnx", **part),
+        backend=Backend("onnxruntime", "ort", {"onnxruntime": "1.31.1"}),
+        precision={"recipe": "fp32"},
+        speculation=Speculation(5, 8, None),
+        shapes=Shapes(64, 80, 16, 100, 100, (2, 4, 5)),
+        eos_token_ids=(0,),
+        files=files,
+        evidence=(Evidence("parity", "against torch"),),
+    )
+    return dataclasses.replace(manifest, **changes)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    manifest_of({name: FileEntry.of(tmp_path / name) for name in FILES}).write(tmp_path)
+    return tmp_path
+
+
+def edit(engine: Path, **changes: Any) -> None:
+    """Change fields of ``engine.json`` without caring for its digest."""
+    content = json.loads((engine / FILE_NAME).read_text())
+    (engine / FILE_NAME).write_text(json.dumps(content | changes))
+
+
+def refusal(engine: Path, *, hashes: bool = True) -> EnvironmentProblem:
+    with pytest.raises(EnvironmentProblem) as caught:
+        Manifest.read(engine).check(engine, hashes=hashes)
+    assert caught.value.exit_code == 3
+    assert caught.value.fix
+    return caught.value
+
+
+def test_a_whole_folder_passes(engine: Path) -> None:
+    manifest = Manifest.read(engine)
+    manifest.check(engine)
+    assert manifest.files["tokenizer.json"].size == 2
+
+
+names = st.text(string.ascii_letters + string.digits + "é", min_size=1, max_size=8)
+counts = st.integers(1, 1 << 40)
+entries = st.builds(FileEntry, st.integers(0, 1 << 50), st.text("0123456789abcdef", min_size=64, max_size=64))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    product_version=names,
+    backend=st.builds(Backend, names, names, st.dictionaries(names, names)),
+    precision=st.dictionaries(names, names),
+    k=st.integers(1, 20),
+    spare=st.integers(0, 20),
+    depth=st.none() | st.integers(1, 20),
+    sizes=st.tuples(counts, counts, counts, counts),
+    taps=st.lists(st.integers(0, 100)).map(tuple),
+    eos=st.lists(st.integers(0, 1 << 31)).map(tuple),
+    caches=st.lists(st.builds(Cache, counts, counts)).map(tuple),
+    more=st.dictionaries(names, entries),
+    evidence=st.lists(st.builds(Evidence, names, st.text())).map(tuple),
+)
+def test_what_is_written_is_read_back(
+    tmp_path: Path, k: int, spare: int, depth: int | None, sizes: tuple[int, ...], taps: tuple[int, ...],
+    eos: tuple[int, ...], caches: tuple[Cache, ...], more: dict[str, FileEntry], **fields: Any,
+) -> None:  # fmt: skip
+    length, *rest = sizes
+    files = {name: FileEntry(1, "0" * 64) for name in FILES} | more
+    manifest = manifest_of(
+        files,
+        speculation=Speculation(k, k + spare, depth),
+        shapes=Shapes(length, length + 2 * (k + spare), *rest, taps),
+        eos_token_ids=eos,
+        **fields,
+    )
+    manifest = dataclasses.replace(manifest, target=dataclasses.replace(manifest.target, caches=caches))
+    manifest.write(tmp_path)
+    assert Manifest.read(tmp_path) == manifest
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(data=st.data())
+def test_no_tampered_byte_is_accepted(engine: Path, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from([FILE_NAME, *FILES]))
+    original = (engine / name).read_bytes()
+    honest = Manifest.read(engine)
+    at = data.draw(st.integers(0, len(original) - 1))
+    byte = data.draw(st.integers(0, 255).filter(lambda b: b != original[at]))
+    (engine / name).write_bytes(original[:at] + bytes([byte]) + original[at + 1 :])
+    try:
+        accepted = accepts(engine)
+    finally:
+        (engine / name).write_bytes(original)
+    # white space of the manifest itself may change: it then says the same
+    assert accepted is None or (name == FILE_NAME and accepted == honest)
+
+
+def accepts(engine: Path) -> Manifest | None:
+    """What a load would go by, or None if it refuses."""
+    try:
+        manifest = Manifest.read(engine)
+        manifest.check(engine)
+    except EnvironmentProblem:
+        return None
+    return manifest
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_truncated_file_is_accepted(engine: Path, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from([FILE_NAME, *FILES]))
+    original = (engine / name).read_bytes()
+    kept = data.draw(st.integers(0, len(original) - 2))  # without its last newline a manifest says the same
+    (engine / name).write_bytes(original[:kept])
+    try:
+        assert name in str(refusal(engine, hashes=False))
+    finally:
+        (engine / name).write_bytes(original)
+
+
+def test_a_folder_without_a_manifest_is_not_an_engine(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
+        problem = refusal(folder)
+        assert FILE_NAME in problem.why
+        assert "build --out" in problem.fix
+
+
+def test_a_missing_file_is_named(engine: Path) -> None:
+    (engine / "tokenizer.json").unlink()
+    assert str(engine / "tokenizer.json") in refusal(engine).what
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused(engine: Path) -> None:
+    (engine / "tokenizer.json").unlink()
+    (engine / "tokenizer.json").mkdir()
+    assert "tokenizer.json" in refusal(engine).what
+
+
+def test_sizes_alone_can_be_checked(engine: Path) -> None:
+    (engine / "tokenizer.json").write_bytes(b"[]")
+    Manifest.read(engine).check(engine, hashes=False)
+    assert "hash" in refusal(engine).why
+
+
+def test_a_future_format_says_what_was_found_and_what_to_do(engine: Path) -> None:
+    edit(engine, format_version=FORMAT_VERSION + 1, product_version="9.0", something_new=[1])
+    problem = refusal(engine)
+    assert f"format {FORMAT_VERSION + 1}" in problem.what
+    assert f"format {FORMAT_VERSION}" in problem.what
+    assert "9.0" in problem.why
+    assert "upgrade" in problem.fix
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"[]", b"null", b'"engine"', b"9" * 5000])
+def test_what_is_not_a_json_object_is_refused(engine: Path, content: bytes) -> None:
+    (engine / FILE_NAME).write_bytes(content)
+    assert FILE_NAME in refusal(engine).what
+
+
+def test_every_wrong_type_is_named_at_once(engine: Path) -> None:
+    content = json.loads((engine / FILE_NAME).read_text())
+    content["shapes"]["max_seq_len"] = "64"
+    content["shapes"]["taps"] = [2, True]
+    content["target"]["origin"] = None
+    del content["backend"]
+    content["extra"] = 1
+    (engine / FILE_NAME).write_text(json.dumps(content))
+    why = refusal(engine).why
+    for name in ("shapes.max_seq_len", "shapes.taps[1]", "target.origin", "backend is missing", "extra is not a known"):
+        assert name in why
+
+
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../secret", "target/../../secret", "a\\b", "C:x", ".", "", "a//b", "./a", "a\0b"]
+)
+def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> None:
+    files = Manifest.read(engine).files
+    dataclasses.replace(Manifest.read(engine), files={**files, name: FileEntry(0, "0" * 64)}).write(engine)
+    assert "not a path inside the folder" in refusal(engine).why
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"speculation": Speculation(9, 8, 8)}, "between 1 and the maximum"),
+        ({"speculation": Speculation(0, 8, 8)}, "between 1 and the maximum"),
+        ({"shapes": Shapes(64, 79, 16, 100, 100, ())}, "no room"),
+        ({"shapes": Shapes(0, 80, 16, 100, 100, ())}, "max_seq_len must be at least 1"),
+        ({"files": {}}, "not among the files"),
+        ({"format_version": 0}, "does not exist"),
+    ],
+)
+def test_what_cannot_be_true_is_refused(engine: Path, changes: dict[str, Any], complaint: str) -> None:
+    dataclasses.replace(Manifest.read(engine), **changes).write(engine)
+    assert complaint in refusal(engine).why
+
+
+def test_a_hand_edited_manifest_is_refused(engine: Path) -> None:
+    edit(engine, eos_token_ids=[1])
+    assert "changed after the build" in refusal(engine).what
+
+
+@pytest.mark.parametrize(("found", "accepted"), [("1.31.0", True), ("1.40.2", True), ("2.0", True), ("1.30.9", False)])
+def test_only_an_older_runtime_is_refused(engine: Path, found: str, accepted: bool) -> None:
+    manifest = Manifest.read(engine)
+    if accepted:
+        manifest.check_runtime({"onnxruntime": found})
+        return
+    with pytest.raises(EnvironmentProblem, match=r"built with onnxruntime 1\.31\.1, found 1\.30\.9"):
+        manifest.check_runtime({"onnxruntime": found})
+
+
+def test_writing_leaves_nothing_else_behind(engine: Path) -> None:
+    Manifest.read(engine).write(engine)
+    assert sorted(path.name for path in engine.iterdir()) == ["drafter", FILE_NAME, "target", "tokenizer.json"]

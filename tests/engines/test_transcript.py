@@ -1,0 +1,96 @@
+"""Where a text ends, and what of it may be shown before it has."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.engines import SamplingParams
+from peagle.engines.transcript import Transcript
+
+EOS = 0
+LETTERS = "?abcdef"
+
+
+class Letters:
+    """A tokenizer of one letter per id: what a transcript needs of one, and nothing else."""
+
+    eos_token_ids = frozenset({EOS})
+
+    def stream(self) -> Letters:
+        return self
+
+    def push(self, token: int) -> str:
+        return LETTERS[token]
+
+
+def _transcript(max_tokens: int = 100, **params: object) -> Transcript:
+    return Transcript(SamplingParams(**params), Letters(), max_tokens)  # type: ignore[arg-type]
+
+
+def test_an_end_of_sequence_id_stops_and_is_not_text() -> None:
+    transcript = _transcript()
+    transcript.extend([1, 2, EOS, 3])
+    assert (transcript.text, transcript.token_ids, transcript.finish_reason) == ("ab", [1, 2, EOS], "stop")
+
+
+def test_ignore_eos_goes_on() -> None:
+    transcript = _transcript(ignore_eos=True)
+    transcript.extend([1, EOS, 2])
+    assert transcript.finish_reason is None
+    assert transcript.token_ids == [1, EOS, 2]
+
+
+def test_max_tokens_cuts_inside_a_round() -> None:
+    transcript = _transcript(max_tokens=2)
+    transcript.extend([1, 2, 3, 4])
+    assert (transcript.text, transcript.finish_reason) == ("ab", "length")
+
+
+def test_a_stop_string_over_several_rounds_ends_the_text_before_it() -> None:
+    transcript = _transcript(stop=("cd",))
+    transcript.extend([1, 2, 3])
+    assert transcript.take().text == "ab"  # "c" may be the beginning of the stop string
+    transcript.extend([4, 5])
+    assert transcript.take().text == ""
+    assert (transcript.text, transcript.finish_reason) == ("ab", "stop")
+
+
+def test_the_earliest_of_two_stop_strings_wins() -> None:
+    transcript = _transcript(stop=("de", "bc"))
+    transcript.extend([1, 2, 3, 4, 5])
+    assert transcript.text == "a"
+
+
+def test_text_held_back_is_shown_when_it_was_no_stop_string() -> None:
+    transcript = _transcript(stop=("cdx",), max_tokens=4)
+    transcript.extend([1, 2, 3])
+    first = transcript.take().text
+    transcript.extend([5])
+    assert first + transcript.take().text == "abce"
+
+
+@given(
+    rounds=st.lists(st.lists(st.integers(0, 6), max_size=5), max_size=12),
+    stop=st.lists(st.text("abc", min_size=1, max_size=3), max_size=2).map(tuple),
+    max_tokens=st.integers(1, 20),
+)
+def test_streamed_pieces_add_up_to_the_text_however_the_rounds_fall(
+    rounds: list[list[int]], stop: tuple[str, ...], max_tokens: int
+) -> None:
+    streamed, whole = _transcript(max_tokens, stop=stop), _transcript(max_tokens, stop=stop)
+    pieces, tokens = "", []
+    for tokens_of_round in rounds:
+        streamed.extend(tokens_of_round)
+        delta = streamed.take()
+        pieces += delta.text
+        tokens += delta.token_ids
+        assert streamed.text.startswith(pieces)
+    whole.extend([t for tokens_of_round in rounds for t in tokens_of_round])
+    assert (streamed.text, streamed.token_ids, streamed.finish_reason) == (
+        whole.text, whole.token_ids, whole.finish_reason,
+    )  # fmt: skip
+    assert tokens == whole.token_ids
+    if whole.finish_reason:
+        assert pieces == whole.text
+    assert not any(s in whole.text for s in stop)
