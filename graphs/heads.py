@@ -70,7 +70,8 @@ class HeadSpec:
             problems.add(f"config names no mask token id (one of {', '.join(_MASK_ID_KEYS)})")
         elif not 0 <= mask_id < vocab:
             problems.add(f"mask token id {mask_id} is outside the vocabulary of {vocab}")
-        problems.raise_any()
+        if problems.unusable:
+            problems.raise_any()
         kv_heads = config.get("num_key_value_heads") or heads
         head_dim = config.get("head_dim") or hidden // heads
         draft_vocab = config.get("draft_vocab_size") or vocab
@@ -104,8 +105,10 @@ class HeadSpec:
         if draft_vocab != vocab and "d2t" not in by_name:
             problems.add(f"draft vocabulary of {draft_vocab} < {vocab} without a d2t tensor")
         for name, shape in spec.expected_shapes().items():
-            if name not in by_name:
+            if name not in by_name and name != "mask_hidden":
                 problems.add(f"tensor {name} is missing")
+            elif name not in by_name:
+                continue  # named above for what it means
             elif name == "mask_hidden":
                 if _numel(by_name[name]) != _numel(shape):
                     problems.add(f"mask_hidden holds {_numel(by_name[name])} numbers, needs {_numel(shape)}")
@@ -155,6 +158,7 @@ class _Problems:
 
     def __init__(self) -> None:
         self.found: list[str] = []
+        self.unusable = False  # a size without which no shape can be checked
 
     def add(self, problem: str) -> None:
         self.found.append(problem)
@@ -163,6 +167,7 @@ class _Problems:
         value = config.get(name)
         if not isinstance(value, int) or value <= 0:
             self.add(f"config entry {name} must be a positive integer, not {value!r}")
+            self.unusable = True
             return 1
         return value
 

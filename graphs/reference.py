@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..plugins import OPS
+from ..plugins.ops import OPS
 from .families import TargetSpec, family_for
 from .heads import HeadSpec
 from .semantic import RotaryTable

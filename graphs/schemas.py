@@ -11,7 +11,7 @@ from functools import cache
 import onnx
 from onnx.defs import OpSchema
 
-from ..plugins import OPS
+from ..plugins.ops import OPS
 from ..plugins.spec import DOMAIN, VERSION, Operand, OpSpec
 
 _TENSOR = {

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..plugins import OPS
+from ..plugins.ops import OPS
 from ..plugins.spec import DOMAIN, OPSET, VERSION, OpSpec
 from . import schemas
 

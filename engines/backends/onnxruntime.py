@@ -18,7 +18,7 @@ from ..manifest import Manifest, Part
 from ..sampling import Policy
 from .base import Verified, Window
 
-WINDOW = ("input_ids", "start", "window_len", "draft_len")
+WINDOW = ("input_ids", "start", "window_len", "draft_len", "forced_next")
 POLICY = ("uniform", "temperature", "top_k", "top_p", "min_p", "tolerance")
 
 Arrays = dict[str, np.ndarray]
@@ -66,7 +66,8 @@ def _binding(session: Any, inputs: Mapping[str, np.ndarray], outputs: Mapping[st
 class _Row:
     """One slot at one window shape (S, E): its arrays and both graphs' bindings.
 
-    The drafter reads the target's arrays where they are; only the next window is copied back.
+    The drafter reads the target's arrays where they are, and only the columns that were committed: what was rejected
+    would cost it rows that nobody reads.
     """
 
     def __init__(self, backend: OnnxRuntimeBackend, slot: int, width: int, emitted: int) -> None:
@@ -90,24 +91,21 @@ class _Row:
             "num_tokens": np.zeros(1, i32),
             "aux_hidden": np.zeros((1, width, len(m.shapes.taps) * m.shapes.hidden_size), f32),
         }
+        self.next: Arrays = {
+            "next_input_ids": np.zeros((1, emitted), i64),
+            "next_start": np.zeros(1, i64),
+            "next_window_len": np.zeros(1, i32),
+            "next_draft_len": np.zeros(1, i32),
+        }
+        self._backend, self._slot = backend, slot
+        self._committed: Arrays = {"window_len": np.zeros(1, i32), "draft_len": np.zeros(1, i32)}
+        self._drafters: dict[int, Any] = {}
         caches = {n: c[slot : slot + 1] for n, c in backend.target_caches.items()}
         outputs = self.verified | {f"{n}.out": c for n, c in caches.items()}
-        self._backend = backend
         self.target = _binding(backend.target, self.inputs | caches, outputs)
-        self.drafter = None
-        if emitted > 1:
-            self.next: Arrays = {
-                "next_input_ids": np.zeros((1, emitted), i64),
-                "next_start": np.zeros(1, i64),
-                "next_window_len": np.zeros(1, i32),
-                "next_draft_len": np.zeros(1, i32),
-            }
-            caches = {n: c[slot : slot + 1] for n, c in backend.drafter_caches.items()}
-            inputs = {n: self.inputs[n] for n in WINDOW} | self.verified | caches
-            self.drafter = _binding(backend.drafter, inputs, self.next | {f"{n}.out": c for n, c in caches.items()})
 
     def verify(self, window: Window, policy: Policy, row: int) -> Arrays:
-        for name in (*WINDOW, "forced_next"):
+        for name in WINDOW:
             self.inputs[name][0] = getattr(window, name)[row]
         for name in POLICY:
             self.inputs[name][0] = getattr(policy, name)[row]
@@ -115,8 +113,22 @@ class _Row:
         return self.verified
 
     def draft(self) -> Arrays:
-        self._backend.drafter.run_with_iobinding(self.drafter)
+        self._backend.drafter.run_with_iobinding(self.drafter())
         return self.next
+
+    def drafter(self) -> Any:
+        """The binding for as many columns as the last ``verify`` committed: the window without what was rejected."""
+        emitted = int(self.verified["num_tokens"][0])
+        count = int(self.inputs["window_len"][0] - self.inputs["draft_len"][0]) - 1 + emitted
+        self._committed["window_len"][0], self._committed["draft_len"][0] = count, emitted - 1
+        if count not in self._drafters:
+            caches = {n: c[self._slot : self._slot + 1] for n, c in self._backend.drafter_caches.items()}
+            inputs = self._committed | self.verified | caches | {"start": self.inputs["start"]}
+            inputs["input_ids"] = self.inputs["input_ids"][:, :count]
+            inputs["aux_hidden"] = self.verified["aux_hidden"][:, :count]
+            outputs = self.next | {f"{n}.out": c for n, c in caches.items()}
+            self._drafters[count] = _binding(self._backend.drafter, inputs, outputs)
+        return self._drafters[count]
 
 
 class OnnxRuntimeBackend:
@@ -173,9 +185,7 @@ class OnnxRuntimeBackend:
     def draft_logits(self, window: Window, policy: Policy) -> np.ndarray:
         """See ``Backend.draft_logits``."""
         row = _Row(self, 0, window.input_ids.shape[1], policy.uniform.shape[1])
-        if row.drafter is None:
-            raise ValueError("draft_logits needs at least one drafted token (E >= 2)")
-        row.drafter.bind_output("draft_logits")
         row.verify(window, policy, 0)
+        row.drafter().bind_output("draft_logits")
         row.draft()
-        return np.asarray(row.drafter.get_outputs()[-1].numpy()[0])
+        return np.asarray(row.drafter().get_outputs()[-1].numpy()[0])

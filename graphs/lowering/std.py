@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx.parser
 import onnx_ir as ir
 
-from ...plugins import OPS
+from ...plugins.ops import OPS
 from ...plugins.spec import DOMAIN
 
 

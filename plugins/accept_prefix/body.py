@@ -2,7 +2,7 @@
 
 A greedy batch pays for one ArgMax: the sampling branch is behind an If, and the sort that top-k and top-p need behind
 another, limited to the largest top_k when no row wants top_p alone. Cast targets: 1 float32, 6 int32, 7 int64, 9 bool,
-11 float64.
+11 float64, 12 uint32.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ _SORTED_FLOOR = """
       floor_k = Max(floor_min_p, floor_of_k)
 
       # The mass is renormalised over what min-p and top-k left.
+      off = Sub(z, z_best)
+      w_32 = Exp(off)
+      w_all = Cast<to=11>(w_32)
       left = GreaterOrEqual(z, floor_k)
       w_left = Where(left, w_all, zero_d)
       mass = ReduceSum<keepdims=1>(w_left, two)
@@ -49,13 +52,28 @@ _SORTED_FLOOR = """
       floor_sorted = Max(floor_k, floor_p)
 """
 
+
+def _scramble(name: str) -> str:
+    """Two rounds of ((x >> 16) ^ x) * c and a last shift: ``<name>_0`` uint32 -> ``<name>``."""
+    lines = []
+    for i in (0, 1):
+        lines += [
+            f'{name}_s{i} = BitShift<direction = "RIGHT">({name}_{i}, sixteen)',
+            f"{name}_x{i} = BitwiseXor({name}_s{i}, {name}_{i})",
+            f"{name}_w{i} = Cast<to=7>({name}_x{i})",
+            f"{name}_p{i} = Mul({name}_w{i}, scrambler)",
+            f"{name}_{i + 1} = Cast<to=12>({name}_p{i})",
+        ]
+    lines += [
+        f'{name}_s2 = BitShift<direction = "RIGHT">({name}_2, sixteen)',
+        f"{name} = BitwiseXor({name}_s2, {name}_2)",
+    ]
+    return "\n    ".join(lines)
+
+
 _SAMPLED = f"""
     z = Div(scores, heat_3)
     z_best = GatherElements<axis=2>(z, best)
-    off = Sub(z, z_best)
-    w_32 = Exp(off)
-    w_all = Cast<to=11>(w_32)
-
     min_p_in = Clip(min_p, zero_f, one_f)
     ln_min_p = Log(min_p_in)
     ln_min_p_3 = Unsqueeze(ln_min_p, axes_12)
@@ -79,20 +97,34 @@ _SAMPLED = f"""
       floor_plain = Identity(floor_min_p)
     }}>
 
-    kept = GreaterOrEqual(z, floor)
-    w = Where(kept, w_all, zero_d)
-    cdf = CumSum(w, two)
-    end = Constant<value_ints = [-1]>()
-    total = Gather<axis=2>(cdf, end)
-    # A uniform of 1 would leave no token to draw.
+    # Noise from (uniform, token id). Products are taken in int64, where they fit, and cut to 32 bits.
     below_1 = Constant<value_float = 0.99999994>()
+    bits_24 = Constant<value_float = 16777216.0>()
     u_in = Clip(uniform, zero_f, below_1)
-    u_2 = Cast<to=11>(u_in)
-    u_3 = Unsqueeze(u_2, two)
-    goal = Mul(u_3, total)
-    over = Greater(cdf, goal)
-    over_i = Cast<to=6>(over)
-    y_drawn = ArgMax<axis=2, keepdims=0>(over_i)
+    u_24 = Mul(u_in, bits_24)
+    key_0 = Cast<to=12>(u_24)
+    {_scramble("key")}
+    key_each = Unsqueeze(key, two)
+    vocab_0 = Squeeze(vocab, zero)
+    last_id_excluded = Add(vocab_0, step)
+    id_64 = Range(step, last_id_excluded, step)
+    id_0 = Cast<to=12>(id_64)
+    {_scramble("id")}
+    mixed_0 = BitwiseXor(id, key_each)
+    {_scramble("mixed")}
+    hashed = Cast<to=1>(mixed)
+    unit = Constant<value_float = 2.3283064365386963e-10>()
+    least = Constant<value_float = 1.1641532182693481e-10>()
+    t_raw = Mul(hashed, unit)
+    t = Clip(t_raw, least, below_1)
+    ln_t = Log(t)
+    waiting = Neg(ln_t)
+    ln_waiting = Log(waiting)
+    raced = Sub(z, ln_waiting)
+    kept = GreaterOrEqual(z, floor)
+    never = Log(zero_f)
+    score = Where(kept, raced, never)
+    y_drawn = ArgMax<axis=2, keepdims=0>(score)
     hot_2 = Unsqueeze(hot, one)
     y_sampled = Where(hot_2, y_drawn, y_greedy)
 """
@@ -108,6 +140,8 @@ AcceptPrefix (logits, input_ids, window_len, draft_len, forced_next,
   zero_f = Constant<value_float = 0.0>()
   one_f = Constant<value_float = 1.0>()
   zero_d = Constant<value = double {{0.0}}>()
+  sixteen = Constant<value = uint32 {{16}}>()
+  scrambler = Constant<value_int = 73244475>()
   width = Shape<start=1, end=2>(input_ids)
   columns = Shape<start=1, end=2>(logits)
   vocab = Shape<start=2, end=3>(logits)

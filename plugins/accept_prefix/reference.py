@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-LARGEST_UNIFORM = np.float32(1 - 2**-24)  # the largest float32 below 1; at 1 no token would be left to draw
+SCRAMBLE = np.uint32(0x45D9F3B)  # T. Mueller's integer hash; below 2**31, so that an int64 product never overflows
+LARGEST_BELOW_1 = np.float32(1 - 2**-24)
 LARGEST_TOLERANCE = np.float32(0.999999)  # so that a token of probability 0 is never accepted
 
 
@@ -33,18 +34,34 @@ def kept_floor(z: Array, top_k: int, top_p: float, min_p: float) -> np.float32:
     return np.float32(floor)
 
 
-def draw(logits: Array, uniform: float, temperature: float, top_k: int, top_p: float, min_p: float) -> int:
-    """The token of one emission column: arg-max, or the inverse-CDF sample in vocabulary order. logits: float32 [V].
+def scramble(x: Array) -> Array:
+    """A 32-bit hash, every output bit depending on every input bit. x: uint32."""
+    for _ in range(2):
+        x = ((x >> np.uint32(16)) ^ x) * SCRAMBLE
+    return (x >> np.uint32(16)) ^ x
 
-    Vocabulary order, so that a GPU kernel needs no sort; float64 sums, so that 200 000 weights add up alike everywhere.
+
+def race_noise(uniform: float, vocab: int) -> Array:
+    """Standard Gumbel noise, float32 [V]: a function of the row's number (24 bits of it) and the token id alone."""
+    inside = np.clip(np.float32(uniform), np.float32(0), LARGEST_BELOW_1)
+    key = scramble(np.array([inside * np.float32(2**24)]).astype(np.uint32))
+    hashed = scramble(scramble(np.arange(1, vocab + 1, dtype=np.uint32)) ^ key)
+    t = np.clip(hashed.astype(np.float32) * np.float32(2**-32), np.float32(2**-33), LARGEST_BELOW_1)
+    return np.asarray(-np.log(-np.log(t)))
+
+
+def draw(logits: Array, uniform: float, temperature: float, top_k: int, top_p: float, min_p: float) -> int:
+    """The token of one emission column: arg-max of the logits, or of logits / temperature + noise over what is kept.
+
+    The Gumbel-max draw rather than the inverse of a distribution function: a verify pass and a plain pass differ in the
+    last bits of their logits, and a distribution function has an edge per token for those bits to fall on, a race only
+    the gap between its first two. It also needs one pass over the logits and no sum. logits: float32 [V].
     """
     if temperature <= 0:
         return int(np.argmax(logits))
     z = logits / np.float32(temperature)
     floor = kept_floor(z, top_k, top_p, min_p)
-    cumulative = np.cumsum(np.where(z >= floor, np.exp(z - z.max()), 0), dtype=np.float64)
-    goal = np.float64(np.clip(np.float32(uniform), np.float32(0), LARGEST_UNIFORM)) * cumulative[-1]
-    return int(np.argmax(cumulative > goal))
+    return int(np.argmax(np.where(z >= floor, z + race_noise(uniform, len(z)), -np.inf)))
 
 
 def tolerable(logits: Array, draft: int, temperature: float, tolerance: float) -> bool:

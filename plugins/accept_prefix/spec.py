@@ -11,8 +11,9 @@ SPEC = OpSpec(
     doc="""Draw each column's token from the target's own distribution and keep the drafts that agree.
 
 Emission column j (of E = K + 1) holds the target's logits after window column c0 + j, c0 = window_len - 1 - draft_len.
-Its token y_j is the arg-max when temperature is 0, else the inverse-CDF sample at ``uniform``, in vocabulary order, of
-softmax(logits / temperature) cut by min-p, then top-k, then top-p (the order of vLLM). Draft j + 1 is accepted while it
+Its token y_j is the arg-max when temperature is 0, else a draw from softmax(logits / temperature) cut by min-p, then
+top-k, then top-p (the order of vLLM): the arg-max of logits / temperature + Gumbel noise over what is left, where the
+noise is hashed from ``uniform`` and the token id. Draft j + 1 is accepted while it
 equals y_j; the row emits the a accepted drafts and y_a. Because y_j does not depend on the drafts, the text for a given
 ``uniform`` is the same with speculation on or off; for one-hot drafts this is lossless rejection sampling.
 

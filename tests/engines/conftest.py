@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,5 +28,5 @@ def tiny_folder(tiny_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(scope="session")
-def tiny_engine(tiny_folder: Path) -> Iterator[Engine]:
-    yield Engine.load(tiny_folder, max_batch_size=3, threads=1)
+def tiny_engine(tiny_folder: Path) -> Engine:
+    return Engine.load(tiny_folder, max_batch_size=3, threads=1)

@@ -83,7 +83,7 @@ counts = st.integers(1, 1 << 40)
 entries = st.builds(FileEntry, st.integers(0, 1 << 50), st.text("0123456789abcdef", min_size=64, max_size=64))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     product_version=names,
     backend=st.builds(Backend, names, names, st.dictionaries(names, names)),
@@ -116,7 +116,7 @@ def test_what_is_written_is_read_back(
     assert Manifest.read(tmp_path) == manifest
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(data=st.data())
 def test_no_tampered_byte_is_accepted(engine: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([FILE_NAME, *FILES]))
@@ -143,7 +143,7 @@ def accepts(engine: Path) -> Manifest | None:
     return manifest
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_truncated_file_is_accepted(engine: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([FILE_NAME, *FILES]))

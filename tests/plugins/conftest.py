@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from peagle.plugins import OPS
+from peagle.plugins.ops import OPS
 from peagle.plugins.spec import DOMAIN, OPSET, VERSION
 
 ONNX_TYPE = {

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plugin_cases import Arrays, quick
 
-from peagle.plugins import OPS
 from peagle.plugins.errors import BuildError
+from peagle.plugins.ops import OPS
 
 OP = "CachedAttention"
 NAMES = [operand.name for operand in OPS[OP].inputs]

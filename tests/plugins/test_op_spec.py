@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from peagle.plugins import OPS
 from peagle.plugins.errors import BuildError
+from peagle.plugins.ops import OPS
 from peagle.plugins.spec import Attribute, Operand, OpSpec, evaluate_dim
 
 SPEC = OpSpec(

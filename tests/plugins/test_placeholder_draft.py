@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from plugin_cases import Arrays, alone, inputs_of, quick, reference, windows, with_emitted, with_wild_lengths
 
-from peagle.plugins import OPS
 from peagle.plugins.errors import BuildError
+from peagle.plugins.ops import OPS
 
 OP = "PlaceholderDraft"
 MASK = 99

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from plugin_cases import POLICIES, inputs_of
 
-from peagle.plugins import OPS
+from peagle.plugins.ops import OPS
 
 VOCAB, LENGTH, MASK = 7, 24, 98
 

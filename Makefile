@@ -1,0 +1,71 @@
+# `make demo` and `make test` are the two commands to know; `make` alone lists the others.
+# Needs make and Python 3.11 or newer. Everything is installed into $(VENV), nothing outside this folder.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
+STAMP := $(VENV)/.installed
+UNFINISHED := $(VENV)/.unfinished
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo bench test lint lock clean FORCE
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+
+venv: $(STAMP) ## create the virtual environment and install the locked dependencies
+	@:
+
+demo: $(STAMP) ## build the bundled demo pair, run it, print text and a table
+	@echo "Building the demo engine ..."
+	@$(BIN)/peagle-compile build --model demo --out demo-engine
+	@$(BIN)/python examples/demo.py demo-engine
+
+bench: $(STAMP) ## decoding speed of the demo engine beside onnxruntime-genai
+	@echo "Building the demo engine ..."
+	@$(BIN)/peagle-compile build --model demo --out demo-engine
+	@$(PIP) install --constraint requirements.lock --no-build-isolation -e '.[bench]'
+	@echo "Measuring (minutes; keep the machine idle) ..."
+	@$(BIN)/python benchmarks/decoding.py demo-engine $(ARGS)
+
+test: $(STAMP) ## run the tests; ARGS="-k name" picks some
+	@echo "Running the tests ..."
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP) ## style, format and types
+	@echo "Checking style, format and types ..."
+	@$(BIN)/python -m ruff check
+	@$(BIN)/python -m ruff format --check
+	@$(BIN)/python -m mypy
+	@$(BIN)/python -m mypy tools examples benchmarks
+
+lock: $(STAMP) ## resolve the dependencies anew and write requirements.lock
+	@echo "Resolving ..."
+	@$(BIN)/python .ci/lock.py requirements.lock
+
+clean: ## remove what the other targets made, the virtual environment too
+	@rm -rf $(VENV) demo-engine build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# The stamp holds the folder it was made in: an editable install points there, so a moved or copied tree installs anew.
+ifneq ($(shell test -x $(BIN)/python && cat $(STAMP) 2>/dev/null),$(CURDIR))
+$(STAMP): FORCE
+endif
+
+# A venv is kept when it is whole, of this Python and of this folder (or not made by us); otherwise it is made afresh.
+# $(UNFINISHED) exists while dependencies are being installed, so an interrupted install is noticed and redone.
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@if [ -e $(UNFINISHED) ] || [ "$$($(BIN)/python -V 2>/dev/null)" != "$$($(PYTHON) -V)" ] || \
+		{ [ -e $@ ] && [ "$$(cat $@)" != "$(CURDIR)" ]; }; then \
+		echo "Creating $(VENV) ..." && rm -rf $(VENV) && mkdir -p $(VENV) && touch $(UNFINISHED) && \
+		$(PYTHON) -m venv $(VENV); fi
+	@rm -f $@ && touch $(UNFINISHED)
+	@echo "Installing the locked dependencies (the first time this takes minutes) ..."
+	@$(PIP) install -r requirements.lock && rm -f $(UNFINISHED)
+	@echo "Installing peagle-compile ..."
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@printf '%s\n' "$(CURDIR)" > $@

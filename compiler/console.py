@@ -1,0 +1,98 @@
+"""How the command line speaks: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from ..plugins.errors import PeagleError, UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TRACEBACK = "PEAGLE_TRACEBACK"
+
+
+class Interrupted(PeagleError):
+    """Ctrl-C (exit code 130, as shells say it)."""
+
+    exit_code = 130
+
+
+class ClosedPipe(Exception):
+    """The reader of our output has gone, as ``head`` does; click would make an exit code of 1 of it."""
+
+
+def interruptible(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make Ctrl-C in a verb an error of ours that says ``what`` it left behind."""
+
+    def wrap(verb: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(verb)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return verb(*args, **kwargs)
+            except KeyboardInterrupt:
+                raise Interrupted("interrupted", why=what) from None
+            except BrokenPipeError:
+                raise ClosedPipe from None
+
+        return guarded
+
+    return wrap
+
+
+def emit(result: Any) -> None:
+    """Machine output: one JSON value on standard output."""
+    print(json.dumps(result, indent=2))
+
+
+def note(text: str) -> None:
+    """A line for people, on standard error."""
+    print(text, file=sys.stderr)
+
+
+def columns(rows: Iterable[Sequence[object]]) -> str:
+    """Rows as aligned text."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def report_failure(error: BaseException, *, as_json: bool) -> int:
+    """Say what went wrong, on standard error and without a traceback; returns the exit code."""
+    if os.environ.get(TRACEBACK):
+        import traceback
+
+        traceback.print_exception(error)
+    failure = error if isinstance(error, PeagleError) else _unexpected(error)
+    if as_json:
+        fields = {"type": type(failure).__name__, "what": failure.what, "why": failure.why, "fix": failure.fix}
+        note(json.dumps({"error": fields | {"exit_code": failure.exit_code}}))
+    else:
+        note(f"error: {failure}")
+    return failure.exit_code
+
+
+def _unexpected(error: BaseException) -> PeagleError:
+    if hasattr(error, "format_message"):  # the argument parser's own errors
+        return UsageError(error.format_message(), fix="see `peagle-compile --help`, or --help of the verb")
+    text = " ".join(str(error).split())
+    return PeagleError(
+        f"unexpected {type(error).__name__}: {text}",
+        why="this is a fault in peagle-compile",
+        fix=f"{TRACEBACK}=1 shows where",
+    )

@@ -1,0 +1,112 @@
+"""An engine's logits against the torch modules of the checkpoints it was built from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..engines.manifest import Origin
+from ..plugins.errors import PeagleError
+from .checkpoint import Checkpoint
+from .progress import Progress
+from .prompt_set import Prompt
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..engines import Engine
+    from ..graphs.families import TargetSpec
+
+TOLERANCE = 1e-4  # of the largest logit: FP32 sums in another order
+_PROMPTS = 4
+
+
+@dataclass(frozen=True)
+class Parity:
+    """One comparison; ``largest_difference`` is relative to the largest logit. ``detail``: against what, or why not."""
+
+    name: str
+    status: Literal["passed", "failed", "skipped"]
+    detail: str
+    largest_difference: float | None = None
+    tolerance: float = TOLERANCE
+
+
+def compare_with_sources(engine: Engine, prompts: Sequence[Prompt], progress: Progress) -> tuple[Parity, ...]:
+    """Target and drafter logits against torch, each skipped with a reason where that cannot be done here."""
+    target, drafter = engine.manifest.target.origin, engine.manifest.drafter.origin
+    ids = [engine.tokenizer.encode(prompt.text)[: engine.max_seq_len - 1] for prompt in prompts[:_PROMPTS]]
+    with progress.step("compare logits with torch"):
+        return (
+            _compare("target logits", "transformers", (target,), lambda: _target_pairs(engine, ids)),
+            _compare("drafter logits", "graphs/reference.py", (target, drafter), lambda: _drafter_pairs(engine, ids)),
+        )
+
+
+Pairs = list[tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]]
+
+
+def _compare(name: str, oracle: str, origins: Sequence[Origin], pairs: Callable[[], Pairs]) -> Parity:
+    missing = [package for package in ("torch", "transformers") if find_spec(package) is None]
+    if missing:
+        return Parity(name, "skipped", f"{' and '.join(missing)} not installed: pip install 'peagle-compile[export]'")
+    for origin in origins:
+        if changed := _changed(origin):
+            return Parity(name, "skipped", changed)
+    differences = [float(abs(found - wanted).max() / abs(wanted).max()) for found, wanted in pairs()]
+    passed = all(difference <= TOLERANCE for difference in differences)  # a NaN does not pass
+    return Parity(
+        name, "passed" if passed else "failed", f"against {oracle}, {len(differences)} prompts", max(differences)
+    )
+
+
+def _changed(origin: Origin) -> str:
+    """Why the checkpoint an engine was built from cannot be compared with, if so."""
+    try:
+        fingerprint = Checkpoint.open(Path(origin.source)).fingerprint
+    except PeagleError as error:
+        return f"the checkpoint is not there any more: {error.what}"
+    return "" if fingerprint == origin.revision else f"{origin.source} was changed after the build"
+
+
+def _target_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
+    from ..graphs.reference import target_pass
+
+    model, spec = _target(engine)
+    return [(engine.target_logits(ids), target_pass(model, spec, ids)[0].numpy()) for ids in prompts]
+
+
+def _drafter_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
+    """The drafts after the token that greedy adds to each prompt, as ``Engine.draft_logits`` defines them."""
+    import torch
+
+    from ..graphs.heads import HeadSpec
+    from ..graphs.reference import draft_logits, target_pass
+
+    model, spec = _target(engine)
+    checkpoint = Checkpoint.open(Path(engine.manifest.drafter.origin.source))
+    head = HeadSpec.read(checkpoint.config, checkpoint.shapes, spec)
+    weights = {name: torch.from_numpy(checkpoint.read(head.keys[name])) for name in head.expected_shapes()}
+    k = engine.num_speculative_tokens
+    pairs = []
+    for ids in prompts:
+        logits, features = target_pass(model, spec, ids)
+        extended = [*ids, int(logits[-1].argmax())]
+        pairs.append((engine.draft_logits(ids, k), draft_logits(weights, head, extended, features, k).numpy()))
+    return pairs
+
+
+def _target(engine: Engine) -> tuple[Any, TargetSpec]:
+    """The target in transformers, and its facts with the taps that the engine was built with."""
+    from transformers.utils import logging
+
+    from ..graphs.families import family_for
+    from ..graphs.reference import load_target
+
+    logging.disable_progress_bar()
+    checkpoint = Checkpoint.open(Path(engine.manifest.target.origin.source))
+    spec = family_for(checkpoint.config).describe(checkpoint.config, engine.manifest.shapes.taps)
+    return load_target(checkpoint.folder, checkpoint.config), spec

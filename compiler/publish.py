@@ -1,0 +1,94 @@
+"""Publish an engine folder: assembled beside its final name, complete before anyone can see it, swapped in whole."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ..engines.manifest import FILE_NAME, FileEntry, Manifest, is_engine
+from ..plugins.errors import UsageError
+from .durable import BUILDING, clear_leftovers, flush_tree, locked, move_into_place, require_space, writing
+from .stages import Stage
+
+TOKENIZER = "tokenizer.json"
+_BESIDE_IT = ("tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+
+
+@dataclass
+class Assembly:
+    """An engine folder in the making; every file goes in through here, so that the manifest lists them all."""
+
+    folder: Path
+    files: dict[str, FileEntry] = field(default_factory=dict)
+
+    def place_stage(self, stage: Stage, below: str) -> None:
+        """Link a stage's files into a sub-folder (copy where the disk cannot link)."""
+        (self.folder / below).mkdir(exist_ok=True)
+        for name, entry in stage.files.items():
+            source, target = stage.path / name, self.folder / below / name
+            try:
+                os.link(source, target)
+            except OSError:
+                require_space(self.folder.parent, entry.size)
+                shutil.copyfile(source, target)
+            self.files[f"{below}/{name}"] = entry
+
+    def place_copy(self, source: Path, name: str) -> None:
+        """Copy one small file."""
+        self.place_text(name, source.read_bytes())
+
+    def place_text(self, name: str, content: str | bytes) -> None:
+        """Write one small file."""
+        path = self.folder / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        self.files[name] = FileEntry.of(path)
+
+    def place_tokenizer(self, checkpoint: Path) -> None:
+        """Copy what turns text into ids and back."""
+        for name in (TOKENIZER, *_BESIDE_IT):
+            if (checkpoint / name).is_file():
+                self.place_copy(checkpoint / name, name)
+
+    def write_manifest(self, manifest: Manifest) -> Manifest:
+        """Write the manifest with the files placed so far; from here on the folder is an engine."""
+        manifest = replace(manifest, files=dict(sorted(self.files.items())))
+        manifest.write(self.folder)
+        return manifest
+
+
+def require_publishable(out: Path) -> None:
+    """Refuse to replace anything that is not an engine; asked before the work as well as after it."""
+    if out.is_dir() and (is_engine(out) or not any(out.iterdir())):
+        return
+    if out.exists() or out.is_symlink():
+        raise UsageError(
+            f"{out} exists and is not an engine folder",
+            why=f"there is no {FILE_NAME} in it, so it will not be replaced",
+            fix="choose another --out, or remove it yourself",
+        )
+
+
+@contextmanager
+def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
+    """A folder to fill; published as ``out`` when the block ends well, gone without a trace when it does not."""
+    out = Path(os.path.abspath(out))
+    require_publishable(out)
+    with writing(out.parent, sum(sizes.values())):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        clear_leftovers(out)
+        temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}{BUILDING}")
+        temporary.mkdir()
+        try:
+            with locked(temporary):
+                yield Assembly(temporary)
+                flush_tree(temporary)
+                require_publishable(out)
+                move_into_place(temporary, out)
+        except BaseException:  # Ctrl-C as well
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise

@@ -1,0 +1,119 @@
+"""The stage store: what a build step made, kept under the hash of everything that it depends on.
+
+A stage appears in the store whole or not at all, so that an interrupted build resumes and a rerun skips what is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..engines.manifest import FileEntry
+from .durable import flush_tree, locked, move_into_place, writing
+
+_PACKAGE = Path(__file__).parent.parent
+_BUILD_CODE = (
+    "graphs/**/*.py",
+    "plugins/**/*.py",
+    "compiler/parts.py",
+    "compiler/checkpoint.py",
+    "compiler/safetensors_file.py",
+)
+_RECORD = "stage.json"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A finished step: its folder, its files with their hashes, and whether an earlier build had made it."""
+
+    path: Path
+    files: Mapping[str, FileEntry]
+    reused: bool
+
+
+@dataclass(frozen=True)
+class StageStore:
+    """Finished steps below ``root``. ``force`` makes every step anew."""
+
+    root: Path
+    force: bool = False
+
+    @classmethod
+    def default(cls, *, force: bool = False) -> StageStore:
+        """The store of this user: ``$PEAGLE_CACHE``, else ``~/.cache/peagle-compile``."""
+        named = os.environ.get("PEAGLE_CACHE")
+        return cls(Path(named) if named else Path.home() / ".cache" / "peagle-compile", force)
+
+    def run(self, name: str, key_parts: Any, make: Callable[[Path], None], *, needed: int = 0) -> Stage:
+        """The stage ``name`` for ``key_parts`` (any JSON value), made by ``make(folder)`` unless it is there already.
+
+        ``needed`` is the size to name when the disk is full.
+        """
+        key = stage_key(name, key_parts)
+        final = self.root / name / key
+        with writing(self.root, needed):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            lock = final.with_suffix(".lock")
+            lock.touch()
+            with locked(lock):  # another process that wants the same stage waits, and then finds it done
+                if not self.force and (stage := _finished(final)):
+                    return stage
+                return _make(final, make)
+
+
+def stage_key(name: str, key_parts: Any) -> str:
+    """The content address: inputs and the code that turns them into the stage."""
+    content = json.dumps([name, _code_hash(), key_parts], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def _make(final: Path, make: Callable[[Path], None]) -> Stage:
+    for left_over in final.parent.glob(f".{final.name}.*"):  # of a process that was killed: we hold the lock
+        shutil.rmtree(left_over, ignore_errors=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+    try:
+        make(temporary)
+        files = {str(path.relative_to(temporary).as_posix()): FileEntry.of(path) for path in _files(temporary)}
+        for path in files:
+            (temporary / path).chmod(0o444)  # engines share these files: a change in place would reach all of them
+        record = {path: [entry.size, entry.sha256] for path, entry in files.items()}
+        (temporary / _RECORD).write_text(json.dumps(record))
+        flush_tree(temporary)
+        move_into_place(temporary, final)
+    except BaseException:  # Ctrl-C as well: nothing half-made stays
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return Stage(final, files, reused=False)
+
+
+def _finished(final: Path) -> Stage | None:
+    """The stage if it is there and undamaged. Published engines share its files, so damage to them would show here."""
+    try:
+        record = json.loads((final / _RECORD).read_bytes())
+        files = {name: FileEntry(size, sha256) for name, (size, sha256) in record.items()}
+        if any(FileEntry.of(final / name) != entry for name, entry in files.items()):
+            return None
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    return Stage(final, files, reused=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+@cache
+def _code_hash() -> str:
+    digest = hashlib.sha256()
+    for pattern in _BUILD_CODE:
+        for path in sorted(_PACKAGE.glob(pattern)):
+            digest.update(f"{path.relative_to(_PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()

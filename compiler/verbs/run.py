@@ -1,0 +1,130 @@
+"""``peagle-compile run``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...plugins.errors import UsageError
+from ..console import columns, emit, interruptible, note
+from .common import EngineFolder, Json, Threads
+
+if TYPE_CHECKING:
+    from ...engines import RequestOutput
+
+
+@interruptible("the text above is what was generated until then")
+def run(
+    engine: EngineFolder,
+    text: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="The same as --prompt.", show_default=False)
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(help="What to continue. (default: read from standard input)", show_default=False),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens to generate at most.")] = 128,
+    num_speculative_tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens drafted per round; 0 is plain decoding. (default: the engine's)", show_default=False),
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0 is all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample within this much probability.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Leave out tokens below this share of the likeliest.")] = 0.0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Same seed, same text, with speculation on or off. (default: drawn, see --stats)", show_default=False
+        ),
+    ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Stop before this text; may be repeated.", show_default=False)
+    ] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Print speed and acceptance on standard error.")] = False,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Continue a prompt, and print the text as it is generated.
+
+    Example: peagle-compile run demo-engine --prompt "def gcd(a, b):" --stats
+    """
+    given = _one_prompt(text, prompt)
+    from ...engines import Engine, SamplingParams
+
+    loaded = Engine.load(engine, threads=threads)
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=tuple(stop or ()),
+        ignore_eos=ignore_eos,
+    )
+    stream = loaded.stream(given, params, num_speculative_tokens=num_speculative_tokens)
+    for delta in stream:
+        if not as_json:
+            print(delta.text, end="", flush=True)
+    output = stream.result
+    if as_json:
+        emit(_record(output))
+    else:
+        print()
+    if stats:
+        note(_stats(output))
+
+
+def _one_prompt(text: str | None, prompt: str | None) -> str:
+    if text is not None and prompt is not None:
+        raise UsageError("two prompts were given", fix="PROMPT and --prompt mean the same: give one")
+    given = prompt if text is None else text
+    if given is None and not sys.stdin.isatty():
+        given = sys.stdin.read()
+    if given is None:
+        raise UsageError("no prompt was given", fix="add --prompt TEXT, or pipe one in")
+    return given
+
+
+def _record(output: RequestOutput) -> dict[str, Any]:
+    acceptance = asdict(output.acceptance) | {"acceptance_length": output.acceptance.acceptance_length}
+    return {
+        "text": output.text,
+        "token_ids": list(output.token_ids),
+        "prompt_tokens": len(output.prompt_token_ids),
+        "finish_reason": output.finish_reason,
+        "seed": output.seed,
+        "acceptance": acceptance,
+        "prefill_seconds": output.prefill_seconds,
+        "decode_seconds": output.decode_seconds,
+        "tokens_per_second": _speed(output),
+    }
+
+
+def _speed(output: RequestOutput) -> float:
+    """Tokens per second of decoding; the first token belongs to the prompt's pass."""
+    return (len(output.token_ids) - 1) / max(output.decode_seconds, 1e-9)
+
+
+def _stats(output: RequestOutput) -> str:
+    acceptance = output.acceptance
+    rows = [
+        (
+            "tokens",
+            f"{len(output.token_ids)} after a prompt of {len(output.prompt_token_ids)} ({output.finish_reason})",
+        ),
+        ("seed", output.seed),
+        ("prefill", f"{output.prefill_seconds * 1000:.1f} ms"),
+        ("decoding", f"{_speed(output):.1f} tokens/s"),
+    ]
+    if acceptance.drafted:
+        rows += [
+            ("acceptance length", f"{acceptance.acceptance_length:.2f} tokens per round"),
+            ("drafts accepted", f"{acceptance.accepted} of {acceptance.drafted} in {acceptance.rounds} rounds"),
+        ]
+    return columns(rows)

@@ -1,0 +1,14 @@
+"""The ops of the ``peagle`` ONNX domain, one folder each: what it means, a NumPy reference, a body of standard ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .accept_prefix import SPEC as _ACCEPT_PREFIX
+from .cached_attention import SPEC as _CACHED_ATTENTION
+from .placeholder_draft import SPEC as _PLACEHOLDER_DRAFT
+from .spec import OpSpec
+
+__all__ = ["OPS"]
+
+OPS: Mapping[str, OpSpec] = {op.name: op for op in (_ACCEPT_PREFIX, _CACHED_ATTENTION, _PLACEHOLDER_DRAFT)}

@@ -1,0 +1,342 @@
+"""Builds: what a finished one holds, what bad input is answered with, and that accidents leave no engine behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from peagle.compiler import parts, publish
+from peagle.compiler.build import build
+from peagle.compiler.options import BuildOptions
+from peagle.compiler.registry import PAIRS
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.manifest import Manifest
+from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
+
+from ..models import Pair
+from .conftest import Run
+
+# Another lowering of the demo: its traces are kept by the session's first build, so only seconds remain to be done.
+OTHER_DEMO = ("build", "--model", "demo", "--num-speculative-tokens", 4, "--lowering", "std")
+
+
+def options(pair: Pair, out: Path, **changes: Any) -> BuildOptions:
+    return BuildOptions(**{"model": str(pair.target), "draft": str(pair.head), "out": out} | changes)
+
+
+def refusal(kind: type[PeagleError], pair: Pair, **changes: Any) -> PeagleError:
+    out = pair.target.parent / "out"
+    with pytest.raises(kind) as caught:
+        build(options(pair, out, **changes))
+    assert not out.exists()
+    return caught.value
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+def edit_weights(folder: Path, **changes: torch.Tensor | None) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in changes.items():
+        if tensor is None:
+            del tensors[name]
+        else:
+            tensors[name] = tensor
+    save_file(tensors, folder / "model.safetensors")
+
+
+# ------------------------------------------------------------------------------------------------ a finished build
+
+
+def test_the_engine_folder_holds_what_the_manifest_says(demo_engine: Path) -> None:
+    manifest = Manifest.read(demo_engine)
+    manifest.check(demo_engine)
+    found = {str(path.relative_to(demo_engine)) for path in demo_engine.rglob("*") if path.is_file()}
+    assert found == {*manifest.files, "engine.json"}
+    expected = {"build_report.json", "resolved_config.yaml", "tokenizer.json", "generation_config.json"}
+    expected |= {
+        f"{part}/{name}" for part in ("target", "drafter") for name in ("model.onnx", "model.onnx.data", "config.json")
+    }
+    assert expected <= found
+    assert manifest.shapes.cache_length == manifest.shapes.max_seq_len + 2 * 8
+    assert manifest.speculation.trained_depth == manifest.speculation.max_num_speculative_tokens == 8
+    assert manifest.eos_token_ids == (0,)
+    assert [item.level for item in manifest.evidence] == ["parity"]
+
+
+def test_the_report_has_time_memory_and_the_choice_of_k(demo_engine: Path) -> None:
+    report = json.loads((demo_engine / "build_report.json").read_text())
+    phases = {phase["phase"]: phase for phase in report["phases"]}
+    assert {"read", "trace target", "attach target", "trace drafter", "attach drafter", "choose K"} <= set(phases)
+    assert all(phase["seconds"] >= 0 and phase["peak_rss_bytes"] > 1 << 20 for phase in phases.values())
+    choice = report["choose_k"]
+    assert [rate["k"] for rate in choice["rates"]] == list(range(9))
+    assert (
+        choice["k"] == report["num_speculative_tokens"] == Manifest.read(demo_engine).speculation.num_speculative_tokens
+    )
+
+
+def test_the_resolved_config_repeats_the_build(demo_engine: Path, tmp_path: Path) -> None:
+    config = json.loads((demo_engine / "resolved_config.yaml").read_text())
+    result = build(BuildOptions(**config | {"out": tmp_path / "again"}))
+    first, second = Manifest.read(demo_engine), result.manifest
+    assert (first.target, first.drafter, first.shapes, first.speculation) == (
+        second.target, second.drafter, second.shapes, second.speculation,
+    )  # fmt: skip
+
+
+def test_a_rerun_reuses_every_step_and_replaces_the_engine(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "engine"
+    for _ in range(2):
+        report = json.loads(cli("build", "demo", "--out", out, "--json").out)
+        steps = [phase for phase in report["phases"] if "reused" in phase]
+        assert len(steps) == 5
+        assert all(phase["reused"] for phase in steps)
+    assert Engine.load(out).generate(["x ="], SamplingParams(max_tokens=4))[0].token_ids
+    assert [path.name for path in tmp_path.iterdir()] == ["engine"]
+
+
+def test_a_damaged_engine_is_cured_by_building_again(
+    cli: Run, demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, out = tmp_path / "cache", tmp_path / "engine"
+    shutil.copytree(os.environ["PEAGLE_CACHE"], cache)
+    monkeypatch.setenv("PEAGLE_CACHE", str(cache))
+    cli("build", "demo", "--out", out)
+    weights = out / "target" / "model.onnx.data"
+    weights.chmod(0o644)
+    with weights.open("r+b") as file:  # in place: the stage cache shares the file, and so the damage
+        file.write(b"\xff" * 64)
+    assert cli("inspect", out).code == 3
+    assert cli("build", "demo", "--out", out).code == 0
+    assert cli("inspect", out).code == 0
+
+
+def test_k_above_the_trained_depth_is_built_with_a_warning(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
+    done = cli(
+        "build", "demo", "--out", tmp_path / "engine", "--num-speculative-tokens", 11, "--max-seq-len", 64, "--json"
+    )
+    assert done.code == 0
+    (warning,) = json.loads(done.out)["warnings"]
+    assert "above the trained depth of 8" in warning
+    assert warning in done.err
+    engine = Engine.load(tmp_path / "engine")
+    assert engine.num_speculative_tokens == 11
+    assert engine.manifest.shapes.cache_length == 64 + 2 * 11
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    texts = {engine.generate(["x ="], params, num_speculative_tokens=k)[0].text for k in (0, 11)}
+    assert len(texts) == 1
+
+
+def test_max_seq_len_is_capped_at_the_models(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
+    done = cli("build", "demo", "--out", tmp_path / "engine", "--num-speculative-tokens", 4, "--max-seq-len", 1 << 20)
+    assert done.code == 0
+    assert "max_seq_len is 2048" in done.err
+
+
+# ------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize("k", [0, -3])
+def test_k_below_one_is_wrong_usage(pair: Pair, k: int) -> None:
+    problem = refusal(UsageError, pair, num_speculative_tokens=k)
+    assert f"{k} is below 1" in problem.what
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "available"),
+    [
+        (EnvironmentProblem, {"backend": "tensorrt"}, "available now: onnxruntime"),
+        (UsageError, {"precision": "fp8"}, "available now: fp32"),
+        (UsageError, {"lowering": "tensorrt"}, "ort, std"),
+        (UsageError, {"max_seq_len": 0}, ""),
+    ],
+)
+def test_what_is_not_available_names_what_is(
+    pair: Pair, kind: type[PeagleError], changes: dict[str, Any], available: str
+) -> None:
+    assert available in refusal(kind, pair, **changes).why
+
+
+def test_an_unknown_model_suggests_the_nearest(cli: Run, tmp_path: Path) -> None:
+    done = cli("build", "dmeo", "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "did you mean demo?" in done.err
+
+
+@pytest.mark.parametrize("half", ["target", "head"])
+def test_a_folder_without_config_is_refused(cli: Run, pair: Pair, half: str, tmp_path: Path) -> None:
+    (getattr(pair, half) / "config.json").unlink()
+    done = cli("build", "--model", pair.target, "--draft", pair.head, "--out", tmp_path / "out")
+    assert done.code == 5
+    assert f"{getattr(pair, half)} has no config.json" in done.err
+
+
+def test_an_unsupported_architecture_names_the_supported_ones(pair: Pair) -> None:
+    edit_config(pair.target, architectures=["MambaForCausalLM"])
+    problem = refusal(BuildError, pair)
+    assert "MambaForCausalLM" in problem.what
+    assert "Qwen3ForCausalLM" in problem.why
+
+
+def test_a_head_that_does_not_fit_is_told_every_mismatch_at_once(pair: Pair) -> None:
+    edit_config(pair.head, target_hidden_size=64, vocab_size=97)
+    edit_weights(pair.head, mask_hidden=None)
+    text = str(refusal(BuildError, pair))
+    assert "hidden size 64" in text
+    assert "vocabulary of 97" in text
+    assert "mask_hidden" in text
+
+
+def test_truncated_weights_are_refused(pair: Pair) -> None:
+    weights = pair.target / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    problem = refusal(BuildError, pair)
+    assert str(weights) in problem.what
+    assert "truncated" in problem.why
+
+
+def test_weights_that_are_not_safetensors_are_refused(pair: Pair) -> None:
+    torch.save({"a": torch.zeros(1)}, pair.head / "model.safetensors")
+    assert "PyTorch archive" in refusal(BuildError, pair).why
+
+
+@pytest.mark.parametrize(("value", "name"), [(np.nan, "1 NaN and 0 Inf"), (-np.inf, "0 NaN and 1 Inf")])
+def test_weights_that_are_not_finite_are_refused(
+    cli: Run, demo_engine: Path, value: float, name: str, tmp_path: Path
+) -> None:
+    head = tmp_path / "head"
+    head.mkdir()
+    (head / "config.json").write_bytes((PAIRS["demo"].drafter / "config.json").read_bytes())
+    tensors = load_file(PAIRS["demo"].drafter / "model.safetensors")
+    tensors["fc.weight"][3, 5] = value
+    save_file(tensors, head / "model.safetensors")
+    done = cli("build", "--model", "demo", "--draft", head, "--out", tmp_path / "out")
+    assert done.code == 5
+    assert f"fc.weight holds {name}" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_is_needed(pair: Pair) -> None:
+    (pair.target / "tokenizer.json").unlink()
+    assert "has no tokenizer.json" in refusal(BuildError, pair).what
+
+
+def test_a_tokenizer_of_another_model_is_refused(pair: Pair) -> None:
+    tokenizer = json.loads((pair.target / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["stranger"] = 500
+    (pair.target / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "ids up to 500, the model has 96" in refusal(BuildError, pair).what
+    (pair.target / "tokenizer.json").write_text("{}")
+    assert "is not a tokenizer" in refusal(BuildError, pair).what
+
+
+def test_what_is_not_an_engine_is_not_replaced(cli: Run, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    done = cli("build", "demo", "--out", tmp_path)
+    assert done.code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_missing_extra_is_answered_with_the_line_that_installs_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(parts, "version", absent)
+    problem = refusal(EnvironmentProblem, pair)
+    assert "torch" in problem.what
+    assert problem.fix == "pip install 'peagle-compile[export]'"
+
+
+# ------------------------------------------------------------------------------------------------ accidents
+
+
+def test_a_full_disk_leaves_no_engine_and_the_next_build_resumes(
+    cli: Run, demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "engine"
+    monkeypatch.setenv("PEAGLE_CACHE", _cache_with_the_traces(tmp_path))
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        done = cli(*OTHER_DEMO, "--out", out)
+    assert done.code == 5
+    assert "is full" in done.err
+    assert "were needed" in done.err
+    assert "nothing was published" in done.err
+    assert not out.exists()
+    assert _reused(cli, out) == ["trace target", "trace drafter"]
+
+
+@pytest.mark.parametrize("step", ["flush_tree", "move_into_place"])
+def test_ctrl_c_while_publishing_leaves_no_engine_and_the_next_build_resumes(
+    cli: Run, demo_engine: Path, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "engine"
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, step, interrupt)
+        done = cli(*OTHER_DEMO, "--out", out)
+    assert done.code == 130
+    assert "goes on from there" in done.err
+    assert list(tmp_path.iterdir()) == []
+    assert set(_reused(cli, out)) >= {"trace target", "attach target", "trace drafter", "attach drafter"}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_the_middle_of_a_step_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
+    cache, out = tmp_path / "cache", tmp_path / "engine"
+    command = [sys.executable, "-c", "from peagle.compiler.cli import main; main()", "build", "demo", "--out", str(out)]
+    environment = os.environ | {"PEAGLE_CACHE": str(cache)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not list(cache.glob("trace-target/.*")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert b"Traceback" not in said
+    assert (b"goes on from there" in said) is (number == signal.SIGINT)
+    assert not out.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    assert [path.suffix for path in (cache / "trace-target").iterdir()] == [".lock"]
+
+
+def _cache_with_the_traces(folder: Path) -> str:
+    """A stage cache of its own that has the session's traces and nothing else."""
+    session, own = Path(os.environ["PEAGLE_CACHE"]), folder.parent / f"{folder.name}-cache"
+    own.mkdir()
+    for stage in ("trace-target", "trace-drafter"):
+        (own / stage).symlink_to(session / stage)
+    return str(own)
+
+
+def _reused(cli: Run, out: Path) -> list[str]:
+    """The steps that a build which goes well now takes from earlier ones."""
+    report = json.loads(cli(*OTHER_DEMO, "--out", out, "--json").out)
+    Engine.load(out)
+    return [phase["phase"] for phase in report["phases"] if phase.get("reused")]

@@ -1,0 +1,67 @@
+"""Choosing K: the fastest by median wins, and every K is measured under the same conditions."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from peagle.compiler.choose_k import choose_k
+from peagle.compiler.prompt_set import code_prompts
+
+PROMPTS = ["a", "b"]
+
+
+def test_the_fastest_k_wins_and_the_table_is_whole() -> None:
+    seconds = {0: 1.0, 1: 0.9, 2: 0.5, 3: 0.4, 4: 0.8}
+    choice = choose_k(lambda _, k: (10, seconds[k]), PROMPTS, 4)
+    assert choice.k == 3
+    assert choice.speedup == pytest.approx(2.5)
+    assert [rate.k for rate in choice.rates] == [0, 1, 2, 3, 4]
+    assert choice.rates[2].tokens_per_second == pytest.approx(20)
+
+
+def test_plain_decoding_is_measured_but_never_chosen() -> None:
+    choice = choose_k(lambda _, k: (10, 1.0 + k), PROMPTS, 3)
+    assert choice.k == 1
+    assert choice.speedup == pytest.approx(0.5)
+
+
+def test_every_k_takes_its_turn_on_every_prompt() -> None:
+    calls: list[tuple[str, int]] = []
+
+    def decode(prompt: str, k: int) -> tuple[int, float]:
+        calls.append((prompt, k))
+        return 10, 1.0
+
+    choose_k(decode, PROMPTS, 3, sweeps=2)
+    measured = calls[2:]
+    assert Counter(measured) == {(prompt, k): 2 for prompt in PROMPTS for k in range(4)}
+    firsts = {measured[i][1] for i in range(0, len(measured), 4)}
+    assert firsts == {0, 1, 2, 3}
+
+
+def test_one_slow_moment_does_not_decide() -> None:
+    calls: Counter[int] = Counter()
+
+    def decode(_: str, k: int) -> tuple[int, float]:
+        calls[k] += 1
+        return 10, 100.0 if k == 2 and calls[k] == 2 else {0: 1.0, 1: 0.6, 2: 0.5}[k]
+
+    choice = choose_k(decode, PROMPTS, 2)
+    assert choice.k == 2
+    assert choice.rates[2].slowest == pytest.approx(0.1)
+
+
+def test_it_stops_after_a_whole_sweep_when_time_is_up() -> None:
+    calls: list[int] = []
+    choice = choose_k(lambda _, k: (calls.append(k), (1, 1.0))[1], PROMPTS, 3, seconds=0.0)
+    assert len(calls) == 2 + 4
+    assert len(choice.rates) == 4
+
+
+def test_the_bundled_prompts_are_what_verify_needs() -> None:
+    prompts = code_prompts()
+    assert len(prompts) >= 20
+    assert len({prompt.id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == len(prompts)
+    assert code_prompts(3) == prompts[:3]

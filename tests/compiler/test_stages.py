@@ -1,0 +1,161 @@
+"""The stage store: a stage is there whole or not at all, and is reused when nothing changed."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler import stages
+from peagle.compiler.stages import StageStore
+from peagle.plugins.errors import BuildError, EnvironmentProblem
+
+
+class Maker:
+    """Makes a stage of two files, and counts how often."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.calls, self.error = 0, error
+
+    def __call__(self, folder: Path) -> None:
+        self.calls += 1
+        (folder / "sub").mkdir()
+        (folder / "sub" / "a").write_bytes(b"a" * 1000)
+        if self.error:
+            raise self.error
+        (folder / "b").write_bytes(b"b")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StageStore:
+    return StageStore(tmp_path / "cache")
+
+
+def folders(store: StageStore) -> list[str]:
+    return sorted(path.name for path in (store.root / "trace").iterdir() if path.is_dir())
+
+
+def test_a_stage_is_made_once(store: StageStore) -> None:
+    make = Maker()
+    first, second = store.run("trace", ["x"], make), store.run("trace", ["x"], make)
+    assert make.calls == 1
+    assert (first.reused, second.reused) == (False, True)
+    assert first.path == second.path
+    assert set(second.files) == {"sub/a", "b"} == set(first.files)
+    assert second.files["sub/a"].size == 1000
+
+
+def test_other_inputs_are_another_stage(store: StageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Maker()
+    paths = {store.run("trace", key, make).path for key in (["x"], ["y"], {"x": 1}, {"x": 2})}
+    paths.add(store.run("lower", ["x"], make).path)
+    monkeypatch.setattr(stages, "_code_hash", lambda: "other code")
+    paths.add(store.run("trace", ["x"], make).path)
+    assert len(paths) == make.calls == 6
+
+
+def test_the_key_covers_the_code_that_makes_stages() -> None:
+    covered = {path for pattern in stages._BUILD_CODE for path in stages._PACKAGE.glob(pattern)}
+    names = {str(path.relative_to(stages._PACKAGE)) for path in covered}
+    assert {"graphs/trace.py", "plugins/spec.py", "compiler/parts.py", "compiler/checkpoint.py"} <= names
+    assert all((stages._PACKAGE / pattern).is_file() for pattern in stages._BUILD_CODE if "*" not in pattern)
+
+
+def test_force_makes_it_anew(store: StageStore) -> None:
+    make = Maker()
+    store.run("trace", ["x"], make)
+    assert not StageStore(store.root, force=True).run("trace", ["x"], make).reused
+    assert make.calls == 2
+    assert len(folders(store)) == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt(), SystemExit(143)])
+def test_a_stage_that_fails_leaves_nothing(store: StageStore, error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        store.run("trace", ["x"], Maker(error))
+    assert folders(store) == []
+    assert not store.run("trace", ["x"], Maker()).reused
+
+
+def test_force_that_fails_leaves_what_was_there(store: StageStore) -> None:
+    store.run("trace", ["x"], Maker())
+    with pytest.raises(RuntimeError):
+        StageStore(store.root, force=True).run("trace", ["x"], Maker(RuntimeError()))
+    assert store.run("trace", ["x"], Maker()).reused
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    path.write_bytes(b"c" + path.read_bytes()[1:])
+
+
+@pytest.mark.parametrize("name", ["sub/a", "b", "stage.json"])
+@pytest.mark.parametrize("damage", [Path.unlink, truncate, flip])
+def test_a_damaged_stage_is_made_anew(store: StageStore, name: str, damage: Callable[[Path], None]) -> None:
+    make = Maker()
+    stage = store.run("trace", ["x"], make)
+    damage(stage.path / name)
+    assert not store.run("trace", ["x"], make).reused
+    assert store.run("trace", ["x"], make).reused
+    assert make.calls == 2
+
+
+def test_what_a_killed_process_left_is_cleared(store: StageStore) -> None:
+    stage = store.run("trace", ["x"], Maker())
+    left = stage.path.with_name(f".{stage.path.name}.killed")
+    stage.path.rename(left)
+    assert not store.run("trace", ["x"], Maker()).reused
+    assert not left.exists()
+
+
+def _build_slowly(root: Path, made: Path) -> None:
+    def make(folder: Path) -> None:
+        time.sleep(0.3)
+        (folder / "a").write_bytes(b"a")
+        (made / str(os.getpid())).touch()
+
+    StageStore(root).run("trace", ["x"], make)
+
+
+def test_two_processes_that_want_the_same_stage_make_it_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    (tmp_path / "made").mkdir()
+    both = [context.Process(target=_build_slowly, args=(tmp_path / "cache", tmp_path / "made")) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    assert [process.exitcode for process in both] == [0, 0]
+    assert len(list((tmp_path / "made").iterdir())) == 1
+
+
+def test_a_full_disk_says_what_was_needed_and_that_the_build_resumes(store: StageStore) -> None:
+    with pytest.raises(BuildError) as caught:
+        store.run("trace", ["x"], Maker(OSError(errno.ENOSPC, "No space left on device")), needed=12_300_000)
+    assert "full" in caught.value.what
+    assert "12 MB were needed" in caught.value.why
+    assert "nothing was published" in caught.value.why
+    assert "goes on from there" in caught.value.why
+    assert folders(store) == []
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentProblem, match="cannot write"):
+        StageStore(tmp_path / "file").run("trace", ["x"], Maker())
+
+
+def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path))
+    assert StageStore.default().root == tmp_path
+    monkeypatch.delenv("PEAGLE_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert StageStore.default().root == tmp_path / ".cache" / "peagle-compile"

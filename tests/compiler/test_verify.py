@@ -1,0 +1,110 @@
+"""Verify: a lossless engine passes, a lossy one fails with the place, and everything is written down."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peagle.compiler import parity
+from peagle.compiler.parity import Parity
+from peagle.compiler.prompt_set import Prompt
+from peagle.compiler.verify import verify
+from peagle.engines import Acceptance, SamplingParams
+from peagle.engines.manifest import FileEntry
+
+from ..engines.test_manifest import manifest_of
+
+PROMPTS = [Prompt("one", "ab"), Prompt("two", "cde")]
+
+
+class FakeEngine:
+    """Emits numbers that depend on the prompt and the seed, and for ``lossy`` K a wrong one at position 3."""
+
+    def __init__(self, folder: Path, lossy: Sequence[int] = (), short: Sequence[int] = ()) -> None:
+        files = {f"{part}/model.onnx": FileEntry(1, "0" * 64) for part in ("target", "drafter")}
+        self.folder, self.manifest, self.lossy, self.short = folder, manifest_of(files), lossy, short
+        self.tokenizer = SimpleNamespace(encode=lambda text: [ord(letter) for letter in text])
+        self.max_seq_len = 64
+
+    def generate(self, prompts: list[str], params: SamplingParams, *, num_speculative_tokens: int) -> list[Any]:
+        (prompt,) = prompts
+        ids = [(len(prompt) + i + 7 * (params.seed or 0)) % 100 for i in range(params.max_tokens)]
+        if num_speculative_tokens in self.lossy:
+            ids[3] = 99 - ids[3]
+        if num_speculative_tokens in self.short:
+            ids = ids[:-2]
+        acceptance = Acceptance(rounds=4, drafted=8, accepted=6)
+        return [
+            SimpleNamespace(
+                token_ids=tuple(ids), prompt_token_ids=tuple(self.tokenizer.encode(prompt)), acceptance=acceptance
+            )
+        ]
+
+    def target_logits(self, ids: Sequence[int]) -> np.ndarray:
+        return np.tile(np.arange(100, dtype=np.float32), (len(ids), 1))
+
+
+def test_an_engine_that_speculation_does_not_change_passes(tmp_path: Path) -> None:
+    found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=10, k=(1, 3))
+    assert found.passed
+    lossless = found.losslessness
+    assert lossless.tokens_compared == 2 * 2 * 2 * 10
+    assert lossless.tokens_differing == 0
+    assert lossless.acceptance_length["greedy, K = 3"] == 2.5
+    assert set(lossless.policies) == {"greedy", "temperature 0.8"}
+
+
+def test_a_lossy_k_fails_with_the_first_difference_and_its_margin(tmp_path: Path) -> None:
+    found = verify(FakeEngine(tmp_path, lossy=[3]), prompts=PROMPTS, max_tokens=10, k=(1, 3))
+    assert not found.passed
+    assert found.losslessness.tokens_differing == 4
+    first = found.losslessness.divergences[0]
+    assert (first.prompt, first.policy, first.k, first.position) == ("one", "greedy", 3, 3)
+    assert first.margin == abs(first.plain - first.speculative) > 0
+    assert {d.k for d in found.losslessness.divergences} == {3}
+
+
+def test_a_missing_token_is_a_difference(tmp_path: Path) -> None:
+    found = verify(FakeEngine(tmp_path, short=[1]), prompts=PROMPTS[:1], max_tokens=10, k=(1,))
+    assert found.losslessness.tokens_differing == 4
+    assert found.losslessness.divergences[0].speculative is None
+
+
+def test_the_result_is_written_into_the_engine(tmp_path: Path) -> None:
+    found = verify(FakeEngine(tmp_path, lossy=[1]), prompts=PROMPTS, max_tokens=10, k=(1,))
+    assert json.loads((tmp_path / "verify.json").read_text()) == json.loads(json.dumps(found.as_json()))
+    assert [path.name for path in tmp_path.iterdir()] == ["verify.json"]
+    assert found.as_json()["passed"] is False
+    assert found.as_json()["losslessness"]["passed"] is False
+
+
+def test_a_k_without_room_is_left_out(tmp_path: Path) -> None:
+    assert verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(3, 9)).losslessness.k == (3,)
+    assert verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(9,)).losslessness.k == (8,)
+
+
+def test_nothing_compared_is_not_a_pass(tmp_path: Path) -> None:
+    assert not verify(FakeEngine(tmp_path), prompts=[], max_tokens=5, k=(1,)).passed
+
+
+def test_a_failed_parity_check_fails_the_whole(tmp_path: Path) -> None:
+    found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(1,))
+    bad = dataclasses.replace(found, parity=(Parity("target logits", "failed", "against torch", 0.5),))
+    assert found.passed
+    assert not bad.passed
+
+
+def test_a_check_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(1,))
+    assert {check.status for check in found.parity} == {"skipped"}
+    assert "not there any more" in found.parity[0].detail
+    monkeypatch.setattr(parity, "find_spec", lambda name: None)
+    found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(1,))
+    assert "pip install 'peagle-compile[export]'" in found.parity[0].detail

@@ -1,0 +1,260 @@
+"""The commands and snippets in README.md and docs/ are run, so that what a reader copies works.
+
+Blocks fenced as sh, console (lines after "$ ") and python are run in order, per document, in a folder that holds a copy
+of the demo engine. `make` is only asked whether it knows the target. `<!-- not run: reason -->` above a block opts out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN = {"sh", "console", "python"}
+NOT_RUN = {"", "text", "json", "yaml", "toml", "c++", "cuda"}
+SECONDS = 300
+
+_BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+_OPT_OUT = re.compile(r"<!-- not run: \S.* -->\s*\Z")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where it stands, its language, its text, and whether a comment above it opts out."""
+
+    document: str
+    line: int
+    language: str
+    text: str
+    opted_out: bool
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+
+def blocks_of(document: str, text: str) -> list[Block]:
+    """All fenced blocks, indented ones (in lists) too."""
+    found = []
+    for match in _BLOCK.finditer(text):
+        indent = match["indent"]
+        body = "".join(line.removeprefix(indent) for line in match["body"].splitlines(keepends=True))
+        line = text.count("\n", 0, match.start()) + 1
+        opted_out = bool(_OPT_OUT.search(text[: match.start()]))
+        found.append(Block(document, line, match["language"].strip(), body, opted_out))
+    return found
+
+
+def shell_script(block: Block) -> str:
+    """What to type: of a console block only the prompted lines, with their continuations."""
+    if block.language == "sh":
+        return block.text
+    lines, continued = [], False
+    for line in block.text.splitlines():
+        if continued or line.startswith("$ "):
+            lines.append(line if continued else line[2:])
+            continued = line.endswith("\\")
+    return "\n".join(lines) + "\n"
+
+
+def run_block(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a block in `folder`. `make` is replaced by a dry run in the repository: the suite must not start itself."""
+    if block.language == "python":
+        command = [sys.executable, "-c", block.text]
+    else:
+        dry_make = f'make() {{ command make -C "{ROOT}" -n "$@" >/dev/null; }}\n'
+        command = ["bash", "-euo", "pipefail", "-c", dry_make + shell_script(block)]
+    environment = {k: v for k, v in os.environ.items() if k not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def prepare(folder: Path) -> Path:
+    """Make `folder` look like the root of a clone after `make demo`, as far as commands in the docs can tell."""
+    folder.mkdir()
+    (folder / ".venv").symlink_to(sys.prefix)
+    for name in ("examples", "tools", "benchmarks"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+ALL_BLOCKS = [b for d in DOCUMENTS for b in blocks_of(str(d.relative_to(ROOT)), d.read_text())]
+TO_RUN = [b for b in ALL_BLOCKS if b.language in RUN and not b.opted_out]
+
+
+@pytest.fixture(scope="session")
+def folders(demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One working folder per document, so that a block may use what an earlier one made."""
+    base = tmp_path_factory.mktemp("docs")
+    made = {}
+    for document in {block.document for block in TO_RUN}:
+        made[document] = prepare(base / document.replace("/", "-"))
+        shutil.copytree(demo_engine, made[document] / "demo-engine")
+    return made
+
+
+@pytest.mark.parametrize("block", TO_RUN, ids=str)
+def test_block_runs(block: Block, folders: dict[str, Path]) -> None:
+    done = run_block(block, folders[block.document])
+    assert done.returncode == 0, f"{block} exited {done.returncode}\n{block.text}\n{done.stdout}"
+
+
+def test_the_readme_shows_the_two_commands_first() -> None:
+    first = next(block for block in ALL_BLOCKS if block.document == "README.md" and block.language in RUN)
+    assert [line.split("#")[0].strip() for line in first.text.splitlines()] == ["make demo", "make test"]
+
+
+def unknown_languages(blocks: list[Block]) -> list[str]:
+    """Blocks in a language that is neither run nor known to be no command: bash would slip through."""
+    return [f"{block}: {block.language}" for block in blocks if block.language not in RUN | NOT_RUN]
+
+
+def dead_links(document: Path, text: str) -> list[str]:
+    """Relative links to files that do not exist."""
+    prose = _BLOCK.sub("", text)
+    targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)[^)]*\)", prose)
+    return [f"{document.name}: {target}" for target in targets if not (document.parent / target).exists()]
+
+
+OWN_PATH = re.compile(r"(?<![\w./-])(?:compiler|graphs|plugins|engines|tests|tools|examples|benchmarks|docs)/[\w./-]*")
+
+
+def dead_paths(root: Path, text: str) -> list[str]:
+    """Files and folders of the repository that prose names in backquotes and that do not exist."""
+    quoted = re.findall(r"`([^`\n]+)`", _BLOCK.sub("", text))
+    return [path for code in quoted for path in OWN_PATH.findall(code) if not (root / path).exists()]
+
+
+def test_no_block_escapes_and_nothing_named_is_missing() -> None:
+    assert unknown_languages(ALL_BLOCKS) == []
+    assert [path for document in DOCUMENTS for path in dead_paths(ROOT, document.read_text())] == []
+    assert [link for document in DOCUMENTS for link in dead_links(document, document.read_text())] == []
+
+
+def table_names(text: str, heading: str, first_cell: str) -> list[str]:
+    """Names in backquotes in the first column of the table that starts with `first_cell` below `heading`."""
+    table = text.partition(f"{heading}\n")[2].partition(f"| {first_cell} |")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+@pytest.mark.parametrize("graph", ["Target", "Drafter"])
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_the_contract_tables_name_what_the_graphs_have(graph: str, side: str) -> None:
+    trace = pytest.importorskip("peagle.graphs.trace")
+    names = getattr(trace, f"{graph.upper()}_{side.upper()}S")
+    end = "" if side == "input" else ".out"
+    caches = [f"k_cache.i{end}", f"v_cache.i{end}"]
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    assert table_names(text, f"### {graph}", side) == [*names, *caches]
+
+
+def test_the_readme_lists_the_verbs_that_exist() -> None:
+    shown = subprocess.run(
+        [str(Path(sys.executable).with_name("peagle-compile")), "--help"],
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    verbs = set(re.findall(r"^\W*([a-z]+) {2,}\S", shown.partition("Commands")[2], re.MULTILINE))
+    assert verbs == set(table_names((ROOT / "README.md").read_text(), "## From the command line", "verb"))
+
+
+# -------------------------------------------------------------------------------- each check on an example of its own
+
+SAMPLE = """
+```console
+$ echo one \\
+  two
+one two
+$ test -d examples
+```
+
+- in a list
+
+  ```python
+  print("three")
+  ```
+
+<!-- not run: needs a GPU -->
+
+```sh
+exit 1
+```
+
+<!-- not run: -->
+```bash
+exit 2
+```
+"""
+
+
+def test_blocks_are_read_as_meant() -> None:
+    console, python, left_out, bash = blocks_of("a.md", SAMPLE)
+    assert (console.line, console.language, console.opted_out) == (2, "console", False)
+    assert shell_script(console) == "echo one \\\n  two\ntest -d examples\n"
+    assert (python.language, python.text) == ("python", 'print("three")\n')
+    assert left_out.opted_out
+    assert not bash.opted_out, "a reason is needed"
+    assert unknown_languages([console, python, left_out, bash]) == [f"a.md:{bash.line}: bash"]
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("sh", "false\necho done\n"),
+        ("sh", "make no-such-target\n"),
+        ("console", "$ no-such-command\n"),
+        ("python", "raise SystemExit(1)\n"),
+    ],
+)
+def test_a_block_that_fails_is_noticed(language: str, text: str, tmp_path: Path) -> None:
+    assert run_block(Block("a.md", 1, language, text, False), prepare(tmp_path / "run")).returncode != 0
+
+
+def test_a_block_that_works_passes(tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "run")
+    assert (
+        run_block(Block("a.md", 1, "sh", "make demo\nmake test\n.venv/bin/python -V > out\n", False), folder).returncode
+        == 0
+    )
+    assert (
+        run_block(Block("a.md", 1, "python", "assert 'Python' in open('out').read()\n", False), folder).returncode == 0
+    )
+
+
+def test_tables_are_read_as_meant() -> None:
+    text = (
+        "## A\n| x |\n|---|\n| `no` |\n\n## B\n| verb | does |\n|---|---|\n| `a` `b` | `c` |\n| `d` | e |\n\n| `f` |\n"
+    )
+    assert table_names(text, "## B", "verb") == ["a", "b", "d"]
+
+
+def test_a_dead_link_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "there.md").touch()
+    text = "[a](there.md#part) [b](gone.md) [c](https://example.org/x) [d](#here)\n```text\n[e](code)\n```\n"
+    assert dead_links(tmp_path / "a.md", text) == ["a.md: gone.md"]
+
+
+def test_a_dead_path_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    text = "`tests/` and `make test ARGS=tests/gone.py` and tests/plain.py and `my-docs/gone` and `tests/` again"
+    assert dead_paths(tmp_path, text) == ["tests/gone.py"]
