@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .results import Acceptance, RequestOutput
-from .round import Chooser, Round
+from .round import Round
 from .sampling import SamplingParams, uniform_stream
 from .transcript import Transcript
 
@@ -66,7 +66,7 @@ class Batcher:
     def _admit(self, slot: int, request: Request) -> Request:
         began = time.perf_counter()
         numbers = uniform_stream(request.seed, self._max_seq_len + 1)
-        first = self._round.prefill(slot, request.prompt, Chooser(request.params, numbers))
+        first = self._round.prefill(slot, request.prompt, request.params, numbers)
         request.decode_began = time.perf_counter()
         request.prefill_seconds = request.decode_began - began
         request.transcript.extend([first])

@@ -10,7 +10,6 @@ With K = 0 there is no drafter and this is plain decoding of the same target.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,19 +19,11 @@ from .sampling import Policy, SamplingParams
 PREFILL_CHUNK = 512
 
 
-@dataclass(frozen=True)
-class Chooser:
-    """How one row chooses its tokens: the policy, and one number in [0, 1) per absolute position."""
-
-    params: SamplingParams
-    uniform: np.ndarray
-
-
-_IDLE = Chooser(SamplingParams(), np.zeros(0, np.float32))
+_NO_NUMBERS = np.zeros(0, np.float32)
 
 
 class Round:
-    """The state of the loop for every slot: the window each row is fed next, and how it chooses.
+    """The state of the loop for every slot: the window each row is fed next, and how its tokens are chosen.
 
     Rollback is free: a cache is never cleared, the start of the next window decides what counts, and later writes
     overwrite what was rejected.
@@ -40,16 +31,20 @@ class Round:
 
     def __init__(self, backend: Backend, num_speculative_tokens: int) -> None:
         self.backend, self.k = backend, num_speculative_tokens
-        self.window = Window.idle(backend.num_slots, self.k + 1)
-        self.choosers = [_IDLE] * backend.num_slots
+        slots = backend.num_slots
+        self.window = Window.idle(slots, self.k + 1)
+        self.policy = Policy.of([SamplingParams()] * slots, self.k + 1)
+        self.numbers = [_NO_NUMBERS] * slots
 
-    def prefill(self, slot: int, prompt: Sequence[int], chooser: Chooser) -> int:
+    def prefill(self, slot: int, prompt: Sequence[int], params: SamplingParams, numbers: np.ndarray) -> int:
         """Run ``prompt`` through both models, in chunks, into ``slot``; returns the first token after it.
 
-        A chunk that is not the last is told the known next token, so that the drafter's slot gets it.
+        ``numbers`` f32 [>= any position]: entry p decides the token at absolute position p. A chunk that is not the
+        last is told the known next token, so that the drafter's slot gets it.
         """
         rows = range(slot, slot + 1)
-        self.choosers[slot] = chooser
+        self.policy.set_row(slot, params)
+        self.numbers[slot] = numbers
         for begin in range(0, len(prompt), PREFILL_CHUNK):
             chunk = prompt[begin : begin + PREFILL_CHUNK]
             end = begin + len(chunk)
@@ -61,7 +56,8 @@ class Round:
                 np.zeros(1, np.int32),
                 np.array([known], np.int64),
             )
-            verified = self.backend.verify(rows, window, self._policy(rows, window))
+            self._choose_numbers(rows, window)
+            verified = self.backend.verify(rows, window, self.policy.rows(slice(slot, slot + 1)))
             if self.k:
                 self._place(slot, self.backend.draft(rows, window, verified))
         first = int(verified.tokens[0, 0])
@@ -72,7 +68,8 @@ class Round:
     def step(self) -> tuple[np.ndarray, np.ndarray]:
         """One round for every busy slot: ``tokens`` i32 [B,K+1] (then -1) and ``num_tokens`` i32 [B] (0 if idle)."""
         slots = range(self.backend.num_slots)
-        verified = self.backend.verify(slots, self.window, self._policy(slots, self.window))
+        self._choose_numbers(slots, self.window)
+        verified = self.backend.verify(slots, self.window, self.policy)
         if self.k:
             self.window = self.backend.draft(slots, self.window, verified)
         else:
@@ -82,21 +79,18 @@ class Round:
     def retire(self, slot: int) -> None:
         """Make a row idle."""
         self.window.window_len[slot] = self.window.draft_len[slot] = 0
-        self.choosers[slot] = _IDLE
+        self.numbers[slot] = _NO_NUMBERS
 
     def _place(self, slot: int, window: Window) -> None:
         for name in ("input_ids", "start", "window_len", "draft_len", "forced_next"):
             getattr(self.window, name)[slot] = getattr(window, name)[0]
 
-    def _policy(self, rows: range, window: Window) -> Policy:
-        """Position p + 1 is decided by column p: the numbers for the columns that can be emitted."""
-        emitted = self.k + 1
-        uniform = np.zeros((len(rows), emitted), np.float32)
+    def _choose_numbers(self, slots: range, window: Window) -> None:
+        """Column p decides position p + 1: put the numbers of the positions that can be emitted into the policy."""
         first = window.start + window.window_len - window.draft_len
-        for i, slot in enumerate(rows):
-            numbers = self.choosers[slot].uniform[first[i] : first[i] + emitted]
-            uniform[i, : len(numbers)] = numbers
-        return Policy.of([self.choosers[slot].params for slot in rows], uniform)
+        for i, slot in enumerate(slots):
+            numbers = self.numbers[slot][first[i] : first[i] + self.k + 1]
+            self.policy.uniform[slot, : len(numbers)] = numbers
 
 
 def _plain(window: Window, tokens: np.ndarray, num_tokens: np.ndarray) -> Window:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -47,6 +47,11 @@ class SamplingParams:
             raise UsageError("; ".join(problems), fix="change the sampling parameters")
 
 
+_POLICY = {
+    "temperature": np.float32, "top_k": np.int32, "top_p": np.float32, "min_p": np.float32, "tolerance": np.float32,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Policy:
     """The policy inputs of the target graph for some rows: ``uniform`` f32 [B,E], the others [B]."""
@@ -59,15 +64,19 @@ class Policy:
     tolerance: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[SamplingParams], uniform: np.ndarray) -> Policy:
-        """Stack the params of ``rows``; ``uniform`` f32 [len(rows), E]."""
-        dtypes = {"top_k": np.int32}
-        columns = {
-            f.name: np.array([getattr(r, f.name) for r in rows], dtypes.get(f.name, np.float32))
-            for f in fields(cls)
-            if f.name != "uniform"
-        }
-        return cls(uniform, **columns)
+    def of(cls, rows: Sequence[SamplingParams], emitted: int) -> Policy:
+        """The params of ``rows``, stacked; ``uniform`` [len(rows), emitted] is yet to be filled in."""
+        columns = {name: np.array([getattr(r, name) for r in rows], dtype) for name, dtype in _POLICY.items()}
+        return cls(np.zeros((len(rows), emitted), np.float32), **columns)
+
+    def set_row(self, row: int, params: SamplingParams) -> None:
+        """Give one row another policy."""
+        for name in _POLICY:
+            getattr(self, name)[row] = getattr(params, name)
+
+    def rows(self, chosen: slice) -> Policy:
+        """A view of some rows."""
+        return Policy(self.uniform[chosen], **{name: getattr(self, name)[chosen] for name in _POLICY})
 
 
 def draw_seed() -> int:

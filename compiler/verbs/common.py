@@ -9,4 +9,5 @@ import typer
 
 EngineFolder = Annotated[Path, typer.Argument(metavar="ENGINE", help="Engine folder made by `peagle-compile build`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads. (default: one per core)", show_default=False)]
+_THREADS = "CPU threads. (default: one for a small model, else one per core)"
+Threads = Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=False)]

@@ -21,18 +21,21 @@ from .base import Verified, Window
 WINDOW = ("input_ids", "start", "window_len", "draft_len", "forced_next")
 POLICY = ("uniform", "temperature", "top_k", "top_p", "min_p", "tolerance")
 
+SMALL_TARGET = 64 * 2**20  # bytes of weights
+
 Arrays = dict[str, np.ndarray]
 
 
-def _session(path: Path, threads: int | None) -> Any:
+def _session(path: Path, threads: int) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.inter_op_num_threads = 1
-    if threads:
-        options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads
+    # Two sessions take turns: the threads of the one that waits would spin on the cores that the other needs.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the binding raises its own family of exceptions
@@ -41,6 +44,13 @@ def _session(path: Path, threads: int | None) -> Any:
             why=str(error).splitlines()[0],
             fix="rebuild the engine with the installed version (`peagle-compile build`)",
         ) from error
+
+
+def _default_threads(manifest: Manifest) -> int:
+    """One thread while a pass is shorter than handing out its pieces; 0 lets ONNX Runtime use every physical core."""
+    folder = Path(manifest.target.file).parent
+    weights = sum(entry.size for name, entry in manifest.files.items() if Path(name).parent == folder)
+    return 1 if weights < SMALL_TARGET else 0
 
 
 def _allocate(part: Part, slots: int, length: int) -> Arrays:
@@ -132,12 +142,13 @@ class _Row:
 
 
 class OnnxRuntimeBackend:
-    """See ``Backend``. ``threads`` None lets ONNX Runtime use every physical core."""
+    """See ``Backend``. ``threads`` None chooses: one for a small target, else every physical core."""
 
     def __init__(self, folder: Path, manifest: Manifest, *, num_slots: int, threads: int | None) -> None:
         self.manifest, self.num_slots = manifest, num_slots
-        self.target = _session(folder / manifest.target.file, threads)
-        self.drafter = _session(folder / manifest.drafter.file, threads)
+        count = threads or _default_threads(manifest)
+        self.target = _session(folder / manifest.target.file, count)
+        self.drafter = _session(folder / manifest.drafter.file, count)
         length = manifest.shapes.cache_length
         self.target_caches = _allocate(manifest.target, num_slots, length)
         self.drafter_caches = _allocate(manifest.drafter, num_slots, length)
@@ -168,7 +179,7 @@ class OnnxRuntimeBackend:
     def draft(self, slots: range, window: Window, verified: Verified) -> Window:
         """See ``Backend.draft``."""
         following = Window.idle(len(slots), verified.tokens.shape[1])
-        following.start[:] = window.start
+        following.start[:] = window.start  # an idle row stays where it is
         for i, row in enumerate(verified.features):
             if row is not None:
                 for name, value in row.draft().items():

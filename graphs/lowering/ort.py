@@ -132,6 +132,30 @@ class SkipNorm(RewriteRuleClassBase):
         return out, total
 
 
+class WidthOfTheInput(RewriteRuleClassBase):
+    """The width of anything as wide as the window is the window's: what only carried a width is not computed."""
+
+    def __init__(self, inputs: list[ir.Value]) -> None:
+        super().__init__()
+        self.inputs = inputs
+
+    def _source(self, x: ir.Value) -> ir.Value | None:
+        if x.shape is None or len(x.shape) < 2 or x in self.inputs:
+            return None
+        same = (v for v in self.inputs if v.shape is not None and len(v.shape) > 1 and v.shape[1] == x.shape[1])
+        return next(same, None)
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.Shape(x, start=1, end=2)
+
+    def check(self, _: Any, x: ir.Value) -> MatchResult:
+        result = MatchResult()
+        return result if self._source(x) is not None else result.fail("no input is as wide", x)
+
+    def rewrite(self, op: Any, x: ir.Value) -> Any:
+        return op.Shape(self._source(x), start=1, end=2)
+
+
 class CollapseReshape(RewriteRuleClassBase):
     """``Reshape(Reshape(x))`` -> the outer one alone: rewrites leave such pairs where layouts meet."""
 
@@ -178,6 +202,7 @@ def apply(model: ir.Model) -> None:
     """Rewrite in place."""
     RULES.apply_to_model(model)
     CLEANUP.apply_to_model(model)
+    RewriteRuleSet([WidthOfTheInput.rule(list(model.graph.inputs))]).apply_to_model(model)
     pack_linears(model)
     SAME_SHAPE.apply_to_model(model)
     model.opset_imports[CONTRIB] = 1

@@ -1,8 +1,8 @@
 """``AcceptPrefix`` in standard opset-24 ops.
 
-A greedy batch pays for one ArgMax: the sampling branch is behind an If, and the sort that top-k and top-p need behind
-another, limited to the largest top_k when no row wants top_p alone. Cast targets: 1 float32, 6 int32, 7 int64, 9 bool,
-11 float64, 12 uint32.
+A greedy lossless batch pays for one ArgMax: sampling is behind an If, the lossy policy behind another, and the sort
+that top-k and top-p need behind a third, limited to the largest top_k when no row wants top_p alone. Cast targets:
+1 float32, 6 int32, 7 int64, 9 bool, 11 float64, 12 uint32.
 """
 
 from __future__ import annotations
@@ -129,6 +129,32 @@ _SAMPLED = f"""
     y_sampled = Where(hot_2, y_drawn, y_greedy)
 """
 
+_TOLERATED = """
+    lossy = Unsqueeze(lossy_1, one)
+    most_tolerant = Constant<value_float = 0.999999>()
+    tolerance_in = Clip(tolerance, zero_f, most_tolerant)
+    strictness = Sub(one_f, tolerance_in)
+    ln_strictness = Log(strictness)
+    ln_strictness_2 = Unsqueeze(ln_strictness, one)
+    heat_2 = Unsqueeze(heat, one)
+    best_score_3 = GatherElements<axis=2>(scores, best)
+    best_score = Squeeze(best_score_3, two)
+    best_z = Div(best_score, heat_2)
+    tolerance_floor = Add(best_z, ln_strictness_2)
+    last_token = Sub(vocab, one)
+    d_0 = Max(d, zero)
+    d_in = Min(d_0, last_token)
+    d_in_3 = Unsqueeze(d_in, two)
+    d_score_3 = GatherElements<axis=2>(scores, d_in_3)
+    d_score = Squeeze(d_score_3, two)
+    d_z = Div(d_score, heat_2)
+    near = GreaterOrEqual(d_z, tolerance_floor)
+    is_id = Equal(d, d_in)
+    near_id = And(near, is_id)
+    tolerated = And(near_id, lossy)
+    agrees_or_near = Or(same, tolerated)
+"""
+
 _BODY = f"""<opset_import: ["" : 24], domain: "peagle">
 AcceptPrefix (logits, input_ids, window_len, draft_len, forced_next,
               uniform, temperature, top_k, top_p, min_p, tolerance) => (tokens, num_tokens) {{
@@ -198,31 +224,15 @@ AcceptPrefix (logits, input_ids, window_len, draft_len, forced_next,
 
   # The lossy policy, before any filter: z(d) >= max z + ln(1 - tolerance).
   lossy_1 = Greater(tolerance, zero_f)
-  lossy = Unsqueeze(lossy_1, one)
-  most_tolerant = Constant<value_float = 0.999999>()
-  tolerance_in = Clip(tolerance, zero_f, most_tolerant)
-  strictness = Sub(one_f, tolerance_in)
-  ln_strictness = Log(strictness)
-  ln_strictness_2 = Unsqueeze(ln_strictness, one)
-  heat_2 = Unsqueeze(heat, one)
-  best_score_3 = GatherElements<axis=2>(scores, best)
-  best_score = Squeeze(best_score_3, two)
-  best_z = Div(best_score, heat_2)
-  tolerance_floor = Add(best_z, ln_strictness_2)
-  last_token = Sub(vocab, one)
-  d_0 = Max(d, zero)
-  d_in = Min(d_0, last_token)
-  d_in_3 = Unsqueeze(d_in, two)
-  d_score_3 = GatherElements<axis=2>(scores, d_in_3)
-  d_score = Squeeze(d_score_3, two)
-  d_z = Div(d_score, heat_2)
-  near = GreaterOrEqual(d_z, tolerance_floor)
-  is_id = Equal(d, d_in)
-  near_id = And(near, is_id)
-  tolerated = And(near_id, lossy)
+  lossy_i = Cast<to=6>(lossy_1)
+  any_lossy_i = ReduceMax<keepdims=0>(lossy_i)
+  any_lossy = Cast<to=9>(any_lossy_i)
+  agrees = If (any_lossy) <then_branch = lossy () => (agrees_or_near) {{{_TOLERATED}  }},
+    else_branch = lossless () => (agrees_exactly) {{
+    agrees_exactly = Identity(same)
+  }}>
 
   # The accepted prefix ends at the first column that fails; the last one always does.
-  agrees = Or(same, tolerated)
   is_draft = Less(j, drafts_2)
   passes = And(agrees, is_draft)
   passes_i = Cast<to=6>(passes)

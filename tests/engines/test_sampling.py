@@ -60,7 +60,11 @@ def test_the_stream_of_a_seed_never_changes() -> None:
 
 
 def test_a_policy_stacks_rows_with_the_dtypes_of_the_graph() -> None:
-    policy = Policy.of([SamplingParams(), SamplingParams(temperature=0.5, top_k=3)], np.zeros((2, 4), np.float32))
+    policy = Policy.of([SamplingParams(), SamplingParams(temperature=0.5, top_k=3)], emitted=4)
     assert policy.temperature.tolist() == [0.0, 0.5]
     assert policy.top_k.dtype == np.int32
     assert policy.top_p.dtype == np.float32
+    assert policy.uniform.shape == (2, 4)
+    policy.rows(slice(1, 2)).set_row(0, SamplingParams(min_p=0.25))
+    assert policy.min_p.tolist() == [0.0, 0.25]
+    assert policy.temperature.tolist() == [0.0, 0.0]

@@ -84,7 +84,7 @@ def test_a_known_next_token_takes_the_place_of_the_sampled_one(qwen3: Traced, rn
 def test_features_are_the_streams_entering_the_taps(qwen3: Traced, rng: np.random.Generator) -> None:
     ids = rng.integers(2, VOCAB, 9)
     model = reference.load_target(qwen3.pair.target, qwen3.pair.config)
-    states = model.model(torch.tensor([ids]), output_hidden_states=True, use_cache=False).hidden_states
+    states = model.model(torch.from_numpy(ids[None]), output_hidden_states=True, use_cache=False).hidden_states
     expected = torch.cat([states[i] for i in qwen3.target.taps], -1)[0].detach().numpy()
     out = Graph(qwen3.built("target", "ort"), qwen3.target.caches, CACHE)(**target_inputs(ids[None], 0, 0, 1))
     np.testing.assert_allclose(out["aux_hidden"][0], expected, atol=1e-4)
