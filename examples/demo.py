@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from peagle.compiler.prompt_set import code_prompts
 from peagle.engines import Acceptance, Engine, SamplingParams
 
+PROMPT = "class Reader:\n    def __init__(self, "
 POLICIES = {"greedy": 0.0, "sampled, temperature 0.8": 0.8}
 
 
@@ -53,9 +54,8 @@ def main() -> None:
     arguments = parser.parse_args()
     engine = Engine.load(arguments.engine)
 
-    prompt = code_prompts()[0].text
-    print(f"{prompt}", end="")
-    stream = engine.stream(prompt, SamplingParams(max_tokens=arguments.max_tokens))
+    print(PROMPT, end="")
+    stream = engine.stream(PROMPT, SamplingParams(max_tokens=arguments.max_tokens, temperature=0.6, seed=1))
     for delta in stream:
         print(delta.text, end="", flush=True)
 

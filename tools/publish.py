@@ -1,0 +1,42 @@
+"""Replace the files of a model folder one by one, each atomically."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+# The demo pair is kept in version control, so no file may grow beyond what one would commit without thinking.
+MAX_FILE_BYTES = 8_000_000
+
+
+def publish(folder: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary folder, then move each file into `folder`.
+
+    A reader never finds a file half written or missing; files that `write` did not make stay as they were.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
+        fresh = Path(name)
+        write(fresh)
+        files = sorted(path for path in fresh.iterdir() if path.is_file())
+        for path in files:
+            if path.stat().st_size >= MAX_FILE_BYTES:
+                raise SystemExit(f"{path.name} has {path.stat().st_size:,} bytes; the limit is {MAX_FILE_BYTES:,}")
+        folder.mkdir(exist_ok=True)
+        for path in files:
+            path.chmod(0o644)
+            os.replace(path, folder / path.name)
+
+
+def processor() -> str:
+    """The CPU that a card names, e.g. "Intel(R) Xeon(R) Processor, 2 cores"."""
+    cores = f"{os.cpu_count()} cores"
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return f"{line.partition(':')[2].strip()}, {cores}"
+    return f"{platform.machine()}, {cores}"

@@ -1,0 +1,130 @@
+"""The README.md of the demo target."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+import torch
+from corpus import Corpus
+from publish import processor
+from target_model import perplexity
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+# Without a line break at the end: the tokenizer keeps a break and the indentation after it in one token.
+SAMPLE_PROMPTS = ("class Queue:", "def read_lines(path")
+SAMPLE_TOKENS = 120
+
+
+@dataclass(frozen=True)
+class TargetRun:
+    """What a card says about a training run."""
+
+    step: int
+    steps: int
+    seed: int
+    seconds: float
+    train_tokens: int
+
+
+@torch.no_grad()
+def sample(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: str, temperature: float, seed: int
+) -> str:
+    """`prompt` and its continuation; greedy at temperature 0."""
+    torch.manual_seed(seed)
+    ids = torch.tensor([tokenizer.encode(prompt)])
+    choice = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=SAMPLE_TOKENS, **choice)
+    return str(tokenizer.decode(out[0], skip_special_tokens=True))
+
+
+def target_card(
+    run: TargetRun,
+    corpus: Corpus,
+    loss: float,
+    held_tokens: int,
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+) -> str:
+    """Render the card from measured values only."""
+    unfinished = "" if run.step == run.steps else f"\n**Unfinished: step {run.step} of {run.steps}.**\n"
+    greedy = sample(model, tokenizer, SAMPLE_PROMPTS[0], 0.0, run.seed)
+    sampled = sample(model, tokenizer, SAMPLE_PROMPTS[1], 0.8, run.seed)
+    held_files = textwrap.fill(
+        "* Held-out files: " + ", ".join(f"`{file.name}`" for file in corpus.held_out) + ".",
+        width=118,
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+    )
+    parameters = sum(weight.numel() for weight in model.parameters())
+    shape = model.config
+    return f"""---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: text-generation
+tags: [python, code, tiny, qwen3]
+---
+
+# Demo target: a tiny Python language model
+{unfinished}
+A Qwen3 decoder with {parameters:,} parameters ({shape.num_hidden_layers} layers, hidden size {shape.hidden_size}),
+trained from scratch on the source text of Python's standard library. It exists so that compiling, checking and running
+a target with its P-EAGLE drafter (`../drafter`) can be tried on any machine, without a download and without a GPU. Its
+text looks like Python; it is of no use for writing programs.
+
+## Data
+
+* Python {corpus.python_version} standard library, `.py` files: {len(corpus.train)} for training ({run.train_tokens:,}
+  tokens), {len(corpus.held_out)} held out ({held_tokens:,} tokens).
+* Left out: tests, tables (`encodings`, `pydoc_data`, `html/entities.py`, ...), `lib2to3`, build-time files, files that
+  are not ASCII. `tools/corpus.py` holds the exact rule.
+{held_files}
+* sha256 over file names and contents: `{corpus.digest}`.
+* Licence of the text: PSF-2.0 (Python Software Foundation). Licence of these weights: Apache-2.0.
+
+## Recipe
+
+* Tokenizer: byte-level BPE with {shape.vocab_size} entries, learned from the training files; lossless. `<|endoftext|>`
+  (0) ends a document and serves as bos, eos and pad; `<|mask|>` (1) is the drafter's placeholder and never occurs in
+  text.
+* {run.steps} steps of 8 windows of 512 tokens ({run.steps * 4096 / run.train_tokens:.1f} epochs). Muon (peak 0.02) for
+  the matrices of the blocks, AdamW (peak 0.004) for the embedding and the norms; warm-up of 60 steps, constant, linear
+  decay to zero over the last 35 %. bfloat16 autocast, float32 master weights, rounded to bfloat16 for shipping.
+* Seed {run.seed}. Time: {run.seconds / 60:.0f} minutes on a shared {processor()}.
+
+```
+python tools/train_target.py --steps {run.steps} --seed {run.seed}
+```
+
+The same corpus digest, seed, steps and library versions repeat the run; other hardware rounds differently and ends
+close by, not bit for bit.
+
+## Held-out files
+
+Loss {loss:.3f} nats per token, perplexity {perplexity(loss):.2f} (windows of 512, float32 on the shipped weights):
+
+```
+python tools/evaluate_pair.py --loss-only
+```
+
+## Samples
+
+Greedy, after `{SAMPLE_PROMPTS[0]}`:
+
+```python
+{greedy}
+```
+
+Temperature 0.8, after `{SAMPLE_PROMPTS[1]}`:
+
+```python
+{sampled}
+```
+
+## Limits
+
+* Trained on windows of 512 tokens: expect the text to degrade beyond that, although 2,048 positions are allowed.
+* It repeats phrases of the standard library, including its names and comments. ASCII only in practice.
+* No instruction following, no safety training, no claim of correctness for anything it writes.
+"""
