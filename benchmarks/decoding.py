@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -92,14 +92,20 @@ def genai(checkpoint: str, folder: Path, threads: int | None) -> Runner:
     return Runner(PEER, generate)
 
 
-def table(runners: Sequence[Runner], plain: Runner) -> str:
-    """Median tokens/s with quartiles, ratio to our plain decoding, acceptance length, same tokens or not."""
-    lines = [f"{'':20}{'tokens/s':>9}{'quartiles':>16}{'x plain':>9}{'accepted':>10}{'same tokens':>13}"]
+def same_text(tokens: Sequence[int], plain: Sequence[int], ends: Collection[int]) -> bool:
+    """Whether they agree up to the end of the text; past it the peer, which may not say the end, goes another way."""
+    end = next((i for i, token in enumerate(plain) if token in ends), len(plain))
+    return list(tokens[:end]) == list(plain[:end])
+
+
+def table(runners: Sequence[Runner], plain: Runner, ends: Collection[int]) -> str:
+    """Median tokens/s with quartiles, ratio to our plain decoding, acceptance length, same text or not."""
+    lines = [f"{'':20}{'tokens/s':>9}{'quartiles':>16}{'x plain':>9}{'accepted':>10}{'same text':>13}"]
     for runner in runners:
         low, _, high = statistics.quantiles(runner.speeds, n=4)
         ratio = statistics.median(a / b for a, b in zip(runner.speeds, plain.speeds, strict=True))
         accepted = f"{runner.acceptance.acceptance_length:.2f}" if runner.acceptance.rounds else "-"
-        same = sum(a == b for a, b in zip(runner.tokens, plain.tokens, strict=True))
+        same = sum(same_text(a, b, ends) for a, b in zip(runner.tokens, plain.tokens, strict=True))
         lines.append(
             f"{runner.name:20}{statistics.median(runner.speeds):>9.0f}{f'{low:.0f} to {high:.0f}':>16}"
             f"{ratio:>9.2f}{accepted:>10}{f'{same}/{len(plain.tokens)}':>13}"
@@ -143,7 +149,7 @@ def main() -> None:
     )
     print(f"{len(prompts)} prompts x {arguments.rounds}, {arguments.tokens} tokens each, K of the build: "
           f"{engine.num_speculative_tokens}\n")  # fmt: skip
-    print(table(runners, plain))
+    print(table(runners, plain, engine.manifest.eos_token_ids))
 
 
 if __name__ == "__main__":
