@@ -34,7 +34,7 @@ PAIRS = {
             target=_HERE / "demo" / "target",
             drafter=_HERE / "demo" / "drafter",
             trained_depth=8,
-            evidence=(("parity", "target logits against transformers, drafter logits against speculators, on CPU"),),
+            evidence=(("parity", "target logits against transformers, drafter logits against PyTorch, on CPU"),),
         ),
     )
 }
