@@ -22,6 +22,7 @@ _TENSOR = {
     "int64": "tensor(int64)",
     "bool": "tensor(bool)",
 }
+_PLUGIN = ("plugin_namespace", "plugin_version")
 _ATTRIBUTE = {float: OpSchema.AttrType.FLOAT, int: OpSchema.AttrType.INT, str: OpSchema.AttrType.STRING}
 
 
@@ -45,7 +46,10 @@ def schema(spec: OpSpec) -> OpSchema:
         inputs=[_parameter(o) for o in spec.inputs],
         outputs=[_parameter(o) for o in spec.outputs],
         type_constraints=[(name, types, "") for name, types in variables.items()],
-        attributes=[OpSchema.Attribute(a.name, _ATTRIBUTE[a.kind], a.doc, required=False) for a in spec.attributes],
+        attributes=[
+            *[OpSchema.Attribute(a.name, _ATTRIBUTE[a.kind], a.doc, required=False) for a in spec.attributes],
+            *[OpSchema.Attribute(n, OpSchema.AttrType.STRING, "for TensorRT", required=False) for n in _PLUGIN],
+        ],
     )
 
 

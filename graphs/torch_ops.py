@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -36,25 +36,31 @@ def _signature(spec: OpSpec) -> str:
     return f"{torch_name(spec.name)}({', '.join(inputs + attributes)}) -> ({', '.join(['Tensor'] * len(spec.outputs))})"
 
 
-def _eager(spec: OpSpec) -> Callable[..., tuple[Tensor, ...]]:
+def _as_returned(outputs: Iterable[Tensor]) -> Tensor | tuple[Tensor, ...]:
+    """A schema of one result returns the tensor, not a tuple."""
+    first, *others = outputs
+    return (first, *others) if others else first
+
+
+def _eager(spec: OpSpec) -> Callable[..., Tensor | tuple[Tensor, ...]]:
     count = len(spec.inputs)
 
-    def run(*args: Any) -> tuple[Tensor, ...]:
+    def run(*args: Any) -> Tensor | tuple[Tensor, ...]:
         arrays = [None if t is None else t.detach().cpu().numpy() for t in args[:count]]
         attributes = dict(zip((a.name for a in spec.attributes), args[count:], strict=True))
-        return tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in spec.reference(*arrays, **attributes))
+        return _as_returned(torch.from_numpy(np.ascontiguousarray(a)) for a in spec.reference(*arrays, **attributes))
 
     return run
 
 
-def _fake(spec: OpSpec) -> Callable[..., tuple[Tensor, ...]]:
+def _fake(spec: OpSpec) -> Callable[..., Tensor | tuple[Tensor, ...]]:
     count = len(spec.inputs)
 
-    def run(*args: Any) -> tuple[Tensor, ...]:
+    def run(*args: Any) -> Tensor | tuple[Tensor, ...]:
         tensors = args[:count]
         shapes = spec.infer_shapes([None if t is None else t.shape for t in tensors])
         by_name = {o.name: t for o, t in zip(spec.inputs, tensors, strict=True)}
-        return tuple(
+        return _as_returned(
             tensors[0].new_empty(shape, dtype=by_name[o.same_as].dtype if o.same_as else _DTYPE[o.dtypes[0]])
             for o, shape in zip(spec.outputs, shapes, strict=True)
         )

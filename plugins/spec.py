@@ -6,6 +6,7 @@ that an op is described once. This module imports neither onnx nor torch.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,16 @@ def evaluate_dim(expression: str, symbols: Mapping[str, Any]) -> Any:
         value = int(term) if term.isdigit() else symbols[term]
         total = total - value if sign == "-" else total + value
     return total
+
+
+def finite(value: float) -> str | None:
+    """A check for attributes."""
+    return None if math.isfinite(value) else "must be finite"
+
+
+def not_negative(value: float) -> str | None:
+    """A check for attributes; 0 often means off."""
+    return None if math.isfinite(value) and value >= 0 else "must be finite and 0 or more"
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-from ..spec import FLOATS, Attribute, Operand, OpSpec
+from ..spec import FLOATS, Attribute, Operand, OpSpec, finite, not_negative
 from .body import body
 from .reference import cached_attention
-
-
-def _not_negative(value: float) -> str | None:
-    return None if math.isfinite(value) and value >= 0 else "must be finite and 0 or more"
-
-
-def _finite(value: float) -> str | None:
-    return None if math.isfinite(value) else "must be finite"
 
 
 def _check_dims(dims: Mapping[str, int]) -> str | None:
@@ -57,9 +48,9 @@ Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, n
     reference=cached_attention,
     body=body,
     attributes=(
-        Attribute("scale", float, 1.0, "multiplies q.k, usually 1 / sqrt(D)", _finite),
-        Attribute("window", int, 0, "how many positions a query sees, itself included; 0 is all", _not_negative),
-        Attribute("softcap", float, 0.0, "bound on the size of a score; 0 is off", _not_negative),
+        Attribute("scale", float, 1.0, "multiplies q.k, usually 1 / sqrt(D)", finite),
+        Attribute("window", int, 0, "how many positions a query sees, itself included; 0 is all", not_negative),
+        Attribute("softcap", float, 0.0, "bound on the size of a score; 0 is off", not_negative),
     ),
     check_dims=_check_dims,
 )

@@ -1,0 +1,103 @@
+"""``SparseExperts`` in standard opset-24 ops: every expert sees every token, the scores pick what counts.
+
+Dense on purpose: it copies no weights, has no loop, and every backend takes it. A backend that has routed experts
+lowers the op to those instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_HIDDEN = """
+  gate_up_turned = Transpose<perm = [0, 2, 1]>(gate_up)
+  product = MatMul(x, gate_up_turned)
+"""
+
+_HIDDEN_BIAS = """
+  middle = Constant<value_ints = [1]>()
+  gate_up_shift = Unsqueeze(gate_up_bias, middle)
+  hidden = Add(product, gate_up_shift)
+"""
+
+_HIDDEN_PLAIN = """
+  hidden = Identity(product)
+"""
+
+_HALVES = """
+  last = Constant<value_ints = [-1]>()
+  all = Constant<value_ints = [9223372036854775807]>()
+  two = Constant<value_ints = [2]>()
+  even = Constant<value_ints = [0]>()
+  odd = Constant<value_ints = [1]>()
+  gate = Slice(hidden, even, all, last, two)
+  up = Slice(hidden, odd, all, last, two)
+"""
+
+_LIMITED = """
+  limit_32 = Constant<value_float: float = @limit>()
+  limit = CastLike(limit_32, x)
+  low = Neg(limit)
+  gate_in = Min(gate, limit)
+  up_in = Clip(up, low, limit)
+"""
+
+_UNLIMITED = """
+  gate_in = Identity(gate)
+  up_in = Identity(up)
+"""
+
+_REST = """
+  alpha_32 = Constant<value_float: float = @alpha>()
+  alpha = CastLike(alpha_32, x)
+  beta_32 = Constant<value_float: float = @beta>()
+  beta = CastLike(beta_32, x)
+  steep = Mul(gate_in, alpha)
+  open = Sigmoid(steep)
+  swish = Mul(gate_in, open)
+  lifted = Add(up_in, beta)
+  inner = Mul(lifted, swish)
+  down_turned = Transpose<perm = [0, 2, 1]>(down)
+  back = MatMul(inner, down_turned)
+"""
+
+_BACK_BIAS = """
+  down_shift = Unsqueeze(down_bias, middle)
+  each = Add(back, down_shift)
+"""
+
+_BACK_PLAIN = """
+  each = Identity(back)
+"""
+
+_COMBINE = """
+  tokens = Shape<start=0, end=1>(x)
+  count = Shape<start=0, end=1>(gate_up)
+  by_expert = Concat<axis=0>(tokens, count)
+  none = ConstantOfShape(by_expert)
+  none_typed = CastLike(none, x)
+  share = ScatterElements<axis=1>(none_typed, experts, scores)
+  share_turned = Transpose<perm = [1, 0]>(share)
+  share_wide = Unsqueeze(share_turned, last)
+  weighted = Mul(each, share_wide)
+  first = Constant<value_ints = [0]>()
+  y = ReduceSum<keepdims=0>(weighted, first)
+"""
+
+
+def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
+    """The text of the ONNX model-local function for these attributes; its overload names the form."""
+    bias, limited = "gate_up_bias" in present, bool(attributes["limit"])
+    overload = "_".join(["dense", *["bias"] * bias, *["limited"] * limited])
+    inputs = "x, experts, scores, gate_up, down" + ", gate_up_bias, down_bias" * bias
+    nodes = [
+        _HIDDEN,
+        _HIDDEN_BIAS if bias else _HIDDEN_PLAIN,
+        _HALVES,
+        _LIMITED if limited else _UNLIMITED,
+        _REST,
+        _BACK_BIAS if bias else _BACK_PLAIN,
+        _COMBINE,
+    ]
+    return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{overload}">
+SparseExperts <alpha, beta, limit> ({inputs}) => (y) {{{"".join(nodes)}}}"""

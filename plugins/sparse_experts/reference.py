@@ -1,0 +1,41 @@
+"""The oracle of ``SparseExperts``: one token and one of its experts at a time, in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def sparse_experts(
+    x: Array,
+    experts: Array,
+    scores: Array,
+    gate_up: Array,
+    down: Array,
+    gate_up_bias: Array | None = None,
+    down_bias: Array | None = None,
+    *,
+    alpha: float,
+    beta: float,
+    limit: float,
+) -> tuple[Array]:
+    """The output of the op's spec; the inputs likewise."""
+    y = np.zeros(x.shape, np.float32)
+    for n, token in enumerate(x.astype(np.float32)):
+        for expert, score in zip(experts[n], scores[n].astype(np.float32), strict=True):
+            hidden = gate_up[expert].astype(np.float32) @ token
+            if gate_up_bias is not None:
+                hidden = hidden + gate_up_bias[expert].astype(np.float32)
+            gate, up = hidden[0::2], hidden[1::2]
+            if limit:
+                gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+            inner = (up + beta) * gate / (1 + np.exp(-alpha * gate))
+            out = down[expert].astype(np.float32) @ inner
+            if down_bias is not None:
+                out = out + down_bias[expert].astype(np.float32)
+            y[n] += score * out
+    return (y.astype(x.dtype),)
