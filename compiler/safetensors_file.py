@@ -1,4 +1,4 @@
-"""One ``.safetensors`` file, read by offset: the header first and checked whole, then one tensor at a time.
+"""One ``.safetensors`` file, read by offset: the header first and checked whole, then rows of one tensor at a time.
 
 The format is small enough to read here, which keeps torch out and turns every kind of damage into a ``BuildError``.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,21 @@ import numpy as np
 
 from ..plugins.errors import BuildError
 
-_ITEMSIZE = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1,
-    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+_BITS = {
+    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "C64": 64,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+    "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
 }  # fmt: skip
-_READABLE: dict[str, np.dtype[Any]] = {
+# What the numbers of a stored type are read as: the values themselves, or the bits of types that NumPy lacks.
+_STORED: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2"),
+    "F8_E4M3": np.dtype("u1"), "F8_E8M0": np.dtype("u1"), "U8": np.dtype("u1"),
     "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "BOOL": np.dtype("?"),
 }  # fmt: skip
 _MAX_HEADER = 100_000_000  # the limit of the format's own reader
+_MAX_ITEMS = 2_000_000  # brackets and commas: some 200 000 tensors. Each may cost Python 100 bytes.
+_MAX_RANK = 64  # of a NumPy array
+_SHOWN = 240
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a PyTorch archive, which may hold code and is not read",
     b"\x80": "a Python pickle, which may hold code and is not read",
@@ -45,6 +51,19 @@ class TensorEntry:
     end: int
 
 
+def shown(name: str) -> str:
+    """A name from a file as it may be printed: one line, no control characters, not too long."""
+    text = name if name.isprintable() and name else ascii(name)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def parse_json(raw: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
+    """JSON of bounded size. Raises ``ValueError`` or ``RecursionError``."""
+    if sum(map(raw.count, (b"{", b"[", b","))) > _MAX_ITEMS:
+        raise ValueError(f"it holds more than {_MAX_ITEMS} items")
+    return json.loads(raw, object_pairs_hook=pairs)
+
+
 def read_header(path: Path) -> dict[str, TensorEntry]:
     """Every tensor of a file by name, without reading weights. ``BuildError`` unless header and size agree exactly."""
     try:
@@ -61,7 +80,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
             f"cannot read {path}", why=str(error), fix="check that the file exists and is readable"
         ) from None
     try:
-        header = json.loads(raw, object_pairs_hook=_no_duplicates)
+        header = parse_json(raw, _no_duplicates)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"its header is not JSON ({error})") from None
     if not isinstance(header, dict):
@@ -71,7 +90,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     end = 8 + length
     for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].begin, pair[1].end)):
         if entry.begin != end:
-            raise _damaged(path, f"the data of {name} does not follow the tensor before it")
+            raise _damaged(path, f"the data of {shown(name)} does not follow the tensor before it")
         end = entry.end
     if end != size:
         why = f"its header describes {end} bytes and it has {size}"
@@ -79,61 +98,39 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     return entries
 
 
-def read_tensor(name: str, entry: TensorEntry) -> np.ndarray[Any, Any]:
-    """One tensor: floats as float32, checked to be finite; int64, int32 and bool as they are."""
-    if entry.dtype not in _READABLE:
-        raise BuildError(
-            f"{entry.file}: {name} is stored as {entry.dtype}",
-            why="only BF16, FP16 and FP32 weights can be read for now",
-            fix="use a BF16, FP16 or FP32 checkpoint of the model",
-        )
+def read_rows(name: str, entry: TensorEntry, begin: int, end: int) -> np.ndarray[Any, Any]:
+    """Rows ``begin`` to ``end`` along axis 0, as stored. A tensor without axes is one row."""
+    dtype, row = _STORED[entry.dtype], math.prod(entry.shape[1:])
+    count = (end - begin) * row
     try:
-        with entry.file.open("rb") as file:
-            file.seek(entry.begin)
-            raw = np.fromfile(file, _READABLE[entry.dtype], math.prod(entry.shape))
+        with entry.file.open("rb", buffering=0) as file:  # not mapped: a map keeps what was read resident
+            file.seek(entry.begin + begin * row * dtype.itemsize)
+            raw = np.fromfile(file, dtype, count)
     except OSError as error:
         raise BuildError(f"cannot read {entry.file}", why=str(error), fix="check the file and its disk") from None
-    if raw.size != math.prod(entry.shape):
+    if raw.size != count:
         raise _damaged(entry.file, f"it ends inside {name}: it became shorter while it was read")
-    values: np.ndarray[Any, Any] = raw.reshape(entry.shape)
-    if entry.dtype == "BF16":
-        values = (values.astype(np.uint32) << 16).view(np.float32)
-    elif entry.dtype == "F16":
-        values = values.astype(np.float32)
-    if values.dtype == np.float32:
-        _check_finite(name, entry, values)
-    return values
-
-
-def _check_finite(name: str, entry: TensorEntry, values: np.ndarray[Any, Any]) -> None:
-    if np.isfinite(values).all():
-        return
-    nan, inf = int(np.isnan(values).sum()), int(np.isinf(values).sum())
-    raise BuildError(
-        f"{entry.file}: {name} holds {nan} NaN and {inf} Inf of {values.size} values",
-        why="weights that are not finite make every logit NaN",
-        fix="download the file again; if it stays so, the checkpoint itself is broken",
-    )
+    return raw.reshape((end - begin, *entry.shape[1:]) if entry.shape else ())
 
 
 def _entry(path: Path, name: str, item: Any, base: int) -> TensorEntry:
     fields = item if isinstance(item, Mapping) else {}
     dtype, shape, offsets = fields.get("dtype"), _sizes(fields.get("shape")), _sizes(fields.get("data_offsets"))
-    if not isinstance(dtype, str) or dtype not in _ITEMSIZE:
-        raise _damaged(path, f"{name} has the unknown type {dtype!r}")
-    if shape is None or offsets is None or len(offsets) != 2:
-        raise _damaged(path, f"{name} has an impossible shape or offsets")
+    if not isinstance(dtype, str) or dtype not in _BITS:
+        raise _damaged(path, f"{shown(name)} has the unknown type {shown(repr(dtype))}")
+    if shape is None or math.prod(max(size, 1) for size in shape) >= 2**60 or offsets is None or len(offsets) != 2:
+        raise _damaged(path, f"{shown(name)} has an impossible shape or offsets")
     begin, end = offsets
-    if end - begin != math.prod(shape) * _ITEMSIZE[dtype]:
-        raise _damaged(path, f"{name} has {end - begin} bytes, which does not fit its shape {list(shape)}")
+    if 8 * (end - begin) != math.prod(shape) * _BITS[dtype]:
+        raise _damaged(path, f"{shown(name)} has {end - begin} bytes, which does not fit its shape {list(shape)}")
     return TensorEntry(path, dtype, shape, base + begin, base + end)
 
 
 def _sizes(value: Any) -> tuple[int, ...] | None:
-    """A list of sizes that an array can have, or None."""
-    if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+    """A list of sizes or offsets that a file can have, or None."""
+    if not isinstance(value, list) or len(value) > _MAX_RANK:
         return None
-    return tuple(value) if math.prod(max(item, 1) for item in value) < 2**60 else None
+    return tuple(value) if all(type(item) is int and 0 <= item < 2**60 for item in value) else None
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ _BUILD_CODE = (
     "plugins/**/*.py",
     "compiler/parts.py",
     "compiler/checkpoint.py",
+    "compiler/formats/**/*.py",
     "compiler/safetensors_file.py",
 )
 _RECORD = "stage.json"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,50 @@ def test_every_tensor_is_read_exactly(layout: str, request: pytest.FixtureReques
 def test_a_single_file_may_have_any_name(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "head.safetensors")
     assert Checkpoint.open(folder).shapes["a.weight"] == (2, 2)
+
+
+def test_other_layouts_of_the_same_weights_do_not_count(folder: Path, sharded: Path) -> None:
+    save_file({"tok_embeddings.weight": torch.zeros(1)}, folder / "consolidated.safetensors")
+    (folder / "original").mkdir()
+    save_file({"tok_embeddings.weight": torch.zeros(1)}, folder / "original" / "model.safetensors")
+    assert Checkpoint.open(folder).shapes.keys() == TENSORS.keys()
+    for file in (INDEX, "one.safetensors"):
+        (folder / file).unlink()
+    (folder / "two.safetensors").rename(folder / "head.safetensors")
+    assert "scalar" in Checkpoint.open(folder).shapes
+
+
+def test_a_tensor_may_lie_beyond_gigabytes(folder: Path) -> None:
+    ends = {"large": [0, 1 << 32], "after": [1 << 32, (1 << 32) + 4], "last": [(1 << 32) + 4, (1 << 32) + 8]}
+    header = {
+        name: {"dtype": "F32", "shape": [(end - begin) // 4], "data_offsets": [begin, end]}
+        for name, (begin, end) in ends.items()
+    }
+    path = folder / "model.safetensors"
+    path.write_bytes(with_header(header))
+    os.truncate(path, path.stat().st_size + ends["last"][1])  # sparse: takes no disk
+    assert Checkpoint.open(folder).read("last").tolist() == [0]
+
+
+def test_a_large_header_is_read_fast(folder: Path) -> None:
+    count = 40_000
+    item = '"{}": {{"dtype": "BF16", "shape": [1], "data_offsets": [{}, {}]}}'
+    items = (item.format(f"{'x' * 200}.{i}.weight", 2 * i, 2 * i + 2) for i in range(count))
+    content = with_header(f"{{{', '.join(items)}}}".encode(), bytes(2 * count))
+    assert len(content) > 10_000_000
+    (folder / "model.safetensors").write_bytes(content)
+    start = time.process_time()
+    assert len(Checkpoint.open(folder).shapes) == count
+    assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize("filling", [b"[],", b"{},", b"0,", b"[[],[]],"])
+def test_a_header_of_endless_items_is_refused(folder: Path, filling: bytes) -> None:
+    header = b'{"a": [' + filling * (30_000_000 // len(filling)) + b"0]}"
+    (folder / "model.safetensors").write_bytes(with_header(header))
+    start = time.process_time()
+    assert "items" in refusal(folder).why
+    assert time.process_time() - start < 2
 
 
 def test_a_name_that_is_not_there_brings_its_neighbours(folder: Path) -> None:
@@ -185,6 +231,27 @@ def test_a_type_that_is_not_supported_yet_is_named(folder: Path) -> None:
         Checkpoint.open(folder).read("x.weight")
 
 
+HOSTILE = ["", "a\0b", "a\x1b[2Jb", "a\nb", "n" * 1025, "\ud800"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_impossible_names_are_refused_and_harmless_to_print(folder: Path, name: str) -> None:
+    header = {name: {"dtype": "I32", "shape": [1], "data_offsets": [0, 4]}}
+    (folder / "model.safetensors").write_bytes(with_header(header, b"1234"))
+    problem = refusal(folder)
+    assert "impossible name" in problem.what
+    assert problem.what.isprintable()
+    assert len(problem.what) < 1000
+    header[name]["dtype"] = "F99"
+    (folder / "model.safetensors").write_bytes(with_header(header, b"1234"))
+    assert str(refusal(folder)).replace("\n", "").isprintable()
+
+
+def test_a_strange_name_is_only_a_name(folder: Path) -> None:
+    save_file({"../{x}%s": torch.ones(1)}, folder / "model.safetensors")
+    assert Checkpoint.open(folder).read("../{x}%s").tolist() == [1]
+
+
 @pytest.mark.parametrize("content", [None, "", "{", "[1]", "\ufeff"])
 def test_a_folder_needs_a_config(folder: Path, content: str | None) -> None:
     if content is None:
@@ -200,10 +267,22 @@ def test_what_is_not_a_folder_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "file",
-    ["../x.safetensors", "/etc/x.safetensors", "sub/x.safetensors", "sub\\x.safetensors", "x.bin", "..", 7, None],
+    [
+        "../x.safetensors",
+        "/etc/x.safetensors",
+        "sub/x.safetensors",
+        "sub\\x.safetensors",
+        "x.bin",
+        "..",
+        7,
+        None,
+        "x\0.safetensors",
+        "x\x1b.safetensors",
+        "\ud800.safetensors",
+    ],
 )
 def test_an_index_may_name_only_files_of_its_folder(sharded: Path, file: Any) -> None:
-    write_index(sharded, {"a.weight": file})
+    write_index(sharded, dict.fromkeys(sorted(TENSORS)[1:3], "one.safetensors") | {"a.weight": file})
     assert repr(file) in refusal(sharded).what
 
 
@@ -236,3 +315,93 @@ def test_the_fingerprint_follows_the_content_and_nothing_else(folder: Path, tmp_
     second = Checkpoint.open(moved).fingerprint
     (moved / "config.json").write_text('{"hidden_size": 3}')
     assert len({first, second, Checkpoint.open(moved).fingerprint}) == 3
+
+
+def test_the_fingerprint_covers_what_modelopt_says(folder: Path) -> None:
+    first = Checkpoint.open(folder).fingerprint
+    (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": null}}')
+    assert Checkpoint.open(folder).fingerprint != first
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(places=st.lists(st.sampled_from(["x", "y", "z"]), min_size=len(TENSORS), max_size=len(TENSORS)))
+def test_how_tensors_are_spread_over_files_does_not_matter(tmp_path: Path, places: list[str]) -> None:
+    spread = dict(zip(TENSORS, places, strict=True))
+    (tmp_path / "config.json").write_text("{}")
+    for file in set(places):
+        save_file({name: TENSORS[name] for name in TENSORS if spread[name] == file}, tmp_path / f"{file}.safetensors")
+    write_index(tmp_path, {name: f"{file}.safetensors" for name, file in spread.items()})
+    checkpoint = Checkpoint.open(tmp_path)
+    assert checkpoint.tensors.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        wanted = tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
+        np.testing.assert_array_equal(checkpoint.read(name), wanted)
+        assert Path(checkpoint.position(name)[0]).stem == spread[name]
+
+
+FILES = [f"{letter}.safetensors" for letter in "abcd"]
+TEST_NAMES = [f"t{i}" for i in range(8)]
+WRONGS = st.sampled_from(["missing", "moved", "duplicated", "unnamed", "unsafe"])
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@given(
+    wrongs=st.dictionaries(st.sampled_from(TEST_NAMES), WRONGS, max_size=4),
+    damage=st.dictionaries(st.sampled_from(FILES), st.sampled_from(["lost", "cut"]), max_size=2),
+    shift=st.integers(1, 3),
+)
+def test_everything_that_is_wrong_is_named_at_once(
+    tmp_path: Path, wrongs: dict[str, str], damage: dict[str, str], shift: int
+) -> None:
+    placed = {f"anchor.{file}": file for file in FILES} | {n: FILES[i % 4] for i, n in enumerate(TEST_NAMES)}
+    stored = {file: {n: torch.ones(3) for n, where in placed.items() if where == file} for file in FILES}
+    expected = list(damage)
+    for name, wrong in wrongs.items():
+        home = placed[name]
+        other = FILES[(FILES.index(home) + shift) % 4]
+        if wrong in ("missing", "moved"):
+            del stored[home][name]
+        if wrong in ("moved", "duplicated"):
+            stored[other][name] = torch.zeros(3)
+        if wrong == "unnamed":
+            del placed[name]
+        if wrong == "unsafe":
+            placed[name] = f"../{name}.safetensors"
+        if wrong == "unsafe" or not damage.keys() & ({home, other} if wrong == "duplicated" else {home}):
+            expected.append(name)
+    (tmp_path / "config.json").write_text("{}")
+    write_index(tmp_path, placed)
+    for file, tensors in stored.items():
+        save_file(tensors, tmp_path / file)
+        if damage.get(file) == "cut":
+            os.truncate(tmp_path / file, (tmp_path / file).stat().st_size - 1)
+        if damage.get(file) == "lost":
+            (tmp_path / file).unlink()
+    if expected:
+        text = str(refusal(tmp_path))
+        assert [item for item in expected if item not in text] == []
+    elif not wrongs:
+        assert Checkpoint.open(tmp_path).shapes == dict.fromkeys(placed, (3,))
+
+
+def test_many_problems_are_counted_and_not_all_listed(sharded: Path) -> None:
+    weight_map = {f"absent.{i:03d}": "one.safetensors" for i in range(100)} | {"a.weight": "one.safetensors"}
+    write_index(sharded, weight_map | {f"lost.{i}": f"lost-{i:03d}.safetensors" for i in range(100)})
+    problem = refusal(sharded)
+    assert "absent.019 and 80 more" in problem.what
+    assert "lacks 100 of 101 weight files" in problem.what
+    assert "absent.020" not in problem.what
+    for i in range(100):
+        (sharded / f"lost-{i:03d}.safetensors").write_bytes(b"<html>")
+    assert "and 80 more like these" in refusal(sharded).what
+    assert "cannot be used (10" in refusal(sharded).what
+
+
+def test_a_config_that_is_missing_does_not_hide_the_rest(sharded: Path) -> None:
+    (sharded / "config.json").unlink()
+    (sharded / "one.safetensors").unlink()
+    (sharded / "two.safetensors").write_bytes(b"PK\x03\x04" + b"\0" * 60)
+    problem = refusal(sharded)
+    for words in ("config.json", "lacks 1 of 2", "PyTorch archive", "(3 problems)"):
+        assert words in problem.what
+    assert "finish the download" in problem.fix

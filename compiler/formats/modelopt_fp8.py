@@ -1,0 +1,29 @@
+"""FP8 as ModelOpt exports it: one scale for a weight, one for its input, and one each for cached keys and values."""
+
+from __future__ import annotations
+
+from .base import Format, Settings, Stored, View
+from .problems import Problems
+from .scaled import Block, Shape, scaled_view
+
+
+def _block(weight: Shape, scale: Shape) -> Block | None:
+    return (max(weight[0], 1), max(weight[1], 1)) if scale in ((), (1,)) else None
+
+
+def _view(stored: Stored, _: Settings, problems: Problems) -> View:
+    return scaled_view(
+        stored,
+        problems,
+        suffix="_scale",
+        others=(".input_scale", ".k_scale", ".v_scale"),
+        block=_block,
+        layout="each FP8 weight has a weight_scale that is one number",
+    )
+
+
+def _matches(settings: Settings) -> bool:
+    return settings.get("quant_method") == "modelopt" and settings.get("quant_algo") in ("FP8", None)
+
+
+MODELOPT_FP8 = Format("modelopt-fp8", _matches, _view)

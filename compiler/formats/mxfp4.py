@@ -1,0 +1,77 @@
+"""MXFP4 as GPT-OSS stores its experts: 32 numbers of 4 bits share one scale, a power of two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..safetensors_file import TensorEntry, read_rows
+from .base import Format, Settings, Stored, View
+from .numbers import Array, as_numbers, check_scales, fp4_pairs
+from .plain import plain_tensors
+from .problems import Problems, listed
+
+_BLOCKS, _SCALES = "_blocks", "_scales"
+_BYTES = 16  # of a block of 32
+
+
+@dataclass(frozen=True)
+class Mxfp4:
+    """``blocks`` [E, rows, cols / 32, 16] and ``scales`` [E, rows, cols / 32], both uint8, make [E, cols, rows].
+
+    Turned, because that is how an unquantised checkpoint of the model holds them; a view, so it costs nothing.
+    """
+
+    name: str
+    entry: TensorEntry
+    scales: TensorEntry
+    granule: int = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        count, rows, blocks, _ = self.entry.shape
+        return (count, blocks * 2 * _BYTES, rows)
+
+    def rows(self, begin: int, end: int) -> Array:
+        scales = as_numbers("F8_E8M0", read_rows(self.name + _SCALES, self.scales, begin, end))
+        check_scales(self.name + _SCALES, self.scales, scales)
+        values = fp4_pairs(read_rows(self.name + _BLOCKS, self.entry, begin, end))
+        values *= scales[..., None]
+        return values.reshape(end - begin, self.shape[2], self.shape[1]).swapaxes(1, 2)
+
+
+def _view(stored: Stored, _: Settings, problems: Problems) -> View:
+    packed = {
+        name.removesuffix(_BLOCKS): entry
+        for name, entry in stored.items()
+        if name.endswith(_BLOCKS) and entry.dtype == "U8"
+    }
+    scales = {
+        name.removesuffix(_SCALES): entry
+        for name, entry in stored.items()
+        if name.endswith(_SCALES) and entry.dtype == "U8"
+    }
+    pairs = {name: (entry, scales[name]) for name, entry in packed.items() if name in scales}
+    misfits = {
+        "blocks without scales": [name + _BLOCKS for name in packed.keys() - scales.keys()],
+        "scales without blocks": [name + _SCALES for name in scales.keys() - packed.keys()],
+        "blocks and scales whose shapes do not fit": [
+            f"{name} {list(blocks.shape)} and {list(scale.shape)}"
+            for name, (blocks, scale) in pairs.items()
+            if len(blocks.shape) != 4 or blocks.shape[-1] != _BYTES or blocks.shape[:-1] != scale.shape
+        ],
+        "tensors that are stored plain as well": [name for name in pairs if name in stored],
+    }
+    for what, names in misfits.items():
+        if names:
+            problems.add(
+                f"{problems.folder} has MXFP4 {what}: {listed(sorted(names))}",
+                why="a tensor X is X_blocks [E, rows, cols / 32, 16] and X_scales [E, rows, cols / 32]",
+                fix="download the files of the model again: they do not belong together",
+            )
+    used = {name + suffix for suffix in (_BLOCKS, _SCALES) for name in packed.keys() | scales.keys()}
+    rest = plain_tensors({name: entry for name, entry in stored.items() if name not in used}, problems)
+    tensors = {name: Mxfp4(name, blocks, scale) for name, (blocks, scale) in pairs.items()}
+    return View({**rest, **tensors}, {name + _SCALES: entry for name, entry in scales.items()})
+
+
+MXFP4 = Format("mxfp4", lambda settings: settings.get("quant_method") == "mxfp4", _view)

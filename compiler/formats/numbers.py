@@ -1,0 +1,81 @@
+"""Stored numbers to float32. Types of 8 bits and less go through a table of all their values."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...plugins.errors import BuildError
+from ..safetensors_file import TensorEntry
+
+Array = np.ndarray[Any, Any]
+
+_FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+def as_numbers(dtype: str, raw: Array) -> Array:
+    """Floats as float32; integers and booleans as they are."""
+    if dtype == "BF16":
+        wide = raw.astype(np.uint32)
+        wide <<= np.uint32(16)
+        return wide.view(np.float32)
+    if dtype == "F16":
+        return raw.astype(np.float32)
+    if dtype == "F8_E4M3":
+        return _e4m3()[raw]
+    if dtype == "F8_E8M0":
+        return _e8m0()[raw]
+    return raw
+
+
+def fp4_pairs(raw: Array) -> Array:
+    """Two numbers from each byte, the low half first: the last axis becomes twice as long."""
+    pairs: Array = _fp4_pairs()[raw]
+    return pairs.view(np.float32)
+
+
+def check_finite(name: str, entry: TensorEntry, values: Array) -> None:
+    """Raises ``BuildError`` with the count of what is not."""
+    if values.dtype != np.float32 or np.isfinite(values).all():
+        return
+    nan, inf = int(np.isnan(values).sum()), int(np.isinf(values).sum())
+    raise BuildError(
+        f"{entry.file}: {name} holds {nan} NaN and {inf} Inf of {values.size} values",
+        why="weights that are not finite make every logit NaN",
+        fix="download the file again; if it stays so, the checkpoint itself is broken",
+    )
+
+
+def check_scales(name: str, entry: TensorEntry, scales: Array) -> None:
+    """Raises ``BuildError`` unless every scale is a positive number."""
+    bad = int((~(np.isfinite(scales) & (scales > 0))).sum())
+    if bad:
+        raise BuildError(
+            f"{entry.file}: {name} holds {bad} of {scales.size} scales that are zero, negative, NaN or Inf",
+            why="a scale is a positive number; weights times anything else are lost",
+            fix="download the file again; if it stays so, the checkpoint itself is broken",
+        )
+
+
+@cache
+def _e8m0() -> Array:
+    """Powers of two from 2^-127 to 2^127, and NaN."""
+    return np.append(np.ldexp(np.float32(1), np.arange(-127, 128)), np.float32(np.nan)).astype(np.float32)
+
+
+@cache
+def _e4m3() -> Array:
+    import ml_dtypes
+
+    codes = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
+    return np.asarray(codes, np.float32)
+
+
+@cache
+def _fp4_pairs() -> Array:
+    """The pair of float32 of each byte, as one item of 8 bytes."""
+    byte = np.arange(256)
+    table = np.array(_FP4, np.float32)
+    return np.stack([table[byte & 15], table[byte >> 4]], axis=1).view(np.uint64)[:, 0]

@@ -1,0 +1,104 @@
+"""FP8 weights beside their scales: one for the tensor, one for each row, or one for each block of rows and columns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..safetensors_file import TensorEntry, read_rows
+from .base import Stored, View
+from .numbers import Array, as_numbers, check_scales
+from .plain import FLOATS, plain_tensors
+from .problems import Problems, listed
+
+Shape = tuple[int, ...]
+Block = tuple[int, int]
+_FP8 = "F8_E4M3"
+_SCALE_TYPES = (*FLOATS, "F8_E8M0")
+
+
+@dataclass(frozen=True)
+class ScaledFp8:
+    """A matrix of FP8 numbers; those of one ``block`` of rows and columns are multiplied by one scale."""
+
+    name: str
+    entry: TensorEntry
+    scale_name: str
+    scales: TensorEntry
+    block: Block
+
+    @property
+    def shape(self) -> Shape:
+        return self.entry.shape
+
+    @property
+    def granule(self) -> int:
+        return self.block[0] if self.block[0] < self.shape[0] else 1  # one scale for all rows: any number will do
+
+    def rows(self, begin: int, end: int) -> Array:
+        values = as_numbers(_FP8, read_rows(self.name, self.entry, begin, end))
+        scales = self._scales(begin, end)
+        width = self.block[1]
+        for column in range(scales.shape[1]):
+            values[:, column * width : (column + 1) * width] *= scales[:, column : column + 1]
+        return values
+
+    def _scales(self, begin: int, end: int) -> Array:
+        """One line of scales for each of the rows."""
+        height = self.block[0]
+        first, last = begin // height, -(-end // height)
+        one = self.scales.shape in ((), (1,))
+        raw = read_rows(self.scale_name, self.scales, *((0, 1) if one else (first, last)))
+        scales = as_numbers(self.scales.dtype, raw).astype(np.float32, copy=False)
+        check_scales(self.scale_name, self.scales, scales)
+        return scales.reshape(1, 1).repeat(end - begin, 0) if one else scales[np.arange(begin, end) // height - first]
+
+
+def scaled_view(
+    stored: Stored,
+    problems: Problems,
+    *,
+    suffix: str,
+    others: tuple[str, ...],
+    block: Callable[[Shape, Shape], Block | None],
+    layout: str,
+) -> View:
+    """FP8 tensors with the scales that lie beside them under ``suffix``, and everything else plain.
+
+    ``others`` end the names of further companions. ``block(weight, scale)`` says from two shapes how many rows and
+    columns share a scale, or None when they do not fit; ``layout`` tells a user what would.
+    """
+    tensors: dict[str, ScaledFp8] = {}
+    misfits: dict[str, list[str]] = defaultdict(list)
+    for name, entry in stored.items():
+        scale = stored.get(name + suffix)
+        if entry.dtype != _FP8:
+            if scale and name.endswith(".weight"):
+                misfits["scales beside weights that are not FP8"].append(f"{name + suffix} ({entry.dtype})")
+        elif scale is None:
+            misfits["FP8 weights without a scale"].append(f"{name} (no {name + suffix})")
+        elif scale.dtype not in _SCALE_TYPES:
+            misfits["scales of a type that is not known"].append(f"{name + suffix} ({scale.dtype})")
+        elif len(entry.shape) != 2 or not (found := block(entry.shape, scale.shape)):
+            misfits["scales of a wrong shape"].append(
+                f"{name + suffix} {list(scale.shape)} for a weight {list(entry.shape)}"
+            )
+        else:
+            tensors[name] = ScaledFp8(name, entry, name + suffix, scale, found)
+    scales = {name for name in stored if name.endswith(f".weight{suffix}")}
+    scales |= {name + suffix for name, entry in stored.items() if entry.dtype == _FP8 and name + suffix in stored}
+    if lone := [name for name in scales if name.removesuffix(suffix) not in stored]:
+        misfits["scales without a weight"] = lone
+    for what, names in misfits.items():
+        problems.add(
+            f"{problems.folder} has {len(names)} {what}: {listed(sorted(names))}",
+            why=layout,
+            fix="download the files of the model again: weights, scales and config.json do not belong together",
+        )
+    used = scales | {name for name in stored if name.endswith(others)}
+    plain = {n: entry for n, entry in stored.items() if n not in used and entry.dtype != _FP8}
+    companions = {name: entry for name, entry in stored.items() if name in used}
+    return View({**plain_tensors(plain, problems), **tensors}, companions)
