@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from ..graphs.families import TargetSpec, family_for
-from ..graphs.heads import HeadSpec
+from ..graphs.heads import HeadSpec, check_vocabulary
 from ..plugins.errors import BuildError
 from .checkpoint import Checkpoint
-from .options import BuildOptions
 from .publish import TOKENIZER
 from .registry import Resolved
 
 ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
+
+
+def cache_length(max_seq_len: int, max_k: int) -> int:
+    """Room for ``max_seq_len`` and for the drafts of two rounds, so that no write can leave the cache."""
+    return max_seq_len + 2 * max_k
+
+
+class Sizes(Protocol):
+    """The options that sizes follow from; see ``BuildOptions``."""
+
+    @property
+    def max_seq_len(self) -> int:
+        """Longest prompt and output together, in tokens."""
+        ...
+
+    @property
+    def num_speculative_tokens(self) -> int | None:
+        """K, if it was asked for."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -39,27 +59,21 @@ class Inputs:
 
     @property
     def cache_length(self) -> int:
-        """Room for ``max_seq_len`` and for the drafts of two rounds, so that no write can leave the cache."""
-        return self.max_seq_len + 2 * self.max_k
+        """T; see ``cache_length``."""
+        return cache_length(self.max_seq_len, self.max_k)
 
 
-def read_inputs(options: BuildOptions, resolved: Resolved) -> Inputs:
+def read_inputs(options: Sizes, resolved: Resolved) -> Inputs:
     """Open both checkpoints and check them together. Raises ``BuildError`` for whatever does not fit."""
     target, drafter = Checkpoint.open(resolved.target), Checkpoint.open(resolved.drafter)
-    family = family_for(target.config)
-    head = HeadSpec.read(drafter.config, drafter.shapes, family.describe(target.config))
-    spec = family.describe(target.config, head.taps)
-    _check_tokenizer(resolved.target, spec.vocab_size)
-    warnings = []
+    head = read_head(drafter, family_for(target.config).describe(target.config))
+    spec, max_seq_len, warnings = read_target(target, options.max_seq_len, head.taps)
     depth = head.trained_depth or (resolved.pair.trained_depth if resolved.pair else None)
     if depth is None:
         warnings.append(f"the head does not say how many drafts it was trained for; {ASSUMED_DEPTH} assumed")
     k = options.num_speculative_tokens or 0
     if k > (depth or ASSUMED_DEPTH):
         warnings.append(f"K = {k} is above the trained depth of {depth or ASSUMED_DEPTH}: the last drafts will be poor")
-    max_seq_len = min(options.max_seq_len, spec.max_position_embeddings)
-    if max_seq_len < options.max_seq_len:
-        warnings.append(f"max_seq_len is {max_seq_len}, the most that the model was trained for")
     return Inputs(
         resolved=resolved,
         target=target,
@@ -72,6 +86,26 @@ def read_inputs(options: BuildOptions, resolved: Resolved) -> Inputs:
         eos_token_ids=_eos(target),
         warnings=tuple(warnings),
     )
+
+
+def read_target(
+    target: Checkpoint, max_seq_len: int, taps: Sequence[int] | None = None
+) -> tuple[TargetSpec, int, list[str]]:
+    """Facts of the target, the longest sequence it can hold of those wished for, and warnings."""
+    spec = family_for(target.config).describe(target.config, taps)
+    _check_tokenizer(target.folder, spec.vocab_size)
+    possible = min(max_seq_len, spec.max_position_embeddings)
+    cut = [f"max_seq_len is {possible}, the most that the model was trained for"] if possible < max_seq_len else []
+    return spec, possible, cut
+
+
+def read_head(drafter: Checkpoint, target: TargetSpec) -> HeadSpec:
+    """The head, its vocabulary checked too. Raises ``BuildError`` for one that does not fit, or cannot run here."""
+    head = HeadSpec.read(drafter.config, drafter.shapes, target)
+    head.require_parallel()
+    d2t, t2d = (drafter.read(head.keys[name]) if name in head.keys else None for name in ("d2t", "t2d"))
+    check_vocabulary(head, d2t, t2d)
+    return head
 
 
 def _check_tokenizer(folder: Path, vocab_size: int) -> None:
@@ -103,7 +137,8 @@ def _eos(target: Checkpoint) -> tuple[int, ...]:
     generation = target.folder / "generation_config.json"
     try:
         stated = json.loads(generation.read_bytes()) if generation.is_file() else {}
-        value = stated.get("eos_token_id", target.config.get("eos_token_id"))
+        text = family_for(target.config).text(target.config)
+        value = stated.get("eos_token_id", target.config.get("eos_token_id", text.get("eos_token_id")))
         ids = value if isinstance(value, list) else [value] if value is not None else []
         return tuple(int(item) for item in ids)
     except (ValueError, TypeError, AttributeError) as error:

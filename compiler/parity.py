@@ -54,8 +54,8 @@ def _compare(name: str, oracle: str, origins: Sequence[Origin], pairs: Callable[
     if missing:
         return Parity(name, "skipped", f"{' and '.join(missing)} not installed: pip install 'peagle-compile[export]'")
     for origin in origins:
-        if changed := _changed(origin):
-            return Parity(name, "skipped", changed)
+        if why := _incomparable(origin):
+            return Parity(name, "skipped", why)
     differences = [float(abs(found - wanted).max() / abs(wanted).max()) for found, wanted in pairs()]
     passed = all(difference <= TOLERANCE for difference in differences)  # a NaN does not pass
     return Parity(
@@ -63,13 +63,17 @@ def _compare(name: str, oracle: str, origins: Sequence[Origin], pairs: Callable[
     )
 
 
-def _changed(origin: Origin) -> str:
+def _incomparable(origin: Origin) -> str:
     """Why the checkpoint an engine was built from cannot be compared with, if so."""
     try:
-        fingerprint = Checkpoint.open(Path(origin.source)).fingerprint
+        checkpoint = Checkpoint.open(Path(origin.source))
     except PeagleError as error:
         return f"the checkpoint is not there any more: {error.what}"
-    return "" if fingerprint == origin.revision else f"{origin.source} was changed after the build"
+    if checkpoint.fingerprint != origin.revision:
+        return f"{origin.source} was changed after the build"
+    if checkpoint.format != "plain":
+        return f"its weights are stored as {checkpoint.format}, which transformers does not compute with in FP32"
+    return ""
 
 
 def _target_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:

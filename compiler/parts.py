@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,31 +11,38 @@ from typing import TYPE_CHECKING, Any
 
 from ..graphs.families import TargetSpec, family_for
 from ..graphs.heads import HeadSpec
+from ..graphs.sources import Array, Shape, Sources
 from ..plugins.errors import EnvironmentProblem
 from .checkpoint import Checkpoint
 from .progress import Progress
 from .stages import Stage, StageStore
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx_ir as ir
 
     from ..graphs.lowering import Lowering
+    from ..graphs.trace import Dtype
 
 EXPORT_PACKAGES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 MODEL = "model.onnx"
-_SEMANTIC = "semantic.onnx"
+SEMANTIC = "semantic.onnx"
 
 
 @dataclass(frozen=True)
 class Half:
-    """What to trace and where its weights come from. ``facts`` is everything that the structure depends on."""
+    """What to trace and where its weights come from. ``facts`` is everything that the structure depends on.
+
+    ``check(shapes)`` refuses a checkpoint that does not hold the graph's weights; ``read(weight, shape)`` gives one of
+    them as consecutive runs of rows; ``key(weight)`` names the tensor that its first rows are stored as.
+    """
 
     name: str
     checkpoint: Checkpoint
     facts: Mapping[str, Any]
-    trace: Callable[[], ir.Model]
-    read: Callable[[str], np.ndarray[Any, Any]]
+    trace: Callable[[Dtype], ir.Model]
+    check: Callable[[Mapping[str, Shape]], None]
+    read: Callable[[str, Shape], Iterator[Array]]
+    key: Callable[[str, Shape], str]
 
 
 @dataclass(frozen=True)
@@ -49,32 +56,52 @@ class Compiled:
 
 
 def target_half(checkpoint: Checkpoint, spec: TargetSpec) -> Half:
-    """The target as its family traces it; a tied tensor is read under the name it is stored by."""
-    tied = family_for(checkpoint.config).tied(checkpoint.config)
+    """The target as its family traces it, its weights put together as the family says."""
+    sources = Sources(family_for(checkpoint.config), checkpoint.config, checkpoint.shapes)
 
-    def trace() -> ir.Model:
+    def trace(dtype: Dtype) -> ir.Model:
+        from ..graphs.skeleton import weight_shapes
         from ..graphs.trace import trace_target
 
-        return trace_target(checkpoint.config, spec)
+        sources.check(weight_shapes(checkpoint.config))  # before the minutes that tracing takes
+        return trace_target(checkpoint.config, spec, dtype)
 
-    def read(name: str) -> np.ndarray[Any, Any]:
-        return checkpoint.read(name if name in checkpoint.tensors else tied.get(name, name))
+    def read(name: str, shape: Shape) -> Iterator[Array]:
+        return sources.read(name, shape, checkpoint.pieces)
 
-    return Half("target", checkpoint, {"config": dict(checkpoint.config), "spec": asdict(spec)}, trace, read)
+    def key(name: str, shape: Shape) -> str:
+        return sources.key(sources.pieces(name, shape)[0].keys[0])
+
+    facts = {"config": dict(checkpoint.config), "spec": asdict(spec)}
+    return Half("target", checkpoint, facts, trace, sources.check, read, key)
 
 
 def drafter_half(checkpoint: Checkpoint, head: HeadSpec, spec: TargetSpec) -> Half:
     """The P-EAGLE head on its target; the graph names weights by module, the head knows their names in the file."""
 
-    def trace() -> ir.Model:
+    def trace(dtype: Dtype) -> ir.Model:
         from ..graphs.trace import trace_drafter
 
-        return trace_drafter(head, spec)
+        return trace_drafter(head, spec, dtype)
 
-    def read(name: str) -> np.ndarray[Any, Any]:
-        return checkpoint.read(head.keys.get(name, name))
+    def key(name: str, _: Shape) -> str:
+        return head.keys.get(name, name)
 
-    return Half("drafter", checkpoint, {"head": asdict(head), "spec": asdict(spec)}, trace, read)
+    def read(name: str, shape: Shape) -> Iterator[Array]:
+        return checkpoint.pieces(key(name, shape))
+
+    def check(_: Mapping[str, Shape]) -> None:
+        """``HeadSpec.read`` has compared every shape."""
+
+    return Half("drafter", checkpoint, {"head": asdict(head), "spec": asdict(spec)}, trace, check, read, key)
+
+
+def product_version() -> str:
+    """Of this package, where it is installed."""
+    try:
+        return version("peagle-compile")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def export_versions() -> dict[str, str]:
@@ -94,16 +121,16 @@ def export_versions() -> dict[str, str]:
     return found
 
 
-def trace(store: StageStore, half: Half, progress: Progress) -> Stage:
-    """The half's semantic graph, without weights."""
+def trace(store: StageStore, half: Half, dtype: Dtype, progress: Progress) -> Stage:
+    """The half's semantic graph, without weights; ``dtype`` is that of weights, caches and features."""
 
     def make(folder: Path) -> None:
         from ..graphs.store import save
 
-        save(half.trace(), folder / _SEMANTIC)
+        save(half.trace(dtype), folder / SEMANTIC)
 
     with progress.step(f"trace {half.name}"):
-        return store.run(f"trace-{half.name}", [half.facts, export_versions()], make)
+        return store.run(f"trace-{half.name}", [half.facts, dtype, export_versions()], make)
 
 
 def attach(
@@ -114,14 +141,26 @@ def attach(
 
     def make(folder: Path) -> None:
         from ..graphs.lowering import lower
-        from ..graphs.store import load
+        from ..graphs.store import load, save
         from ..graphs.weights import attach as stream
+        from ..graphs.weights import refer, wanted
         from .durable import require_space
 
-        lowered = lower(load(traced.path / _SEMANTIC), lowering, cache_length=cache_length)
+        semantic = load(traced.path / SEMANTIC)
+        shapes = wanted(semantic)
+        half.check(shapes)
+        lowered = lower(load(traced.path / SEMANTIC), lowering, cache_length=cache_length)
         require_space(store.root, lowered.total_bytes)
         with progress.step(f"attach {half.name} weights", lowered.total_bytes) as advance:
-            stream(lowered, half.read, folder / MODEL, advance)
+            runs = stream(
+                lowered,
+                lambda name: half.read(name, shapes[name]),
+                folder / MODEL,
+                advance,
+                lambda name: half.checkpoint.position(half.key(name, shapes[name])),
+            )
+        refer(semantic, runs, f"{MODEL}.data", cache_length)
+        save(semantic, folder / SEMANTIC)
 
     attached = store.run(f"attach-{half.name}", key, make, needed=_weight_bytes(half.checkpoint))
     return Compiled(traced, attached, *_contract(attached.path / MODEL))

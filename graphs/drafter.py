@@ -1,7 +1,8 @@
 """The P-EAGLE drafter in plain torch, in the semantic ops, ready to trace (paper section 3.1; EAGLE-3 layer layout).
 
 One pass over the rows that ``PlaceholderDraft`` lays out: real rows carry the embedding of the NEXT token beside the
-target's features of theirs, placeholder rows the mask token and ``mask_hidden``. Only layer 0 sees embeddings.
+target's features of theirs, placeholder rows the mask token and ``mask_hidden``. Only layer 0 sees embeddings. Which
+optional parts there are (biases, norms) follows the head.
 """
 
 from __future__ import annotations
@@ -32,20 +33,26 @@ class Attention(nn.Module):
     def __init__(self, head: HeadSpec, layer: int) -> None:
         super().__init__()
         self.layer, self.heads, self.kv, self.dim = layer, head.num_heads, head.cache.heads, head.cache.head_dim
-        width = head.hidden_size * (2 if layer == 0 else 1)
-        self.q_proj = nn.Linear(width, self.heads * self.dim, bias=False)
-        self.k_proj = nn.Linear(width, self.kv * self.dim, bias=False)
-        self.v_proj = nn.Linear(width, self.kv * self.dim, bias=False)
-        self.o_proj = nn.Linear(self.heads * self.dim, head.hidden_size, bias=False)
+        self.span = head.windows[layer]
+        width, biases = head.hidden_size * (2 if layer == 0 else 1), head.parts.biases
+        self.q_proj = nn.Linear(width, self.heads * self.dim, bias="self_attn.q_proj" in biases)
+        self.k_proj = nn.Linear(width, self.kv * self.dim, bias="self_attn.k_proj" in biases)
+        self.v_proj = nn.Linear(width, self.kv * self.dim, bias="self_attn.v_proj" in biases)
+        self.o_proj = nn.Linear(self.heads * self.dim, head.hidden_size, bias="self_attn.o_proj" in biases)
+        if head.parts.qk_norm:
+            self.q_norm, self.k_norm = (RMSNorm(self.dim, head.rms_norm_eps) for _ in range(2))
 
     def forward(self, x: Tensor, window: Window, cos: Tensor, sin: Tensor) -> Tensor:
         """[B,W,width] -> [B,W,H]."""
         b, w, _ = x.shape
-        q = self.q_proj(x).view(b, w, self.heads, self.dim).transpose(1, 2)
-        k = self.k_proj(x).view(b, w, self.kv, self.dim).transpose(1, 2)
-        v = self.v_proj(x).view(b, w, self.kv, self.dim).transpose(1, 2)
+        q = self.q_proj(x).view(b, w, self.heads, self.dim)
+        k = self.k_proj(x).view(b, w, self.kv, self.dim)
+        v = self.v_proj(x).view(b, w, self.kv, self.dim)
+        if hasattr(self, "q_norm"):
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         q, k = rotate(q, cos, sin, window.positions), rotate(k, cos, sin, window.positions)
-        y = attend(window, self.layer, q, k, v, self.dim**-0.5, 0, 0.0, None)
+        y = attend(window, self.layer, q, k, v, self.dim**-0.5, self.span, 0.0, None)
         return self.o_proj(y.reshape(b, w, -1))
 
 
@@ -54,9 +61,10 @@ class MLP(nn.Module):
 
     def __init__(self, head: HeadSpec) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(head.hidden_size, head.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(head.hidden_size, head.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(head.intermediate_size, head.hidden_size, bias=False)
+        h, inner, biases = head.hidden_size, head.intermediate_size, head.parts.biases
+        self.gate_proj = nn.Linear(h, inner, bias="mlp.gate_proj" in biases)
+        self.up_proj = nn.Linear(h, inner, bias="mlp.up_proj" in biases)
+        self.down_proj = nn.Linear(inner, h, bias="mlp.down_proj" in biases)
 
     def forward(self, x: Tensor) -> Tensor:
         """[...,H] -> [...,H]."""
@@ -92,11 +100,15 @@ class Drafter(nn.Module):
 
     def __init__(self, head: HeadSpec, rotary: RotaryTable) -> None:
         super().__init__()
-        h = head.hidden_size
+        h, width = head.hidden_size, len(head.taps) * head.target_hidden_size
         self.head = head
         self.embed_tokens = nn.Embedding(head.vocab_size, h)
-        self.fc = nn.Linear(len(head.taps) * head.target_hidden_size, h, bias=False)
-        self.mask_hidden = nn.Parameter(torch.empty(1, 1, len(head.taps) * head.target_hidden_size))
+        self.fc = nn.Linear(width, h, bias=False)
+        self.mask_hidden = nn.Parameter(torch.empty(1, 1, width))
+        if head.parts.input_norm:
+            self.input_norm = RMSNorm(width, head.rms_norm_eps)
+        if head.parts.fc_norms:
+            self.fc_norm = nn.ModuleList(RMSNorm(head.target_hidden_size, head.rms_norm_eps) for _ in head.taps)
         self.layers = nn.ModuleList(Layer(head, i) for i in range(head.num_layers))
         self.norm = RMSNorm(h, head.rms_norm_eps)
         self.lm_head = nn.Linear(h, head.draft_vocab_size, bias=False)
@@ -122,7 +134,7 @@ class Drafter(nn.Module):
         )
         batch, width = input_ids.shape
         rows = torch.arange(row_ids.shape[1], device=start.device)
-        features = torch.cat([self.fc(aux_hidden), self.fc(self.mask_hidden).expand(batch, -1, -1)], 1)
+        features = torch.cat([self._project(aux_hidden), self._project(self.mask_hidden).expand(batch, -1, -1)], 1)
         x = take_columns(features, torch.where(is_real, rows, width))
         positions = start[:, None] + rows
         window = Window(start, positions, None, list(k_cache), list(v_cache))
@@ -145,3 +157,12 @@ class Drafter(nn.Module):
             window.k_caches,
             window.v_caches,
         )
+
+    def _project(self, taps: Tensor) -> Tensor:
+        """[...,A*Ht] -> [...,H]; ``mask_hidden`` goes the way of real features."""
+        if self.head.parts.input_norm:
+            taps = self.input_norm(taps)
+        if self.head.parts.fc_norms:
+            chunks = taps.chunk(len(self.fc_norm), -1)
+            taps = torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], -1)
+        return self.fc(taps)

@@ -26,8 +26,7 @@ Weights = Mapping[str, Tensor]
 
 def load_target(folder: Path, config: Mapping[str, Any]) -> Any:
     """The target in ``transformers``, FP32, eager attention."""
-    cls = family_for(config).model_class()
-    return cls.from_pretrained(str(folder), dtype=torch.float32, attn_implementation="eager").eval()
+    return family_for(config).load(folder, config)
 
 
 @torch.no_grad()
@@ -60,8 +59,7 @@ def draft_logits(weights: Weights, head: HeadSpec, ids: Sequence[int], features:
     wide = torch.cat([features, weights["mask_hidden"].reshape(1, -1).expand(k - 1, -1)])
     embedding = weights["embed_tokens.weight"][torch.tensor(rows)]
     cos, sin = _rotary(drafter_rotary(head), len(rows))
-    mask = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
-    x = wide @ weights["fc.weight"].T
+    x = _fused_taps(wide, weights, head)
     for i in range(head.num_layers):
         layer = {n.removeprefix(f"layers.{i}."): w for n, w in weights.items() if n.startswith(f"layers.{i}.")}
         if i == 0:
@@ -71,16 +69,22 @@ def draft_logits(weights: Weights, head: HeadSpec, ids: Sequence[int], features:
         else:
             inner = _norm(x, layer["input_layernorm.weight"], head)
         q, keys, values = (
-            (inner @ layer[f"self_attn.{n}_proj.weight"].T).view(len(rows), -1, head.cache.head_dim).transpose(0, 1)
+            _linear(inner, layer, f"self_attn.{n}_proj").view(len(rows), -1, head.cache.head_dim).transpose(0, 1)
             for n in "qkv"
         )
+        if head.parts.qk_norm:
+            q = _norm(q, layer["self_attn.q_norm.weight"], head)
+            keys = _norm(keys, layer["self_attn.k_norm.weight"], head)
         group = q.shape[0] // keys.shape[0]
         q, keys = _rotate(q, cos, sin), _rotate(keys, cos, sin).repeat_interleave(group, 0)
+        mask = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
+        if head.windows[i]:
+            mask = mask.triu(1 - head.windows[i])
         y = F.scaled_dot_product_attention(q, keys, values.repeat_interleave(group, 0), attn_mask=mask)
-        x = x + y.transpose(0, 1).reshape(len(rows), -1) @ layer["self_attn.o_proj.weight"].T
+        x = x + _linear(y.transpose(0, 1).reshape(len(rows), -1), layer, "self_attn.o_proj")
         inner = _norm(x, layer["post_attention_layernorm.weight"], head)
-        gate = F.silu(inner @ layer["mlp.gate_proj.weight"].T) * (inner @ layer["mlp.up_proj.weight"].T)
-        x = x + gate @ layer["mlp.down_proj.weight"].T
+        gate = F.silu(_linear(inner, layer, "mlp.gate_proj")) * _linear(inner, layer, "mlp.up_proj")
+        x = x + _linear(gate, layer, "mlp.down_proj")
     return _norm(x[-k:], weights["norm.weight"], head) @ weights["lm_head.weight"].T
 
 
@@ -121,6 +125,21 @@ def _accept(logits: Tensor, window: Sequence[int]) -> list[int]:
         *off,
     )
     return [int(t) for t in tokens[0, : number[0]]]
+
+
+def _fused_taps(wide: Tensor, weights: Weights, head: HeadSpec) -> Tensor:
+    """[rows, A*Ht] -> [rows, H]: ``fc``, after one norm over all taps, one for each tap, or none."""
+    if head.parts.input_norm:
+        wide = _norm(wide, weights["input_norm.weight"], head)
+    if head.parts.fc_norms:
+        chunks = wide.split(head.target_hidden_size, -1)
+        wide = torch.cat([_norm(c, weights[f"fc_norm.{i}.weight"], head) for i, c in enumerate(chunks)], -1)
+    return wide @ weights["fc.weight"].T
+
+
+def _linear(x: Tensor, layer: Weights, name: str) -> Tensor:
+    y = x @ layer[f"{name}.weight"].T
+    return y + layer[f"{name}.bias"] if f"{name}.bias" in layer else y
 
 
 def _norm(x: Tensor, weight: Tensor, head: HeadSpec) -> Tensor:

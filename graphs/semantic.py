@@ -1,15 +1,15 @@
 """How unchanged ``transformers`` modelling code is made to speak in semantic ops while it is traced.
 
 Everything here is a patch from outside, undone on exit: the attention interface and a duck-typed cache become one
-``CachedAttention`` per layer, every RMSNorm one node, rotary embedding one node over a table of positions, and the head
-is applied only to the columns that can be emitted.
+``CachedAttention`` per layer, routed experts become one ``SparseExperts``, every RMSNorm one node, rotary embedding one
+node over a table of positions, and the head is applied only to the columns that can be emitted.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..plugins.errors import BuildError
 
-ATTENTION = "peagle"
+IMPLEMENTATION = "peagle"  # what attention and experts are registered as in transformers
 
 
 @dataclass
@@ -88,13 +88,38 @@ def _attention(
     return y, None
 
 
+def _experts(self: Any, hidden: Tensor, experts: Tensor, scores: Tensor) -> Tensor:
+    """An ``ExpertsInterface`` function; hidden ``[N,H]``, experts and scores ``[N,A]`` as the router gives them."""
+    if hasattr(self, "limit"):  # the clamped form of GPT-OSS
+        terms = (float(self.alpha), 1.0, float(self.limit))
+    else:
+        terms = (1.0, 0.0, 0.0)
+        if not isinstance(self.act_fn, nn.SiLU) and type(self.act_fn).__name__ != "SiLUActivation":
+            raise BuildError(
+                f"experts with {type(self.act_fn).__name__} are not supported",
+                why="SparseExperts gates with SiLU",
+                fix="use a checkpoint of a family that was tested (docs/evidence.md)",
+            )
+    biases = (getattr(self, "gate_up_proj_bias", None), getattr(self, "down_proj_bias", None))
+    return torch.ops.peagle.sparse_experts(hidden, experts, scores, self.gate_up_proj, self.down_proj, *biases, *terms)
+
+
 def _rms_norm(self: Any, hidden_states: Tensor) -> Tensor:
-    return torch.ops.peagle.rms_norm(hidden_states, self.weight, float(self.variance_epsilon))
+    weight = getattr(self, "weight", None)
+    if weight is None:
+        weight = torch.ones(hidden_states.shape[-1], dtype=hidden_states.dtype, device=hidden_states.device)
+    eps = self.variance_epsilon if hasattr(self, "variance_epsilon") else self.eps
+    return torch.ops.peagle.rms_norm(hidden_states, weight, float(eps))
 
 
 def _rotary_pair(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     positions = _window.get().positions
     return rotate(q, cos, sin, positions), rotate(k, cos, sin, positions)
+
+
+def rotate_one(x: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: Any) -> Tensor:
+    """For modelling code that rotates one tensor ``[B,S,H,D]`` at a time."""
+    return rotate(x.transpose(1, 2), cos, sin, _window.get().positions).transpose(1, 2)
 
 
 def _emitted_columns(hidden: Tensor, _: Any) -> Tensor:
@@ -113,22 +138,26 @@ class RotaryTable(nn.Module):
     """Stands in for a rotary module: hands out its whole table instead of one row per position.
 
     ``inv_freq`` and ``scaling`` are those that the modelling code computed, so every RoPE variant is kept; the table
-    itself is written when the graph is lowered, at the length of the cache.
+    itself is written when the graph is lowered, at the length of the cache. ``kind`` picks one table of a module that
+    has several, one per kind of layer.
     """
 
     ROWS = 8
 
-    def __init__(self, original: Any) -> None:
+    def __init__(self, original: Any, kind: str = "") -> None:
         super().__init__()
-        if getattr(original, "rope_type", "default") in ("dynamic", "longrope"):
+        rope_type: Any = getattr(original, "rope_type", "default")
+        rope_type = rope_type[kind] if kind else rope_type
+        if rope_type in ("dynamic", "longrope"):
             raise BuildError(
-                f"RoPE type {original.rope_type!r} is not supported",
+                f"RoPE type {rope_type!r} is not supported",
                 why="its frequencies change with the length of the sequence, so they fit no table",
                 fix="use a checkpoint with rope type default, llama3, linear or yarn",
             )
         real = type(original)(original.config)
-        self.inv_freq: list[float] = [float(f) for f in real.inv_freq]
-        self.scaling = float(real.attention_scaling)
+        prefix = f"{kind}_" if kind else ""
+        self.inv_freq: list[float] = [float(f) for f in getattr(real, f"{prefix}inv_freq")]
+        self.scaling = float(getattr(real, f"{prefix}attention_scaling"))
         shape = (self.ROWS, len(self.inv_freq))
         self.cos = nn.Buffer(torch.empty(shape, device="meta"), persistent=False)
         self.sin = nn.Buffer(torch.empty(shape, device="meta"), persistent=False)
@@ -136,6 +165,19 @@ class RotaryTable(nn.Module):
     def forward(self, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """The tables ``cos, sin`` [P, D/2]."""
         return self.cos, self.sin
+
+
+class RotaryTables(nn.Module):
+    """The tables of a rotary module that has one per kind of layer."""
+
+    def __init__(self, original: Any) -> None:
+        super().__init__()
+        self.tables = nn.ModuleDict({kind: RotaryTable(original, kind) for kind in original.rope_type})
+
+    def forward(self, _: Tensor, __: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """The tables of layers of this kind."""
+        cos, sin = self.tables[kind]()
+        return cos, sin
 
 
 @contextmanager
@@ -149,25 +191,26 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
-def semantic_ops(model: nn.Module, window: Window) -> Iterator[None]:
-    """Run ``model``'s modelling code in semantic ops over ``window``. Raises ``BuildError`` if a layer escaped them."""
-    from contextlib import ExitStack
+def semantic_ops(model: nn.Module, window: Window, patches: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Run ``model``'s modelling code in semantic ops over ``window``. Raises ``BuildError`` if a layer escaped them.
 
+    ``patches`` replace functions of the modelling modules by name, beside the ones that all families share.
+    """
     from transformers import AttentionInterface
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-    AttentionInterface.register(ATTENTION, _attention)
-    model.config._attn_implementation = ATTENTION
+    AttentionInterface.register(IMPLEMENTATION, _attention)
+    ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, _experts)
+    model.config._attn_implementation = model.config._experts_implementation = IMPLEMENTATION
     classes = {type(m) for m in model.modules()}
     modules = [sys.modules[n] for n in sorted({c.__module__ for c in classes}) if "modeling_" in n]
+    functions = {"apply_rotary_pos_emb": _rotary_pair, "slice_logits_to_keep": _emitted_columns, **patches}
     with ExitStack() as stack:
         for cls in classes:
             if cls.__name__.endswith("RMSNorm"):
                 stack.enter_context(_replaced(cls, "forward", _rms_norm))
         for module in modules:
-            for name, value in (
-                ("apply_rotary_pos_emb", _rotary_pair),
-                ("slice_logits_to_keep", _emitted_columns),
-            ):
+            for name, value in functions.items():
                 if hasattr(module, name):
                     stack.enter_context(_replaced(module, name, value))
         token = _window.set(window)

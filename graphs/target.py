@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +15,10 @@ from .semantic import Window, semantic_ops
 class TargetGraph(nn.Module):
     """Wraps a ``transformers`` causal LM in the graph contract (docs/architecture.md, 'The graph contract')."""
 
-    def __init__(self, model: Any, taps: Sequence[int]) -> None:
+    def __init__(self, model: Any, taps: Sequence[int], patches: Mapping[str, Callable[..., Any]]) -> None:
         super().__init__()
         self.model = model
-        self.taps = tuple(taps)
+        self.taps, self.patches = tuple(taps), dict(patches)
 
     @contextmanager
     def _tapped(self) -> Iterator[list[Tensor]]:
@@ -57,7 +57,7 @@ class TargetGraph(nn.Module):
         first = (window_len - 1 - draft_len).to(torch.int64)
         columns = first[:, None] + torch.arange(uniform.shape[1], device=start.device)
         window = Window(start, positions, columns.clamp(0, width - 1), list(k_cache), list(v_cache))
-        with semantic_ops(self.model, window), self._tapped() as streams:
+        with semantic_ops(self.model, window, self.patches), self._tapped() as streams:
             logits = self.model(
                 input_ids=input_ids, position_ids=positions, past_key_values=window, use_cache=True
             ).logits

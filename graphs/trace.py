@@ -13,23 +13,28 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 import torch
 from torch import nn
 from torch.export import Dim
 
+from ..plugins.errors import BuildError
 from ..plugins.spec import DOMAIN, OPSET, VERSION
 from . import torch_ops
 from .drafter import Drafter
 from .families import CacheSpec, TargetSpec, family_for
 from .heads import HeadSpec
-from .semantic import RotaryTable
+from .lowering.finish import ROPE_METADATA
+from .semantic import RotaryTable, RotaryTables
+from .skeleton import skeleton
 from .target import TargetGraph
 
 IR_VERSION = 11
-ROPE_METADATA = "peagle.rope"
+
+Dtype = Literal["float32", "float16", "bfloat16"]
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 # Example sizes: all different and neither 0 nor 1, so that nothing is specialised on them.
 _B, _S, _E, _T = 2, 5, 4, 96
@@ -45,13 +50,16 @@ DRAFTER_OUTPUTS = (
 )  # fmt: skip
 
 
-def trace_target(config: Mapping[str, Any], target: TargetSpec) -> ir.Model:
-    """The target's semantic graph. ``config`` is its ``config.json``; takes seconds (tiny) to minutes (full size)."""
-    cls = family_for(config).model_class()
-    settings = cls.config_class.from_dict(dict(config))
-    with torch.device("meta"):
-        model = cls(settings).eval()
+def trace_target(config: Mapping[str, Any], target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
+    """The target's semantic graph. ``config`` is its ``config.json``; takes seconds (tiny) to minutes (full size).
+
+    Weights, caches, ``aux_hidden`` and ``logits`` are of ``dtype``; the policy's inputs stay float32.
+    """
+    family, model = family_for(config), skeleton(config)
+    family.prepare(model)
     tables = _replace_rotary(model)
+    _refuse_lost_buffers(model)
+    model.to(_DTYPES[dtype])
     i64, i32, f32 = torch.int64, torch.int32, torch.float32
     ids = torch.zeros(_B, _S, dtype=i64, device="meta")
     uniform = torch.zeros(_B, _E, dtype=f32, device="meta")
@@ -59,23 +67,27 @@ def trace_target(config: Mapping[str, Any], target: TargetSpec) -> ir.Model:
     inputs = (ids, _rows(i64), _rows(i32), _rows(i32), _rows(i64), *policy)
     b, s, e = _dims("B", "S", "E")
     shapes = [{0: b, 1: s}, *[{0: b}] * 4, {0: b, 1: e}, *[{0: b}] * 5]
-    graph = TargetGraph(model, target.taps)
-    return _trace(graph, inputs, shapes, target.caches, TARGET_INPUTS, TARGET_OUTPUTS, tables, "model.")
+    graph = TargetGraph(model, target.taps, family.patches())
+    return _trace(graph, inputs, shapes, target.caches, dtype, TARGET_INPUTS, TARGET_OUTPUTS, tables, "model.")
 
 
-def trace_drafter(head: HeadSpec, target: TargetSpec) -> ir.Model:
-    """The drafter's semantic graph for ``head`` on ``target``."""
+def trace_drafter(head: HeadSpec, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
+    """The drafter's semantic graph for ``head`` on ``target``, which is of the same ``dtype``.
+
+    Raises ``BuildError`` for an autoregressive head.
+    """
+    head.require_parallel()
     rotary = drafter_rotary(head)
     with torch.device("meta"):
-        model = Drafter(head, rotary).eval()
+        model = Drafter(head, rotary).eval().to(_DTYPES[dtype])
     i64, i32 = torch.int64, torch.int32
     ids = torch.zeros(_B, _S, dtype=i64, device="meta")
     tokens = torch.zeros(_B, _E, dtype=i32, device="meta")
-    aux = torch.zeros(_B, _S, len(target.taps) * target.hidden_size, device="meta")
+    aux = torch.zeros(_B, _S, len(target.taps) * target.hidden_size, dtype=_DTYPES[dtype], device="meta")
     inputs = (ids, _rows(i64), _rows(i32), _rows(i32), tokens, _rows(i32), aux)
     b, s, e = _dims("B", "S", "E")
     shapes = [{0: b, 1: s}, *[{0: b}] * 3, {0: b, 1: e}, {0: b}, {0: b, 1: s}]
-    return _trace(model, inputs, shapes, head.caches, DRAFTER_INPUTS, DRAFTER_OUTPUTS, {"rotary": rotary}, "")
+    return _trace(model, inputs, shapes, head.caches, dtype, DRAFTER_INPUTS, DRAFTER_OUTPUTS, {"rotary": rotary}, "")
 
 
 def drafter_rotary(head: HeadSpec) -> RotaryTable:
@@ -83,8 +95,14 @@ def drafter_rotary(head: HeadSpec) -> RotaryTable:
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+    heads, dim, rope = head.num_heads, head.cache.head_dim, dict(head.rope)
+    trained = rope.get("original_max_position_embeddings", 2048)
     config = LlamaConfig(
-        hidden_size=head.hidden_size, num_attention_heads=head.num_heads, head_dim=head.cache.head_dim, **head.rope
+        hidden_size=heads * dim,  # the head's own need not be a multiple; only head_dim matters here
+        num_attention_heads=heads,
+        head_dim=dim,
+        max_position_embeddings=int(rope.get("factor", 1) * trained),
+        rope_parameters=rope,
     )
     return RotaryTable(LlamaRotaryEmbedding(config))
 
@@ -99,15 +117,26 @@ def _dims(*names: str) -> list[Any]:
 
 
 def _replace_rotary(model: nn.Module) -> dict[str, RotaryTable]:
-    """Put a ``RotaryTable`` in the place of every rotary module; returns them by their path below the graph wrapper."""
+    """Put tables in the place of every rotary module; returns them by their path below the graph wrapper."""
     found = {n: m for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")}
-    tables = {}
     for path, module in found.items():
         parent, _, name = path.rpartition(".")
-        table = RotaryTable(module)
-        setattr(model.get_submodule(parent), name, table)
-        tables[f"model.{path}"] = table
-    return tables
+        several = isinstance(getattr(module, "rope_type", None), dict)
+        setattr(model.get_submodule(parent), name, RotaryTables(module) if several else RotaryTable(module))
+    return {f"model.{n}": m for n, m in model.named_modules() if isinstance(m, RotaryTable)}
+
+
+def _refuse_lost_buffers(model: nn.Module) -> None:
+    """What neither the checkpoint nor the family gives a value would be garbage in the engine."""
+    stored = set(model.state_dict())
+    tables = {id(b) for m in model.modules() if isinstance(m, RotaryTable) for b in m.buffers()}
+    lost = [n for n, b in model.named_buffers() if b.device.type == "meta" and n not in stored and id(b) not in tables]
+    if lost:
+        raise BuildError(
+            f"nothing gives a value to {', '.join(lost)}",
+            why="the modelling code computes these buffers, and the trace has no values",
+            fix="let the family's `prepare` compute them (docs/add-a-model.md)",
+        )
 
 
 def _trace(
@@ -115,6 +144,7 @@ def _trace(
     inputs: Sequence[torch.Tensor],
     shapes: Sequence[Mapping[int, Any]],
     caches: Sequence[CacheSpec],
+    dtype: Dtype,
     input_names: Sequence[str],
     output_names: Sequence[str],
     tables: Mapping[str, RotaryTable],
@@ -123,7 +153,7 @@ def _trace(
     translations = torch_ops.translations()
     layers = range(len(caches))
     length = _dims("T")[0]
-    k = [torch.zeros(_B, c.heads, _T, c.head_dim, device="meta") for c in caches]
+    k = [torch.zeros(_B, c.heads, _T, c.head_dim, dtype=_DTYPES[dtype], device="meta") for c in caches]
     v = [torch.zeros_like(x) for x in k]
     cache_shapes = [{0: shapes[0][0], 2: length}] * len(k)
     cache_names = [f"{kind}_cache.{i}" for kind in "kv" for i in layers]

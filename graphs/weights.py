@@ -1,19 +1,48 @@
-"""Stream weights from a checkpoint into a lowered graph's external-data file, one tensor resident at a time."""
+"""Stream weights from a checkpoint into a lowered graph's external-data file, a few rows resident at a time."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from ..plugins.errors import BuildError
+from .lowering.finish import ROPE_METADATA, fill_rope_tables
 from .lowering.lowered import Lowered, Weight
 
 ALIGNMENT = 4096  # ONNX Runtime maps the file; a mapped tensor starts on a page
+
+_HALVES = ("cos", "sin")
+_DTYPE = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+# Gives one graph weight as consecutive runs of its values, in row-major order; an array does, row by row.
+Read = Callable[[str], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where one weight lies in the external-data file, in bytes."""
+
+    offset: int
+    length: int
+
+
+def wanted(semantic: ir.Model) -> dict[str, tuple[int, ...]]:
+    """Shape of every weight that a semantic graph needs a checkpoint for."""
+    tables = {f"{prefix}.{half}" for prefix in json.loads(semantic.metadata_props[ROPE_METADATA]) for half in _HALVES}
+    return {
+        str(name): tuple(int(d) for d in value.const_value.shape)
+        for name, value in semantic.graph.initializers.items()
+        if isinstance(value.const_value, ir.ExternalTensor) and name not in tables
+    }
 
 
 def _offsets(weights: tuple[Weight, ...]) -> tuple[dict[str, int], int]:
@@ -26,50 +55,76 @@ def _offsets(weights: tuple[Weight, ...]) -> tuple[dict[str, int], int]:
 
 def attach(
     lowered: Lowered,
-    read: Callable[[str], np.ndarray],
+    read: Read,
     path: Path,
     on_bytes: Callable[[int], None] = lambda _: None,
-) -> None:
-    """Write ``path`` (the graph) and ``path.data`` (its weights).
+    position: Callable[[str], Any] = lambda _: 0,
+) -> dict[str, Run]:
+    """Write ``path`` (the graph) and ``path.data`` (its weights); returns where in it every part lies.
 
-    ``read(key)`` gives one checkpoint tensor; ``on_bytes`` is told of every write, for a progress bar. The graph is
-    written last, so that its presence means the weights are whole. Raises ``BuildError`` on a tensor of wrong shape.
+    ``on_bytes`` is told of every write, for a progress bar; ``position(part)`` sorts the reads, so that a checkpoint is
+    read shard by shard. The graph is written last, so that its presence means the weights are whole. Raises
+    ``BuildError`` on a tensor of wrong size.
     """
     data = path.with_name(path.name + ".data")
     offsets, size = _offsets(lowered.weights)
+    runs: dict[str, Run] = {}
     with open(data, "wb") as file:
         file.truncate(size)
-        for weight in lowered.weights:
-            _write(file.fileno(), weight, offsets[weight.name], read, on_bytes)
+        for weight in sorted(lowered.weights, key=lambda weight: position(weight.parts[0])):
+            runs |= _write(file.fileno(), weight, offsets[weight.name], read, on_bytes)
         os.fsync(file.fileno())
     for weight in lowered.weights:
         tensor = lowered.model.graph.initializers[weight.name]
-        dtype = ir.DataType.from_numpy(np.dtype(weight.dtype))
+        dtype = ir.DataType.from_numpy(_DTYPE.get(weight.dtype) or np.dtype(weight.dtype))
         tensor.const_value = ir.ExternalTensor(
             data.name, offsets[weight.name], weight.bytes, dtype, shape=ir.Shape(weight.shape), name=weight.name
         )
     onnx.save_model(ir.to_proto(lowered.model), path)
+    return runs
 
 
-def _write(
-    descriptor: int, weight: Weight, offset: int, read: Callable[[str], np.ndarray], on_bytes: Callable[[int], None]
-) -> None:
+def refer(semantic: ir.Model, runs: Mapping[str, Run], data: str, cache_length: int) -> None:
+    """Let a semantic graph have its weights where a lowered one has them, so that it is whole without a second copy.
+
+    Its rotary tables are filled for ``cache_length``; it can still be lowered for another one.
+    """
+    shapes, rope = wanted(semantic), semantic.metadata_props[ROPE_METADATA]
+    fill_rope_tables(semantic, cache_length)
+    semantic.metadata_props[ROPE_METADATA] = rope
+    for name, shape in shapes.items():
+        value = semantic.graph.initializers[name]
+        run = runs[name]
+        value.const_value = ir.ExternalTensor(
+            data, run.offset, run.length, value.const_value.dtype, shape=ir.Shape(shape), name=name
+        )
+
+
+def _write(descriptor: int, weight: Weight, offset: int, read: Read, on_bytes: Callable[[int], None]) -> dict[str, Run]:
     """Parts are stacked along axis 0, so each is one contiguous run of the file."""
     end = offset + weight.bytes
-    for key in weight.parts:
-        array = np.ascontiguousarray(read(key), dtype=weight.dtype)
-        if len(weight.parts) == 1:
-            array = array.reshape(weight.shape) if array.size * array.itemsize == weight.bytes else array
-        if array.shape[1:] != weight.shape[1:] or offset + array.nbytes > end:
-            raise BuildError(
-                f"tensor {key} has shape {list(array.shape)}, which does not fit {weight.name} {list(weight.shape)}",
-                why="config.json and the weights disagree",
-                fix="use the config.json that belongs to these weights",
-            )
-        view = array.reshape(-1).view(np.uint8).data
-        while view:
-            written = os.pwrite(descriptor, view[: 1 << 26], offset)
-            view, offset = view[written:], offset + written
-            on_bytes(written)
+    runs = {}
+    dtype = _DTYPE.get(weight.dtype) or np.dtype(weight.dtype)
+    for part in weight.parts:
+        begin = offset
+        for rows in read(part):
+            run = np.ascontiguousarray(rows, dtype=dtype)
+            if offset + run.nbytes > end:
+                raise _misfit(weight, "more")
+            view = run.reshape(-1).view(np.uint8).data
+            while view:
+                written = os.pwrite(descriptor, view, offset)
+                view, offset = view[written:], offset + written
+                on_bytes(written)
+        runs[part] = Run(begin, offset - begin)
     if offset != end:
-        raise BuildError(f"{weight.name} is incomplete", why=f"{', '.join(weight.parts)} hold too few numbers")
+        raise _misfit(weight, "less")
+    return runs
+
+
+def _misfit(weight: Weight, what: str) -> BuildError:
+    return BuildError(
+        f"{', '.join(weight.parts)} hold {what} than {weight.name} {list(weight.shape)} needs",
+        why="config.json and the weights disagree",
+        fix="use the config.json that belongs to these weights",
+    )

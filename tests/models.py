@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,11 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.parts import target_half
 from peagle.graphs.families import TargetSpec, family_for
 from peagle.graphs.heads import HeadSpec
+from peagle.graphs.skeleton import weight_shapes
 
 VOCAB = 96
 LAYERS = 7
@@ -26,11 +31,35 @@ _ROPE_LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
+_GEMMA4_TEXT = _COMMON | {
+    "model_type": "gemma4_text", "global_head_dim": 32, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+    "sliding_window": 8, "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "full_attention"] * 3 + ["full_attention"],
+}  # fmt: skip
+_GEMMA4_VISION = {
+    "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "head_dim": 8, "patch_size": 4, "position_embedding_size": 16,
+    "default_output_length": 4, "pooling_kernel_size": 1,
+}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3": _COMMON | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "tie_word_embeddings": True,
                         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "llama": _COMMON | {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": False,
                         "rope_parameters": _ROPE_LLAMA3},
+    "qwen3-moe": _COMMON | {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 6,
+                            "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True,
+                            "decoder_sparse_step": 1, "mlp_only_layers": [3], "tie_word_embeddings": False,
+                            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "gpt-oss": _COMMON | {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "intermediate_size": 40,
+                          "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 8, "swiglu_limit": 0.5,
+                          "attention_bias": True, "tie_word_embeddings": False,
+                          "rope_parameters": {"rope_type": "yarn", "rope_theta": 150000.0, "factor": 4.0,
+                                              "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                                              "original_max_position_embeddings": 64}},
+    "gemma-4": {"architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4",
+                "text_config": _GEMMA4_TEXT, "vision_config": _GEMMA4_VISION, "audio_config": None,
+                "image_token_id": 90, "boi_token_id": 91, "eoi_token_id": 92, "audio_token_id": 93,
+                "boa_token_id": 94, "eoa_token_id": 95, "video_token_id": 89, "eos_token_id": 0},
 }  # fmt: skip
 
 
@@ -56,9 +85,13 @@ class Pair:
         head = HeadSpec.read(self.head_config, shapes, target)
         return family.describe(self.config, head.taps), head
 
-    def target_tensor(self, key: str) -> np.ndarray:
-        stored = family_for(self.config).tied(self.config).get(key, key)
-        return load_file(self.target / "model.safetensors")[stored].float().numpy()
+    def target_weights(self) -> Callable[[str], Iterator[np.ndarray]]:
+        """What gives the graph's weights, by their names in it."""
+        spec, _ = self.specs()
+        half = target_half(Checkpoint.open(self.target), spec)
+        shapes = weight_shapes(self.config)
+        tied = family_for(self.config).tied(self.config)
+        return lambda name: half.read(name, shapes[tied.get(name, name)])
 
     def head_weights(self) -> dict[str, torch.Tensor]:
         """By module name, as the reference takes them."""
@@ -102,10 +135,15 @@ def make_pair(folder: Path, family: str, *, draft_vocab: int = VOCAB) -> Pair:
     config = CONFIGS[family]
     torch.manual_seed(0)
     cls = getattr(transformers, config["architectures"][0])
-    model = cls(cls.config_class.from_dict(config)).eval()
+    model = cls(cls.config_class.from_dict(copy.deepcopy(config))).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.add_(torch.randn_like(parameter) * (0.1 if "norm" in name else 0.08))
+            centre = 1.0 if "norm" in name else 0.0
+            spread = 0.1 if "norm" in name else 0.5 if "bias" in name or "sinks" in name else 0.08
+            parameter.copy_(centre + torch.randn_like(parameter) * spread)
+        for name, buffer in model.named_buffers():
+            if "layer_scalar" in name:
+                buffer.fill_(0.9)
     target, head = folder / "target", folder / "head"
     model.save_pretrained(target)
     letters = ["<eos>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())[: VOCAB - 2]]

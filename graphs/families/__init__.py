@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...plugins.errors import BuildError
-from .base import CacheSpec, Family, TargetSpec
-from .llama import LLAMA
-from .qwen3 import QWEN3
+from .base import CacheSpec, Family, Piece, TargetSpec
+from .gemma4 import Gemma4
+from .gpt_oss import GptOss
+from .llama import Llama
+from .qwen3 import Qwen3
+from .qwen3_moe import Qwen3Moe
 
-__all__ = ["FAMILIES", "CacheSpec", "Family", "TargetSpec", "family_for"]
+__all__ = ["FAMILIES", "CacheSpec", "Family", "Piece", "TargetSpec", "family_for"]
 
-FAMILIES: tuple[Family, ...] = (LLAMA, QWEN3)
+FAMILIES: tuple[Family, ...] = (Llama(), Qwen3(), Qwen3Moe(), GptOss(), Gemma4())
 
 
 def family_for(config: Mapping[str, Any]) -> Family:
@@ -25,5 +28,5 @@ def family_for(config: Mapping[str, Any]) -> Family:
     raise BuildError(
         f"unsupported target architecture {', '.join(map(str, wanted)) or '(none named in config.json)'}",
         why=f"the families here serve {known}",
-        fix="use one of those, or add a family file (docs/architecture.md, 'Add a model')",
+        fix="use one of those, or add a family file (docs/add-a-model.md)",
     )

@@ -1,16 +1,21 @@
 """What the rest of the project needs to know of a target family, and what its trace needs from it.
 
-A family file holds only facts: which architectures it serves, cache shape per layer, default taps, which modules its
-trace has to see through. Nothing outside ``families/`` asks for a model's name.
+A family file holds only facts: which architectures it serves, how its checkpoint maps to the modelling code, cache
+shape per layer, default taps, what its trace has to see through. Nothing outside ``families/`` asks for a model's name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from ...plugins.errors import BuildError
+
+Shape = tuple[int, ...]
+Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,30 +44,119 @@ class TargetSpec:
     taps: tuple[int, ...]
 
 
-class Family(Protocol):
-    """One family of target architectures."""
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of a graph weight, and the checkpoint tensors they come from.
 
-    @property
-    def name(self) -> str:
-        """Short name."""
-        ...
+    ``copy``: one tensor as it is. ``interleave``: rows of two matrices in turn. ``transpose``: every matrix of one
+    tensor ``[E, A, B]`` turned to ``[B, A]``.
+    """
 
-    @property
-    def architectures(self) -> tuple[str, ...]:
-        """Names in ``config.json`` that it serves."""
-        ...
+    keys: tuple[str, ...]
+    how: Literal["copy", "interleave", "transpose"] = "copy"
 
-    def describe(self, config: Mapping[str, Any], taps: Sequence[int] | None = None) -> TargetSpec:
+
+class Family:
+    """One family of target architectures: facts for a decoder of grouped-query attention, to be overridden."""
+
+    name: ClassVar[str]
+    architectures: ClassVar[tuple[str, ...]]
+    """Names in ``config.json`` that it serves; the first is also the ``transformers`` class that is traced."""
+    sizes: ClassVar[tuple[str, ...]] = (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size",
+    )  # fmt: skip
+    """Entries of the decoder's config that must be positive integers."""
+
+    def text(self, config: Config) -> Config:
+        """The decoder's own part of ``config.json``."""
+        return config
+
+    def check(self, text: Config) -> None:
+        """Raise ``BuildError`` for what this family does not serve."""
+
+    def caches(self, text: Config) -> tuple[CacheSpec, ...]:
+        """Cache shape of every layer."""
+        heads = text["num_attention_heads"]
+        head_dim = text.get("head_dim") or text["hidden_size"] // heads
+        cache = CacheSpec(text.get("num_key_value_heads") or heads, head_dim)
+        return tuple(cache for _ in range(text["num_hidden_layers"]))
+
+    def layer_kinds(self, text: Config) -> tuple[str, ...]:
+        """What kind each layer is of; layers of one kind have the same nodes and the same weight shapes."""
+        return tuple(text.get("layer_types") or ("layer",) * text["num_hidden_layers"])
+
+    def describe(self, config: Config, taps: Sequence[int] | None = None) -> TargetSpec:
         """Facts from ``config.json``. Raises ``BuildError`` listing every missing or illegal entry."""
-        ...
+        text = self.text(config)
+        require(text, *self.sizes)
+        self.check(text)
+        layers = text["num_hidden_layers"]
+        kinds = self.layer_kinds(text)
+        if len(kinds) != layers:
+            raise BuildError(
+                f"config.json names {len(kinds)} layer_types for {layers} layers",
+                fix="use the config.json that belongs to the checkpoint",
+            )
+        return TargetSpec(
+            family=self.name,
+            architecture=config["architectures"][0],
+            hidden_size=text["hidden_size"],
+            num_layers=layers,
+            vocab_size=text["vocab_size"],
+            max_position_embeddings=text.get("max_position_embeddings", 2048),
+            caches=self.caches(text),
+            taps=check_taps(default_taps(layers) if taps is None else taps, layers),
+        )
+
+    def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:
+        """The decoder's config with only some of its layers, by their ids: for plans and for small trials."""
+        text = dict(self.text(config))
+        text["num_hidden_layers"] = len(layers)
+        if text.get("layer_types"):
+            text["layer_types"] = [text["layer_types"][i] for i in layers]
+        return text
 
     def model_class(self) -> type[Any]:
         """The ``transformers`` class whose modelling code is traced, unchanged."""
-        ...
+        import transformers
 
-    def tied(self, config: Mapping[str, Any]) -> Mapping[str, str]:
+        cls: type[Any] = getattr(transformers, self.architectures[0])
+        return cls
+
+    def settings(self, config: Config) -> Any:
+        """The configuration object that ``model_class`` takes."""
+        return self.model_class().config_class.from_dict(dict(self.text(config)))
+
+    def load(self, folder: Path, config: Config) -> Any:
+        """The target in ``transformers`` with its weights, FP32, eager attention: what graphs are compared with."""
+        import torch
+
+        cls = self.model_class()
+        return cls.from_pretrained(str(folder), dtype=torch.float32, attn_implementation="eager").eval()
+
+    def tied(self, config: Config) -> Mapping[str, str]:
         """Checkpoint names that are another tensor's alias: ``{absent name: stored name}``."""
-        ...
+        tied = self.text(config).get("tie_word_embeddings")
+        return {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
+
+    def sources(self, name: str, shape: Shape) -> tuple[Piece, ...]:
+        """What a graph weight ``name`` of ``shape`` consists of, in order; tensors go by their canonical names."""
+        return (Piece((name,)),)
+
+    def canonical(self, key: str) -> str:
+        """The name that a checkpoint's tensor has in the traced model, where they differ."""
+        return key
+
+    def ignored(self, key: str) -> bool:
+        """Whether a checkpoint tensor is known to be of no use to the decoder."""
+        return "rotary_emb" in key
+
+    def patches(self) -> Mapping[str, Callable[..., Any]]:
+        """Functions of the modelling module to replace while it is traced, beside those that all families share."""
+        return {}
+
+    def prepare(self, model: Any) -> None:
+        """Give real values to what the checkpoint does not hold; ``model`` is on the meta device."""
 
 
 def default_taps(num_layers: int) -> tuple[int, ...]:
@@ -81,12 +175,17 @@ def check_taps(taps: Sequence[int], num_layers: int) -> tuple[int, ...]:
     return tuple(taps)
 
 
-def require(config: Mapping[str, Any], *names: str) -> None:
+def require(config: Config, *names: str) -> None:
     """Raise ``BuildError`` unless every name is a positive integer in the config."""
-    bad = [n for n in names if not isinstance(config.get(n), int) or config[n] <= 0]
+    bad = [n for n in names if type(config.get(n)) is not int or config[n] <= 0]
     if bad:
         raise BuildError(
             f"config.json lacks {', '.join(bad)}",
             why="each must be a positive integer",
             fix="use the config.json that belongs to the checkpoint",
         )
+
+
+def count_kinds(kinds: Sequence[str]) -> dict[str, int]:
+    """How many layers there are of each kind, in order of appearance."""
+    return dict(Counter(kinds))

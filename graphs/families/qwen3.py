@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
-from .llama import DenseFamily
+from .base import Config
+from .llama import Llama
 
-QWEN3 = DenseFamily("qwen3", ("Qwen3ForCausalLM",))
+
+class Qwen3(Llama):
+    """Layers are all alike although its configuration names their types."""
+
+    name = "qwen3"
+    architectures = ("Qwen3ForCausalLM",)
+
+    def layer_kinds(self, text: Config) -> tuple[str, ...]:
+        """One kind."""
+        return tuple("layer" for _ in range(text["num_hidden_layers"]))

@@ -1,7 +1,7 @@
 """Lowerings: tables that turn semantic ops into the nodes one backend runs best.
 
-``std`` is standard ONNX everywhere (the oracle), ``ort`` what ONNX Runtime's CPU kernels are fastest at. Adding a
-backend is adding a file with a table; no exporter changes.
+``std`` is standard ONNX everywhere (the oracle), ``ort`` what ONNX Runtime's CPU kernels are fastest at, ``tensorrt``
+what TensorRT's parser takes (and ONNX Runtime still runs). Adding a backend is adding a table; no exporter changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOWERINGS", "Lowered", "Lowering", "Weight", "lower"]
 
-Lowering = Literal["std", "ort"]
+Lowering = Literal["std", "ort", "tensorrt"]
 
 
 def _std(model: ir.Model) -> None:
@@ -32,7 +32,13 @@ def _ort(model: ir.Model) -> None:
     std.apply(model)  # what ONNX Runtime has no fused kernel for
 
 
-LOWERINGS: Mapping[str, Callable[[ir.Model], None]] = {"std": _std, "ort": _ort}
+def _tensorrt(model: ir.Model) -> None:
+    from . import tensorrt
+
+    tensorrt.apply(model)
+
+
+LOWERINGS: Mapping[str, Callable[[ir.Model], None]] = {"std": _std, "ort": _ort, "tensorrt": _tensorrt}
 
 
 def lower(model: ir.Model, lowering: Lowering, *, cache_length: int) -> Lowered:

@@ -9,10 +9,10 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from ...plugins.errors import BuildError
-from ..trace import ROPE_METADATA
-from .lowered import Lowered, Weight
+from .lowered import ITEMSIZE, Lowered, Weight
 
 PARTS_METADATA = "peagle.parts"
+ROPE_METADATA = "peagle.rope"  # frequencies of the rotary tables, by the path of their module
 
 
 def fix_cache_length(model: ir.Model, length: int) -> None:
@@ -23,14 +23,18 @@ def fix_cache_length(model: ir.Model, length: int) -> None:
 
 
 def fill_rope_tables(model: ir.Model, length: int) -> None:
-    """cos/sin of every position 0..T-1, FP32 ``[T, D/2]``, from the frequencies the modelling code computed."""
+    """cos/sin of every position 0..T-1, ``[T, D/2]``, from the frequencies the modelling code computed.
+
+    Computed in FP32 and rounded once, to the type that the graph declares.
+    """
     for prefix, rope in json.loads(model.metadata_props.pop(ROPE_METADATA)).items():
         inverse = np.array(rope["inv_freq"], np.float32)
         angles = np.arange(length, dtype=np.float32)[:, None] * inverse
         for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
             value = model.graph.initializers.get(f"{prefix}.{name}")
             if value is not None:
-                value.const_value = ir.tensor((table * np.float32(rope["scaling"])).astype(np.float32), name=value.name)
+                scaled = (table * np.float32(rope["scaling"])).astype(value.const_value.dtype.numpy())
+                value.const_value = ir.tensor(scaled, name=value.name)
                 value.shape = ir.Shape(table.shape)
 
 
@@ -44,9 +48,9 @@ def finish(model: ir.Model) -> Lowered:
         tensor = value.const_value
         if not isinstance(tensor, ir.ExternalTensor):
             continue
-        if tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.BOOL):
-            raise BuildError(f"weight {name} was traced as {tensor.dtype}", why="weights are traced in float32 here")
-        parts = tuple(json.loads(value.metadata_props.pop(PARTS_METADATA, json.dumps([name]))))
         dtype = tensor.dtype.numpy().name
+        if dtype not in ITEMSIZE:
+            raise BuildError(f"weight {name} was traced as {dtype}", why=f"weights are {', '.join(ITEMSIZE)} here")
+        parts = tuple(json.loads(value.metadata_props.pop(PARTS_METADATA, json.dumps([name]))))
         weights.append(Weight(str(name), parts, tuple(int(d) for d in tensor.shape), dtype))
     return Lowered(model, tuple(weights))

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
+ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "bool": 1}
+
+
 @dataclass(frozen=True)
 class Weight:
     """One initializer to be streamed: checkpoint tensors ``parts`` stacked along axis 0, stored as ``dtype``."""
@@ -22,7 +25,7 @@ class Weight:
     @property
     def bytes(self) -> int:
         """Size in the external-data file."""
-        return math.prod(self.shape) * {"float32": 4, "int64": 8, "bool": 1}[self.dtype]
+        return math.prod(self.shape) * ITEMSIZE[self.dtype]
 
 
 @dataclass(frozen=True)

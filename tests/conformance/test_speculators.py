@@ -5,21 +5,23 @@ The golden files were recorded from that package by ``tools/golden_speculators.p
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from peagle.graphs import reference, trace, weights
+from peagle.graphs import reference, store, trace, weights
 from peagle.graphs.families import CacheSpec, TargetSpec
 from peagle.graphs.heads import HeadSpec
 from peagle.graphs.lowering import Lowering, lower
 from tests.graphs.running import Graph
 
 TOLERANCE = 1e-4
-HIDDEN, VOCAB, DEPTHS = 32, 64, 6
+VOCAB, DEPTHS = 64, 6
 CACHE = 64
 
 
@@ -36,26 +38,48 @@ class Golden:
     logits: np.ndarray
 
 
-def _load(name: str) -> Golden:
-    tensors = load_file(Path(__file__).parent / f"speculators_{name}.safetensors")
+def _load(path: Path) -> Golden:
+    """The head is read from the config and the tensor names that the package wrote itself."""
+    tensors = load_file(path)
+    with safe_open(path, "np") as file:
+        config = json.loads(file.metadata()["config"])
     stored = {n.removeprefix("head."): t for n, t in tensors.items() if n.startswith("head.")}
-    config = {
-        "hidden_size": HIDDEN, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-5, "rope_theta": 500.0, "vocab_size": VOCAB,
-        "mask_token_id": 1, "norm_before_residual": name == "normed_residual",
-        "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
-    }  # fmt: skip
-    target = TargetSpec("qwen3", "Qwen3ForCausalLM", HIDDEN, 8, VOCAB, 256, (CacheSpec(2, 8),) * 8, (2, 4, 5))
+    taps = tuple(config["eagle_aux_hidden_state_layer_ids"])
+    hidden = len(stored["norm.weight"])
+    target = TargetSpec("qwen3", "Qwen3ForCausalLM", hidden, 8, VOCAB, 256, (CacheSpec(2, 8),) * 8, taps)
     head = HeadSpec.read(config, {n: t.shape for n, t in stored.items()}, target)
     rows = {(int(a), int(d)): i for i, (a, d) in enumerate(zip(tensors["anchor"], tensors["depth"], strict=True))}
     anchors = [a for a in range(len(tensors["ids"])) if all((a, d) in rows for d in range(DEPTHS))]
     logits = np.stack([[tensors["logits"][rows[a, d]] for d in range(DEPTHS)] for a in anchors])
-    return Golden(head, target, stored, tensors["ids"], tensors["features"], anchors, logits)
+    weights = {name: stored[key] for name, key in head.keys.items()}
+    return Golden(head, target, weights, tensors["ids"], tensors["features"], anchors, logits)
 
 
-@pytest.fixture(scope="module", params=["residual", "normed_residual"])
+FILES = sorted(Path(__file__).parent.glob("speculators_*.safetensors"))
+
+
+@pytest.fixture(scope="module", params=FILES, ids=[path.stem for path in FILES])
 def golden(request: pytest.FixtureRequest) -> Golden:
     return _load(request.param)
+
+
+@pytest.fixture(scope="module")
+def semantic(golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The graph of a golden head, traced once."""
+    path = tmp_path_factory.mktemp("golden") / "drafter.onnx"
+    store.save(trace.trace_drafter(golden.head, golden.target), path)
+    return path
+
+
+def test_the_files_hold_what_the_package_has_switches_for() -> None:
+    heads = [_load(path).head for path in FILES]
+    assert [head.parts.fc_norms for head in heads if head.parts.fc_norms] == [4]
+    assert {head.norm_before_residual for head in heads} == {True, False}
+    assert any(head.parts.input_norm for head in heads)
+    assert any(head.parts.qk_norm and head.windows == (0, 8) for head in heads)
+    assert any(len(head.parts.biases) == 7 for head in heads)
+    assert {head.rope["rope_type"] for head in heads} == {"default", "llama3"}
+    assert all(head.trained_depth == DEPTHS and head.mask_token_id == 1 for head in heads)
 
 
 def test_there_is_something_to_compare(golden: Golden) -> None:
@@ -64,8 +88,8 @@ def test_there_is_something_to_compare(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("lowering", ["std", "ort"])
-def test_the_compiled_drafter_agrees(golden: Golden, lowering: Lowering, tmp_path: Path) -> None:
-    lowered = lower(trace.trace_drafter(golden.head, golden.target), lowering, cache_length=CACHE)
+def test_the_compiled_drafter_agrees(golden: Golden, semantic: Path, lowering: Lowering, tmp_path: Path) -> None:
+    lowered = lower(store.load(semantic), lowering, cache_length=CACHE)
     path = tmp_path / "model.onnx"
     weights.attach(lowered, golden.weights.__getitem__, path)
     for anchor, expected in zip(golden.anchors, golden.logits, strict=True):

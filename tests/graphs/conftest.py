@@ -1,18 +1,26 @@
-"""Traced once per session: a tiny Qwen3 and a tiny Llama with a P-EAGLE head each."""
+"""Traced once per session: a tiny target of every family with a P-EAGLE head each."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from peagle.graphs import store, trace, weights
+from peagle.compiler import parts
+from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.parts import SEMANTIC, drafter_half, target_half
+from peagle.compiler.progress import Quiet
+from peagle.compiler.stages import StageStore
+from peagle.graphs import store, weights
 from peagle.graphs.families import TargetSpec
 from peagle.graphs.heads import HeadSpec
 from peagle.graphs.lowering import Lowered, Lowering, lower
-from tests.models import VOCAB, Pair, make_pair
+from tests.models import CONFIGS, VOCAB, Pair, make_pair
 
 CACHE = 80
 
@@ -35,7 +43,7 @@ class Traced:
         if not path.exists():
             path.parent.mkdir(parents=True)
             tensors = {k: t.numpy() for k, t in self.pair.head_weights().items()}
-            read = self.pair.target_tensor if part == "target" else tensors.__getitem__
+            read = self.pair.target_weights() if part == "target" else tensors.__getitem__
             weights.attach(self.lowered(part, lowering), read, path)
         return path
 
@@ -43,25 +51,44 @@ class Traced:
 def _traced(folder: Path, family: str, draft_vocab: int) -> Traced:
     pair = make_pair(folder, family, draft_vocab=draft_vocab)
     target, head = pair.specs()
-    store.save(trace.trace_target(pair.config, target), folder / "target.onnx")
-    store.save(trace.trace_drafter(head, target), folder / "drafter.onnx")
+    halves = (target_half(Checkpoint.open(pair.target), target), drafter_half(Checkpoint.open(pair.head), head, target))
+    for half in halves:  # kept by the session's stage cache, which the tests of whole builds share
+        traced = parts.trace(StageStore.default(), half, "float32", Quiet())
+        shutil.copy(traced.path / SEMANTIC, folder / f"{half.name}.onnx")
     return Traced(pair, target, head, folder)
 
 
 @pytest.fixture(scope="session")
-def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Traced:
-    return _traced(tmp_path_factory.mktemp("qwen3"), "qwen3", VOCAB)
+def trace_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Traced]:
+    """The pair of a family; Llama's head has a draft vocabulary smaller than the target's."""
+
+    @cache
+    def make(family: str) -> Traced:
+        return _traced(tmp_path_factory.mktemp(family), family, VOCAB - 40 if family == "llama" else VOCAB)
+
+    return make
 
 
 @pytest.fixture(scope="session")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Traced:
-    """With a draft vocabulary smaller than the target's."""
-    return _traced(tmp_path_factory.mktemp("llama"), "llama", VOCAB - 40)
+def qwen3(trace_of: Callable[[str], Traced]) -> Traced:
+    return trace_of("qwen3")
+
+
+@pytest.fixture(scope="session")
+def llama(trace_of: Callable[[str], Traced]) -> Traced:
+    return trace_of("llama")
 
 
 @pytest.fixture(scope="session", params=["qwen3", "llama"])
-def traced(request: pytest.FixtureRequest) -> Traced:
-    return request.getfixturevalue(request.param)
+def traced(request: pytest.FixtureRequest, trace_of: Callable[[str], Traced]) -> Traced:
+    """The dense families."""
+    return trace_of(request.param)
+
+
+@pytest.fixture(scope="session", params=list(CONFIGS))
+def every(request: pytest.FixtureRequest, trace_of: Callable[[str], Traced]) -> Traced:
+    """Every family."""
+    return trace_of(request.param)
 
 
 @pytest.fixture

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from peagle.graphs.families import TargetSpec, family_for
-from peagle.graphs.heads import HeadSpec
+from peagle.graphs.heads import HeadSpec, check_vocabulary
 from peagle.plugins.errors import BuildError
+from tests.heads import FORMS, Form
 from tests.models import CONFIGS, VOCAB, head_tensors
 
 CONFIG: dict[str, Any] = {
@@ -42,45 +47,254 @@ def test_layer_names_of_both_layouts_are_understood(target: TargetSpec, shapes: 
     assert set(flat.keys) == set(other.keys)
 
 
+def refusal(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], target: TargetSpec) -> str:
+    with pytest.raises(BuildError) as caught:
+        HeadSpec.read(config, shapes, target)
+    return str(caught.value)
+
+
 def test_every_misfit_is_named_at_once(target: TargetSpec, shapes: dict[str, tuple[int, ...]]) -> None:
     del shapes["norm.weight"]
     shapes["lm_head.weight"] = (VOCAB, 50)
     shapes["surprise.weight"] = (3,)
-    with pytest.raises(BuildError) as caught:
-        HeadSpec.read(CONFIG | {"target_hidden_size": 64, "vocab_size": VOCAB + 1}, shapes, target)
-    message = str(caught.value)
+    message = refusal(CONFIG | {"target_hidden_size": 64, "vocab_size": VOCAB + 1}, shapes, target)
     for part in ("hidden size 64", f"{VOCAB + 1}", "norm.weight is missing", "lm_head.weight is", "surprise.weight"):
         assert part in message
 
 
-def test_a_head_without_mask_hidden_is_named_for_what_it_is(
+# Contradictions that do not hide one another: config entries, tensors (None: taken away), and what the refusal says.
+CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, tuple[int, ...] | None], str]] = [
+    ({"architectures": ["MambaForCausalLM"]}, {}, "architecture MambaForCausalLM"),
+    ({"hidden_size": 64}, {}, "hidden_size 64, the tensors 48"),
+    ({"intermediate_size": 0}, {}, "intermediate_size must be a positive integer"),
+    ({"num_hidden_layers": 3}, {}, "num_hidden_layers 3, the tensors 2"),
+    ({"num_key_value_heads": 4}, {}, "4 heads of head_dim 16, k_proj has 32 rows"),
+    ({"vocab_size": VOCAB + 1}, {}, f"vocab_size {VOCAB + 1}, the tensors {VOCAB}"),
+    ({"target_hidden_size": 72}, {}, "hidden size 72, this one has 48"),
+    ({"ptd_token_id": VOCAB}, {}, "outside the vocabulary"),
+    ({"eagle_aux_hidden_state_layer_ids": [4, 2]}, {}, "ascending"),
+    ({"attention_bias": True}, {}, "attention_bias true, but there is no bias"),
+    ({"mlp_bias": False}, {f"{at}.mlp.up_proj.bias": (80,) for at in ("midlayer", "layers.1")}, "there is a bias"),
+    ({"norm_before_fc": True}, {}, "norm_before_fc true, but there is no tensor input_norm.weight"),
+    ({"eagle_config": {"fc_norm": False}}, {f"fc_norm.{i}.weight": (48,) for i in range(3)}, "fc_norm false, but"),
+    ({"model_type": "qwen3"}, {}, "q_norm and k_norm"),
+    ({"norm_before_residual": "no"}, {}, "norm_before_residual must be true or false"),
+    ({"use_sliding_window": True}, {}, "no layer_types"),
+    ({"rope_scaling": {"rope_type": "longrope"}}, {}, "'longrope' is not supported"),
+    ({"hidden_act": "gelu"}, {}, "hidden_act 'gelu'"),
+    ({"rms_norm_eps": -1.0}, {}, "rms_norm_eps"),
+    ({}, {"norm.weight": None}, "norm.weight is missing"),
+    ({}, {"layers.1.self_attn.k_proj.weight": (32, 40)}, "k_proj.weight is [32, 40], needs [32, 48]"),
+    ({}, {"surprise.weight": (3,)}, "surprise.weight belongs to no part"),
+    ({}, {"t2d": (7,)}, "t2d is [7], needs [96]"),
+]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=st.sets(st.integers(0, len(CONTRADICTIONS) - 1), min_size=1))
+def test_any_set_of_contradictions_is_named_whole(
+    target: TargetSpec, shapes: dict[str, tuple[int, ...]], chosen: set[int]
+) -> None:
+    config, tensors = dict(CONFIG), dict(shapes)
+    for i in chosen:
+        config |= CONTRADICTIONS[i][0]
+        tensors = {n: s for n, s in (tensors | CONTRADICTIONS[i][1]).items() if s is not None}
+    message = refusal(config, tensors, target)
+    assert [says for _, _, says in (CONTRADICTIONS[i] for i in chosen) if says not in message] == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 200) | st.floats() | st.sampled_from(["yarn", "llama3", "1", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["rope_type", "factor", "rope_theta", "fc_norm", "hidden_size"]), inner)
+    ),
+    max_leaves=5,
+)
+ENTRIES = sorted({
+    *CONFIG, *(name for change, _, _ in CONTRADICTIONS for name in change), "layer_types", "sliding_window",
+    "rope_theta", "rope_parameters", "transformer_layer_config", "speculators_config", "num_speculative_tokens",
+    "draft_vocab_size", "parallel_draft_step", "partial_rotary_factor", "speculators_model_type",
+})  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(change=st.dictionaries(st.sampled_from(ENTRIES), JSON, max_size=4))
+def test_whatever_a_config_holds_is_read_or_refused(
+    target: TargetSpec, shapes: dict[str, tuple[int, ...]], change: dict[str, Any]
+) -> None:
+    with suppress(BuildError):
+        HeadSpec.read(CONFIG | change, shapes, target)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_shapes_tensors_have_is_read_or_refused(
+    target: TargetSpec, shapes: dict[str, tuple[int, ...]], data: st.DataObject
+) -> None:
+    names = st.sampled_from([*sorted(shapes), "d2t", "t2d", "fc_norm.0.weight", "layers.999999999.mlp.up_proj.bias"])
+    any_shape = st.lists(st.integers(0, 200), max_size=3).map(tuple)
+    change = data.draw(st.dictionaries(names, any_shape, min_size=1, max_size=5))
+    with suppress(BuildError):
+        HeadSpec.read(data.draw(st.sampled_from([{}, CONFIG])), shapes | change, target)
+
+
+def test_a_head_without_mask_hidden_but_a_mask_token_is_named_for_what_it_is(
     target: TargetSpec, shapes: dict[str, tuple[int, ...]]
 ) -> None:
     del shapes["mask_hidden"]
-    with pytest.raises(BuildError, match="autoregressive EAGLE-3 head"):
-        HeadSpec.read(CONFIG, shapes, target)
+    assert "mean of the target's features" in refusal(CONFIG, shapes, target)
+    for config in ({"parallel_drafting": True}, {"speculators_model_type": "peagle"}):
+        assert "mean of the target's features" in refusal(CONFIG | {"ptd_token_id": None} | config, shapes, target)
+    assert HeadSpec.read(CONFIG | {"ptd_token_id": None}, shapes, target).strategy == "autoregressive"
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"ptd_token_id": None}, "no mask token id"),
-        ({"ptd_token_id": VOCAB}, "outside the vocabulary"),
-        ({"hidden_size": 0}, "hidden_size must be a positive integer"),
+        ({"ptd_token_id": "<mask>"}, "must be a number"),
+        ({"mask_token_id": 2}, "several mask token ids: mask_token_id 2, ptd_token_id 1"),
         ({"hidden_size": "48"}, "hidden_size must be a positive integer"),
-        ({"draft_vocab_size": 10}, "without a d2t tensor"),
-        ({"fc_norm": True}, "fc_norm"),
-        ({"eagle_config": {"norm_before_fc": True}}, "norm_before_fc"),
+        ({"hidden_size": True}, "hidden_size must be a positive integer"),
+        ({"draft_vocab_size": 10}, "draft_vocab_size 10, the tensors 96"),
+        ({"head_dim": 10}, "head_dim 10, q_proj has 64 rows"),
+        ({"head_dim": None, "num_attention_heads": 5}, "head_dim is unknown"),
+        ({"head_dim": None, "num_attention_heads": 64}, "head_dim 1 is odd"),
+        ({"num_attention_heads": 2, "head_dim": 32, "num_key_value_heads": 1}, None),
         ({"eagle_aux_hidden_state_layer_ids": [2, 2, 4]}, "ascending"),
         ({"eagle_aux_hidden_state_layer_ids": [2, 3, 7]}, "do not fit a target of 7 layers"),
-        ({"eagle_aux_hidden_state_layer_ids": [2, 3]}, "fc.weight"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 3]}, r"2 taps \[2, 3\], fc.weight reads 3"),
+        ({"eagle_aux_hidden_state_layer_ids": "2,3,4"}, "list of layer ids"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}}, None),
+        (
+            {"eagle_aux_hidden_state_layer_ids": [2, 3, 4], "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1]}},
+            r"\[2, 3, 4\], and \[1\] in eagle_config",
+        ),
+        ({"target_hidden_size": 36}, "hidden size 36"),
+        ({"target_hidden_size": 50}, "no number of taps of hidden size 50"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "the target's last hidden state"),
+        ({"eagle_config": {"parallel_draft_step": 4}}, "Model-Optimizer"),
+        ({"eagle_config": 3}, "eagle_config must be an object"),
+        ({"architectures": "LlamaForCausalLM"}, "list of names"),
+        ({"speculators_model_type": "dflash"}, "speculators_model_type 'dflash'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
+        ({"rope_scaling": {"type": "linear"}}, "needs a positive factor"),
+        ({"rope_scaling": {"type": "default", "mrope_section": [2, 3, 3]}}, "M-RoPE"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "per layer type"),
+        ({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 6.0}}, "rope_theta 5.0, and 6.0"),
+        ({"rope_theta": "big"}, "rope_theta must be a positive number"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}}, "differ"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ({"layer_types": ["full_attention"]}, "kind of 2 layers"),
+        ({"layer_types": ["full_attention", "chunked_attention"]}, "chunked_attention are not supported"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "no sliding_window"),
+        (
+            {"layer_types": ["sliding_attention"] * 2, "sliding_window": 4, "use_sliding_window": False},
+            "use_sliding_window false",
+        ),
+        ({"sliding_window": 4096, "use_sliding_window": False}, None),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(
-    target: TargetSpec, shapes: dict[str, tuple[int, ...]], change: dict[str, Any], says: str
+    target: TargetSpec, shapes: dict[str, tuple[int, ...]], change: dict[str, Any], says: str | None
 ) -> None:
+    if says is None:
+        HeadSpec.read(CONFIG | change, shapes, target)
+        return
     with pytest.raises(BuildError, match=says):
         HeadSpec.read(CONFIG | change, shapes, target)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"fc.weight": (48, 240)}, "reads 5 taps, and config does not name their layers"),
+        ({"fc.weight": (48, 145)}, "no number of taps of hidden size 48"),
+        ({"mask_hidden": (96,)}, r"mask_hidden is \[1, 1, 96\], needs \[1, 1, 144\]"),
+        ({"lm_head.weight": (10, 48)}, "10 < 96 without a d2t tensor"),
+        ({"lm_head.weight": None}, "lm_head.weight is missing: a P-EAGLE head has its own"),
+        ({"embed_tokens.weight": None}, "embed_tokens.weight is missing: a P-EAGLE head has its own"),
+        ({"input_norm.weight": (144,), "fc_norm.0.weight": (48,)}, "exclude each other"),
+        ({"fc_norm.0.weight": (48,), "fc_norm.1.weight": (48,)}, "2 norms of single taps"),
+        ({"layers.1.self_attn.q_norm.weight": (16,)}, "layers.0.self_attn.q_norm.weight is missing"),
+        ({"midlayer.self_attn.q_proj.bias": (64,)}, "layers.1.self_attn.q_proj.bias is missing"),
+        ({"layers.3.input_layernorm.weight": (48,)}, "layers.3.input_layernorm.weight belongs to no part"),
+        ({"layers.0.hidden_norm.weight": (48,)}, "and midlayer.hidden_norm.weight are both"),
+        ({"parallel_draft_heads.0.medusa_layers.0.linear.weight": (48, 48)}, "Model-Optimizer"),
+        ({"fc.bias": (48,)}, "fc.bias belongs to no part"),
+    ],
+)  # fmt: skip
+def test_tensors_that_do_not_fit_are_refused(
+    target: TargetSpec, shapes: dict[str, tuple[int, ...]], change: dict[str, tuple[int, ...] | None], says: str
+) -> None:
+    changed = {name: shape for name, shape in (shapes | change).items() if shape is not None}
+    with pytest.raises(BuildError, match=says):
+        HeadSpec.read(CONFIG, changed, target)
+
+
+def test_fused_projections_are_named_and_what_they_hold_is_not_missed(
+    target: TargetSpec, shapes: dict[str, tuple[int, ...]]
+) -> None:
+    for name in ("q", "k", "v"):
+        del shapes[f"midlayer.self_attn.{name}_proj.weight"]
+    shapes["midlayer.self_attn.qkv_proj.weight"] = (128, 96)
+    message = refusal(CONFIG, shapes, target)
+    assert "(1 problem)" in message
+    assert "is fused: store q_proj, k_proj, v_proj instead" in message
+
+
+def test_mask_hidden_may_have_any_shape(target: TargetSpec, shapes: dict[str, tuple[int, ...]]) -> None:
+    for shape in ((144,), (1, 144), (3, 48)):
+        assert HeadSpec.read(CONFIG, shapes | {"mask_hidden": shape}, target).parts.mask_hidden
+
+
+@pytest.fixture
+def small() -> tuple[HeadSpec, np.ndarray, np.ndarray]:
+    head = Form(draft_vocab=VOCAB - 40).make()
+    return head.spec, head.tensors["d2t"].numpy(), head.tensors["t2d"].numpy()
+
+
+def test_a_vocabulary_in_order_is_accepted(small: tuple[HeadSpec, np.ndarray, np.ndarray]) -> None:
+    head, d2t, t2d = small
+    check_vocabulary(head, d2t, t2d)
+    check_vocabulary(head, d2t, None)
+    check_vocabulary(FORMS["plain"].make().spec, None, None)
+
+
+def test_every_fault_of_a_vocabulary_is_named_at_once(small: tuple[HeadSpec, np.ndarray, np.ndarray]) -> None:
+    head, d2t, t2d = small
+    wrong = d2t.copy()
+    wrong[5], wrong[-1] = wrong[4] - 1, 500
+    with pytest.raises(BuildError) as caught:
+        check_vocabulary(head, wrong, ~t2d)
+    for part in ("1 draft ids leave the vocabulary of 96, the first 55 to 555", "draft ids 4 and 5", "t2d marks 40"):
+        assert part in str(caught.value)
+
+
+def test_target_ids_in_the_place_of_offsets_are_recognised(small: tuple[HeadSpec, np.ndarray, np.ndarray]) -> None:
+    head, d2t, t2d = small
+    with pytest.raises(BuildError, match="holds target ids"):
+        check_vocabulary(head, d2t + np.arange(len(d2t)), t2d)
+    with pytest.raises(BuildError, match=r"d2t holds float32"):
+        check_vocabulary(head, d2t.astype(np.float32), t2d)
+    moved = np.roll(t2d, 1)
+    with pytest.raises(BuildError, match="d2t and t2d differ for"):
+        check_vocabulary(head, d2t, moved)
+
+
+@given(data=st.data())
+def test_only_the_vocabulary_that_t2d_marks_is_accepted(data: st.DataObject) -> None:
+    head = Form(draft_vocab=6).make().spec
+    marked = data.draw(st.sets(st.integers(0, VOCAB - 1), min_size=6, max_size=6))
+    ids = np.array(data.draw(st.permutations(sorted(marked))))
+    t2d = np.isin(np.arange(VOCAB), list(marked))
+    if list(ids) == sorted(marked):
+        check_vocabulary(head, ids - np.arange(6), t2d)
+    else:
+        with pytest.raises(BuildError, match="does not ascend"):
+            check_vocabulary(head, ids - np.arange(6), t2d)
+    check_vocabulary(head, np.sort(ids) - np.arange(6), t2d)
 
 
 def test_a_mask_id_written_as_text_is_a_number(target: TargetSpec, shapes: dict[str, tuple[int, ...]]) -> None:

@@ -48,7 +48,7 @@ def test_ort_fuses_every_layer(traced: Traced) -> None:
     assert not count.keys() & {"CachedAttention", "MatMul", "RotaryEmbedding", "TensorScatter"}
 
 
-@pytest.mark.parametrize("lowering", ["std", "ort"])
+@pytest.mark.parametrize("lowering", ["std", "ort", "tensorrt"])
 def test_the_interface_is_the_graph_contract(traced: Traced, lowering: Lowering) -> None:
     target, drafter = (traced.lowered(part, lowering).model.graph for part in ("target", "drafter"))
     caches = [f"{kind}_cache.{i}" for kind in "kv" for i in range(LAYERS)]
@@ -67,7 +67,7 @@ def test_the_interface_is_the_graph_contract(traced: Traced, lowering: Lowering)
     assert dtypes["start"] == dtypes["input_ids"] == ir.DataType.INT64
 
 
-@pytest.mark.parametrize("lowering", ["std", "ort"])
+@pytest.mark.parametrize("lowering", ["std", "ort", "tensorrt"])
 def test_weights_are_planned_once_each(traced: Traced, lowering: Lowering) -> None:
     planned = [part for weight in traced.lowered("target", lowering).weights for part in weight.parts]
     assert len(planned) == len(set(planned))

@@ -20,20 +20,20 @@ def _reference(traced: Traced, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.mark.parametrize("lowering", ["std", "ort"])
-def test_logits_and_features_match_transformers(traced: Traced, lowering: Lowering, rng: np.random.Generator) -> None:
+def test_logits_and_features_match_transformers(every: Traced, lowering: Lowering, rng: np.random.Generator) -> None:
     ids = rng.integers(2, VOCAB, 23)
-    logits, features = _reference(traced, ids)
-    graph = Graph(traced.built("target", lowering), traced.target.caches, CACHE)
+    logits, features = _reference(every, ids)
+    graph = Graph(every.built("target", lowering), every.target.caches, CACHE)
     out = graph(**target_inputs(ids[None], 0, 22, 23))
     np.testing.assert_allclose(out["logits"][0], logits, atol=1e-4)
     np.testing.assert_allclose(out["aux_hidden"][0], features, atol=1e-4)
 
 
 @pytest.mark.parametrize("lowering", ["std", "ort"])
-def test_windows_over_the_cache_equal_one_pass(traced: Traced, lowering: Lowering, rng: np.random.Generator) -> None:
+def test_windows_over_the_cache_equal_one_pass(every: Traced, lowering: Lowering, rng: np.random.Generator) -> None:
     ids = rng.integers(2, VOCAB, 23)
-    logits, features = _reference(traced, ids)
-    graph = Graph(traced.built("target", lowering), traced.target.caches, CACHE)
+    logits, features = _reference(every, ids)
+    graph = Graph(every.built("target", lowering), every.target.caches, CACHE)
     for begin, end in ((0, 9), (9, 10), (10, 16), (16, 23)):
         width = end - begin
         out = graph(**target_inputs(ids[None, begin:end], begin, width - 1, width))
@@ -41,34 +41,34 @@ def test_windows_over_the_cache_equal_one_pass(traced: Traced, lowering: Lowerin
         np.testing.assert_allclose(out["aux_hidden"][0], features[begin:end], atol=1e-4)
 
 
-def test_rejected_positions_are_overwritten_without_clearing(traced: Traced, rng: np.random.Generator) -> None:
+def test_rejected_positions_are_overwritten_without_clearing(every: Traced, rng: np.random.Generator) -> None:
     ids, wrong = rng.integers(2, VOCAB, 12), rng.integers(2, VOCAB, 6)
-    logits, _ = _reference(traced, ids)
-    graph = Graph(traced.built("target", "ort"), traced.target.caches, CACHE)
+    logits, _ = _reference(every, ids)
+    graph = Graph(every.built("target", "ort"), every.target.caches, CACHE)
     graph(**target_inputs(ids[None, :6], 0, 0, 1))
     graph(**target_inputs(wrong[None], 6, 5, 6))
     out = graph(**target_inputs(ids[None, 6:], 6, 5, 6))
     np.testing.assert_allclose(out["logits"][0], logits[6:], atol=1e-4)
 
 
-def test_junk_in_unused_cache_slots_changes_nothing(traced: Traced, rng: np.random.Generator) -> None:
+def test_junk_in_unused_cache_slots_changes_nothing(every: Traced, rng: np.random.Generator) -> None:
     ids = rng.integers(2, VOCAB, 12)
-    clean = Graph(traced.built("target", "ort"), traced.target.caches, CACHE)
-    poisoned = Graph(traced.built("target", "ort"), traced.target.caches, CACHE)
+    clean = Graph(every.built("target", "ort"), every.target.caches, CACHE)
+    poisoned = Graph(every.built("target", "ort"), every.target.caches, CACHE)
     for cache in poisoned.caches.values():
         cache[:] = 1e6
     inputs = target_inputs(ids[None], 0, 3, 4)
     np.testing.assert_array_equal(clean(**inputs)["logits"], poisoned(**inputs)["logits"])
 
 
-def test_std_rows_of_a_batch_equal_each_row_alone(traced: Traced, rng: np.random.Generator) -> None:
+def test_std_rows_of_a_batch_equal_each_row_alone(every: Traced, rng: np.random.Generator) -> None:
     ids = rng.integers(2, VOCAB, (3, 7))
-    path = traced.built("target", "std")
+    path = every.built("target", "std")
     inputs = target_inputs(ids, 0, 3, 4)
     inputs["window_len"] = np.array([7, 5, 6], np.int32)
-    together = Graph(path, traced.target.caches, CACHE, rows=3)(**inputs)
+    together = Graph(path, every.target.caches, CACHE, rows=3)(**inputs)
     for row in range(3):
-        alone = Graph(path, traced.target.caches, CACHE)(**{n: a[row : row + 1] for n, a in inputs.items()})
+        alone = Graph(path, every.target.caches, CACHE)(**{n: a[row : row + 1] for n, a in inputs.items()})
         np.testing.assert_allclose(together["logits"][row], alone["logits"][0], atol=1e-5)
         assert together["tokens"][row].tolist() == alone["tokens"][0].tolist()
 
@@ -81,12 +81,12 @@ def test_a_known_next_token_takes_the_place_of_the_sampled_one(qwen3: Traced, rn
     assert out["num_tokens"].tolist() == [1]
 
 
-def test_features_are_the_streams_entering_the_taps(qwen3: Traced, rng: np.random.Generator) -> None:
+def test_features_are_the_streams_entering_the_taps(every: Traced, rng: np.random.Generator) -> None:
     ids = rng.integers(2, VOCAB, 9)
-    model = reference.load_target(qwen3.pair.target, qwen3.pair.config)
+    model = reference.load_target(every.pair.target, every.pair.config)
     states = model.model(torch.from_numpy(ids[None]), output_hidden_states=True, use_cache=False).hidden_states
-    expected = torch.cat([states[i] for i in qwen3.target.taps], -1)[0].detach().numpy()
-    out = Graph(qwen3.built("target", "ort"), qwen3.target.caches, CACHE)(**target_inputs(ids[None], 0, 0, 1))
+    expected = torch.cat([states[i] for i in every.target.taps], -1)[0].detach().numpy()
+    out = Graph(every.built("target", "ort"), every.target.caches, CACHE)(**target_inputs(ids[None], 0, 0, 1))
     np.testing.assert_allclose(out["aux_hidden"][0], expected, atol=1e-4)
-    shifted = torch.cat([states[i + 1] for i in qwen3.target.taps], -1)[0].detach().numpy()
+    shifted = torch.cat([states[i + 1] for i in every.target.taps], -1)[0].detach().numpy()
     assert np.abs(out["aux_hidden"][0] - shifted).max() > 0.01

@@ -1,0 +1,116 @@
+"""Gemma-4 (dense, as 31B): the text decoder inside a multimodal checkpoint.
+
+Sliding and full layers differ in key heads, head size and rotary table; full layers use their keys as values; every
+layer ends in a scalar, the logits in a soft cap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...plugins.errors import BuildError
+from .base import CacheSpec, Config, Family
+
+_INSIDE = "model.language_model."
+_TOWERS = ("model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio.")
+
+
+class Gemma4(Family):
+    """Serves the multimodal wrapper's checkpoints (keys below ``model.language_model``); the towers are left out."""
+
+    name = "gemma-4"
+    architectures = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
+    sizes = (*Family.sizes, "num_key_value_heads", "head_dim", "sliding_window")
+
+    def text(self, config: Config) -> Config:
+        """The nested configuration, if it is nested."""
+        nested: Config = config.get("text_config") or config
+        return nested
+
+    def check(self, text: Config) -> None:
+        """Variants of other sizes have parts that are not served yet."""
+        parts = {
+            "enable_moe_block": "a mixture of experts beside the dense MLP (26B-A4B)",
+            "hidden_size_per_layer_input": "per-layer embeddings (E2B, E4B)",
+            "num_kv_shared_layers": "layers that share another layer's cache (E2B, E4B)",
+        }
+        found = [what for entry, what in parts.items() if text.get(entry)]
+        if found:
+            raise BuildError(
+                f"this Gemma-4 variant is not supported: it has {', '.join(found)}",
+                why="the dense 31B form is what was built and tested",
+                fix="use a dense Gemma-4 checkpoint",
+            )
+
+    def layer_kinds(self, text: Config) -> tuple[str, ...]:
+        """Five sliding layers, then a full one; the last is always full."""
+        layers = text["num_hidden_layers"]
+        stated = text.get("layer_types")
+        last = "full_attention" if layers else ""
+        return tuple(stated or [*("sliding_attention" if (i + 1) % 6 else last for i in range(layers - 1)), last])
+
+    def caches(self, text: Config) -> tuple[CacheSpec, ...]:
+        """Full layers have heads of their own number and size, said once or (transformers 5) layer by layer."""
+        sliding = {"num_key_value_heads": text["num_key_value_heads"], "head_dim": text["head_dim"]}
+        full = {
+            "num_key_value_heads": text.get("num_global_key_value_heads") or sliding["num_key_value_heads"],
+            "head_dim": text.get("global_head_dim") or sliding["head_dim"],
+        }
+        stated = text.get("per_layer_config") or {}
+        sizes = (
+            (full if kind == "full_attention" else sliding) | stated.get(str(i), {})
+            for i, kind in enumerate(self.layer_kinds(text))
+        )
+        return tuple(CacheSpec(each["num_key_value_heads"], each["head_dim"]) for each in sizes)
+
+    def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:
+        """What is said layer by layer follows its layer."""
+        text = super().keeping(config, layers)
+        stated = text.get("per_layer_config")
+        if stated:
+            moved = {str(new): stated.get(str(old)) for new, old in enumerate(layers)}
+            text["per_layer_config"] = {layer: sizes for layer, sizes in moved.items() if sizes}
+        return text
+
+    def load(self, folder: Path, config: Config) -> Any:
+        """The decoder taken out of the multimodal model, towers and all."""
+        if "text_config" not in config:
+            return super().load(folder, config)
+        import torch
+        import transformers
+
+        whole = transformers.Gemma4ForConditionalGeneration.from_pretrained(
+            str(folder), dtype=torch.float32, attn_implementation="eager"
+        )
+        with torch.device("meta"):
+            decoder = self.model_class()(whole.config.text_config)
+        decoder.model, decoder.lm_head = whole.model.language_model, whole.lm_head
+        return decoder.eval()
+
+    def tied(self, config: Config) -> Mapping[str, str]:
+        """Tied unless said otherwise, inside or outside."""
+        tied = self.text(config).get("tie_word_embeddings", config.get("tie_word_embeddings", True))
+        return {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
+
+    def canonical(self, key: str) -> str:
+        """``model.language_model.x`` -> ``model.x``."""
+        return "model." + key.removeprefix(_INSIDE) if key.startswith(_INSIDE) else key
+
+    def ignored(self, key: str) -> bool:
+        """The towers see and hear; the decoder reads."""
+        return super().ignored(key) or key.startswith(_TOWERS)
+
+    def patches(self) -> Mapping[str, Callable[..., Any]]:
+        """Its rotary function takes one tensor ``[B,S,H,D]``."""
+        from ..semantic import rotate_one
+
+        return {"apply_rotary_pos_emb": rotate_one}
+
+    def prepare(self, model: Any) -> None:
+        """The embedding's multiplier is computed, not stored."""
+        import torch
+
+        embedding = model.model.embed_tokens
+        embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale)

@@ -1,0 +1,34 @@
+"""GPT-OSS 20B and 120B: attention sinks, alternating sliding windows, clamped SwiGLU experts with biases, YaRN."""
+
+from __future__ import annotations
+
+import re
+
+from ...plugins.errors import BuildError
+from .base import Config, Family, Piece, Shape
+
+_EXPERTS = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(gate_up_proj|down_proj)")
+
+
+class GptOss(Family):
+    """Experts are stored ``[E, in, out]``, gate and up columns in turn; the graph wants them turned."""
+
+    name = "gpt-oss"
+    architectures = ("GptOssForCausalLM",)
+    sizes = (*Family.sizes, "num_local_experts", "num_experts_per_tok", "sliding_window")
+
+    def check(self, text: Config) -> None:
+        """Layers are told apart by name."""
+        unknown = set(text.get("layer_types") or ()) - {"sliding_attention", "full_attention"}
+        if unknown:
+            raise BuildError(f"unknown layer_types {sorted(unknown)}", fix="use the config.json of the checkpoint")
+
+    def layer_kinds(self, text: Config) -> tuple[str, ...]:
+        """Sliding first, then in turn, unless the configuration says so itself."""
+        layers = range(text["num_hidden_layers"])
+        stated = text.get("layer_types")
+        return tuple(stated or ("full_attention" if i % 2 else "sliding_attention" for i in layers))
+
+    def sources(self, name: str, shape: Shape) -> tuple[Piece, ...]:
+        """MXFP4 blocks are stored the other way round, which the reader of that format hides."""
+        return (Piece((name,), "transpose" if _EXPERTS.fullmatch(name) else "copy"),)

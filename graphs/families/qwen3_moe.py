@@ -1,0 +1,49 @@
+"""Qwen3-MoE (Qwen3-Coder-30B-A3B): Qwen3 attention, routed experts stored one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from .base import Config, Piece, Shape
+from .qwen3 import Qwen3
+
+_EXPERTS = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(gate_up_proj|down_proj)")
+
+
+class Qwen3Moe(Qwen3):
+    """On disk ``experts.E.{gate,up,down}_proj.weight``; in the graph one tensor of all experts, gate and up in turn."""
+
+    name = "qwen3-moe"
+    architectures = ("Qwen3MoeForCausalLM",)
+    sizes = (*Qwen3.sizes, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
+
+    def text(self, config: Config) -> Config:
+        """Published as ``num_experts``, saved again by transformers 5 as ``num_local_experts``."""
+        return config if "num_experts" in config else {**config, "num_experts": config.get("num_local_experts")}
+
+    def layer_kinds(self, text: Config) -> tuple[str, ...]:
+        """Layers are sparse unless the configuration exempts them."""
+        step, dense = text.get("decoder_sparse_step", 1), text.get("mlp_only_layers") or ()
+        layers = range(text["num_hidden_layers"])
+        return tuple("sparse" if i not in dense and (i + 1) % step == 0 else "dense" for i in layers)
+
+    def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:
+        """Sparse and dense layers keep their kind at their new place."""
+        kinds = self.layer_kinds(self.text(config))
+        dense = [new for new, old in enumerate(layers) if kinds[old] == "dense"]
+        return super().keeping(config, layers) | {"decoder_sparse_step": 1, "mlp_only_layers": dense}
+
+    def sources(self, name: str, shape: Shape) -> tuple[Piece, ...]:
+        """Experts in ascending order."""
+        match = _EXPERTS.fullmatch(name)
+        if not match:
+            return super().sources(name, shape)
+        prefix, kind = match.groups()
+        if kind == "down_proj":
+            return tuple(Piece((f"{prefix}.{e}.down_proj.weight",)) for e in range(shape[0]))
+        return tuple(
+            Piece((f"{prefix}.{e}.gate_proj.weight", f"{prefix}.{e}.up_proj.weight"), "interleave")
+            for e in range(shape[0])
+        )

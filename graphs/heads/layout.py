@@ -1,0 +1,167 @@
+"""The tensors of a head: their names in either layout, and the shape each has in terms of a few sizes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from .problems import Problems
+
+Shape = tuple[int, ...]
+Dim = tuple[str, int]  # a size and how many times it is taken: ("hidden_size", 2) is 2H
+
+EMBEDDING, LM_HEAD, FC, MASK_HIDDEN = "embed_tokens.weight", "lm_head.weight", "fc.weight", "mask_hidden"
+
+_H, _INNER, _Q, _KV = (("hidden_size", 1), ("intermediate_size", 1), ("queries", 1), ("keys", 1))
+_V, _VD, _FEATURES, _ONE = (("vocab_size", 1), ("draft_vocab_size", 1), ("features", 1), ("one", 1))
+_PROJECTIONS: dict[str, tuple[Dim, Dim]] = {
+    "self_attn.q_proj": (_Q, _H), "self_attn.k_proj": (_KV, _H), "self_attn.v_proj": (_KV, _H),
+    "self_attn.o_proj": (_H, _Q), "mlp.gate_proj": (_INNER, _H), "mlp.up_proj": (_INNER, _H),
+    "mlp.down_proj": (_H, _INNER),
+}  # fmt: skip
+_FUSED = {"self_attn.qkv_proj": ("q_proj", "k_proj", "v_proj"), "mlp.gate_up_proj": ("gate_proj", "up_proj")}
+_LAYER = re.compile(r"layers\.(\d+)\.(.+)")
+_MEDUSA = "parallel_draft_heads."
+
+
+def module_names(keys: Collection[str], problems: Problems) -> dict[str, str]:
+    """Module name -> name in the checkpoint, without what only training needs.
+
+    The first layer is ``midlayer`` (vLLM) or ``layers.0`` (speculators); a leading ``model.`` is optional.
+    """
+    found: dict[str, str] = {}
+    for key in sorted(keys):
+        name = key.removeprefix("model.")
+        name = "layers.0." + name.removeprefix("midlayer.") if name.startswith("midlayer.") else name
+        if name.startswith("verifier_") or name.endswith("rotary_emb.inv_freq"):
+            continue
+        if name in found:
+            problems.add(f"tensors {found[name]} and {key} are both {name}")
+        found[name] = key
+    return found
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a head is made of beyond what every head has, seen from the names of its tensors.
+
+    ``biases`` are the projections that have one, such as ``self_attn.q_proj``; ``fc_norms`` counts the norms of single
+    taps, ``input_norm`` is the one norm over all of them.
+    """
+
+    num_layers: int
+    biases: tuple[str, ...]
+    qk_norm: bool
+    input_norm: bool
+    fc_norms: int
+    mask_hidden: bool
+    draft_vocabulary: bool
+
+    @classmethod
+    def of(cls, names: Collection[str]) -> Parts:
+        """The parts that ``names`` (module names) make up."""
+        layered = [match for name in names if (match := _LAYER.fullmatch(name))]
+        inner = {match[2] for match in layered}
+        return cls(
+            num_layers=max(len({match[1] for match in layered}), 1),
+            biases=tuple(name for name in _PROJECTIONS if f"{name}.bias" in inner),
+            qk_norm=bool({"self_attn.q_norm.weight", "self_attn.k_norm.weight"} & inner),
+            input_norm="input_norm.weight" in names,
+            fc_norms=sum(name.startswith("fc_norm.") for name in names),
+            mask_hidden=MASK_HIDDEN in names,
+            draft_vocabulary="d2t" in names,
+        )
+
+    def dims(self) -> dict[str, tuple[Dim, ...]]:
+        """Every tensor by module name."""
+        dims: dict[str, tuple[Dim, ...]] = {
+            EMBEDDING: (_V, _H),
+            FC: (_H, _FEATURES),
+            "norm.weight": (_H,),
+            LM_HEAD: (_VD, _H),
+            "layers.0.hidden_norm.weight": (_H,),
+        }
+        if self.mask_hidden:
+            dims[MASK_HIDDEN] = (_ONE, _ONE, _FEATURES)
+        if self.draft_vocabulary:
+            dims["d2t"] = (_VD,)
+        if self.input_norm:
+            dims["input_norm.weight"] = (_FEATURES,)
+        dims |= {f"fc_norm.{i}.weight": (("target_hidden_size", 1),) for i in range(self.fc_norms)}
+        for i in range(self.num_layers):
+            dims |= self._layer(i)
+        return dims
+
+    def _layer(self, i: int) -> dict[str, tuple[Dim, ...]]:
+        dims: dict[str, tuple[Dim, ...]] = {}
+        for name, (rows, columns) in _PROJECTIONS.items():
+            fuses = i == 0 and name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+            dims[f"layers.{i}.{name}.weight"] = (rows, (columns[0], 2) if fuses else columns)
+            if name in self.biases:
+                dims[f"layers.{i}.{name}.bias"] = (rows,)
+        dims |= {f"layers.{i}.{norm}.weight": (_H,) for norm in ("input_layernorm", "post_attention_layernorm")}
+        if self.qk_norm:
+            dims |= {f"layers.{i}.self_attn.{norm}.weight": (("head_dim", 1),) for norm in ("q_norm", "k_norm")}
+        return dims
+
+
+def infer_sizes(parts: Parts, shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """The sizes that most tensors agree on. A size that no tensor tells is absent."""
+    votes: dict[str, Counter[int]] = defaultdict(Counter)
+    for name, dims in parts.dims().items():
+        if len(shapes.get(name, ())) == len(dims):
+            for (size, times), found in zip(dims, shapes[name], strict=True):
+                if found and found % times == 0:
+                    votes[size][found // times] += 1
+    return {size: counter.most_common(1)[0][0] for size, counter in votes.items()}
+
+
+def check_tensors(
+    parts: Parts, sizes: Mapping[str, int], shapes: Mapping[str, Shape], missing: Mapping[str, str], problems: Problems
+) -> None:
+    """Name every tensor that is absent, of another shape than the others imply, or of no use.
+
+    ``missing`` says of some tensors why they are needed; an empty text excuses their absence.
+    """
+    dims, fused = parts.dims(), _name_fused(shapes, problems)
+    for name, expected in dims.items():
+        if name not in shapes:
+            why = missing.get(name)
+            if name not in fused and why != "":
+                problems.add(f"tensor {name} is missing" + (f": {why}" if why else ""))
+        elif all(size in sizes for size, _ in expected):
+            wanted = [sizes[size] * times for size, times in expected]
+            if list(shapes[name]) != wanted:
+                problems.add(f"{name} is {list(shapes[name])}, needs {wanted}")
+    if "t2d" in shapes and sizes.get("vocab_size", 0) and shapes["t2d"] != (sizes["vocab_size"],):
+        problems.add(f"t2d is {list(shapes['t2d'])}, needs {[sizes['vocab_size']]}")
+    for name in sorted(shapes):
+        known = name in dims or name == "t2d" or name.startswith(_MEDUSA) or _fused_parts(name)
+        if not known:
+            problems.add(f"tensor {name} belongs to no part of a head known here")
+
+
+def has_medusa_heads(names: Collection[str]) -> bool:
+    """Whether this is a head of Model-Optimizer's ``parallel_draft_step``."""
+    return any(name.startswith(_MEDUSA) for name in names)
+
+
+def _fused_parts(name: str) -> tuple[str, ...]:
+    """The tensors that a fused one stands for."""
+    match = _LAYER.fullmatch(name)
+    for fused, parts in _FUSED.items() if match else ():
+        if match and match[2].startswith(fused + "."):
+            return tuple(name.replace(fused.partition(".")[2], part) for part in parts)
+    return ()
+
+
+def _name_fused(names: Collection[str], problems: Problems) -> set[str]:
+    """Name fused tensors as such; returns those they stand for, which are then not missing."""
+    stands_for: set[str] = set()
+    for name in sorted(names):
+        if parts := _fused_parts(name):
+            problems.add(f"tensor {name} is fused: store {', '.join(p.split('.')[-2] for p in parts)} instead")
+            stands_for.update(parts)
+    return stands_for

@@ -1,0 +1,93 @@
+"""What a drafter head is: everything that its graph and its oracle depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...plugins.errors import BuildError
+from ..families.base import CacheSpec, TargetSpec
+from .layout import Parts, Shape
+
+Strategy = Literal["parallel", "autoregressive"]
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """A drafter head of the EAGLE-3 kind: P-EAGLE (``parallel``, one pass) or EAGLE-3 itself (``autoregressive``).
+
+    ``keys`` maps the drafter module's parameter names to the names in the checkpoint; ``shared`` are those that the
+    checkpoint leaves to the target. ``windows`` holds how many positions each layer sees (0: all), ``rope`` the
+    ``rope_parameters`` of ``transformers``; ``trained_depth`` is the K it was trained for, when the config says so.
+    ``mask_token_id`` is -1 in an autoregressive head. ``norm_output`` has no effect on a single pass: only a later one
+    would read its output.
+    """
+
+    hidden_size: int
+    target_hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    cache: CacheSpec
+    vocab_size: int
+    draft_vocab_size: int
+    mask_token_id: int
+    rms_norm_eps: float
+    norm_before_residual: bool
+    norm_output: bool
+    taps: tuple[int, ...]
+    windows: tuple[int, ...]
+    trained_depth: int | None
+    rope: Mapping[str, Any]
+    parts: Parts
+    strategy: Strategy
+    shared: tuple[str, ...]
+    keys: Mapping[str, str]
+
+    @property
+    def num_layers(self) -> int:
+        """Layers, the one that fuses embedding and features included."""
+        return self.parts.num_layers
+
+    @property
+    def caches(self) -> tuple[CacheSpec, ...]:
+        """One cache per drafter layer."""
+        return (self.cache,) * self.num_layers
+
+    @property
+    def has_draft_vocabulary(self) -> bool:
+        """Whether draft ids need ``d2t`` to become target ids."""
+        return self.parts.draft_vocabulary
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any], shapes: Mapping[str, Shape], target: TargetSpec) -> HeadSpec:
+        """The head in ``config`` with tensors of ``shapes``. Raises ``BuildError`` listing every misfit at once."""
+        from .read import read_head
+
+        return read_head(config, shapes, target)
+
+    def expected_shapes(self) -> dict[str, Shape]:
+        """Shape of every tensor the drafter needs, by module name."""
+        sizes = {
+            "one": 1,
+            "hidden_size": self.hidden_size,
+            "target_hidden_size": self.target_hidden_size,
+            "features": len(self.taps) * self.target_hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "vocab_size": self.vocab_size,
+            "draft_vocab_size": self.draft_vocab_size,
+            "queries": self.num_heads * self.cache.head_dim,
+            "keys": self.cache.heads * self.cache.head_dim,
+            "head_dim": self.cache.head_dim,
+        }
+        return {name: tuple(sizes[s] * times for s, times in dims) for name, dims in self.parts.dims().items()}
+
+    def require_parallel(self) -> None:
+        """Raise ``BuildError`` unless the drafts of this head come from one pass."""
+        if self.strategy != "parallel":
+            raise BuildError(
+                "the drafter is an autoregressive EAGLE-3 head (it has no mask_hidden): it was read and fits the "
+                "target, but cannot be built",
+                why="the loop that runs autoregressive drafters, one pass per draft, is not in this version",
+                fix="use a P-EAGLE head for this target",
+            )

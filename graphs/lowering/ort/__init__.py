@@ -1,0 +1,33 @@
+"""Lowering ``ort``: the fused forms that ONNX Runtime's CPU kernels are fastest at.
+
+Every rule is a pattern, a check that says why it does not apply, and a rewrite. Weights keep the checkpoint's layout,
+so they stream unchanged and a tied head needs no second copy.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnxscript.rewriter import RewriteRuleSet
+
+from .attention import Attention, AttentionWithSinks
+from .contrib import CONTRIB
+from .experts import Experts
+from .linear import Linear, pack_linears
+from .norm import SkipNorm
+from .shapes import CollapseReshape, SameShape, WidthOfTheInput
+
+__all__ = ["apply"]
+
+RULES = RewriteRuleSet([Linear.rule(), Attention.rule(), AttentionWithSinks.rule(), Experts.rule(), SkipNorm.rule()])
+CLEANUP = RewriteRuleSet([CollapseReshape.rule()])
+SAME_SHAPE = RewriteRuleSet([SameShape.rule()])
+
+
+def apply(model: ir.Model) -> None:
+    """Rewrite in place."""
+    RULES.apply_to_model(model)
+    CLEANUP.apply_to_model(model)
+    RewriteRuleSet([WidthOfTheInput.rule(list(model.graph.inputs))]).apply_to_model(model)
+    pack_linears(model)
+    SAME_SHAPE.apply_to_model(model)
+    model.opset_imports[CONTRIB] = 1

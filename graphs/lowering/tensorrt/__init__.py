@@ -1,0 +1,25 @@
+"""Lowering ``tensorrt``: what TensorRT's parser takes and its fused kernels serve.
+
+Attention and cache writes become standard opset-24 nodes, routed experts their dense body inlined (TensorRT's parser is
+not known to tell overloads of one function apart). What is left of our domain stays one node each: a plugin in
+TensorRT, its function body in ONNX Runtime. Graphs are traced in float16 or bfloat16: TensorRT has no attention kernel
+for float32, which serves to compare this lowering with ``std``.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from .. import std
+from . import attention, plugins
+
+__all__ = ["apply"]
+
+
+def apply(model: ir.Model) -> None:
+    """Rewrite in place."""
+    attention.apply(model)
+    std.apply(model)
+    common.InlinePass(lambda function: function.name == "SparseExperts")(model)
+    plugins.select(model)

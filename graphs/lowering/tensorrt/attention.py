@@ -1,0 +1,39 @@
+"""``CachedAttention`` -> two ``TensorScatter`` into the network's own caches, and ``Attention`` under a shared mask."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ....plugins.spec import DOMAIN
+from .mask import additive_mask
+from .nodes import Nodes
+from .spelled import spelled_attention
+
+_Masks = dict[tuple[object, ...], ir.Value]
+
+
+def apply(model: ir.Model) -> None:
+    """Rewrite every layer in place; layers that see the same positions share one mask."""
+    masks: _Masks = {}
+    for node in tuple(model.graph):
+        if node.domain == DOMAIN and node.op_type == "CachedAttention":
+            _rewrite(model.graph, node, masks)
+
+
+def _rewrite(graph: ir.Graph, node: ir.Node, masks: _Masks) -> None:
+    q, k, v, k_cache, v_cache, start, *rest = node.inputs
+    window, scale, softcap = (node.attributes[name].value for name in ("window", "scale", "softcap"))
+    op, cache = Nodes(), k_cache.shape
+    positions = (start, str(q.shape[2]), q.dtype, cache[2], window)
+    if positions not in masks:
+        masks[positions] = additive_mask(op, q, start, cache[2], window)
+    mask = masks[positions]
+    k_out = op.TensorScatter(k_cache, k, start, axis=2)
+    v_out = op.TensorScatter(v_cache, v, start, axis=2)
+    sinks = rest[0] if rest else None
+    if sinks is not None or softcap:
+        heads_first = spelled_attention(op, q, k_out, v_out, mask, sinks, cache=cache, scale=scale, softcap=softcap)
+    else:
+        heads_first = op.Attention(q, k_out, v_out, mask, scale=scale)
+    y = op.Transpose(heads_first, perm=[0, 2, 1, 3])
+    ir.convenience.replace_nodes_and_values(graph, node, [node], op.nodes, node.outputs, [y, k_out, v_out])

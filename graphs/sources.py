@@ -1,0 +1,90 @@
+"""How a graph's weights come out of a checkpoint: which tensors each consists of, and whether they are all there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..plugins.errors import BuildError
+from .families import Family, Piece
+
+Shape = tuple[int, ...]
+Array = np.ndarray[Any, Any]
+Reader = Callable[[str], Iterator[Array]]
+
+_LISTED = 20
+
+
+class Sources:
+    """The weights of one target: ``stored`` are the checkpoint's tensors under the names of its files."""
+
+    def __init__(self, family: Family, config: Mapping[str, Any], stored: Mapping[str, Shape]) -> None:
+        self.family, self.stored = family, stored
+        self.tied = family.tied(config)
+        self._keys = {family.canonical(key): key for key in stored}
+
+    def pieces(self, name: str, shape: Shape) -> tuple[Piece, ...]:
+        """What the graph weight ``name`` consists of; a tied one of what it is tied to."""
+        return self.family.sources(self.tied.get(name, name), shape)
+
+    def key(self, canonical: str) -> str:
+        """What a tensor is called in the files; itself when it is not there."""
+        return self._keys.get(canonical, canonical)
+
+    def check(self, wanted: Mapping[str, Shape]) -> None:
+        """Raise one ``BuildError`` that lists every tensor missing, of another shape, or not known to the model."""
+        expected: dict[str, Shape] = {}
+        for name, shape in wanted.items():
+            pieces = self.pieces(name, shape)
+            expected |= {self.key(k): _stored_shape(p, shape, len(pieces)) for p in pieces for k in p.keys}
+        unused = {self.key(name) for name in self.tied}
+        missing = [f"{key} {list(shape)}" for key, shape in expected.items() if key not in self.stored]
+        wrong = [
+            f"{key} is {list(self.stored[key])}, must be {list(shape)}"
+            for key, shape in expected.items()
+            if key in self.stored and tuple(self.stored[key]) != shape
+        ]
+        extra = [
+            f"{key} {list(shape)}"
+            for key, shape in self.stored.items()
+            if key not in expected and key not in unused and not self.family.ignored(key)
+        ]
+        kinds = (("missing", missing), ("of another shape", wrong), ("not known to the model", extra))
+        if missing or wrong or extra:
+            raise BuildError(
+                "the checkpoint is not what its config.json describes:\n"
+                + "\n".join(line for kind, items in kinds if items for line in _listed(kind, items)),
+                why="a model with other tensors than its own would compute something else",
+                fix="use the config.json that belongs to these weights, and finish the download of the model",
+            )
+
+    def read(self, name: str, shape: Shape, read: Reader) -> Iterator[Array]:
+        """The weight's values as consecutive runs of rows, put together from ``read(key)``'s."""
+        for piece in self.pieces(name, shape):
+            yield from _assembled(piece, [read(self.key(key)) for key in piece.keys])
+
+
+def _assembled(piece: Piece, parts: list[Iterator[Array]]) -> Iterator[Array]:
+    if piece.how == "interleave":
+        for gate, up in zip(*parts, strict=True):
+            yield np.stack((gate, up), axis=1).reshape(-1, *gate.shape[1:])
+    elif piece.how == "transpose":
+        for rows in parts[0]:
+            yield np.ascontiguousarray(rows.swapaxes(1, 2))
+    else:
+        yield from parts[0]
+
+
+def _stored_shape(piece: Piece, shape: Shape, count: int) -> Shape:
+    """Of each tensor of ``piece``, one of ``count`` in a weight of ``shape``."""
+    each = shape[1:] if count > 1 or piece.how == "interleave" else shape
+    if piece.how == "interleave":
+        return (each[0] // 2, *each[1:])
+    return (each[0], each[2], each[1]) if piece.how == "transpose" else each
+
+
+def _listed(kind: str, items: list[str]) -> list[str]:
+    more = [f"      and {len(items) - _LISTED} more"] if len(items) > _LISTED else []
+    return [f"    {len(items)} {kind}:", *[f"      {item}" for item in items[:_LISTED]], *more]

@@ -1,0 +1,33 @@
+"""The promised targets at full size: their structure is traced on the meta device, in the memory of a small machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from peagle.compiler.registry import PAIRS, HubRepo
+
+TRACE = """
+import resource, sys, time
+from peagle.compiler.registry import target_config
+from peagle.graphs.families import family_for
+from peagle.graphs.trace import trace_target
+
+config, _ = target_config(sys.argv[1])
+started = time.perf_counter()
+model = trace_target(config, family_for(config).describe(config), "bfloat16")
+print(len(model.graph), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, time.perf_counter() - started)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, pair in PAIRS.items() if isinstance(pair.target, HubRepo)])
+def test_a_promised_target_is_traced_in_less_than_a_gigabyte(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", TRACE, name], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    nodes, peak, seconds = (float(number) for number in done.stdout.split())
+    print(f"{name}: {nodes:.0f} nodes, {peak / 1e9:.2f} GB, {seconds:.0f} s")  # with -s: the figures of the docs
+    assert nodes > 1000
+    assert peak < 1e9

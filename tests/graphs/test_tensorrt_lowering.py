@@ -1,0 +1,170 @@
+"""Lowering ``tensorrt``: in the form that its parser takes, and saying what the standard bodies say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.graphs.lowering import LOWERINGS, Lowering
+from peagle.plugins.ops import OPS
+from tests.graphs.checking import check
+from tests.graphs.conftest import CACHE, Traced
+from tests.graphs.running import Graph, target_inputs
+from tests.models import VOCAB
+
+PARTS = ["target", "drafter"]
+PLUGIN = {"target": "AcceptPrefix", "drafter": "PlaceholderDraft"}
+
+
+def _nodes(model: ir.Model, op_type: str) -> list[ir.Node]:
+    return [node for node in model.graph.all_nodes() if node.op_type == op_type]
+
+
+def test_the_checker_passes_every_family(every: Traced) -> None:
+    check(*(every.built(part, "tensorrt") for part in PARTS))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_cache_has_one_update_from_interface_to_interface(every: Traced, part: str) -> None:
+    model = every.lowered(part, "tensorrt").model
+    updates = _nodes(model, "TensorScatter")
+    caches = [value for value in model.graph.inputs if "_cache." in str(value.name)]
+    assert Counter(node.inputs[0] for node in updates) == Counter(caches)
+    assert {node.outputs[0].name for node in updates} == {f"{cache.name}.out" for cache in caches}
+    assert all(node.outputs[0].is_graph_output() and node.attributes["axis"].as_int() == 2 for node in updates)
+    assert all(cache.shape[2] == CACHE for cache in caches)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_attention_has_a_mask_and_nothing_that_the_parser_refuses(every: Traced, part: str) -> None:
+    model = every.lowered(part, "tensorrt").model
+    attention = _nodes(model, "Attention")
+    assert all(set(node.attributes) == {"scale"} for node in attention)  # no softcap; no is_causal beside a mask
+    assert all((len(node.inputs), len(node.outputs)) == (4, 1) for node in attention)
+    sinks = part == "target" and every.target.family == "gpt-oss"
+    assert len(attention) == (0 if sinks else len(_nodes(model, "TensorScatter")) // 2)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_layers_of_one_window_share_one_mask(every: Traced, part: str) -> None:
+    semantic = onnx.load(every.folder / f"{part}.onnx", load_external_data=False)
+    layers = [node for node in semantic.graph.node if node.op_type == "CachedAttention"]
+    windows = {a.i for node in layers for a in node.attribute if a.name == "window"}
+    two = part == "target" and every.target.family in ("gpt-oss", "gemma-4")
+    assert len(windows) == (2 if two else 1)
+    model = every.lowered(part, "tensorrt").model
+    assert len(_nodes(model, "LessOrEqual")) == len(windows)
+    assert len({node.inputs[3] for node in _nodes(model, "Attention")}) in (0, len(windows))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_left_of_our_domain_is_a_plugin_with_its_body(every: Traced, part: str) -> None:
+    model = every.lowered(part, "tensorrt").model
+    assert {node.domain for node in model.graph.all_nodes()} == {"", "peagle"}
+    (node,) = (node for node in model.graph.all_nodes() if node.domain == "peagle")
+    assert node.op_type == PLUGIN[part]
+    assert node.attributes["plugin_namespace"].as_string() == "peagle"
+    assert node.attributes["plugin_version"].as_string() == "1"
+    assert len(node.inputs) == len(OPS[node.op_type].inputs)
+    assert None not in node.inputs
+    assert [function.name for function in model.functions.values()] == [node.op_type]
+    assert (model.ir_version, model.opset_imports[""]) == (11, 24)
+
+
+def test_experts_scatter_without_reduction(trace_of: Any) -> None:
+    for family in ("qwen3-moe", "gpt-oss"):
+        model = trace_of(family).lowered("target", "tensorrt").model
+        assert not _nodes(model, "NonZero")
+        assert _nodes(model, "ScatterElements")
+        assert all("reduction" not in node.attributes for node in _nodes(model, "ScatterElements"))
+
+
+def _graphs(traced: Traced, lowering: Lowering) -> dict[str, Graph]:
+    caches = {"target": traced.target.caches, "drafter": traced.head.caches}
+    return {part: Graph(traced.built(part, lowering), caches[part], CACHE, rows=2) for part in PARTS}
+
+
+def test_rows_at_unequal_positions_say_what_std_says(every: Traced, rng: np.random.Generator) -> None:
+    std, ours = _graphs(every, "std"), _graphs(every, "tensorrt")
+    for starts, width in (([0, 0], 12), ([12, 7], 5), ([14, 12], 2), ([16, 14], 9)):
+        window = target_inputs(rng.integers(2, VOCAB, (2, width)), 0, width - 1, width)
+        window["start"] = np.array(starts, np.int64)
+        expected, found = std["target"](**window), ours["target"](**window)
+        assert found["tokens"].tolist() == expected["tokens"].tolist()
+        np.testing.assert_allclose(found["logits"], expected.pop("logits"), atol=1e-4)
+        np.testing.assert_allclose(found["aux_hidden"], expected["aux_hidden"], atol=1e-4)
+        rows = {name: window[name] for name in ("input_ids", "start", "window_len", "draft_len")} | expected
+        expected, found = std["drafter"](**rows), ours["drafter"](**rows)
+        assert found["draft_ids"].tolist() == expected["draft_ids"].tolist()
+        np.testing.assert_allclose(found["draft_logits"], expected["draft_logits"], atol=1e-4)
+
+
+def test_what_was_never_written_to_a_cache_changes_nothing(every: Traced, rng: np.random.Generator) -> None:
+    clean, poisoned = (_graphs(every, "tensorrt")["target"] for _ in range(2))
+    for cache in poisoned.caches.values():
+        cache[:] = 1e6
+    window = target_inputs(rng.integers(2, VOCAB, (2, 12)), 0, 3, 4)
+    np.testing.assert_array_equal(clean(**window)["logits"], poisoned(**window)["logits"])
+
+
+def _one_layer(attributes: dict[str, Any], sinks: bool) -> ir.Model:
+    """``CachedAttention`` alone: 4 query heads on 2 key heads of size 8, a cache of 16."""
+    shapes = {
+        "q": ["B", 4, "S", 8], "k": ["B", 2, "S", 8], "v": ["B", 2, "S", 8],
+        "k_cache": ["B", 2, 16, 8], "v_cache": ["B", 2, 16, 8], "start": ["B"],
+    }  # fmt: skip
+    shapes |= {"sinks": [4]} if sinks else {}
+    inputs = [
+        ir.Value(
+            name=name,
+            shape=ir.Shape(shape),
+            type=ir.TensorType(ir.DataType.INT64 if name == "start" else ir.DataType.FLOAT),
+        )
+        for name, shape in shapes.items()
+    ]
+    node = ir.node("CachedAttention", inputs, attributes, domain="peagle", num_outputs=3)
+    for value, name, shape in zip(
+        node.outputs, ("y", "k_out", "v_out"), (["B", "S", 4, 8], shapes["k_cache"], shapes["v_cache"]), strict=True
+    ):
+        value.name, value.shape, value.type = name, ir.Shape(shape), ir.TensorType(ir.DataType.FLOAT)
+    graph = ir.Graph(inputs, node.outputs, nodes=[node], opset_imports={"": 24, "peagle": 1}, name="layer")
+    model = ir.Model(graph, ir_version=11)
+    LOWERINGS["tensorrt"](model)
+    return model
+
+
+@given(
+    width=st.integers(1, 5),
+    starts=st.lists(st.integers(0, 11), min_size=2, max_size=2),
+    window=st.sampled_from([0, 1, 3]),
+    softcap=st.sampled_from([0.0, 1.5]),
+    scale=st.sampled_from([0.3, 8**-0.5, 1.0, 2.0]),
+    sinks=st.booleans(),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_one_layer_is_what_the_reference_says(
+    width: int, starts: list[int], window: int, softcap: float, scale: float, sinks: bool, seed: int
+) -> None:
+    attributes = {"scale": scale, "window": window, "softcap": softcap}
+    model = _one_layer(attributes, sinks)
+    assert bool(_nodes(model, "Attention")) == (not sinks and not softcap)
+    draw = np.random.default_rng(seed)
+    sizes = {"q": (2, 4, width, 8), "k": (2, 2, width, 8), "v": (2, 2, width, 8)}
+    sizes |= {"k_cache": (2, 2, 16, 8), "v_cache": (2, 2, 16, 8)}
+    values: dict[str, Any] = {name: draw.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
+    values["start"] = np.array(starts, np.int64)
+    if sinks:
+        values["sinks"] = draw.standard_normal(4).astype(np.float32)
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = OPS["CachedAttention"].reference(*values.values(), **attributes)
+    for found, wanted in zip(session.run(None, values), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
