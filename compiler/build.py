@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
     store = store or StageStore.default(force=options.force)
     phase = Phases()
     with phase("resolve"):
-        resolved = resolve(options.model, options.draft)
+        resolved = resolve(options.model, options.draft, options.revision, options.draft_revision, progress)
         versions = _versions()
     with phase("read"), progress.step("read checkpoints"):
         inputs = read_inputs(options, resolved)
@@ -55,7 +55,7 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
     compiled = []
     for half in halves:
         with phase(f"trace {half.name}") as record:
-            traced = parts.trace(store, half, progress)
+            traced = parts.trace(store, half, "float32", progress)
             record["reused"] = traced.reused
         with phase(f"attach {half.name}") as record:
             compiled.append(
@@ -114,7 +114,7 @@ def _manifest(
         )
     )
     return Manifest(
-        product_version=_product_version(),
+        product_version=parts.product_version(),
         target=target,
         drafter=drafter,
         backend=Backend(options.backend, options.lowering, versions),
@@ -177,10 +177,3 @@ def _choose(
 def _architecture(checkpoint: Checkpoint) -> str:
     named = checkpoint.config.get("architectures") or ["unnamed"]
     return str(named[0])
-
-
-def _product_version() -> str:
-    try:
-        return version("peagle-compile")
-    except PackageNotFoundError:
-        return "unknown"

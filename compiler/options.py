@@ -24,6 +24,8 @@ class BuildOptions:
     model: str
     out: Path
     draft: str | None = None
+    revision: str | None = None
+    draft_revision: str | None = None
     backend: str = "onnxruntime"
     precision: str = "fp32"
     num_speculative_tokens: int | None = None

@@ -17,6 +17,12 @@ from .inputs import Inputs
 from .options import BuildOptions
 
 
+def peak_rss() -> int:
+    """The most memory that this process has had resident so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
 @dataclass
 class Phases:
     """Seconds of each phase and the process's peak memory at its end, for the report."""
@@ -28,9 +34,8 @@ class Phases:
         record: dict[str, Any] = {"phase": name}
         started = time.perf_counter()
         yield record
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         record["seconds"] = round(time.perf_counter() - started, 3)
-        record["peak_rss_bytes"] = peak if sys.platform == "darwin" else peak * 1024
+        record["peak_rss_bytes"] = peak_rss()
         self.done.append(record)
 
 
@@ -54,8 +59,7 @@ def resolved_config(options: BuildOptions, inputs: Inputs, manifest: Manifest) -
     """Every choice, enough to repeat the build. JSON, which is YAML too."""
     content = asdict(options) | {
         "out": str(options.out),
-        "model": str(inputs.resolved.pair.name if inputs.resolved.pair else inputs.target.folder),
-        "draft": str(inputs.resolved.pair.name if inputs.resolved.pair else inputs.drafter.folder),
+        **inputs.resolved.repeatable(),
         "num_speculative_tokens": manifest.speculation.num_speculative_tokens,
         "max_seq_len": inputs.max_seq_len,
     }

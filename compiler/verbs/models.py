@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from ..console import columns, emit
 from .common import Json
+
+if TYPE_CHECKING:
+    from ..registry import Pair, Source
 
 
 def models(as_json: Json = False) -> None:
@@ -15,13 +19,57 @@ def models(as_json: Json = False) -> None:
     """
     from ..registry import PAIRS
 
+    pairs = PAIRS.values()
     if as_json:
-        emit([asdict(pair) | {"target": str(pair.target), "drafter": str(pair.drafter)} for pair in PAIRS.values()])
+        emit([_fields(pair) for pair in pairs])
         return
-    rows = [("name", "drafts", "evidence", "what it is")]
+    rows = [("name", "drafts", "taps", "target", "drafter")]
     rows += [
-        (pair.name, str(pair.trained_depth), ", ".join(level for level, _ in pair.evidence), pair.description)
-        for pair in PAIRS.values()
+        (
+            pair.name,
+            str(pair.trained_depth or "unknown"),
+            ", ".join(map(str, pair.taps)),
+            _source(pair.target),
+            _source(pair.drafter),
+        )
+        for pair in pairs
     ]
     print(columns(rows))
-    print("\nAny other pair: --model FOLDER --draft FOLDER, checkpoints with config.json and safetensors.")
+    for pair in pairs:
+        print("\n" + columns(_remarks(pair)))
+    print("\nAny other pair: --model and --draft also take checkpoint folders (config.json and safetensors)")
+    print("and ids of the Hugging Face Hub (OWNER/NAME), which --revision and --draft-revision pin.")
+
+
+def _source(source: Source | None) -> str:
+    from ..registry import Folder
+
+    if source is None:
+        return "none public"
+    return "bundled" if isinstance(source, Folder) else source.repo
+
+
+def _remarks(pair: Pair) -> list[tuple[str, str]]:
+    from ..registry import HubRepo
+
+    rows = [(pair.name, pair.description)]
+    rows += [
+        (f"  {part} revision", source.revision or "not pinned")
+        for part, source in (("target", pair.target), ("drafter", pair.drafter))
+        if isinstance(source, HubRepo)
+    ]
+    rows.append(("  taps", pair.taps_source))
+    rows += [("  evidence", f"{level}: {how}") for level, how in pair.evidence] or [("  evidence", "none")]
+    rows += [("  note", note) for note in pair.notes]
+    if pair.unknown:
+        rows.append(("  not known", "; ".join(pair.unknown)))
+    return rows
+
+
+def _fields(pair: Pair) -> dict[str, Any]:
+    """Every field; a source is ``{"repo", "revision"}``, ``{"path"}`` or null."""
+    fields = asdict(pair)
+    for source in (fields["target"], fields["drafter"] or {}):
+        if "path" in source:
+            source["path"] = str(source["path"])
+    return fields
