@@ -13,6 +13,7 @@ import typer
 from .console import ClosedPipe, report_failure
 from .verbs.build import build
 from .verbs.doctor import doctor
+from .verbs.export import export
 from .verbs.inspect import inspect
 from .verbs.models import models
 from .verbs.run import run
@@ -30,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (build, run, verify, inspect, models, doctor):
+for verb in (build, export, run, verify, inspect, models, doctor):
     app.command(epilog=EXIT_CODES)(verb)
 
 

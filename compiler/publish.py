@@ -15,6 +15,7 @@ from ..plugins.errors import UsageError
 from .durable import BUILDING, clear_leftovers, flush_tree, locked, move_into_place, require_space, writing
 from .stages import Stage
 
+EXPORT = "export.json"
 TOKENIZER = "tokenizer.json"
 _BESIDE_IT = ("tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
@@ -37,6 +38,22 @@ class Assembly:
                 require_space(self.folder.parent, entry.size)
                 shutil.copyfile(source, target)
             self.files[f"{below}/{name}"] = entry
+
+    def take_stage(self, stage: Stage, below: str) -> None:
+        """Move a stage's files into a sub-folder; copy those that an engine shares.
+
+        ``onnx`` refuses to open external data that has a second name on the disk.
+        """
+        (self.folder / below).mkdir(exist_ok=True)
+        for name, entry in stage.files.items():
+            source, target = stage.path / name, self.folder / below / name
+            if source.stat().st_nlink == 1:
+                shutil.move(source, target)
+            else:
+                require_space(self.folder.parent, entry.size)
+                shutil.copyfile(source, target)
+            self.files[f"{below}/{name}"] = entry
+        shutil.rmtree(stage.path, ignore_errors=True)
 
     def place_copy(self, source: Path, name: str) -> None:
         """Copy one small file."""
@@ -62,15 +79,20 @@ class Assembly:
 
 
 def require_publishable(out: Path) -> None:
-    """Refuse to replace anything that is not an engine; asked before the work as well as after it."""
-    if out.is_dir() and (is_engine(out) or not any(out.iterdir())):
+    """Refuse to replace anything that this program did not make; asked before the work as well as after it."""
+    if out.is_dir() and (is_engine(out) or is_export(out) or not any(out.iterdir())):
         return
     if out.exists() or out.is_symlink():
         raise UsageError(
             f"{out} exists and is not an engine folder",
-            why=f"there is no {FILE_NAME} in it, so it will not be replaced",
+            why=f"there is no {FILE_NAME} and no {EXPORT} in it, so it will not be replaced",
             fix="choose another --out, or remove it yourself",
         )
+
+
+def is_export(folder: Path) -> bool:
+    """Whether the folder was written by ``peagle-compile export``."""
+    return (folder / EXPORT).is_file()
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...plugins.errors import UsageError
 from ..console import columns, emit, interruptible, note, size
-from .common import Json
+from .common import Draft, DraftRevision, DryRun, Force, Gpu, Json, MaxSeqLen, Model, ModelArgument, Revision, one_model
 
 if TYPE_CHECKING:
     from ..build import BuildResult
@@ -20,17 +19,11 @@ _RESUME = "nothing was published; finished steps are kept, and the same command 
 
 @interruptible(_RESUME)
 def build(
-    name: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="The same as --model.", show_default=False)
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Short name (see `models`) or checkpoint folder of the target.", show_default=False),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(help="Checkpoint folder of the P-EAGLE head. Short names bring theirs.", show_default=False),
-    ] = None,
+    name: ModelArgument = None,
+    model: Model = None,
+    draft: Draft = None,
+    revision: Revision = None,
+    draft_revision: DraftRevision = None,
     out: Annotated[
         Path | None, typer.Option(help="Engine folder to make. (default: MODEL-engine)", show_default=False)
     ] = None,
@@ -40,9 +33,11 @@ def build(
         int | None,
         typer.Option(help="Tokens drafted per round. (default: the fastest one, measured)", show_default=False),
     ] = None,
-    max_seq_len: Annotated[int, typer.Option(help="Longest prompt and output together, in tokens.")] = 2048,
+    max_seq_len: MaxSeqLen = 2048,
     lowering: Annotated[str, typer.Option(help="ort: fastest on ONNX Runtime; std: standard ONNX only.")] = "ort",
-    force: Annotated[bool, typer.Option("--force", help="Make every step anew.")] = False,
+    dry_run: DryRun = False,
+    gpu: Gpu = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Build an engine from a model and its P-EAGLE drafter.
@@ -51,14 +46,31 @@ def build(
 
     Example: peagle-compile build --model demo --out demo-engine
     """
+    chosen = one_model(name, model)
+    if dry_run:
+        from ..dry_run import print_plan
+
+        print_plan(
+            chosen,
+            draft=draft,
+            revision=revision,
+            lowering=lowering,
+            precision=precision,
+            max_seq_len=max_seq_len,
+            num_speculative_tokens=num_speculative_tokens,
+            gpu=gpu,
+            as_json=as_json,
+        )
+        return
     from ..build import build as run_build
     from ..options import BuildOptions
     from ..progress import shown
 
-    chosen = _one_model(name, model)
     options = BuildOptions(
         model=chosen,
         draft=draft,
+        revision=revision,
+        draft_revision=draft_revision,
         out=out or Path(f"{Path(os.path.abspath(chosen)).name}-engine"),
         backend=backend,
         precision=precision,
@@ -75,14 +87,6 @@ def build(
         emit({"engine": str(result.path), **result.report})
     else:
         print(_summary(result))
-
-
-def _one_model(name: str | None, model: str | None) -> str:
-    if name is None and model is None:
-        raise UsageError("no model was named", fix="for example `peagle-compile build --model demo`")
-    if name is not None and model is not None and name != model:
-        raise UsageError(f"two models were named: {name} and {model}", fix="MODEL and --model mean the same: give one")
-    return str(model or name)
 
 
 def _summary(result: BuildResult) -> str:

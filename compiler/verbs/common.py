@@ -7,7 +7,45 @@ from typing import Annotated
 
 import typer
 
+from ...plugins.errors import UsageError
+
+ModelArgument = Annotated[str | None, typer.Argument(metavar="MODEL", help="The same as --model.", show_default=False)]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="The target: a short name (see `models`), a checkpoint folder, or OWNER/NAME of the Hugging Face Hub.",
+        show_default=False,
+    ),
+]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        help="The P-EAGLE head: a folder, OWNER/NAME, or a short name. Short names bring theirs.", show_default=False
+    ),
+]
+Revision = Annotated[
+    str | None, typer.Option(help="Branch, tag or commit of the target. (default: the newest)", show_default=False)
+]
+DraftRevision = Annotated[str | None, typer.Option(help="The same for the P-EAGLE head.", show_default=False)]
+MaxSeqLen = Annotated[int, typer.Option(help="Longest prompt and output together, in tokens.")]
+Force = Annotated[bool, typer.Option("--force", help="Make every step anew.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the plan (weights, caches, nodes, memory, time) and write nothing.")
+]
+Gpu = Annotated[
+    str | None,
+    typer.Option(help="With --dry-run: whether it fits this GPU, for example b200.", show_default=False),
+]
 EngineFolder = Annotated[Path, typer.Argument(metavar="ENGINE", help="Engine folder made by `peagle-compile build`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
 _THREADS = "CPU threads. (default: one for a small model, else one per core)"
 Threads = Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=False)]
+
+
+def one_model(name: str | None, model: str | None) -> str:
+    """MODEL and --model mean the same; one of them must be given."""
+    if name is None and model is None:
+        raise UsageError("no model was named", fix="for example `--model demo`")
+    if name is not None and model is not None and name != model:
+        raise UsageError(f"two models were named: {name} and {model}", fix="MODEL and --model mean the same: give one")
+    return str(model or name)

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from peagle.compiler import parts, publish
 from peagle.compiler.build import build
 from peagle.compiler.options import BuildOptions
-from peagle.compiler.registry import PAIRS
+from peagle.compiler.registry import resolve
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.manifest import Manifest
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
@@ -200,7 +200,7 @@ def test_a_head_that_does_not_fit_is_told_every_mismatch_at_once(pair: Pair) -> 
     edit_weights(pair.head, mask_hidden=None)
     text = str(refusal(BuildError, pair))
     assert "hidden size 64" in text
-    assert "vocabulary of 97" in text
+    assert "vocab_size 97" in text
     assert "mask_hidden" in text
 
 
@@ -223,8 +223,8 @@ def test_weights_that_are_not_finite_are_refused(
 ) -> None:
     head = tmp_path / "head"
     head.mkdir()
-    (head / "config.json").write_bytes((PAIRS["demo"].drafter / "config.json").read_bytes())
-    tensors = load_file(PAIRS["demo"].drafter / "model.safetensors")
+    (head / "config.json").write_bytes((resolve("demo").drafter / "config.json").read_bytes())
+    tensors = load_file(resolve("demo").drafter / "model.safetensors")
     tensors["fc.weight"][3, 5] = value
     save_file(tensors, head / "model.safetensors")
     done = cli("build", "--model", "demo", "--draft", head, "--out", tmp_path / "out")

@@ -90,10 +90,18 @@ def test_what_is_not_an_engine_is_refused(cli: Run, verb: str, tmp_path: Path) -
 
 
 def test_models_lists_what_has_a_name(cli: Run) -> None:
-    assert "demo" in cli("models").out
-    (demo,) = json.loads(cli("models", "--json").out)
-    assert demo["trained_depth"] == 8
-    assert demo["evidence"][0][0] == "parity"
+    text = cli("models").out
+    found = {pair["name"]: pair for pair in json.loads(cli("models", "--json").out)}
+    assert set(found) == {"demo", "qwen3-coder-30b", "gpt-oss-20b", "gpt-oss-120b", "gemma-4-31b"}
+    for name, pair in found.items():
+        assert name in text
+        assert ", ".join(map(str, pair["taps"])) in text
+        assert all(note in text for note in pair["notes"])
+    assert found["demo"]["trained_depth"] == 8
+    assert found["demo"]["evidence"][0][0] == "parity"
+    assert found["gpt-oss-20b"]["evidence"] == []
+    assert found["gpt-oss-20b"]["target"] == {"repo": "openai/gpt-oss-20b", "revision": None}
+    assert "not pinned" in text
 
 
 def test_doctor_says_what_works_and_why_the_rest_does_not(cli: Run) -> None:
@@ -277,7 +285,7 @@ def test_only_help_and_nothing_heavy_is_imported_for_help() -> None:
     code = "import sys; from peagle.compiler.cli import run_cli; run_cli(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert not loaded & {"numpy", "onnxruntime", "onnx", "torch", "transformers", "tokenizers"}
+    assert not loaded & {"numpy", "onnxruntime", "onnx", "torch", "transformers", "tokenizers", "huggingface_hub"}
 
 
 def test_text_is_aligned_and_sizes_are_readable() -> None:

@@ -1,0 +1,168 @@
+"""What an export or a build would make, before anything is downloaded or written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from ..graphs.families import TargetSpec, family_for
+from ..graphs.heads import HeadSpec
+from ..graphs.lowering import LOWERINGS
+from ..plugins.errors import UsageError
+from .checkpoint import PIECE
+from .gpus import Verdict, find_gpu, fit
+from .inputs import cache_length
+from .plan_facts import TABLES, Drafter, Graph, HostMemory, KvCache, Plan, Time
+from .plan_text import render
+from .weight_bytes import BYTES, Recipe, head_weights, line, recipe, weight_lines
+
+if TYPE_CHECKING:
+    from ..graphs.census import RoledWeight
+    from ..graphs.families import CacheSpec
+    from ..graphs.lowering import Lowering
+    from ..graphs.trials import Trials
+
+__all__ = ["BYTES_PER_SECOND", "UNKNOWN_HEAD", "Plan", "make_plan", "render"]
+
+UNKNOWN_HEAD = "unknown until downloaded"
+
+# Writing converted weights went at 91 MB/s (bf16) and 211 MB/s (fp32) of what is written, with two busy cores and a
+# virtual disk: 2.6 and 5.3 GB of Qwen3-Coder-30B's layers. Conservative: below the slower one.
+BYTES_PER_SECOND = 80e6
+
+# Upper figures. Measured: 0.45 GB after the libraries have traced a few layers; 90 kB per node of a whole semantic
+# graph; 0.23 GB beyond the trace while weights were written.
+_LIBRARIES = 600_000_000
+_NODE = 100_000
+_PIECES_AT_ONCE = 4  # as stored, in FP32, joined with its partner, as written
+_TABLE_COPIES = 4  # angles, values, the graph that holds them, its serialised form
+
+
+def make_plan(
+    model: str,
+    config: Mapping[str, Any],
+    origin: str,
+    *,
+    precision: str,
+    max_seq_len: int,
+    num_speculative_tokens: int,
+    lowering: str,
+    gpu: str | None = None,
+    slots: int | None = None,
+    head: HeadSpec | None = None,
+    head_note: str = "",
+    notes: tuple[str, ...] = (),
+    bytes_per_second: float = BYTES_PER_SECOND,
+) -> Plan:
+    """Plan for the target whose ``config.json`` is ``config``; traces a few of its layers, without weights.
+
+    ``num_speculative_tokens`` are the drafts that the caches have room for. ``head_note`` says what is known of a head
+    that is not at hand. Raises one ``UsageError`` for all that cannot be planned, ``BuildError`` for an unknown target.
+    """
+    _check(precision, lowering, max_seq_len, num_speculative_tokens, gpu, slots)
+    from ..graphs.census import census
+    from ..graphs.trials import run_trials
+
+    chosen, known = recipe(precision), cast("Lowering", lowering)
+    family = family_for(config)
+    spec = family.describe(config, head.taps if head else None)
+    possible = min(max_seq_len, spec.max_position_embeddings)
+    cut = (f"max_seq_len is {possible}, the most that the model was trained for",) if possible < max_seq_len else ()
+    length = cache_length(possible, num_speculative_tokens)
+    found = census(config)
+    trials = run_trials(config, spec, chosen.dtype)
+    tables = length * trials.table_bytes(known)
+    weights = (*weight_lines(found, precision), line(TABLES, tables // BYTES[chosen.wide], chosen.wide))
+    drafter, kv = _drafter(head, head_note, chosen), _kv_cache(spec, head, chosen, length)
+    graph = _graph(trials, known)
+    written = sum(each.bytes for each in weights) + (drafter.bytes or 0)
+    return Plan(
+        model=model,
+        origin=origin,
+        architecture=spec.architecture,
+        layers=trials.layers,
+        precision=precision,
+        recipe=chosen.says,
+        lowering=lowering,
+        max_seq_len=possible,
+        num_speculative_tokens=num_speculative_tokens,
+        cache_length=length,
+        weights=weights,
+        drafter=drafter,
+        kv=kv,
+        graph=graph,
+        host=HostMemory(_LIBRARIES, _buffers(found), graph.semantic * _NODE + tables * _TABLE_COPIES),
+        time=Time(trials.trace_seconds, written / bytes_per_second, bytes_per_second),
+        gpu=_verdict(gpu, precision, written, kv, slots),
+        notes=(*cut, *notes),
+    )
+
+
+def _check(
+    precision: str, lowering: str, max_seq_len: int, num_speculative_tokens: int, gpu: str | None, slots: int | None
+) -> None:
+    """Raise one ``UsageError`` for everything that is wrong with what was asked for."""
+
+    def known_lowering() -> None:
+        if lowering not in LOWERINGS:
+            raise UsageError(f"the lowering {lowering!r} does not exist", why=f"it is one of {', '.join(LOWERINGS)}")
+
+    def positive() -> None:
+        sizes = {"max_seq_len": max_seq_len, "num_speculative_tokens": num_speculative_tokens, "slots": slots}
+        small = [f"{name} {value}" for name, value in sizes.items() if value is not None and value < 1]
+        if small:
+            raise UsageError(f"{', '.join(small)} is below 1", why="a plan is for at least one of each")
+
+    checks: list[Callable[[], object]] = [lambda: recipe(precision), known_lowering, positive]
+    if gpu is not None:
+        checks.append(lambda: find_gpu(gpu))
+    refused = []
+    for check in checks:
+        try:
+            check()
+        except UsageError as error:
+            refused.append(error)
+    if refused:
+        what, why, fix = ([text for text in texts if text] for texts in zip(*map(_texts, refused), strict=True))
+        raise UsageError("; ".join(what), why="; ".join(why), fix="; ".join(fix))
+
+
+def _texts(error: UsageError) -> tuple[str, str, str]:
+    return error.what, error.why, error.fix
+
+
+def _drafter(head: HeadSpec | None, note: str, chosen: Recipe) -> Drafter:
+    """A drafter is never narrowed with its target."""
+    if head is None:
+        return Drafter(chosen.wide, None, None, note or UNKNOWN_HEAD)
+    count, size = head_weights(head, chosen.wide)
+    return Drafter(chosen.wide, count, size, note)
+
+
+def _kv_cache(spec: TargetSpec, head: HeadSpec | None, chosen: Recipe, length: int) -> KvCache:
+    target = _token_bytes(spec.caches, chosen.wide)
+    drafter = _token_bytes(head.caches, chosen.wide) if head else None
+    return KvCache(chosen.wide, target, drafter, target * length, None if drafter is None else drafter * length)
+
+
+def _token_bytes(caches: tuple[CacheSpec, ...], precision: str) -> int:
+    return sum(2 * cache.heads * cache.head_dim for cache in caches) * BYTES[precision]
+
+
+def _graph(trials: Trials, lowering: Lowering) -> Graph:
+    semantic, lowered = trials.operators(), trials.operators(lowering)
+    return Graph(trials.traced_layers, sum(semantic.values()), sum(lowered.values()), semantic, lowered)
+
+
+def _buffers(census: tuple[RoledWeight, ...]) -> int:
+    """A checkpoint is read in pieces, of which one expert is the least."""
+    expert = max((math.prod(each.shape[1:]) for each in census if each.role == "experts"), default=0)
+    return _PIECES_AT_ONCE * max(PIECE, expert * BYTES["fp32"])
+
+
+def _verdict(gpu: str | None, precision: str, weight_bytes: int, kv: KvCache, slots: int | None) -> Verdict | None:
+    if gpu is None:
+        return None
+    slot = kv.target_slot_bytes + (kv.drafter_slot_bytes or 0)
+    return fit(find_gpu(gpu), precision, weight_bytes, slot, slots or 1)

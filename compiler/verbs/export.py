@@ -1,0 +1,115 @@
+"""``peagle-compile export``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..console import columns, emit, interruptible, note, size
+from .common import Draft, DraftRevision, DryRun, Force, Gpu, Json, MaxSeqLen, Model, ModelArgument, Revision, one_model
+
+if TYPE_CHECKING:
+    from ..export import ExportResult
+
+_RESUME = "nothing was published; finished steps are kept, and the same command goes on from there"
+
+
+@interruptible(_RESUME)
+def export(
+    name: ModelArgument = None,
+    model: Model = None,
+    draft: Draft = None,
+    revision: Revision = None,
+    draft_revision: DraftRevision = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to make. (default: MODEL-onnx)", show_default=False)] = None,
+    lowering: Annotated[
+        str, typer.Option("--for", help="What will run the graphs: ort, tensorrt, or std (standard operators only).")
+    ] = "ort",
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="Of weights and caches. (default: fp32 for ort and std, bf16 for tensorrt)", show_default=False
+        ),
+    ] = None,
+    num_speculative_tokens: Annotated[
+        int | None,
+        typer.Option(help="Drafts that the caches have room for. (default: the trained depth)", show_default=False),
+    ] = None,
+    max_seq_len: MaxSeqLen = 2048,
+    dry_run: DryRun = False,
+    gpu: Gpu = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write a model and its drafter as ONNX graphs with external data, to keep or to build from.
+
+    Each gets semantic.onnx (one node per meaning, operators of the domain peagle) and model.onnx (lowered for what will
+    run it); both share one file of weights.
+
+    Example: peagle-compile export --model demo --out demo-onnx
+    """
+    chosen = one_model(name, model)
+    if dry_run:
+        from ..dry_run import print_plan
+
+        print_plan(
+            chosen,
+            draft=draft,
+            revision=revision,
+            lowering=lowering,
+            precision=precision,
+            max_seq_len=max_seq_len,
+            num_speculative_tokens=num_speculative_tokens,
+            gpu=gpu,
+            as_json=as_json,
+        )
+        return
+    from ..export import ExportOptions
+    from ..export import export as run_export
+    from ..progress import shown
+
+    options = ExportOptions(
+        model=chosen,
+        out=out or Path(f"{Path(os.path.abspath(chosen)).name}-onnx"),
+        draft=draft,
+        revision=revision,
+        draft_revision=draft_revision,
+        lowering=lowering,  # type: ignore[arg-type]  # checked with the other options
+        precision=precision,
+        num_speculative_tokens=num_speculative_tokens,
+        max_seq_len=max_seq_len,
+        force=force,
+    )
+    with shown() as progress:
+        result = run_export(options, progress)
+    for warning in result.report["warnings"]:
+        note(f"warning: {warning}")
+    if as_json:
+        emit({"export": str(result.path), **result.report})
+    else:
+        print(_summary(result))
+
+
+def _summary(result: ExportResult) -> str:
+    report = result.report
+    reused = [phase["phase"] for phase in report["phases"] if phase.get("reused")]
+    stored = ", ".join(
+        f"{name} {size(count)} ({report['checkpoint_format'][name]})"
+        for name, count in report["checkpoint_bytes"].items()
+    )
+    rows = [
+        ("export", f"{result.path}, for {report['for']} in {report['precision']}"),
+        ("checkpoints", stored),
+        ("graphs and weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),
+        (
+            "peak memory",
+            f"{size(report['peak_rss_bytes'])}, {size(report['peak_rss_beyond_imports_bytes'])} beyond the imports",
+        ),
+        ("time", f"{report['seconds']:.1f} s"),
+    ]
+    if reused:
+        rows.append(("unchanged", ", ".join(reused)))
+    return columns(rows)

@@ -1,0 +1,58 @@
+"""``--dry-run``: the plan of a promised model on any machine, offline, and nothing written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "cache"))
+
+
+def test_qwen3_coder_in_fp8_on_a_b200_is_what_a_hand_calculates(cli: Run, tmp_path: Path) -> None:
+    done = cli("export", "--model", "qwen3-coder-30b", "--dry-run", "--gpu", "b200", "--precision", "fp8", "--json")
+    assert done.code == 0, done.err
+    plan = json.loads(done.out)
+    hidden, vocab, layers, experts, inner = 2048, 151_936, 48, 128, 768
+    attention = 2 * 32 * 128 * hidden + 2 * 4 * 128 * hidden  # q and o, k and v
+    in_fp8 = layers * (attention + experts * 3 * inner * hidden)
+    router, norms = experts * hidden, 2 * hidden + 2 * 128
+    in_bf16 = 2 * vocab * hidden + layers * (router + norms) + hidden
+    scales = layers * (4 + experts * 3) * 2 * 4  # a weight's and an input's, FP32, for every matrix
+    tables = 2 * (2048 + 2 * 18) * 64 * 2
+    assert plan["weight_count"] == in_fp8 + in_bf16 == 30_532_122_624
+    assert plan["weight_bytes"] == in_fp8 + 2 * in_bf16 + scales + tables
+    assert plan["gpu"]["fits"] is True
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: Path) -> None:
+    done = cli("build", "demo", "--dry-run")
+    assert done.code == 0, done.err
+    assert "demo for ort in fp32; nothing is written" in done.out
+    assert "unknown" not in done.out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--gpu", "b2000"), "b200"),
+        (("--precision", "int4"), "fp8"),
+        (("--for", "coreml"), "--for coreml does not exist"),
+        (("--max-seq-len", 0), "max"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(cli: Run, arguments: tuple[object, ...], says: str) -> None:
+    done = cli("export", "demo", "--dry-run", *arguments)
+    assert done.code == 2
+    assert says in done.err

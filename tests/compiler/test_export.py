@@ -1,0 +1,208 @@
+"""Exports: graphs and weights to keep, whole or not there, and what a damaged checkpoint is answered with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+from safetensors.numpy import load_file, save_file
+
+from peagle.compiler.checkpoint import INDEX, Checkpoint
+from peagle.compiler.export import ExportOptions, export
+from peagle.compiler.publish import EXPORT
+from peagle.graphs.families import family_for
+from peagle.plugins.errors import BuildError
+
+from ..models import Pair
+from .conftest import Run
+
+
+@pytest.fixture(scope="module")
+def exported(demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo pair; its traces are kept from the engine's build."""
+    out = tmp_path_factory.mktemp("export") / "demo-onnx"
+    return export(ExportOptions("demo", out)).path
+
+
+def test_the_folder_holds_what_it_says(exported: Path) -> None:
+    manifest = json.loads((exported / EXPORT).read_text())
+    found = {str(path.relative_to(exported)) for path in exported.rglob("*") if path.is_file()}
+    assert found == {*manifest["files"], EXPORT}
+    graphs = {f"{p}/{f}" for p in ("target", "drafter") for f in ("semantic.onnx", "model.onnx", "model.onnx.data")}
+    sidecars = {"target/config.json", "drafter/config.json", "tokenizer.json", "export_report.json"}
+    assert graphs | sidecars <= found
+    assert (manifest["model"], manifest["draft"], manifest["for"], manifest["precision"]) == (
+        "demo", "demo", "ort", "fp32",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("part", ["target", "drafter"])
+@pytest.mark.parametrize("graph", ["semantic", "model"])
+def test_graphs_pass_the_checker(exported: Path, part: str, graph: str) -> None:
+    onnx.checker.check_model(str(exported / part / f"{graph}.onnx"))
+
+
+def test_the_semantic_graph_has_the_checkpoint_s_weights_without_a_second_copy(exported: Path) -> None:
+    checkpoint = Checkpoint.open(Path(__file__).parents[2] / "compiler" / "demo" / "target")
+    model = onnx.load(exported / "target" / "semantic.onnx")
+    tied = family_for(checkpoint.config).tied(checkpoint.config)
+    initializers = {tied.get(tensor.name, tensor.name): tensor for tensor in model.graph.initializer}
+    for name in checkpoint.tensors:
+        np.testing.assert_array_equal(numpy_helper.to_array(initializers[name]), checkpoint.read(name))
+    data = exported / "target" / "model.onnx.data"
+    assert data.stat().st_size < 1.1 * 4 * sum(np.prod(shape) for shape in checkpoint.shapes.values())
+
+
+def test_an_exported_semantic_graph_can_be_lowered_again(exported: Path) -> None:
+    from peagle.graphs.lowering import lower
+    from peagle.graphs.store import load
+
+    lowered = lower(load(exported / "target" / "semantic.onnx"), "std", cache_length=64)
+    tables = [v for n, v in lowered.model.graph.initializers.items() if n.endswith("rotary_emb.cos")]
+    assert [list(table.shape) for table in tables] == [[64, 16]]
+
+
+def test_the_report_states_memory_bytes_and_time(exported: Path) -> None:
+    report = json.loads((exported / "export_report.json").read_text())
+    assert report["seconds"] > 0
+    assert 0 <= report["peak_rss_beyond_imports_bytes"] < report["peak_rss_bytes"]
+    assert report["bytes"]["target"] > report["checkpoint_bytes"]["target"] > 7_000_000
+    assert report["checkpoint_format"] == {"target": "plain", "drafter": "plain"}
+
+
+def test_a_target_without_a_drafter_is_exported_alone(cli: Run, pair: Pair, tmp_path: Path) -> None:
+    done = cli("export", pair.target, "--out", tmp_path / "out", "--for", "std", "--max-seq-len", 64)
+    assert done.code == 0, done.err
+    assert "exported alone" in done.err
+    assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {"target"}
+    assert cli("export", pair.target, "--out", tmp_path / "out", "--max-seq-len", 64).code == 0  # replaces its own
+
+
+def test_graphs_for_tensorrt_are_half_as_wide_and_checked(cli: Run, pair: Pair, tmp_path: Path) -> None:
+    done = cli("export", pair.target, "--draft", pair.head, "--for", "tensorrt", "--out", tmp_path / "out", "--json")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert (report["for"], report["precision"]) == ("tensorrt", "bf16")
+    for part in ("target", "drafter"):
+        onnx.checker.check_model(str(tmp_path / "out" / part / "model.onnx"))
+    model = onnx.load(tmp_path / "out" / "target" / "model.onnx")
+    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    assert types["k_cache.0"] == onnx.TensorProto.BFLOAT16
+    assert types["temperature"] == onnx.TensorProto.FLOAT
+    weight = next(t for t in model.graph.initializer if t.name.endswith("layers.3.mlp.up_proj.weight"))
+    exact = Checkpoint.open(pair.target).read("model.layers.3.mlp.up_proj.weight")
+    np.testing.assert_allclose(numpy_helper.to_array(weight).astype(np.float32), exact, rtol=2**-8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--for", "coreml"), "--for coreml does not exist"),
+        (("--precision", "fp8"), "`--dry-run` plans fp8"),
+        (("--for", "tensorrt", "--precision", "fp32"), "bf16 or fp16"),
+        (("--num-speculative-tokens", 0), "below 1"),
+        (("--max-seq-len", 0), "below 1"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(cli: Run, tmp_path: Path, arguments: tuple[object, ...], says: str) -> None:
+    done = cli("export", "demo", "--out", tmp_path / "out", *arguments)
+    assert done.code == 2
+    assert says in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_somebody_else_is_not_replaced(cli: Run, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    done = cli("export", "demo", "--out", tmp_path)
+    assert done.code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+# --------------------------------------------------------------------------------------------- damaged checkpoints
+
+
+def _shard(folder: Path, count: int, order: list[str]) -> dict[str, str]:
+    """Cut the only weight file of ``folder`` into shards; returns the index."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = [f"model-{i:05}-of-{count:05}.safetensors" for i in range(count)]
+    for i, file in enumerate(names):
+        save_file({name: tensors[name] for name in order[i::count]}, folder / file)
+    return {name: names[i % count] for i, name in enumerate(order)}
+
+
+def _write_index(folder: Path, index: dict[str, str]) -> None:
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": index}))
+
+
+def _tree(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@given(data=st.data())
+def test_damage_of_every_kind_is_named_in_one_error_and_nothing_is_written(
+    pair: Pair, tmp_path: Path, data: st.DataObject
+) -> None:
+    """Shards in any order, some tensors gone, some of another shape, strangers with hostile names, a truncated file."""
+    work = tmp_path / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(pair.target, work / "target")
+    order = data.draw(st.permutations(sorted(load_file(pair.target / "model.safetensors"))))
+    missing, wrong = order[: data.draw(st.integers(0, 2))], order[2 : 2 + data.draw(st.integers(0, 2))]
+    strangers = data.draw(st.lists(st.sampled_from(["../../escape", "/etc/passwd", "a/../../b"]), unique=True))
+    tensors = load_file(work / "target" / "model.safetensors")
+    tensors = {n: (t.reshape(1, *t.shape) if n in wrong else t) for n, t in tensors.items() if n not in missing}
+    tensors |= {name: np.zeros(2, np.float32) for name in strangers}
+    save_file(tensors, work / "target" / "model.safetensors")
+    count = data.draw(st.integers(1, 4))
+    index = _shard(work / "target", count, data.draw(st.permutations(sorted(tensors))))
+    truncated = data.draw(st.sampled_from([None, *sorted(set(index.values()))]))
+    if truncated:
+        path = work / "target" / truncated
+        path.write_bytes(path.read_bytes()[: -data.draw(st.integers(1, 64))])
+    _write_index(work / "target", index)
+    before = _tree(work)
+    options = ExportOptions(str(work / "target"), work / "out", str(pair.head), max_seq_len=64)
+    if not (missing or wrong or strangers or truncated):
+        assert export(options).path == work / "out"
+        return
+    with pytest.raises(BuildError) as caught:
+        export(options)
+    text = str(caught.value)
+    for name in [truncated] if truncated else [*missing, *wrong, *strangers]:
+        assert str(name) in text
+    assert _tree(work) == before
+    assert not (tmp_path / "escape").exists()
+
+
+def test_a_tensor_in_two_shards_is_named_with_everything_else(pair: Pair, tmp_path: Path) -> None:
+    order = sorted(load_file(pair.target / "model.safetensors"))
+    index = _shard(pair.target, 2, order)
+    twice = load_file(pair.target / index[order[0]]) | {order[1]: np.zeros(1, np.float32)}
+    save_file(twice, pair.target / index[order[0]])
+    _write_index(pair.target, index | {"gone.weight": index[order[0]], "out.weight": "../x.safetensors"})
+    with pytest.raises(BuildError) as caught:
+        export(ExportOptions(str(pair.target), tmp_path / "out", str(pair.head)))
+    for name in (order[1], "gone.weight", "../x.safetensors"):
+        assert name in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_header_of_ten_megabytes_is_read_or_refused_but_never_a_crash(pair: Pair, tmp_path: Path) -> None:
+    tensors = load_file(pair.target / "model.safetensors")
+    save_file(tensors, pair.target / "model.safetensors", metadata={"note": "x" * 10_000_000})
+    assert export(ExportOptions(str(pair.target), tmp_path / "out", str(pair.head), max_seq_len=64)).path.is_dir()
+    tensors |= {f"stranger.{i}.{'y' * 900}": np.zeros(1, np.float32) for i in range(10_000)}
+    save_file(tensors, pair.target / "model.safetensors")
+    assert os.path.getsize(pair.target / "model.safetensors") > 10_000_000
+    with pytest.raises(BuildError, match="10000 not known to the model"):
+        export(ExportOptions(str(pair.target), tmp_path / "other", str(pair.head), max_seq_len=64))

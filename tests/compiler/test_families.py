@@ -1,0 +1,91 @@
+"""Every promised family, tiny and random, built the way a user builds: what transformers says, the engine says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from peagle.compiler.build import build
+from peagle.compiler.options import BuildOptions
+from peagle.compiler.verify import FILE_NAME
+from peagle.engines import Engine, SamplingParams
+from peagle.graphs import reference
+from tests.models import CONFIGS, VOCAB, Pair, make_pair
+
+from .conftest import Run
+
+PROMPTS = [[5, 9, 30, 7], [11, 2, 60, 8, 41, 33, 20, 19, 4, 77, 50]]
+GREEDY = SamplingParams(max_tokens=64, ignore_eos=True)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A random pair, its engine, and the target in transformers."""
+
+    pair: Pair
+    folder: Path
+
+    @cached_property
+    def engine(self) -> Engine:
+        return Engine.load(self.folder, max_batch_size=2)
+
+    @cached_property
+    def model(self) -> Any:
+        return reference.load_target(self.pair.target, self.pair.config)
+
+    @torch.no_grad()
+    def logits(self, ids: list[int]) -> torch.Tensor:
+        logits: torch.Tensor = self.model(torch.tensor([ids]), use_cache=False).logits[0]
+        return logits
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp(request.param)
+    pair = make_pair(folder, request.param)
+    options = BuildOptions(
+        model=str(pair.target), draft=str(pair.head), out=folder / "engine", num_speculative_tokens=4, max_seq_len=256
+    )
+    return Built(pair, build(options).path)
+
+
+def test_logits_are_those_of_transformers(built: Built) -> None:
+    for prompt in PROMPTS:
+        expected = built.logits(prompt).numpy()
+        assert np.ptp(expected, axis=-1).min() > 0.5
+        np.testing.assert_allclose(built.engine.target_logits(prompt), expected, atol=1e-4)
+
+
+def test_greedy_text_of_unequal_prompts_is_that_of_transformers(built: Built) -> None:
+    outputs = built.engine.generate(PROMPTS, GREEDY, num_speculative_tokens=0)
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        said = built.logits([*prompt, *output.token_ids]).argmax(-1).tolist()  # after every prefix at once
+        assert len(output.token_ids) == 64
+        assert list(output.token_ids) == said[len(prompt) - 1 : -1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_speculation_changes_no_token(built: Built, temperature: float) -> None:
+    params = SamplingParams(max_tokens=64, ignore_eos=True, temperature=temperature, seed=5)
+    plain = [o.token_ids for o in built.engine.generate(PROMPTS, params, num_speculative_tokens=0)]
+    for k in (1, 4):
+        assert [o.token_ids for o in built.engine.generate(PROMPTS, params, num_speculative_tokens=k)] == plain
+
+
+def test_verify_agrees(built: Built, cli: Run) -> None:
+    done = cli("verify", built.folder, "--prompts", 2, "--max-tokens", 8, "--num-speculative-tokens", "4")
+    assert done.code == 0, done.err
+    assert done.out.count("passed") == 3
+    assert (built.folder / FILE_NAME).is_file()
+
+
+def test_the_vocabulary_is_used(built: Built) -> None:
+    """A model that always says the same would agree with anything."""
+    sampled = SamplingParams(max_tokens=64, ignore_eos=True, temperature=1.0, seed=1)
+    assert len(set(built.engine.generate(PROMPTS[:1], sampled)[0].token_ids)) > VOCAB // 8

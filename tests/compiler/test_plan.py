@@ -1,0 +1,182 @@
+"""A plan says what would be made: exact bytes, nothing guessed, nothing written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.compiler.plan import Plan, make_plan, render
+from peagle.compiler.registry import target_config
+from peagle.compiler.weight_bytes import head_weights, weight_lines
+from peagle.graphs.census import census
+from peagle.graphs.heads import HeadSpec
+from peagle.plugins.errors import UsageError
+from tests.models import CONFIGS, VOCAB, make_pair
+
+NOTE = "fp8 export is not in this version: these figures are arithmetic"
+
+
+def _asked(**changes: Any) -> dict[str, Any]:
+    return {"precision": "fp8", "max_seq_len": 4096, "num_speculative_tokens": 8, "lowering": "std"} | changes
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty folder to plan in."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("here")
+        patch.chdir(folder)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def coder(where: Path) -> Plan:
+    """The published target in FP8, its drafter not at hand."""
+    config, origin = target_config("qwen3-coder-30b")
+    return make_plan("qwen3-coder-30b", config, origin, **_asked(gpu="B200"), notes=(NOTE,))
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> HeadSpec:
+    """A head of two layers with a vocabulary of its own."""
+    return make_pair(tmp_path_factory.mktemp("pair"), "qwen3-moe", draft_vocab=VOCAB - 40).specs()[1]
+
+
+@pytest.fixture(scope="module")
+def tiny(head: HeadSpec) -> Plan:
+    """A tiny target of as many layers as taps with its head, for ONNX Runtime."""
+    config = CONFIGS["qwen3-moe"] | {"num_hidden_layers": 3, "mlp_only_layers": [1]}
+    asked = _asked(precision="fp32", max_seq_len=1000, lowering="ort")
+    return make_plan("tiny", config, "A test.", **asked, head=replace(head, taps=(0, 1, 2)))
+
+
+def _line(plan: Plan, role: str) -> tuple[int, str, int]:
+    return next((each.count, each.precision, each.bytes) for each in plan.weights if each.role == role)
+
+
+def test_the_fp8_bytes_of_qwen3_coder_by_hand(coder: Plan) -> None:
+    layers, hidden, heads, kv_heads, head_dim = 48, 2048, 32, 4, 128
+    experts, inner, vocabulary = 128, 768, 151_936
+    attention = layers * 2 * (heads + kv_heads) * head_dim * hidden  # q and o, k and v
+    expert_weights = layers * experts * 3 * inner * hidden  # gate, up, down
+    router = layers * experts * hidden
+    norms = layers * (2 * hidden + 2 * head_dim) + hidden
+    scales = 2 * layers * (4 + experts * 3)  # of the weight and of the input, for q, k, v, o and every projection
+    assert _line(coder, "attention") == (attention, "fp8", attention)
+    assert _line(coder, "experts") == (expert_weights, "fp8", expert_weights)
+    assert _line(coder, "router") == (router, "bf16", 2 * router)
+    assert _line(coder, "other") == (norms, "bf16", 2 * norms)
+    for role in ("embedding", "lm_head"):
+        assert _line(coder, role) == (vocabulary * hidden, "bf16", 2 * vocabulary * hidden)
+    assert _line(coder, "scales") == (scales, "fp32", 4 * scales)
+    tables = 2 * 4112 * head_dim // 2 * 2  # cos and sin, bf16
+    assert _line(coder, "rotary tables")[2] == tables
+    wide = 2 * vocabulary * hidden + router + norms
+    assert coder.weight_bytes == attention + expert_weights + 2 * wide + 4 * scales + tables == 31_168_448_000
+    assert coder.weight_count == 30_532_122_624
+
+
+def test_the_kv_cache_of_qwen3_coder_by_hand(coder: Plan) -> None:
+    assert coder.kv.precision == "bf16"
+    assert coder.kv.target_token_bytes == 48 * 2 * 4 * 128 * 2 == 98_304
+    assert coder.cache_length == 4096 + 2 * 8
+    assert coder.kv.target_slot_bytes == 98_304 * 4112
+
+
+def test_a_head_that_is_not_at_hand_is_not_guessed(coder: Plan) -> None:
+    assert (coder.drafter.count, coder.drafter.bytes, coder.kv.drafter_slot_bytes) == (None, None, None)
+    text = render(coder)
+    assert "unknown until downloaded" in text
+    assert "without the drafter's" in text
+
+
+def test_a_plan_writes_nothing(coder: Plan, where: Path) -> None:
+    assert list(where.iterdir()) == []
+
+
+def test_the_verdict_counts_the_slots_that_fit(coder: Plan) -> None:
+    assert coder.gpu is not None
+    assert coder.gpu.most_slots == (162 * 10**9 - 31_168_448_000) // (98_304 * 4112) == 323
+    assert "fits: 1 slot of 4,112 tokens, 323 at most" in render(coder)
+
+
+def test_the_text_has_every_part(coder: Plan) -> None:
+    text = render(coder)
+    for part in ("bundled with peagle-compile", "48 sparse", "30,532,122,624", "98,304 bytes a token", NOTE):
+        assert part in text
+    assert f"{coder.graph.semantic:,} in the target's semantic graph" in text
+    assert "from 3 of 48 layers, in bf16: fp8 adds to them" in text
+    assert {line[:13].rstrip() for line in text.splitlines() if line[:1].strip()} >= {
+        "plan", "weights", "drafter", "KV cache", "nodes", "host memory", "time", "GPU", "note",
+    }  # fmt: skip
+
+
+def test_a_plan_is_json(coder: Plan, tiny: Plan) -> None:
+    content = json.loads(json.dumps(coder.as_json()))
+    assert content["weight_bytes"] == coder.weight_bytes
+    assert content["gpu"]["fits"] is True
+    assert content["graph"]["semantic_operators"]["peagle::CachedAttention"] == 48
+    assert content["host"]["bytes"] == coder.host.bytes
+    assert json.loads(json.dumps(tiny.as_json()))["gpu"] is None
+
+
+def test_host_memory_does_not_grow_with_the_weights(coder: Plan) -> None:
+    assert 6e8 < coder.host.bytes < 1.2e9 < coder.weight_bytes / 20
+
+
+def test_time_is_trace_and_bytes(coder: Plan) -> None:
+    assert coder.time.weight_seconds == coder.weight_bytes / coder.time.bytes_per_second
+    assert coder.time.trace_seconds > 0
+
+
+def test_a_known_head_is_counted_tensor_by_tensor(head: HeadSpec, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    tensors = load_file(make_pair(tmp_path, "qwen3-moe", draft_vocab=VOCAB - 40).head / "model.safetensors")
+    tensors.pop("t2d")
+    ids = tensors["d2t"].numel()
+    count = sum(tensor.numel() for tensor in tensors.values())
+    assert head_weights(head, "bf16") == (count, 2 * (count - ids) + 8 * ids)
+
+
+def test_a_known_head_has_a_cache_in_every_slot(tiny: Plan, head: HeadSpec) -> None:
+    assert tiny.max_seq_len == CONFIGS["qwen3-moe"]["max_position_embeddings"]
+    assert tiny.notes == ("max_seq_len is 256, the most that the model was trained for",)
+    assert tiny.kv.target_token_bytes == 3 * 2 * 2 * 16 * 4
+    assert tiny.kv.drafter_token_bytes == head.num_layers * 2 * 2 * 16 * 4
+    assert tiny.kv.drafter_slot_bytes == tiny.kv.drafter_token_bytes * (256 + 16)
+    assert tiny.layers == {"sparse": 2, "dense": 1}
+    assert tiny.graph.traced_layers == 3
+    count, size = head_weights(head, "fp32")
+    assert (tiny.drafter.count, tiny.drafter.bytes) == (count, size)
+    assert f"{count:,} weights in fp32" in render(tiny)
+
+
+@pytest.mark.parametrize(("precision", "width"), [("fp32", 4), ("fp16", 2), ("bf16", 2)])
+def test_one_width_is_the_width_of_every_weight(precision: str, width: int) -> None:
+    weights = census(CONFIGS["gpt-oss"])
+    lines = weight_lines(weights, precision)
+    assert {line.precision for line in lines} == {precision}
+    assert sum(line.bytes for line in lines) == width * sum(weight.count for weight in weights)
+
+
+@pytest.mark.parametrize("precision", ["mxfp8", "int8", "int4"])
+def test_what_cannot_be_planned_is_refused_with_what_can(precision: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        weight_lines((), precision)
+    assert precision in caught.value.what
+    assert "fp32, fp16, bf16, fp8" in caught.value.why
+
+
+def test_every_misfit_is_named_at_once() -> None:
+    asked = _asked(precision="int4", lowering="triton", max_seq_len=0, num_speculative_tokens=0)
+    with pytest.raises(UsageError) as caught:
+        make_plan("x", CONFIGS["qwen3"], "x", **asked, gpu="rtx-509", slots=0)
+    text = str(caught.value)
+    for part in ("'int4'", "'triton'", "max_seq_len 0", "num_speculative_tokens 0", "slots 0", "did you mean rtx-5090"):
+        assert part in text
