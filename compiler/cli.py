@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from . import interrupts
 from .console import ClosedPipe, report_failure
 from .verbs.build import build
 from .verbs.doctor import doctor
@@ -56,7 +56,7 @@ def _program(
 
 def main() -> NoReturn:
     """Entry point of the ``peagle-compile`` command."""
-    signal.signal(signal.SIGTERM, _terminate)
+    interrupts.watch()
     sys.exit(run_cli(sys.argv[1:]))
 
 
@@ -71,8 +71,3 @@ def run_cli(arguments: Sequence[str]) -> int:
     except Exception as error:
         return report_failure(error, as_json="--json" in arguments)
     return code if isinstance(code, int) else 0
-
-
-def _terminate(*_: Any) -> NoReturn:
-    """SIGTERM unwinds like Ctrl-C, so that a build cleans up after itself."""
-    raise SystemExit(128 + signal.SIGTERM)

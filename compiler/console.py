@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from ..plugins.errors import PeagleError, UsageError
+from . import interrupts
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,7 +35,7 @@ def interruptible(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @functools.wraps(verb)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
-                return verb(*args, **kwargs)
+                return _unless_interrupted(verb, *args, **kwargs)
             except KeyboardInterrupt:
                 raise Interrupted("interrupted", why=what) from None
             except BrokenPipeError:
@@ -43,6 +44,15 @@ def interruptible(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return guarded
 
     return wrap
+
+
+def _unless_interrupted(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What fails after an interruption failed because of it."""
+    try:
+        return verb(*args, **kwargs)
+    except Exception:
+        interrupts.check()
+        raise
 
 
 def emit(result: Any) -> None:

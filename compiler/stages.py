@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engines.manifest import FileEntry
+from . import interrupts
 from .durable import flush_tree, locked, move_into_place, writing
 
 _PACKAGE = Path(__file__).parent.parent
@@ -82,6 +83,7 @@ def _make(final: Path, make: Callable[[Path], None]) -> Stage:
     temporary = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
     try:
         make(temporary)
+        interrupts.check()
         files = {str(path.relative_to(temporary).as_posix()): FileEntry.of(path) for path in _files(temporary)}
         for path in files:
             (temporary / path).chmod(0o444)  # engines share these files: a change in place would reach all of them
