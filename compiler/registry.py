@@ -41,8 +41,8 @@ class Pair:
     """A target and its P-EAGLE head that belong together, and what is known about them.
 
     ``taps`` are what the head is fed if its own configuration does not say; ``taps_source`` says why these.
-    ``evidence`` is what was verified for exactly these checkpoints, as (level, how); ``notes`` say what that leaves
-    open, ``unknown`` what only the published head will tell.
+    ``drafter_size`` is what is published of the head's. ``evidence`` is what was verified for exactly these
+    checkpoints, as (level, how); ``notes`` say what that leaves open, ``unknown`` what only the head will tell.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Pair:
     trained_depth: int | None
     taps: tuple[int, ...]
     taps_source: str
+    drafter_size: str = ""
     evidence: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -97,6 +98,7 @@ PAIRS = {
             trained_depth=10,
             taps=(2, 12, 21),
             taps_source="measured by others on the published head",
+            drafter_size="1.8 B parameters, says its card",
             notes=(_NEVER_LOADED,),
             unknown=("the head's number of attention heads and MLP width", "the numbers of its rotary embedding"),
         ),
@@ -108,6 +110,7 @@ PAIRS = {
             trained_depth=8,
             taps=(2, 18, 33),
             taps_source=_RUNTIME_DEFAULT,
+            drafter_size="1.7 B parameters, says its card",
             notes=(_NEVER_LOADED,),
             unknown=("the mask token id", "the head's sizes", "whether its vocabulary is reduced"),
         ),

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+# The models of the tests are tiny: a second thread costs more than it brings, most of all on a busy machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_stage_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

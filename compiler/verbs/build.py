@@ -48,7 +48,7 @@ def build(
     """
     chosen = one_model(name, model)
     if dry_run:
-        from ..dry_run import print_plan
+        from ..plans.dry_run import print_plan
 
         print_plan(
             chosen,

@@ -53,7 +53,7 @@ def export(
     """
     chosen = one_model(name, model)
     if dry_run:
-        from ..dry_run import print_plan
+        from ..plans.dry_run import print_plan
 
         print_plan(
             chosen,

@@ -29,5 +29,5 @@ def test_a_promised_target_is_traced_in_less_than_a_gigabyte(name: str) -> None:
     assert done.returncode == 0, done.stderr
     nodes, peak, seconds = (float(number) for number in done.stdout.split())
     print(f"{name}: {nodes:.0f} nodes, {peak / 1e9:.2f} GB, {seconds:.0f} s")  # with -s: the figures of the docs
-    assert nodes > 1000
+    assert nodes > 500
     assert peak < 1e9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from ..plugins.errors import UsageError
+from ...plugins.errors import UsageError
 
 RESERVE = 0.1
 RESERVED_FOR = "activations, workspaces, the driver and fragments"

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.plan import Plan, make_plan, render
+from peagle.compiler.plans.facts import Plan
+from peagle.compiler.plans.make import make_plan
+from peagle.compiler.plans.text import render
+from peagle.compiler.plans.weight_bytes import head_weights, weight_lines
 from peagle.compiler.registry import target_config
-from peagle.compiler.weight_bytes import head_weights, weight_lines
 from peagle.graphs.census import census
 from peagle.graphs.heads import HeadSpec
 from peagle.plugins.errors import UsageError

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from ..graphs.families import family_for
-from ..plugins.errors import UsageError
-from .checkpoint import Checkpoint
-from .console import emit
-from .export import PRECISIONS
-from .inputs import ASSUMED_DEPTH, read_head
-from .plan import Plan, make_plan, render
-from .registry import PAIRS, Folder, drafter_source, target_config
-
-_CARDS = {
-    "gpt-oss-20b": "not published in full; its card says 1.8 B parameters",
-    "gpt-oss-120b": "not published in full; its card says 1.7 B parameters",
-}
+from ...graphs.families import family_for
+from ...plugins.errors import UsageError
+from ..checkpoint import Checkpoint
+from ..console import emit
+from ..export import PRECISIONS
+from ..inputs import ASSUMED_DEPTH, read_head
+from ..registry import PAIRS, Folder, drafter_source, target_config
+from .facts import Plan
+from .make import UNKNOWN_HEAD, make_plan
+from .text import render
 
 
 def print_plan(
@@ -55,11 +52,13 @@ def plan(
     chosen = precision or PRECISIONS[lowering][0]
     config, origin = target_config(model, revision)
     pair, source = PAIRS.get(model), drafter_source(model, draft)
-    head, note = None, _CARDS.get(model, "unknown until downloaded")
+    head, note = None, UNKNOWN_HEAD
     if isinstance(source, Folder):
         head = read_head(Checkpoint.open(source.path), family_for(config).describe(config))
     elif source is None:
         note = "none named"
+    elif draft is None and pair and pair.drafter_size:
+        note = f"{pair.drafter_size}; the rest is {UNKNOWN_HEAD}"
     depth = (head.trained_depth if head else None) or (pair.trained_depth if pair else None) or ASSUMED_DEPTH
     notes = []
     if chosen not in PRECISIONS[lowering]:

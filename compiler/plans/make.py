@@ -6,24 +6,21 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from ..graphs.families import TargetSpec, family_for
-from ..graphs.heads import HeadSpec
-from ..graphs.lowering import LOWERINGS
-from ..plugins.errors import UsageError
-from .checkpoint import PIECE
+from ...graphs.families import TargetSpec, family_for
+from ...graphs.heads import HeadSpec
+from ...graphs.lowering import LOWERINGS
+from ...plugins.errors import UsageError
+from ..checkpoint import PIECE
+from ..inputs import cache_length
+from .facts import TABLES, Drafter, Graph, HostMemory, KvCache, Plan, Time
 from .gpus import Verdict, find_gpu, fit
-from .inputs import cache_length
-from .plan_facts import TABLES, Drafter, Graph, HostMemory, KvCache, Plan, Time
-from .plan_text import render
 from .weight_bytes import BYTES, Recipe, head_weights, line, recipe, weight_lines
 
 if TYPE_CHECKING:
-    from ..graphs.census import RoledWeight
-    from ..graphs.families import CacheSpec
-    from ..graphs.lowering import Lowering
-    from ..graphs.trials import Trials
-
-__all__ = ["BYTES_PER_SECOND", "UNKNOWN_HEAD", "Plan", "make_plan", "render"]
+    from ...graphs.census import RoledWeight
+    from ...graphs.families import CacheSpec
+    from ...graphs.lowering import Lowering
+    from ...graphs.trials import Trials
 
 UNKNOWN_HEAD = "unknown until downloaded"
 
@@ -61,8 +58,8 @@ def make_plan(
     that is not at hand. Raises one ``UsageError`` for all that cannot be planned, ``BuildError`` for an unknown target.
     """
     _check(precision, lowering, max_seq_len, num_speculative_tokens, gpu, slots)
-    from ..graphs.census import census
-    from ..graphs.trials import run_trials
+    from ...graphs.census import census
+    from ...graphs.trials import run_trials
 
     chosen, known = recipe(precision), cast("Lowering", lowering)
     family = family_for(config)

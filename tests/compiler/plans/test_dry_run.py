@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Run
+from ..conftest import Run
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .console import columns, size
+from ..console import columns, size
+from .facts import Plan
 from .gpus import RESERVED_FOR, Verdict
-from .plan_facts import Plan
 
 
 def render(plan: Plan) -> str:

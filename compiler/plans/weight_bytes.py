@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..plugins.errors import UsageError
+from ...plugins.errors import UsageError
 
 if TYPE_CHECKING:
-    from ..graphs.census import RoledWeight
-    from ..graphs.heads import HeadSpec
-    from ..graphs.trace import Dtype
+    from ...graphs.census import RoledWeight
+    from ...graphs.heads import HeadSpec
+    from ...graphs.trace import Dtype
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 _SCALES_PER_MATRIX = 2  # of the weight, and of what it is multiplied with
@@ -75,7 +75,7 @@ def weight_lines(census: Iterable[RoledWeight], precision: str) -> tuple[WeightL
 
     A narrow matrix has two scales in FP32; the experts' gate, up and down projections have theirs each.
     """
-    from ..graphs.census import ROLES
+    from ...graphs.census import ROLES
 
     chosen, weights = recipe(precision), tuple(census)
     counts = {role: sum(each.count for each in weights if each.role == role) for role in ROLES}
