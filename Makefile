@@ -11,10 +11,10 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo bench test lint lock clean FORCE
+.PHONY: help venv demo bench bench-export test lint lock clean FORCE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 venv: $(STAMP) ## create the virtual environment and install the locked dependencies
 	@:
@@ -30,6 +30,10 @@ bench: $(STAMP) ## decoding speed of the demo engine beside onnxruntime-genai
 	@$(PIP) install --constraint requirements.lock --no-build-isolation -e '.[bench]'
 	@echo "Measuring (minutes; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/decoding.py demo-engine $(ARGS)
+
+bench-export: $(STAMP) ## memory and time of the export of a 10 GB checkpoint beside other exporters
+	@echo "Measuring (20 minutes and 40 GB of disk; keep the machine idle) ..."
+	@$(BIN)/python benchmarks/export_memory.py $(ARGS)
 
 test: $(STAMP) ## run the tests; ARGS="-k name" picks some
 	@echo "Running the tests ..."
