@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_HEAD = "unknown until downloaded"
 
-# Writing converted weights went at 91 MB/s (bf16) and 211 MB/s (fp32) of what is written, with two busy cores and a
-# virtual disk: 2.6 and 5.3 GB of Qwen3-Coder-30B's layers. Conservative: below the slower one.
+# `make bench-export` writes 120 MB/s in FP16 and 187 MB/s in FP32 (docs/performance.md); below both, on the safe side.
 BYTES_PER_SECOND = 80e6
 
 # Upper figures. Measured: 0.45 GB after the libraries have traced a few layers; 90 kB per node of a whole semantic
