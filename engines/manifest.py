@@ -56,23 +56,60 @@ class Cache:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """Sizes that an optimisation profile of a TensorRT plan covers, each (least, usual, most).
+
+    ``rows`` B, ``columns`` S of the window, ``emitted`` E = K + 1.
+    """
+
+    name: str
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    emitted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output of a TensorRT plan as its parser saw it; -1 is a size that a profile bounds."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A TensorRT plan, as counted when it was built: profiles by index, layers by type, our plugins, its I/O."""
+
+    profiles: tuple[Profile, ...]
+    layers: Mapping[str, int]
+    plugins: Mapping[str, int]
+    tensors: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
 class Part:
-    """One compiled graph: its file (posix path inside the folder) and its I/O contract, by name and in order."""
+    """One compiled graph: its file (posix path inside the folder) and its I/O contract, by name and in order.
+
+    ``plan`` is there when the file is a TensorRT plan.
+    """
 
     origin: Origin
     file: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     caches: tuple[Cache, ...]
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True)
 class Backend:
-    """What runs the graphs, and the versions of everything that made them."""
+    """What runs the graphs, the versions of everything that made them, and the GPUs (``sm_120``) that plans are for."""
 
     name: str
     lowering: str
     versions: Mapping[str, str]
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,24 @@ class Attribute:
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """How the CUDA kernel of an op (``kernel.cu`` in its folder) is launched: once a call, without a workspace.
+
+    Its parameters are a pointer per input, an ``int`` per entry of ``scalars`` (a dimension of the op or one of its int
+    attributes), and a pointer per output, in that order; quick-deploy plugins of TensorRT ask for this order. The entry
+    point is ``entry``, or ``<entry>_<dtype>`` by the dtype of the input that ``typed_by`` names. ``blocks`` is a dim
+    expression; there are ``cluster`` thread blocks for each of them on GPUs with clusters (SM 9.0 and up), else one.
+    """
+
+    entry: str
+    blocks: str
+    threads: int
+    scalars: tuple[str, ...]
+    typed_by: str | None = None
+    cluster: int = 1
+
+
+@dataclass(frozen=True)
 class OpSpec:
     """One semantic op of the ``peagle`` domain.
 
@@ -81,7 +99,7 @@ class OpSpec:
     of standard opset-24 ops; ``present`` holds the names of the inputs that the node has. A body may differ between
     attribute values, in which case it names itself through the ``overload`` of the function; a node that uses it must
     carry that overload and every attribute of the op. ``check_dims`` sees the dimensions whose size is known and
-    returns a complaint or None.
+    returns a complaint or None. An op with a ``kernel`` is a plugin in TensorRT; the others are rewritten by lowerings.
     """
 
     name: str
@@ -92,6 +110,7 @@ class OpSpec:
     body: Callable[[Mapping[str, Any], frozenset[str]], str]
     attributes: tuple[Attribute, ...] = ()
     check_dims: Callable[[Mapping[str, int]], str | None] | None = None
+    kernel: Kernel | None = None
 
     def check_attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Attributes with defaults filled in. Raises ``BuildError`` naming every unknown, mistyped or illegal one."""
