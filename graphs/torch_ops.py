@@ -58,7 +58,8 @@ def _fake(spec: OpSpec) -> Callable[..., Tensor | tuple[Tensor, ...]]:
 
     def run(*args: Any) -> Tensor | tuple[Tensor, ...]:
         tensors = args[:count]
-        shapes = spec.infer_shapes([None if t is None else t.shape for t in tensors])
+        attributes = dict(zip((a.name for a in spec.attributes), args[count:], strict=True))
+        shapes = spec.infer_shapes([None if t is None else t.shape for t in tensors], attributes)
         by_name = {o.name: t for o, t in zip(spec.inputs, tensors, strict=True)}
         return _as_returned(
             tensors[0].new_empty(shape, dtype=by_name[o.same_as].dtype if o.same_as else _DTYPE[o.dtypes[0]])

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from .accept_prefix import SPEC as _ACCEPT_PREFIX
 from .cached_attention import SPEC as _CACHED_ATTENTION
+from .numbers_at import SPEC as _NUMBERS_AT
 from .placeholder_draft import SPEC as _PLACEHOLDER_DRAFT
 from .sparse_experts import SPEC as _SPARSE_EXPERTS
 from .spec import OpSpec
 
 __all__ = ["OPS"]
 
-_ALL = (_ACCEPT_PREFIX, _CACHED_ATTENTION, _PLACEHOLDER_DRAFT, _SPARSE_EXPERTS)
+_ALL = (_ACCEPT_PREFIX, _CACHED_ATTENTION, _NUMBERS_AT, _PLACEHOLDER_DRAFT, _SPARSE_EXPERTS)
 OPS: Mapping[str, OpSpec] = {op.name: op for op in _ALL}

@@ -48,8 +48,9 @@ class Operand:
     """A formal input or output.
 
     ``dims`` are names or linear expressions of names (``"S+E-2"``, outputs only); a bare name on an input binds it, and
-    every input that repeats the name must agree. ``dtypes`` lists what is allowed; ``same_as`` ties an operand to the
-    dtype of an earlier input. ``aliases`` marks an output that an in-place kernel writes into that input's buffer.
+    every input that repeats the name must agree. An output's dim may name an int attribute instead. ``dtypes`` lists
+    what is allowed; ``same_as`` ties an operand to the dtype of an earlier input. ``aliases`` marks an output that an
+    in-place kernel writes into that input's buffer.
     """
 
     name: str
@@ -144,8 +145,12 @@ class OpSpec:
         self._refuse(problems)
         return [given.get(output.same_as or "", output.dtypes[0]) for output in self.outputs]
 
-    def infer_shapes(self, shapes: Sequence[Sequence[Any] | None]) -> list[tuple[Any, ...]]:
+    def infer_shapes(
+        self, shapes: Sequence[Sequence[Any] | None], attributes: Mapping[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]:
         """Output shapes from input shapes (None for an absent optional input); dims may be symbolic integers.
+
+        An output dim may also name an int attribute, which must then be given.
 
         Raises ``BuildError`` naming every rank or dimension that does not fit.
         """
@@ -165,6 +170,7 @@ class OpSpec:
             complaint = self.check_dims({name: size for name, size in symbols.items() if isinstance(size, int)})
             problems += [complaint] if complaint else []
         self._refuse(problems)
+        symbols |= {a.name: attributes[a.name] for a in self.attributes if attributes and a.kind is int}
         return [tuple(evaluate_dim(d, symbols) for d in output.dims) for output in self.outputs]
 
     def _paired(self, given: Sequence[_T | None], problems: list[str]) -> list[tuple[Operand, _T]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..spec import FLOATS, Operand, OpSpec
+from ..spec import FLOATS, Kernel, Operand, OpSpec
 from .body import body
 from .reference import accept_prefix
 
@@ -41,4 +41,12 @@ Source: the verification step of P-EAGLE (arXiv 2602.01469), speculative samplin
     ),
     reference=accept_prefix,
     body=body,
+    kernel=Kernel(
+        entry="accept_prefix",
+        blocks="B",
+        threads=512,
+        scalars=("B", "E", "S", "V"),
+        typed_by="logits",
+        cluster=8,
+    ),
 )

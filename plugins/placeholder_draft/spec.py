@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..spec import Attribute, Operand, OpSpec
+from ..spec import Attribute, Kernel, Operand, OpSpec
 from .body import body
 from .reference import placeholder_draft
 
@@ -53,4 +53,5 @@ Source: P-EAGLE, arXiv 2602.01469 (all K drafts from one forward pass, one share
         ),
     ),
     check_dims=_check_dims,
+    kernel=Kernel(entry="placeholder_draft", blocks="B", threads=128, scalars=("B", "S", "E", "mask_token_id")),
 )

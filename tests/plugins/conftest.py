@@ -73,7 +73,8 @@ def run(name: str, inputs: list[Any], **attributes: Any) -> list[Any]:
     instance = session(name, dtypes, tuple(sorted(attributes.items())))
     given = [x.astype(np.float32) if x.dtype == ml_dtypes.bfloat16 else x for x in inputs if x is not None]
     outputs = instance.run(None, {i.name: x for i, x in zip(instance.get_inputs(), given, strict=True)})
-    assert [x.shape for x in outputs] == op.infer_shapes([None if x is None else x.shape for x in inputs])
+    shapes = [None if x is None else x.shape for x in inputs]
+    assert [x.shape for x in outputs] == op.infer_shapes(shapes, op.check_attributes(attributes))
     assert [str(x.dtype) for x in outputs] == op.infer_dtypes(dtypes)
     return outputs
 

@@ -1,0 +1,44 @@
+"""``NumbersAt``: the random numbers that belong to the positions a window can emit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..spec import Attribute, Kernel, Operand, OpSpec
+from .body import body
+from .reference import numbers_at
+
+
+def _check_dims(dims: Mapping[str, int]) -> str | None:
+    return "numbers must have at least 1 column" if dims.get("N", 1) < 1 else None
+
+
+SPEC = OpSpec(
+    name="NumbersAt",
+    doc="""Read each row's numbers for the positions that this window can emit.
+
+``numbers`` holds one number per absolute position, keyed by (seed, position), so that a loop on the device needs no
+host between rounds. Emission column j of a window stands at position start + window_len - draft_len + j. Columns past
+the table's end, and all of an idle row, are 0; a negative start reads as 0, a draft_len outside 0..window_len - 1 or
+0..columns - 1 as the nearest that is inside.""",
+    inputs=(
+        Operand("numbers", ("B", "N"), ("float32",), "numbers of [0, 1) by absolute position"),
+        Operand("start", ("B",), ("int64",), "absolute position of window column 0"),
+        Operand("window_len", ("B",), ("int32",), "valid window columns; 0 marks an idle row"),
+        Operand("draft_len", ("B",), ("int32",), "how many of the valid columns, at the end, are drafts"),
+    ),
+    outputs=(Operand("uniform", ("B", "columns"), ("float32",), "what AcceptPrefix takes as uniform"),),
+    reference=numbers_at,
+    body=body,
+    attributes=(
+        Attribute(
+            "columns",
+            int,
+            -1,
+            "emission columns: E = K + 1; must be given",
+            lambda value: "must be 1 or more" if value < 1 else None,
+        ),
+    ),
+    check_dims=_check_dims,
+    kernel=Kernel(entry="numbers_at", blocks="B", threads=64, scalars=("B", "N", "columns")),
+)

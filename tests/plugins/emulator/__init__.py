@@ -1,0 +1,89 @@
+"""Runs the kernels on a CPU: the very text that nvcc compiles, compiled by g++ against ``machine.h``.
+
+It knows nothing of a GPU's memory model or speed. It does check what is most of a kernel: indices, clamps, barriers
+that all threads reach, and results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peagle.plugins.kernels.sources import entries, source
+from peagle.plugins.ops import OPS
+
+COMPILER = shutil.which("g++")
+HERE = Path(__file__).resolve().parent
+
+# Set by the test that runs the others again with these; the process must then have started with the libraries.
+SANITIZE = "PEAGLE_EMULATOR_SANITIZE"
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="peagle-emulator-")
+
+
+def _entry(name: str, operands: int, scalars: int, outputs: int) -> str:
+    """C text of ``emulate_<name>(blocks, threads, cluster, pointers, scalars)``."""
+    given = [f"peagle::Pointer{{p[{i}]}}" for i in range(operands)]
+    given += [f"n[{i}]" for i in range(scalars)]
+    given += [f"peagle::Pointer{{p[{operands + i}]}}" for i in range(outputs)]
+    return f"""
+extern "C" int emulate_{name}(int blocks, int threads, int cluster, void** p, int* n) {{
+  return peagle::launch(blocks, threads, cluster, [=] {{ {name}({", ".join(given)}); }});
+}}"""
+
+
+@functools.cache
+def library(op: str, threads: int) -> ctypes.CDLL:
+    """The emulator of one op for thread blocks of that size."""
+    assert COMPILER is not None
+    spec = OPS[op]
+    assert spec.kernel is not None
+    sizes = (len(spec.inputs), len(spec.kernel.scalars), len(spec.outputs))
+    drivers = "".join(_entry(name, *sizes) for name in entries(spec))
+    text = f'#include "machine.h"\n{source(spec)}\n#line 1 "drivers"\n{drivers}\n'
+    made = Path(_folder().name) / f"{op}-{threads}.so"
+    command = [COMPILER, "-x", "c++", "-", "-std=c++17", "-O2", "-g1", "-ffp-contract=off", "-fPIC", "-shared"]
+    command += ["-Wall", "-Wno-unknown-pragmas", f"-DPEAGLE_THREADS={threads}", f"-I{HERE}", "-o", str(made)]
+    command += SANITIZERS if os.environ.get(SANITIZE) else []
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr  # warnings
+    return ctypes.CDLL(str(made))
+
+
+def run(op: str, inputs: Sequence[Any], *, threads: int, cluster: int = 1, **attributes: Any) -> list[Any]:
+    """The outputs of the op's kernel, from contiguous arrays in the order of its spec."""
+    spec = OPS[op]
+    kernel = spec.kernel
+    assert kernel is not None
+    filled = spec.check_attributes(attributes)
+    dtypes = [str(array.dtype) for array in inputs]
+    shapes = spec.infer_shapes([array.shape for array in inputs], filled)
+    outputs = [
+        np.full(shape, 0x55, dtype) for shape, dtype in zip(shapes, spec.infer_dtypes(dtypes), strict=True)
+    ]  # whatever a kernel leaves unwritten stays wrong
+    arrays = [np.ascontiguousarray(array) for array in inputs] + outputs
+    dims: dict[str, int] = {}
+    for operand, array in zip(spec.inputs, inputs, strict=True):
+        dims |= zip(operand.dims, array.shape, strict=True)
+    scalars = [(dims | filled)[name] for name in kernel.scalars]
+    typed = [dtype for o, dtype in zip(spec.inputs, dtypes, strict=True) if o.name == kernel.typed_by]
+    entry = getattr(library(op, threads), "_".join(["emulate", kernel.entry, *typed]))
+    pointers = (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays])
+    blocks = dims[kernel.blocks] * cluster
+    failed = entry(blocks, threads, cluster, pointers, (ctypes.c_int * len(scalars))(*scalars))
+    assert not failed, "threads wait for others that never come"
+    return outputs
