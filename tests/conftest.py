@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+try:
+    import peagle.plugins  # noqa: F401
+except ImportError:
+    # A machine with a GPU need not install us to run tests/gpu: the top-level folders are the sub-packages.
+    sys.modules["peagle"] = types.ModuleType("peagle")
+    sys.modules["peagle"].__path__ = [str(Path(__file__).resolve().parent.parent)]
+
 # The models of the tests are tiny: a second thread costs more than it brings, most of all on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine cannot run, and say why."""
+    for marker, missing in (("gpu", _missing_for_gpu), ("tensorrt", _missing_for_tensorrt)):
+        if item.get_closest_marker(marker) and (reason := missing()):
+            pytest.skip(reason)
+
+
+@functools.cache
+def _missing_for_gpu() -> str | None:
+    """Why the kernels cannot be run here. They need a GPU, and PyTorch to hold memory on it."""
+    try:
+        import torch
+        from cuda.bindings import driver  # noqa: F401
+    except ImportError as error:
+        return f"needs PyTorch and cuda-bindings (part of cuda-core): {error}"
+    if not torch.cuda.is_available():
+        return "needs an NVIDIA GPU and a PyTorch with CUDA"
+    capability = torch.cuda.get_device_capability()
+    return None if capability >= (8, 0) else f"needs a GPU of compute capability 8.0 or more, this has {capability}"
+
+
+@functools.cache
+def _missing_for_tensorrt() -> str | None:
+    """Why full TensorRT cannot be used here. A mere folder of that name is not it."""
+    spec = importlib.util.find_spec("tensorrt")
+    return "needs TensorRT (pip install 'peagle-compile[tensorrt]')" if spec is None or spec.origin is None else None
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,410 @@
+"""Speed of the CUDA kernels on this machine's GPU: against the memory traffic they cannot avoid, and against PyTorch.
+
+    python benchmarks/kernels.py [--quick] [--json figures.json]
+
+Needs an NVIDIA GPU, PyTorch with CUDA, NumPy and cuda-core; nothing of ours has to be installed. Every figure is the
+median of several replays of a CUDA graph that holds many launches one after the other, so the host's part is not in it.
+*cold* goes round a ring of inputs that is larger than the L2 cache, *warm* reads the same input again and again.
+
+- **floor**: the logits of all columns, read once, at the bandwidth of a device-to-device copy measured in this run.
+- **PyTorch**: what one would write without a kernel (arg-max, or softmax, sort and a draw, then a cumulative product
+  over the matches), captured in a CUDA graph as well, on the same inputs and equally cold.
+- A call so small that its floor is below the cost of a launch is better compared with ``launch``, the time of a kernel
+  that does next to nothing.
+
+Every draft is accepted, which is the most work a call can have. Exits 3 where this cannot run, 1 where greedy tokens
+differ from PyTorch's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+try:
+    import peagle.plugins  # noqa: F401
+except ImportError:  # not installed: the top-level folders are the sub-packages
+    sys.modules["peagle"] = types.ModuleType("peagle")
+    sys.modules["peagle"].__path__ = [str(Path(__file__).resolve().parent.parent)]
+
+from peagle.plugins.errors import PeagleError
+from peagle.plugins.kernels.launch import Launcher, current_sm
+from peagle.plugins.kernels.pack import obtain
+from peagle.plugins.ops import OPS
+
+VOCABULARIES = (151_936, 201_088)
+DRAFTS = (1, 4, 8, 16)
+BATCHES = (1, 8, 64)
+DTYPES = ("float16", "bfloat16", "float32")
+POLICIES = {"greedy": (0.0, 1.0), "top-p 0.9": (1.0, 0.9)}  # temperature, top_p
+
+REPLAYS = 9
+LEAST_LAUNCHES = 20
+MOST_LAUNCHES = 400
+MOST_RING_BYTES = 8 << 30
+
+Enqueue = Callable[[int], Any]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Microseconds of one launch: the median over the replays, and the fastest and slowest of them."""
+
+    median: float
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.1f} ({self.least:.1f} .. {self.most:.1f})"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration: our kernel and PyTorch's version of it, in microseconds."""
+
+    op: str
+    policy: str
+    dtype: str
+    vocab: int
+    k: int
+    batch: int
+    floor: float
+    cold: Spread
+    warm: Spread
+    torch_cold: Spread | None  # None: PyTorch ran out of memory
+
+    @property
+    def of_floor(self) -> float:
+        return self.cold.median / self.floor
+
+    @property
+    def speedup(self) -> float | None:
+        return self.torch_cold.median / self.cold.median if self.torch_cold else None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the figures were measured on; the bandwidth counts bytes read and bytes written."""
+
+    gpu: str
+    sm: int
+    driver: str
+    cuda: str
+    torch: str
+    kernels: str
+    l2_mib: float
+    copy_gb_per_s: float
+    launch_us: float
+
+
+def timed(enqueue: Enqueue, launches: int) -> Spread:
+    """Time of one launch, out of a CUDA graph of ``launches`` of them; ``enqueue(i)`` enqueues the i-th."""
+    import torch
+
+    for i in range(min(launches, 3)):  # loads code and fills caching allocators outside the capture
+        enqueue(i)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(launches):
+            enqueue(i)
+    graph.replay()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(REPLAYS):
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1000 / launches)
+    return Spread(statistics.median(times), min(times), max(times))
+
+
+class Kernel:
+    """A kernel of ours, loaded for this GPU."""
+
+    def __init__(self, name: str) -> None:
+        op, sm = OPS[name], current_sm()
+        cubin = obtain(op, sm)
+        self.compiler = cubin.compiler
+        self._launcher = Launcher(op, sm, cubin.code)
+
+    def __call__(self, tensors: Sequence[Any], dims: dict[str, int], dtype: str = "", **attributes: int) -> None:
+        """Enqueue on PyTorch's current stream; inputs, then outputs."""
+        import torch
+
+        stream = torch.cuda.current_stream().cuda_stream
+        self._launcher.launch(stream, [tensor.data_ptr() for tensor in tensors], dims, attributes, dtype)
+
+
+def bandwidth() -> float:
+    """Bytes a second, read and written, of a copy of 1 GiB within the device."""
+    import torch
+
+    source = torch.zeros(1 << 30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    spread = timed(lambda i: target.copy_(source), 8)
+    return float(2 * source.numel() / (spread.median * 1e-6))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The inputs of AcceptPrefix but for the logits, and its outputs."""
+
+    ids: Any
+    lengths: list[Any]  # window_len, draft_len, forced_next
+    uniform: Any
+    policy: list[Any]  # temperature, top_k, top_p, min_p, tolerance
+    outputs: list[Any]
+    dims: dict[str, int]
+
+    @staticmethod
+    def make(batch: int, k: int, vocab: int, temperature: float, top_p: float) -> Batch:
+        import torch
+
+        def full(value: float, dtype: Any) -> Any:
+            return torch.full((batch,), value, dtype=dtype, device="cuda")
+
+        i32, i64, f32 = torch.int32, torch.int64, torch.float32
+        return Batch(
+            ids=torch.randint(vocab, (batch, k + 1), device="cuda"),
+            lengths=[full(k + 1, i32), full(k, i32), full(-1, i64)],
+            uniform=torch.rand((batch, k + 1), device="cuda"),
+            policy=[full(temperature, f32), full(0, i32), full(top_p, f32), full(0, f32), full(0, f32)],
+            outputs=[torch.empty((batch, k + 1), dtype=i32, device="cuda"), full(0, i32)],
+            dims={"B": batch, "E": k + 1, "S": k + 1, "V": vocab},
+        )
+
+    def tensors(self, logits: Any) -> list[Any]:
+        return [logits, self.ids, *self.lengths, self.uniform, *self.policy, *self.outputs]
+
+
+def torch_accept(logits: Any, batch: Batch, temperature: float, top_p: float) -> tuple[Any, Any]:
+    """Tokens and counts as one would write it in PyTorch, with the same window layout."""
+    import torch
+
+    if temperature <= 0:
+        own = logits.argmax(-1)
+    else:
+        values, order = torch.sort(logits.float() / temperature, dim=-1, descending=True)
+        p = torch.softmax(values, dim=-1)
+        p = p.masked_fill(p.cumsum(-1) - p >= top_p, 0)
+        race = p / torch.empty_like(p).exponential_()
+        own = order.gather(-1, race.argmax(-1, keepdim=True)).squeeze(-1)
+    agree = (batch.ids[:, 1:] == own[:, :-1]).int().cumprod(-1)
+    counts = agree.sum(-1, dtype=torch.int32) + 1
+    columns = torch.arange(own.shape[1], device=own.device)
+    return torch.where(columns < counts[:, None], own, -1).int(), counts
+
+
+def accept_everything(kernel: Kernel, logits: Any, batch: Batch, dtype: str) -> None:
+    """Make the drafts what the target draws, so that all are accepted. The draws do not depend on the drafts."""
+    for _ in range(batch.dims["E"]):
+        kernel(batch.tensors(logits), batch.dims, dtype)
+        tokens = batch.outputs[0][:, :-1]
+        batch.ids[:, 1:] = tokens.long().where(tokens >= 0, batch.ids[:, 1:])
+
+
+def accept_prefix(
+    kernel: Kernel, policy: str, dtype: str, vocab: int, k: int, batch: int, *, copy_speed: float, l2_bytes: int
+) -> Row:
+    """One configuration of AcceptPrefix. ``RuntimeError`` if the greedy tokens are not PyTorch's."""
+    import torch
+
+    temperature, top_p = POLICIES[policy]
+    made = Batch.make(batch, k, vocab, temperature, top_p)
+    one = (torch.randn((batch, k + 1, vocab), device="cuda") * 3).to(getattr(torch, dtype))
+    size = one.numel() * one.element_size()
+    accept_everything(kernel, one, made, dtype)
+    if temperature == 0:
+        ours = [x.clone() for x in made.outputs]
+        if not all(torch.equal(a, b) for a, b in zip(ours, torch_accept(one, made, 0, 1), strict=True)):
+            raise RuntimeError(f"AcceptPrefix {dtype}, V={vocab}, K={k}, B={batch}: other greedy tokens than PyTorch's")
+    # Copies of one input: the drafts stay right, and no copy is in the cache when its turn comes.
+    copies = max(2, min(3 * l2_bytes // size + 1, MOST_RING_BYTES // size, MOST_LAUNCHES))
+    ring = [one, *(one.clone() for _ in range(copies - 1))]
+    launches = max(copies, LEAST_LAUNCHES)
+    cold = timed(lambda i: kernel(made.tensors(ring[i % copies]), made.dims, dtype), launches)
+    warm = timed(lambda i: kernel(made.tensors(one), made.dims, dtype), LEAST_LAUNCHES)
+    baseline: Spread | None = None
+    try:
+        few = min(copies, LEAST_LAUNCHES) if size < l2_bytes else 2
+        baseline = timed(lambda i: torch_accept(ring[i % copies], made, temperature, top_p), few)
+    except torch.cuda.OutOfMemoryError:
+        pass
+    torch.cuda.empty_cache()
+    floor = size / (copy_speed * 1e-6)
+    return Row("AcceptPrefix", policy, dtype, vocab, k, batch, floor, cold, warm, baseline)
+
+
+def torch_numbers(numbers: Any, start: Any, window: Any, drafts: Any, columns: int) -> Any:
+    """NumbersAt in PyTorch, for lengths that are in range."""
+    import torch
+
+    at = (start + window - drafts)[:, None] + torch.arange(columns, device=start.device)
+    read = numbers.gather(1, at.clamp(max=numbers.shape[1] - 1))
+    return read.where((at < numbers.shape[1]) & (window > 0)[:, None], 0)
+
+
+def torch_rows(ids: Any, start: Any, window: Any, drafts: Any, tokens: Any, counts: Any, *, mask: int) -> list[Any]:
+    """PlaceholderDraft in PyTorch, for lengths that are in range."""
+    import torch
+
+    k = tokens.shape[1] - 1
+    first = (window - 1 - drafts)[:, None]
+    real = torch.where((window > 0) & (counts > 0), first[:, 0] + counts, 0)[:, None]
+    c = torch.arange(ids.shape[1] + k - 1, device=ids.device)
+    prompt = ids.gather(1, (c + 1).clamp(max=ids.shape[1] - 1).expand(len(ids), -1))
+    emitted = tokens.gather(1, (c - first).clamp(0, k).long())
+    row_ids = torch.where(c < first, prompt, emitted.long()).where(c < real, mask)
+    newest = tokens.gather(1, (counts - 1).clamp(min=0).long()[:, None])[:, 0].long()
+    emit = (real - 1 + torch.arange(k, device=ids.device)).clamp(min=0).long()
+    live = real[:, 0] > 0
+    following = [start + real[:, 0], torch.where(live, k + 1, 0).int(), torch.where(live, k, 0).int()]
+    return [row_ids, c < real, emit, torch.where(live, newest, 0), *following]
+
+
+def small_ops(kernels: dict[str, Kernel], k: int, batch: int, copy_speed: float) -> list[Row]:
+    """NumbersAt and PlaceholderDraft. They move next to nothing, so cold and warm are one figure."""
+    import torch
+
+    width, length, i32, i64 = k + 1, 4096, torch.int32, torch.int64
+    ids = torch.randint(1000, (batch, width), device="cuda")
+    start = torch.arange(batch, device="cuda")
+    window, drafts = (torch.full((batch,), n, dtype=i32, device="cuda") for n in (width, k))
+    numbers = torch.rand((batch, length), device="cuda")
+    tokens = torch.randint(1000, (batch, width), dtype=i32, device="cuda")
+    dims = {"B": batch, "E": width, "S": width, "N": length}
+    uniform = torch.empty((batch, width), device="cuda")
+    rows_out = [
+        torch.empty(shape, dtype=dtype, device="cuda")
+        for shape, dtype in [((batch, 2 * k), i64), ((batch, 2 * k), torch.bool), ((batch, k), i64)]
+    ] + [torch.empty(batch, dtype=dtype, device="cuda") for dtype in (i64, i64, i32, i32)]
+    place_in = [ids, start, window, drafts, tokens, window]
+    calls: dict[str, tuple[Enqueue, Enqueue, list[Any]]] = {
+        "NumbersAt": (
+            lambda i: kernels["NumbersAt"]([numbers, start, window, drafts, uniform], dims, columns=width),
+            lambda i: torch_numbers(numbers, start, window, drafts, width),
+            [uniform, uniform],
+        ),
+        "PlaceholderDraft": (
+            lambda i: kernels["PlaceholderDraft"]([*place_in, *rows_out], dims, mask_token_id=7),
+            lambda i: torch_rows(*place_in, mask=7),
+            [*place_in, *rows_out],
+        ),
+    }
+    rows = []
+    for name, (ours, theirs, moved) in calls.items():
+        time = timed(ours, LEAST_LAUNCHES)
+        floor = sum(x.numel() * x.element_size() for x in moved) / (copy_speed * 1e-6)
+        rows.append(Row(name, "", "", 0, k, batch, floor, time, time, timed(theirs, LEAST_LAUNCHES)))
+    for x, y in zip(rows_out, torch_rows(*place_in, mask=7), strict=True):
+        if not torch.equal(x, y):
+            raise RuntimeError(f"PlaceholderDraft, K={k}, B={batch}: other rows than PyTorch's")
+    if not torch.equal(uniform, torch_numbers(numbers, start, window, drafts, width)):
+        raise RuntimeError(f"NumbersAt, K={k}, B={batch}: other numbers than PyTorch's")
+    return rows
+
+
+def machine(kernels: dict[str, Kernel], copy_speed: float, launch: Spread) -> Machine:
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", "0"]
+    try:
+        driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        driver = "unknown"
+    return Machine(
+        gpu=properties.name,
+        sm=current_sm(),
+        driver=driver,
+        cuda=str(torch.version.cuda),
+        torch=torch.__version__,
+        kernels=", ".join(sorted({kernel.compiler for kernel in kernels.values()})),
+        l2_mib=properties.L2_cache_size / 2**20,
+        copy_gb_per_s=copy_speed / 1e9,
+        launch_us=launch.median,
+    )
+
+
+def markdown(on: Machine, rows: Sequence[Row]) -> str:
+    """The figures as a table for the documentation."""
+    lines = [
+        f"{on.gpu} (SM {on.sm // 10}.{on.sm % 10}), driver {on.driver}, CUDA {on.cuda}, PyTorch {on.torch}, kernels by "
+        f"{on.kernels}; a copy moves {on.copy_gb_per_s:.0f} GB/s, a launch that does next to nothing takes "
+        f"{on.launch_us:.1f} us, L2 {on.l2_mib:.0f} MiB. Microseconds: median (fastest .. slowest).",
+        "",
+        "| op | policy | logits | V | K | B | floor | cold | of floor | warm | PyTorch | PyTorch / ours |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        speedup = f"{r.speedup:.1f}x" if r.speedup else "out of memory"
+        cells = [r.op, r.policy, r.dtype, r.vocab or "", r.k, r.batch, f"{r.floor:.1f}", r.cold, f"{r.of_floor:.2f}x"]
+        cells += [r.warm, r.torch_cold or "", speedup]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def missing() -> str | None:
+    """Why this cannot run here."""
+    try:
+        import torch
+        from cuda.bindings import driver  # noqa: F401
+    except ImportError as error:
+        return f"needs PyTorch with CUDA and cuda-core: {error}"
+    return None if torch.cuda.is_available() else "needs an NVIDIA GPU and a PyTorch with CUDA"
+
+
+def main() -> int:
+    """Measure, print the table, write the JSON; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one vocabulary, one dtype, K of 1 and 8")
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    asked = parser.parse_args()
+    if reason := missing():
+        print(f"benchmarks/kernels.py {reason}", file=sys.stderr)
+        return 3
+    import torch
+
+    torch.manual_seed(0)
+    torch.cuda.synchronize()
+    try:
+        kernels = {name: Kernel(name) for name in ("AcceptPrefix", "NumbersAt", "PlaceholderDraft")}
+    except PeagleError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    copy_speed = bandwidth()
+    drafts = (1, 8) if asked.quick else DRAFTS
+    try:
+        small = [row for k in drafts for batch in BATCHES for row in small_ops(kernels, k, batch, copy_speed)]
+        on = machine(kernels, copy_speed, small[0].cold)
+        l2 = int(on.l2_mib * 2**20)
+        vocabularies, dtypes = (VOCABULARIES[:1], DTYPES[:1]) if asked.quick else (VOCABULARIES, DTYPES)
+        cases = list(itertools.product(POLICIES, dtypes, vocabularies, drafts, BATCHES))
+        rows = []
+        for i, case in enumerate(cases):
+            print(f"\r{i + 1} of {len(cases)}", end="", file=sys.stderr, flush=True)
+            rows.append(accept_prefix(kernels["AcceptPrefix"], *case, copy_speed=copy_speed, l2_bytes=l2))
+        print(file=sys.stderr)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(markdown(on, [*rows, *small]))
+    if asked.json:
+        figures = {"machine": asdict(on), "rows": [asdict(row) for row in [*rows, *small]]}
+        asked.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

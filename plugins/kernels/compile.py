@@ -1,0 +1,203 @@
+"""Compile an op's kernel to machine code of one GPU generation: with nvcc ahead of time, with NVRTC at run time."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import BuildError, EnvironmentProblem
+from ..spec import OpSpec
+from .sources import OPTIONS, digest, entries, folder_name, source
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What ptxas reports of one entry point: registers a thread, bytes spilled (stored and loaded), static shared."""
+
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Machine code of one op's kernel for GPUs of compute capability ``sm`` (90 is 9.0) and later minor ones.
+
+    ``digest`` is that of the source it was made from; ``usage`` is by entry point.
+    """
+
+    op: str
+    sm: int
+    digest: str
+    code: bytes
+    usage: Mapping[str, Usage]
+    compiler: str = ""
+
+
+def compile_nvcc(op: OpSpec, sm: int) -> Cubin:
+    """Compile with nvcc: the one that ``$NVCC`` names, else the wheel's, else the one on the path.
+
+    ``EnvironmentProblem`` when there is none or it does not run, ``BuildError`` with its words when it refuses the
+    code.
+    """
+    nvcc = find_nvcc()
+    name = f"{folder_name(op)}.cu"
+    with tempfile.TemporaryDirectory(prefix="peagle-nvcc-") as folder:
+        (Path(folder) / name).write_text(source(op), encoding="utf-8")
+        # Relative names, in a folder of its own: nothing of this machine gets into the machine code.
+        arguments = ["-cubin", f"-arch=sm_{sm}", *OPTIONS, "-Xptxas", "-v", "-o", "out.cubin", name]
+        log = _run([str(nvcc), *arguments], folder, f"nvcc refused the kernel of {op.name} for sm_{sm}")
+        code = (Path(folder) / "out.cubin").read_bytes()
+    return Cubin(op.name, sm, digest(op), code, read_usage(log, entries(op)), f"nvcc {nvcc_version(nvcc)}")
+
+
+def find_nvcc() -> Path:
+    """The compiler to use. ``EnvironmentProblem`` when there is none."""
+    named = os.environ.get("NVCC")
+    found = shutil.which(named) if named else _wheel_nvcc() or shutil.which("nvcc")
+    if found is None:
+        raise EnvironmentProblem(
+            f"$NVCC names no program: {named}" if named else "nvcc was not found",
+            why="CUDA kernels are compiled ahead of time by it",
+            fix="pip install nvidia-cuda-nvcc, or set NVCC to the path of an nvcc 12.8 or newer",
+        )
+    return Path(found)
+
+
+def nvcc_version(nvcc: Path) -> str:
+    """Its release, such as ``13.0``."""
+    log = _run([str(nvcc), "--version"], None, f"{nvcc} does not tell its version")
+    match = re.search(r"release (\d+\.\d+)", log)
+    return match[1] if match else "of unknown version"
+
+
+def _wheel_nvcc() -> str | None:
+    """nvcc out of the package nvidia-cuda-nvcc, newest CUDA first."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    found = [path for root in roots for path in root.glob("cu*/bin/nvcc")]
+    newest = sorted(found, key=lambda path: int(re.sub(r"\D", "", path.parts[-3]) or 0))
+    return str(newest[-1]) if newest else None
+
+
+def _run(command: list[str], folder: str | None, complaint: str) -> str:
+    """Everything the command printed."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot run {command[0]}: {error}", fix="set NVCC to an nvcc that runs") from error
+    if done.returncode == 0:
+        return done.stdout
+    lines = done.stdout.strip().splitlines()
+    if re.search(r"host compiler|(gcc|g\+\+): not found", done.stdout):
+        raise EnvironmentProblem(f"{complaint}: it found no C++ compiler", why=_tail(lines), fix="install g++")
+    raise BuildError(complaint, why=_tail(lines), fix="use an nvcc that knows this GPU (12.8 or newer)")
+
+
+def _tail(lines: list[str]) -> str:
+    """The last lines of a log, errors preferred: a long one hides what went wrong."""
+    errors = [line for line in lines if "error" in line.lower()]
+    return " | ".join((errors or lines)[:5])
+
+
+def compile_nvrtc(op: OpSpec, sm: int) -> Cubin:
+    """Compile with NVRTC, which needs neither a GPU nor a C++ compiler.
+
+    ``EnvironmentProblem`` when it is not installed or too old for the GPU, ``BuildError`` with its words when it
+    refuses the code.
+    """
+    nvrtc = load_nvrtc()
+    text = source(op)
+    program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(text.encode(), f"{folder_name(op)}.cu".encode(), 0, [], []))
+    try:
+        options = [option.encode() for option in (f"-arch=sm_{sm}", *OPTIONS, "--ptxas-options=-v")]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        log = _log(nvrtc, program)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            _refused(nvrtc, f"NVRTC refused the kernel of {op.name} for sm_{sm}", log, status)
+        code = bytearray(_checked(nvrtc, nvrtc.nvrtcGetCUBINSize(program)))
+        _checked(nvrtc, nvrtc.nvrtcGetCUBIN(program, code))
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Cubin(op.name, sm, digest(op), bytes(code), read_usage(log, entries(op)), f"NVRTC {nvrtc_version(nvrtc)}")
+
+
+def load_nvrtc() -> Any:
+    """The module ``cuda.bindings.nvrtc``, with its library loaded. ``EnvironmentProblem`` when either is missing."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except Exception as error:  # whatever the loader raises: its types differ between releases
+        raise EnvironmentProblem(
+            "CUDA kernels cannot be compiled on this machine",
+            why=f"NVRTC is missing: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            fix="pip install 'cuda-bindings>=13,<14' 'nvidia-cuda-nvrtc>=13,<14'",
+        ) from error
+    return nvrtc
+
+
+def nvrtc_version(nvrtc: Any) -> str:
+    """Its release, such as ``13.0``."""
+    _, major, minor = nvrtc.nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
+    """The result of a call. A failure here is none of the kernel's text."""
+    status, *values = answer
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise EnvironmentProblem(f"NVRTC failed: {status.name}", fix="reinstall nvidia-cuda-nvrtc")
+    return values[0] if values else None
+
+
+def _log(nvrtc: Any, program: Any) -> str:
+    raw = bytearray(_checked(nvrtc, nvrtc.nvrtcGetProgramLogSize(program)))
+    _checked(nvrtc, nvrtc.nvrtcGetProgramLog(program, raw))
+    return raw.rstrip(b"\0").decode(errors="replace")
+
+
+def _refused(nvrtc: Any, complaint: str, log: str, status: Any) -> NoReturn:
+    if status == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
+        raise EnvironmentProblem(complaint, why=_tail(log.splitlines()), fix="install a newer nvidia-cuda-nvrtc")
+    raise BuildError(complaint, why=_tail(log.splitlines()) or status.name)
+
+
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+def read_usage(log: str, names: tuple[str, ...]) -> dict[str, Usage]:
+    """What ``ptxas -v`` says of each entry point. ``BuildError`` unless it is about exactly these."""
+    found: dict[str, Usage] = {}
+    for part in re.split(r"(?=Compiling entry function)", log)[1:]:
+        entry, registers = _ENTRY.search(part), _REGISTERS.search(part)
+        if entry and registers:
+            spills, shared = _SPILLS.search(part), _SHARED.search(part)
+            spilled = int(spills[1]) + int(spills[2]) if spills else 0
+            found[entry[1]] = Usage(int(registers[1]), spilled, int(shared[1]) if shared else 0)
+    if set(found) != set(names):
+        raise BuildError(
+            "the compiled kernel has other entry points than its spec",
+            why=f"compiled: {', '.join(sorted(found)) or 'none'}; wanted: {', '.join(names)}",
+        )
+    return {name: found[name] for name in names}

@@ -1,0 +1,162 @@
+"""Packs of compiled kernels: a folder of cubins and ``kernels.json``, which says what they are and what they hash to.
+
+An installed wheel carries one (``packed/``), and so does every TensorRT engine for the GPUs it was built for.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import EnvironmentProblem
+from ..ops import OPS
+from ..spec import OpSpec
+from .compile import Cubin, Usage, compile_nvrtc
+from .sources import digest, folder_name
+
+INDEX = "kernels.json"
+FORMAT = 1
+
+MAX_INDEX_BYTES = 1 << 20
+MAX_CODE_BYTES = 1 << 26
+
+_FILE = re.compile(r"[a-z0-9_]{1,64}\.sm_[0-9]{2,3}\.cubin")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Pack:
+    """The cubins of one folder, already checked against their hashes."""
+
+    cubins: tuple[Cubin, ...]
+
+    def find(self, op: OpSpec, sm: int) -> Cubin | None:
+        """The cubin that runs on a GPU of compute capability ``sm``: same major, no later minor, of today's source."""
+        wanted = digest(op)
+        fitting = [
+            cubin
+            for cubin in self.cubins
+            if cubin.op == op.name and cubin.digest == wanted and cubin.sm // 10 == sm // 10 and cubin.sm <= sm
+        ]
+        return max(fitting, key=lambda cubin: cubin.sm, default=None)
+
+
+def write_pack(folder: Path, cubins: Sequence[Cubin]) -> None:
+    """Write the cubins and their index, the index last; the folder is made if need be. Same cubins, same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for cubin in sorted(cubins, key=lambda cubin: (cubin.op, cubin.sm)):
+        name = f"{folder_name(OPS[cubin.op])}.sm_{cubin.sm}.cubin"
+        _replace(folder / name, cubin.code)
+        rows.append(
+            {
+                "op": cubin.op,
+                "sm": cubin.sm,
+                "file": name,
+                "bytes": len(cubin.code),
+                "sha256": hashlib.sha256(cubin.code).hexdigest(),
+                "source_sha256": cubin.digest,
+                "compiler": cubin.compiler,
+                "usage": {entry: asdict(usage) for entry, usage in cubin.usage.items()},
+            }
+        )
+    text = json.dumps({"format": FORMAT, "kernels": rows}, indent=1) + "\n"
+    _replace(folder / INDEX, text.encode())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write the file so that a reader sees the old one or the new one."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_bytes(content)
+    unfinished.replace(path)
+
+
+def read_pack(folder: Path) -> Pack:
+    """Read and check a pack. ``EnvironmentProblem`` names the file that is missing, damaged or not one of a pack."""
+    path = folder / INDEX
+    try:
+        content = json.loads(_read(path, MAX_INDEX_BYTES))
+        if content["format"] != FORMAT:
+            raise _damaged(path, f"it has format {content['format']!r}, this version reads {FORMAT}")
+        cubins = tuple(_cubin(folder, row) for row in content["kernels"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(path, f"it is not an index of kernels ({type(error).__name__}: {error})") from error
+    if len({(cubin.op, cubin.sm) for cubin in cubins}) < len(cubins):
+        raise _damaged(path, "it lists a kernel twice")
+    return Pack(cubins)
+
+
+def _cubin(folder: Path, row: dict[str, Any]) -> Cubin:
+    """One row of the index, with its file. Raises ``ValueError`` and the like for a row that is none."""
+    op, sm, file, wanted = row["op"], row["sm"], row["file"], row["sha256"]
+    if not isinstance(op, str) or type(sm) is not int or type(row["bytes"]) is not int:
+        raise TypeError("op, sm or bytes is of the wrong type")
+    # A name from a file never leads out of the folder.
+    if not _FILE.fullmatch(file) or not _DIGEST.fullmatch(wanted) or not _DIGEST.fullmatch(row["source_sha256"]):
+        raise ValueError(f"{op}: not a file name or hash of a pack")
+    code = _read(folder / file, MAX_CODE_BYTES)
+    if len(code) != row["bytes"]:
+        raise _damaged(folder / file, f"it has {len(code)} bytes instead of {row['bytes']}")
+    if hashlib.sha256(code).hexdigest() != wanted:
+        raise _damaged(folder / file, "its content does not match its hash")
+    return Cubin(op, sm, row["source_sha256"], code, _usage(row["usage"]), str(row["compiler"]))
+
+
+def _usage(rows: dict[str, dict[str, Any]]) -> dict[str, Usage]:
+    for entry, row in rows.items():
+        if any(type(value) is not int for value in row.values()):
+            raise TypeError(f"{entry}: usage is not in whole numbers")
+    return {entry: Usage(**row) for entry, row in rows.items()}
+
+
+def _read(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"cannot read {path}",
+            why=error.strerror or str(error),
+            fix="compile the kernels anew, or rebuild the engine",
+        ) from error
+    if len(content) > limit:
+        raise _damaged(path, f"it is larger than {limit} bytes")
+    return content
+
+
+def _damaged(path: Path, why: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"the compiled kernels in {path.parent} are damaged: {path.name}",
+        why=why,
+        fix="rebuild the engine; for an installed package, reinstall it; in a checkout, run make kernels",
+    )
+
+
+@functools.cache
+def shipped() -> Pack:
+    """The pack that came with this installation; empty where nobody compiled one (``make kernels`` does)."""
+    folder = Path(__file__).resolve().with_name("packed")
+    return read_pack(folder) if (folder / INDEX).exists() else Pack(())
+
+
+def obtain(op: OpSpec, sm: int, packs: Sequence[Pack] = ()) -> Cubin:
+    """The op's kernel for a GPU: out of the packs, else the shipped one, else compiled now by NVRTC (once a process).
+
+    Raises ``EnvironmentProblem`` when it is in none of them and NVRTC is missing or does not know the GPU.
+    """
+    for pack in (*packs, shipped()):
+        if cubin := pack.find(op, sm):
+            return cubin
+    return _compiled(op.name, sm)
+
+
+@functools.cache
+def _compiled(name: str, sm: int) -> Cubin:
+    return compile_nvrtc(OPS[name], sm)

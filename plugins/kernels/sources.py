@@ -1,0 +1,64 @@
+"""The CUDA text of an op's kernel: one string without an ``#include``, so that nvcc and NVRTC read the very same."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from ..errors import BuildError
+from ..ops import OPS
+from ..spec import Kernel, OpSpec
+
+# Compiled ahead of time: Ada, Hopper, Blackwell for data centres, Blackwell for workstations.
+TARGETS = (89, 90, 100, 120)
+
+# Both compilers get these. Fast math stays off: the sampled tokens of a seed must not depend on it.
+OPTIONS = ("-std=c++17",)
+
+_PLUGINS = Path(__file__).resolve().parent.parent
+_PRIMITIVES = Path(__file__).resolve().with_name("primitives.cuh")
+
+
+def kernel_ops() -> tuple[OpSpec, ...]:
+    """The ops that have a kernel, in the order of their names."""
+    return tuple(OPS[name] for name in sorted(OPS) if OPS[name].kernel is not None)
+
+
+def kernel_of(op: OpSpec) -> Kernel:
+    """How the op's kernel is launched. ``BuildError`` for an op that has none."""
+    if op.kernel is None:
+        raise BuildError(f"{op.name} has no CUDA kernel", why="lowerings rewrite it into other nodes instead")
+    return op.kernel
+
+
+def folder_name(op: OpSpec) -> str:
+    """The name of the op's folder in ``plugins/``, and of its files elsewhere: ``accept_prefix``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", op.name).lower()
+
+
+def entries(op: OpSpec) -> tuple[str, ...]:
+    """The names of the ``__global__`` functions: one, or one for each dtype of the input that ``typed_by`` names."""
+    kernel = kernel_of(op)
+    if kernel.typed_by is None:
+        return (kernel.entry,)
+    (operand,) = (operand for operand in op.inputs if operand.name == kernel.typed_by)
+    return tuple(f"{kernel.entry}_{dtype}" for dtype in operand.dtypes)
+
+
+def source(op: OpSpec) -> str:
+    """The text to compile: the shared primitives, then the op's ``kernel.cu``; ``#line`` keeps messages readable."""
+    kernel_of(op)
+    folder = folder_name(op)
+    parts = [("kernels/primitives.cuh", _PRIMITIVES), (f"{folder}/kernel.cu", _PLUGINS / folder / "kernel.cu")]
+    try:
+        return "".join(f'#line 1 "{name}"\n{path.read_text(encoding="utf-8")}\n' for name, path in parts)
+    except OSError as error:
+        raise BuildError(
+            f"cannot read the kernel of {op.name}: {error}", fix="reinstall peagle-compile; the package is incomplete"
+        ) from error
+
+
+def digest(op: OpSpec) -> str:
+    """SHA-256, in hex, of what decides the machine code besides the compiler: the text and the options."""
+    return hashlib.sha256("\n".join([*OPTIONS, source(op)]).encode()).hexdigest()

@@ -1,0 +1,135 @@
+"""Engines of TensorRT and TensorRT-RTX, built for the GPU that is here and run on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from peagle.plugins.errors import PeagleError
+
+if TYPE_CHECKING:
+    from peagle.engines import Engine
+    from peagle.plugins.tensorrt.module import Product
+
+pytestmark = pytest.mark.gpu
+
+PROMPTS = [
+    "def fibonacci(n):\n",
+    "class Stack:\n    def __init__(self):\n",
+    "import os\n",
+    "for i in range(10):\n",
+    "# sort",
+]
+
+
+@pytest.fixture(scope="module", params=[pytest.param("tensorrt", marks=pytest.mark.tensorrt), "tensorrt-rtx"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """The demo pair, three rows at a time."""
+    from peagle.compiler.build import build
+    from peagle.compiler.builders.targets import RTX_SMS, sm_number
+    from peagle.compiler.options import BuildOptions
+    from peagle.engines import Engine
+    from peagle.engines.backends.tensorrt.device import find_gpu
+    from peagle.plugins.tensorrt.module import load
+
+    product: Product = request.param
+    gpu = find_gpu()
+    assert gpu is not None
+    if product == "tensorrt-rtx" and sm_number(gpu) not in RTX_SMS:
+        pytest.skip(f"TensorRT-RTX makes no code for {gpu}")
+    try:
+        load(product)
+    except PeagleError as error:
+        pytest.skip(f"needs {product}: {error.what}")
+    out = tmp_path_factory.mktemp(product) / "engine"
+    options = BuildOptions(model="demo", out=out, backend=product, gpus=(gpu,), max_batch_size=3)
+    return Engine.load(build(options).path, max_batch_size=3)
+
+
+def _text(engine: Engine, k: int | None, temperature: float = 0.0) -> list[tuple[int, ...]]:
+    from peagle.engines import SamplingParams
+
+    params = [
+        SamplingParams(max_tokens=32 + 8 * i, ignore_eos=True, temperature=temperature, seed=i)
+        for i in range(len(PROMPTS))
+    ]
+    return [o.token_ids for o in engine.generate(PROMPTS, params, num_speculative_tokens=k)]
+
+
+def _agreement(found: list[tuple[int, ...]], expected: list[tuple[int, ...]]) -> float:
+    """Share of tokens before the first that differs: one near tie decided otherwise changes all that follows."""
+    same = 0
+    for ours, theirs in zip(found, expected, strict=True):
+        differing = (i for i, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+        same += next(differing, len(theirs))
+    return same / sum(map(len, expected))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_speculation_changes_no_text(engine: Engine, temperature: float) -> None:
+    """Up to near ties: windows of other widths run other kernels, which round otherwise."""
+    plain = _text(engine, 0, temperature)
+    for k in (1, 3, None):
+        assert _agreement(_text(engine, k, temperature), plain) > 0.9
+
+
+def test_the_same_call_gives_the_same_text(engine: Engine) -> None:
+    first = _text(engine, None, 0.8)
+    assert all(_text(engine, None, 0.8) == first for _ in range(3))
+
+
+def test_a_request_does_not_depend_on_its_batch(engine: Engine) -> None:
+    from peagle.engines import SamplingParams
+
+    params = SamplingParams(max_tokens=48, ignore_eos=True)
+    together = [o.token_ids for o in engine.generate(PROMPTS, params)]
+    alone = [engine.generate([prompt], params)[0].token_ids for prompt in PROMPTS]
+    assert together == alone
+
+
+def test_text_is_that_of_onnx_runtime(engine: Engine, demo_engine: Path) -> None:
+    """Up to near ties: 16 bits there, 32 here."""
+    from peagle.engines import Engine
+
+    reference = Engine.load(demo_engine)
+    expected = _text(reference, 0)
+    assert _agreement(_text(engine, None), expected) > 0.8
+
+
+def test_drafts_are_accepted_as_often_as_on_onnx_runtime(engine: Engine, demo_engine: Path) -> None:
+    from peagle.engines import Acceptance, Engine, SamplingParams
+
+    lengths = []
+    for each in (engine, Engine.load(demo_engine)):
+        total = Acceptance()
+        for output in each.generate(PROMPTS, SamplingParams(max_tokens=64, ignore_eos=True), num_speculative_tokens=3):
+            total.add(output.acceptance)
+        lengths.append(total.acceptance_length)
+    assert lengths[0] == pytest.approx(lengths[1], rel=0.1)
+
+
+def test_logits_are_near_those_of_onnx_runtime(engine: Engine, demo_engine: Path) -> None:
+    import numpy as np
+
+    from peagle.engines import Engine
+
+    reference = Engine.load(demo_engine)
+    ids = reference.tokenizer.encode(PROMPTS[1])
+    for found, expected in (
+        (engine.target_logits(ids), reference.target_logits(ids)),
+        (engine.draft_logits(ids, 3), reference.draft_logits(ids, 3)),
+    ):
+        distance = np.linalg.norm(found - expected, axis=-1) / np.linalg.norm(expected, axis=-1)
+        assert np.median(distance) < 2e-2
+
+
+def test_another_gpu_is_refused(engine: Engine) -> None:
+    backend = dataclasses.replace(engine.manifest.backend, gpus=("sm_75",))
+    manifest = dataclasses.replace(engine.manifest, backend=backend)
+    from peagle.engines.backends.tensorrt.device import find_gpu
+
+    with pytest.raises(PeagleError, match="built for sm_75"):
+        manifest.check_gpu(find_gpu())

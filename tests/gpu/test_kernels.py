@@ -1,0 +1,211 @@
+"""The CUDA kernels against the NumPy references, on a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.plugins.errors import BuildError, EnvironmentProblem
+from peagle.plugins.kernels.launch import Geometry, Launcher
+from peagle.plugins.kernels.pack import Pack, obtain
+from peagle.plugins.ops import OPS
+from tests.gpu.on_device import Call, launcher_of, own_sm, representable, run
+from tests.plugins.plugin_cases import (
+    POLICIES,
+    Arrays,
+    assert_same_emission,
+    inputs_of,
+    quick,
+    reference,
+    windows,
+    with_emitted,
+    with_wild_lengths,
+)
+
+pytestmark = pytest.mark.gpu
+
+LOSSY = (0.0, 0.0, 0.3, 0.9, 1.0)
+DTYPES = ["float32", "float16", "bfloat16"]
+MASK = {"mask_token_id": 7}
+
+
+def check_emission(batch: Arrays, dtype: str, shift: int = 0) -> None:
+    """AcceptPrefix on the GPU emits what the reference does; rows may part at a token drawn in a tie."""
+    batch = batch | {"logits": representable(batch["logits"], dtype)}
+    wanted = reference("AcceptPrefix", batch)
+    got = run("AcceptPrefix", inputs_of("AcceptPrefix", batch), wanted, dtype, shift)
+    assert_same_emission(batch, got, wanted)
+
+
+def check_exactly(name: str, batch: Arrays, **attributes: int) -> None:
+    wanted = reference(name, batch, **attributes)
+    for ours, theirs in zip(run(name, inputs_of(name, batch), wanted, **attributes), wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def large(vocab: int, rows: int, k: int, seed: int, *, agreeing: bool = True) -> Arrays:
+    """A decode batch of real size: every policy in turn, drafts that agree for a while, an idle row."""
+    rng = np.random.default_rng(seed)
+    policies = np.array([list(POLICIES.values())[b % len(POLICIES)] for b in range(rows)])
+    ids = rng.integers(0, vocab, (rows, k + 1))
+    batch: Arrays = {
+        "logits": (rng.normal(size=(rows, k + 1, vocab)) * 3).astype(np.float32),
+        "input_ids": ids,
+        "start": rng.integers(0, 1000, rows),
+        "window_len": np.full(rows, k + 1, np.int32),
+        "draft_len": rng.integers(0, k + 1, rows).astype(np.int32),
+        "forced_next": np.full(rows, -1),
+        "uniform": rng.random((rows, k + 1), np.float32),
+        "temperature": policies[:, 0].astype(np.float32),
+        "top_k": policies[:, 1].astype(np.int32),
+        "top_p": policies[:, 2].astype(np.float32),
+        "min_p": policies[:, 3].astype(np.float32),
+        "tolerance": np.zeros(rows, np.float32),
+    }
+    if rows > 2:
+        batch["window_len"][rows // 2] = 0
+    if agreeing:
+        # Make each draft the clear favourite of its column, but for a column per row.
+        for b in range(rows):
+            drafts = batch["draft_len"][b]
+            for j in range(min(drafts, int(rng.integers(0, k + 1)))):
+                batch["logits"][b, j, ids[b, k + 1 - drafts + j]] = 60
+    return batch
+
+
+@quick
+@given(windows(tolerances=LOSSY), st.sampled_from(DTYPES), st.sampled_from([0, 1, 3]))
+def test_accept_prefix_says_what_the_reference_says(batch: Arrays, dtype: str, shift: int) -> None:
+    check_emission(batch, dtype, shift)
+
+
+@quick
+@given(windows(max_k=32, tolerances=LOSSY), st.sampled_from(DTYPES), st.integers(0, 2**32 - 1))
+def test_wild_lengths_stay_inside(batch: Arrays, dtype: str, seed: int) -> None:
+    wild = with_wild_lengths(batch, seed)
+    check_emission(wild, dtype)
+    emitted = with_wild_lengths(with_emitted(wild), seed + 1)
+    check_exactly("PlaceholderDraft", emitted, **MASK)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab", [1, 2, 7, 255, 1001, 32_000, 151_936, 201_088, 262_144])
+def test_vocabularies_from_one_to_the_largest(vocab: int, dtype: str) -> None:
+    check_emission(large(vocab, rows=15, k=3, seed=vocab), dtype, shift=vocab % 3)
+
+
+@pytest.mark.parametrize(("rows", "k"), [(1, 1), (1, 32), (64, 7), (256, 2)])
+def test_batches_and_draft_counts_up_to_the_largest(rows: int, k: int) -> None:
+    check_emission(large(5003, rows, k, seed=rows), "float16")
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, np.inf, -np.inf, np.nan, 65504.0, -65504.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_logits_that_are_all_the_same(value: float, dtype: str) -> None:
+    batch = large(3001, len(POLICIES), 3, seed=1, agreeing=False)
+    batch["logits"][:] = value
+    check_ids_in_range(batch, dtype, exact=np.isfinite(value))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_logits_that_are_no_numbers_here_and_there(value: float, share: float) -> None:
+    batch = large(3001, len(POLICIES), 3, seed=2, agreeing=False)
+    batch["logits"][np.random.default_rng(3).random(batch["logits"].shape) < share] = value
+    check_ids_in_range(batch, "float16", exact=value == -np.inf)
+
+
+def check_ids_in_range(batch: Arrays, dtype: str, *, exact: bool) -> None:
+    """What is emitted are ids, whatever the logits hold; greedy rows are always the reference's, others if exact."""
+    batch = batch | {"logits": representable(batch["logits"], dtype)}
+    wanted = reference("AcceptPrefix", batch)
+    tokens, counts = run("AcceptPrefix", inputs_of("AcceptPrefix", batch), wanted, dtype)
+    valid = np.arange(tokens.shape[1]) < counts[:, None]
+    assert ((tokens >= 0) & (tokens < batch["logits"].shape[2]))[valid].all()
+    assert (tokens[~valid] == -1).all()
+    greedy = batch["temperature"] <= 0
+    np.testing.assert_array_equal(tokens[greedy], wanted[0][greedy])
+    if exact:
+        assert_same_emission(batch, [tokens, counts], wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_lowest_id_wins_a_tie_wherever_the_ids_lie(dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    batch = large(151_936, 32, 1, seed=6, agreeing=False)
+    batch["temperature"][:] = 0
+    batch["logits"] = np.minimum(batch["logits"], 8)
+    for b in range(32):
+        batch["logits"][b, :, rng.integers(0, 151_936, 5)] = 9
+    check_emission(batch, dtype)
+
+
+@quick
+@given(windows(max_k=32))
+def test_placeholder_draft_says_what_the_reference_says(batch: Arrays) -> None:
+    check_exactly("PlaceholderDraft", with_emitted(batch), **MASK)
+
+
+@quick
+@given(windows(max_k=32), st.integers(1, 1100), st.booleans(), st.integers(0, 2**32 - 1))
+def test_numbers_at_says_what_the_reference_says(batch: Arrays, length: int, wild: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    batch = batch | {"numbers": rng.random((len(batch["start"]), length), np.float32)}
+    if wild:
+        batch = with_wild_lengths(batch, seed)
+        batch["start"] = rng.choice([-(2**62), -1, 0, length - 1, length, 2**62], len(batch["start"]))
+    check_exactly("NumbersAt", batch, columns=batch["logits"].shape[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_twenty_launches_give_the_same_bits(dtype: str) -> None:
+    batch = large(151_936, 15, 7, seed=8)
+    batch["logits"] = representable(batch["logits"], dtype)
+    call = Call("AcceptPrefix", inputs_of("AcceptPrefix", batch), reference("AcceptPrefix", batch), dtype, 0)
+    seen = set()
+    for _ in range(20):
+        call.launch()
+        seen.add(b"".join(x.tobytes() for x in call.read()))
+    assert len(seen) == 1
+
+
+def test_a_batch_of_no_rows_is_no_launch() -> None:
+    nothing = [np.zeros((0, 4), np.float32), np.zeros(0, np.int64), *[np.zeros(0, np.int32)] * 2]
+    call = Call("NumbersAt", nothing, [np.zeros((0, 3), np.float32)], "float32", 0, columns=3)
+    call.launch()
+    assert call.read()[0].shape == (0, 3)
+
+
+def test_the_code_that_nvrtc_makes_runs_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peagle.plugins.kernels.pack.shipped", lambda: Pack(()))
+    op, sm = OPS["NumbersAt"], own_sm()
+    assert obtain(op, sm).compiler.startswith("NVRTC")
+    monkeypatch.setattr("tests.gpu.on_device.launcher_of", lambda name: Launcher(op, sm, obtain(op, sm).code))
+    batch = large(64, 4, 3, seed=9) | {"numbers": np.random.default_rng(9).random((4, 900), np.float32)}
+    check_exactly("NumbersAt", batch, columns=4)
+
+
+def test_what_is_no_machine_code_is_refused() -> None:
+    with pytest.raises(EnvironmentProblem, match="cannot load the kernel of NumbersAt"):
+        Launcher(OPS["NumbersAt"], own_sm(), b"\x7fELF but nothing else" * 10)
+    with pytest.raises((EnvironmentProblem, BuildError), match="cannot load the kernel of PlaceholderDraft"):
+        Launcher(OPS["PlaceholderDraft"], own_sm(), obtain(OPS["NumbersAt"], own_sm()).code)
+
+
+def test_arguments_that_do_not_fit_the_spec_are_refused() -> None:
+    launcher = launcher_of("AcceptPrefix")
+    dims = {"B": 1, "E": 2, "S": 2, "V": 8}
+    for pointers, dtype, words in [([0] * 13, "float64", "no kernel for float64"), ([0], "float32", "13 pointers")]:
+        with pytest.raises(BuildError, match=words):
+            launcher.launch(0, pointers, dims, {}, dtype)
+
+
+def test_a_failure_of_the_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = launcher_of("NumbersAt")
+    monkeypatch.setattr("peagle.plugins.kernels.launch.geometry", lambda *_: Geometry(grid=1, block=5000, cluster=1))
+    with pytest.raises(EnvironmentProblem, match="NumbersAt was not launched"):
+        launcher.launch(0, [0] * 5, {"B": 1, "N": 1}, {"columns": 1})
