@@ -1,0 +1,92 @@
+"""Builds ONNX files and prints what came out; run as a child, for TensorRT may crash.
+
+The argument is the product: ``tensorrt-rtx`` builds ahead of time, ``tensorrt`` for the GPU that is there. Reads a JSON
+list of cases from standard input: ``model`` (a path), ``gpus``, ``profiles`` (each input name to least, usual and
+greatest shape), ``ops`` (plugins to register; none if empty), ``quick_deploy`` (register them as such, with code for
+this compute capability). Prints one line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
+from peagle.plugins.ops import OPS
+from peagle.plugins.spec import Kernel
+from peagle.plugins.tensorrt import errors, module
+from peagle.plugins.tensorrt.quick_deploy import register_quick_deploy
+from peagle.plugins.tensorrt.register import register
+
+# An op that writes in place. It has no kernel of its own, but a build never launches one.
+IN_PLACE = replace(
+    OPS["CachedAttention"],
+    name="InPlace",
+    inputs=tuple(replace(operand, optional=False) for operand in OPS["CachedAttention"].inputs),
+    kernel=Kernel("in_place", "B", 32, ("B",)),
+)
+
+
+def logger(trt: Any) -> Any:
+    """A logger that keeps errors in ``lines``."""
+
+    class Logger(trt.ILogger):
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.lines: list[str] = []
+
+        def log(self, severity: Any, text: str) -> None:
+            if int(severity) <= int(trt.ILogger.ERROR):
+                self.lines.append(text)
+
+    return Logger()
+
+
+def build(trt: Any, case: dict[str, Any]) -> dict[str, Any]:
+    """What one case comes to: layers, inputs and outputs, bytes of a plan by GPU; or the errors."""
+    errors.clear()
+    flags = trt.NetworkDefinitionCreationFlag
+    chosen = 1 << int(flags.STRONGLY_TYPED) if hasattr(flags, "STRONGLY_TYPED") else 0
+    ops = [IN_PLACE if name == "InPlace" else OPS[name] for name in case["ops"]]
+    if "quick_deploy" in case:
+        register_quick_deploy(trt, case["quick_deploy"], ops)
+        chosen |= 1 << int(flags.PREFER_AOT_PYTHON_PLUGINS)
+    else:
+        register(trt, ops)
+    log = logger(trt)
+    builder = trt.Builder(log)
+    network = builder.create_network(chosen)
+    parser = trt.OnnxParser(network, log)
+    result: dict[str, Any] = {"parsed": bool(parser.parse_from_file(case["model"])), "plans": {}}
+    if result["parsed"]:
+        result["layers"] = [network.get_layer(i).type.name for i in range(network.num_layers)]
+        outputs = [network.get_output(i) for i in range(network.num_outputs)]
+        result["outputs"] = {t.name: [t.dtype.name, list(t.shape)] for t in outputs}
+        for gpu in case["gpus"]:
+            result["plans"][gpu] = _plan(trt, builder, network, gpu, case["profiles"])
+    error = errors.last()
+    result["error"] = None if error is None else str(error)
+    result["log"] = log.lines
+    return result
+
+
+def _plan(trt: Any, builder: Any, network: Any, gpu: str, profiles: list[dict[str, Any]]) -> str | None:
+    config = builder.create_builder_config()
+    if gpu != "present":
+        config.num_compute_capabilities = 1
+        config.set_compute_capability(getattr(trt.ComputeCapability, gpu), 0)
+    config.set_preview_feature(trt.PreviewFeature.ALIASED_PLUGIN_IO_10_03, True)
+    for shapes in profiles:
+        profile = builder.create_optimization_profile()
+        for name, (least, usual, most) in shapes.items():
+            profile.set_shape(name, least, usual, most)
+        config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    return None if plan is None else bytes(plan).hex()
+
+
+if __name__ == "__main__":
+    loaded = module.load("tensorrt" if sys.argv[1] == "tensorrt" else "tensorrt-rtx")
+    for each in json.load(sys.stdin):
+        print(json.dumps(build(loaded, each)), flush=True)
