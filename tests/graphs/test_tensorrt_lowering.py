@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS, Lowering
 from peagle.plugins.ops import OPS
 from tests.graphs.checking import check
@@ -51,6 +52,17 @@ def test_attention_has_a_mask_and_nothing_that_the_parser_refuses(every: Traced,
     assert all((len(node.inputs), len(node.outputs)) == (4, 1) for node in attention)
     sinks = part == "target" and every.target.family == "gpt-oss"
     assert len(attention) == (0 if sinks else len(_nodes(model, "TensorScatter")) // 2)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_query_heads_that_share_a_key_head_lie_below_one_another(every: Traced, part: str) -> None:
+    semantic = store.load(every.folder / f"{part}.onnx")
+    layers = [node for node in semantic.graph if node.op_type == "CachedAttention" and len(node.inputs) == 6]
+    heads = [(int(q.shape[1]), int(cache.shape[1])) for q, _, _, cache, *_ in (node.inputs for node in layers)]
+    folded = [mine > theirs > 1 for mine, theirs in heads]  # TensorRT has no attention kernel for a single head
+    queries = [node.inputs[0].producer() for node in _nodes(every.lowered(part, "tensorrt").model, "Attention")]
+    assert len(queries) == len(folded)
+    assert Counter(node.op_type == "Reshape" for node in queries) == Counter(folded)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -115,11 +127,11 @@ def test_what_was_never_written_to_a_cache_changes_nothing(every: Traced, rng: n
     np.testing.assert_array_equal(clean(**window)["logits"], poisoned(**window)["logits"])
 
 
-def _one_layer(attributes: dict[str, Any], sinks: bool) -> ir.Model:
-    """``CachedAttention`` alone: 4 query heads on 2 key heads of size 8, a cache of 16."""
+def _one_layer(attributes: dict[str, Any], sinks: bool, size: int = 8) -> ir.Model:
+    """``CachedAttention`` alone: 4 query heads on 2 key heads, a cache of 16."""
     shapes = {
-        "q": ["B", 4, "S", 8], "k": ["B", 2, "S", 8], "v": ["B", 2, "S", 8],
-        "k_cache": ["B", 2, 16, 8], "v_cache": ["B", 2, 16, 8], "start": ["B"],
+        "q": ["B", 4, "S", size], "k": ["B", 2, "S", size], "v": ["B", 2, "S", size],
+        "k_cache": ["B", 2, 16, size], "v_cache": ["B", 2, 16, size], "start": ["B"],
     }  # fmt: skip
     shapes |= {"sinks": [4]} if sinks else {}
     inputs = [
@@ -132,7 +144,7 @@ def _one_layer(attributes: dict[str, Any], sinks: bool) -> ir.Model:
     ]
     node = ir.node("CachedAttention", inputs, attributes, domain="peagle", num_outputs=3)
     for value, name, shape in zip(
-        node.outputs, ("y", "k_out", "v_out"), (["B", "S", 4, 8], shapes["k_cache"], shapes["v_cache"]), strict=True
+        node.outputs, ("y", "k_out", "v_out"), (["B", "S", 4, size], shapes["k_cache"], shapes["v_cache"]), strict=True
     ):
         value.name, value.shape, value.type = name, ir.Shape(shape), ir.TensorType(ir.DataType.FLOAT)
     graph = ir.Graph(inputs, node.outputs, nodes=[node], opset_imports={"": 24, "peagle": 1}, name="layer")
@@ -168,3 +180,9 @@ def test_one_layer_is_what_the_reference_says(
     expected = OPS["CachedAttention"].reference(*values.values(), **attributes)
     for found, wanted in zip(session.run(None, values), expected, strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "fused"), [(256, True), (264, False)])
+def test_heads_that_no_fused_kernel_takes_are_spelled_out(size: int, fused: bool) -> None:
+    model = _one_layer({"scale": 1.0, "window": 0, "softcap": 0.0}, sinks=False, size=size)
+    assert bool(_nodes(model, "Attention")) == fused

@@ -1,4 +1,8 @@
-"""``CachedAttention`` -> two ``TensorScatter`` into the network's own caches, and ``Attention`` under a shared mask."""
+"""``CachedAttention`` -> two ``TensorScatter`` into the network's own caches, and ``Attention`` under a shared mask.
+
+The query heads that share a key head lie below one another as rows of that head, so that both have equally many. Given
+more query heads than key heads, TensorRT writes keys and values out once per query head, whole cache, in every layer.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from ....plugins.spec import DOMAIN
 from .mask import additive_mask
 from .nodes import Nodes
 from .spelled import spelled_attention
+
+_WIDEST_HEAD = 256  # that TensorRT-RTX 1.7 has a fused kernel for
 
 _Masks = dict[tuple[object, ...], ir.Value]
 
@@ -24,15 +30,23 @@ def _rewrite(graph: ir.Graph, node: ir.Node, masks: _Masks) -> None:
     q, k, v, k_cache, v_cache, start, *rest = node.inputs
     window, scale, softcap = (node.attributes[name].value for name in ("window", "scale", "softcap"))
     op, cache = Nodes(), k_cache.shape
-    positions = (start, str(q.shape[2]), q.dtype, cache[2], window)
+    sinks = rest[0] if rest else None
+    spelled = sinks is not None or bool(softcap) or cache[3] > _WIDEST_HEAD
+    heads, groups = q.shape[1], cache[1]
+    # Folded onto a single key head, the queries would be of one head, which TensorRT has no attention kernel for.
+    sharing = 1 if spelled or groups == 1 else heads // groups
+    positions = (start, str(q.shape[2]), q.dtype, cache[2], window, sharing)
     if positions not in masks:
-        masks[positions] = additive_mask(op, q, start, cache[2], window)
+        masks[positions] = additive_mask(op, q, start, cache[2], window, sharing)
     mask = masks[positions]
     k_out = op.TensorScatter(k_cache, k, start, axis=2)
     v_out = op.TensorScatter(v_cache, v, start, axis=2)
-    sinks = rest[0] if rest else None
-    if sinks is not None or softcap:
+    if spelled:
         heads_first = spelled_attention(op, q, k_out, v_out, mask, sinks, cache=cache, scale=scale, softcap=softcap)
+    elif sharing > 1:
+        rows = op.Reshape(q, op.constant([0, groups, -1, cache[3]]))
+        mixed = op.Attention(rows, k_out, v_out, mask, scale=scale)
+        heads_first = op.Reshape(mixed, op.constant([0, heads, -1, cache[3]]))
     else:
         heads_first = op.Attention(q, k_out, v_out, mask, scale=scale)
     y = op.Transpose(heads_first, perm=[0, 2, 1, 3])

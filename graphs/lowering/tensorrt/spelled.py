@@ -1,4 +1,8 @@
-"""Attention in plain ops, for what TensorRT's ``Attention`` has no form of: sinks and soft caps."""
+"""Attention in plain ops, for what TensorRT's ``Attention`` has no form of: sinks, soft caps, and heads above 256.
+
+A sink could instead be the score of a cache slot that is never written, given by a mask per head. Fused attention takes
+that, but then every layer has a mask as large as its scores, and TensorRT makes those of all layers at once.
+"""
 
 from __future__ import annotations
 
