@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from ..plugins.errors import EnvironmentProblem, UsageError
-from .backends.base import Backend, Window
+from ..plugins.tensorrt.module import Product
+from .backends.base import Backend
 from .backends.onnxruntime import OnnxRuntimeBackend
 from .batcher import Batcher, Request
 from .manifest import Manifest
 from .results import Delta, RequestOutput
 from .round import Round
-from .sampling import Policy, SamplingParams, draw_seed
+from .sampling import SamplingParams, draw_seed
 from .tokenizer import Tokenizer, check_prompt
 from .transcript import Transcript
 
@@ -28,10 +29,16 @@ def _backend(folder: Path, manifest: Manifest, slots: int, threads: int | None) 
 
         manifest.check_runtime({"onnxruntime": onnxruntime.__version__})
         return OnnxRuntimeBackend(folder, manifest, num_slots=slots, threads=threads)
+    products: tuple[Product, ...] = ("tensorrt", "tensorrt-rtx")
+    for product in products:
+        if manifest.backend.name == product:
+            from .backends.tensorrt import backend as tensorrt
+
+            return tensorrt.load(folder, manifest, product, slots)
     raise EnvironmentProblem(
         f"{folder} was built for the backend {manifest.backend.name!r}",
-        why="this version runs onnxruntime engines only",
-        fix="rebuild with --backend onnxruntime",
+        why="this version runs onnxruntime, tensorrt and tensorrt-rtx engines",
+        fix="rebuild with a --backend that is one of them",
     )
 
 
@@ -125,15 +132,12 @@ class Engine:
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """The target's logits after every token of ``token_ids``, f32 [len, V], from one pass."""
         ids = check_prompt(token_ids, self.manifest.shapes.vocab_size, self.max_seq_len)
-        count = len(ids)
-        window = _window(ids, draft_len=count - 1)
-        return self._backend.target_logits(window, _greedy(count))
+        return self._backend.target_logits(ids)
 
     def draft_logits(self, token_ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
         """The drafter's logits for the K tokens after the one that greedy adds to ``token_ids``, f32 [K, Vd]."""
         ids = check_prompt(token_ids, self.manifest.shapes.vocab_size, self.max_seq_len)
-        emitted = self._check_k(num_speculative_tokens) + 1
-        return self._backend.draft_logits(_window(ids, draft_len=0), _greedy(emitted))
+        return self._backend.draft_logits(ids, self._check_k(num_speculative_tokens))
 
     def _run(self, requests: list[Request], k: int | None) -> Iterator[Request]:
         depth = self.num_speculative_tokens if k is None else self._check_k(k)
@@ -154,15 +158,4 @@ class Engine:
         checked = check_prompt(ids, self.manifest.shapes.vocab_size, self.max_seq_len)
         room = min(params.max_tokens, self.max_seq_len - len(checked))
         seed = draw_seed() if params.seed is None else params.seed
-        return Request(index, checked, params, seed, Transcript(params, self.tokenizer, room))
-
-
-def _window(ids: Sequence[int], draft_len: int) -> Window:
-    window = Window.idle(1, len(ids))
-    window.input_ids[0] = ids
-    window.window_len[0], window.draft_len[0] = len(ids), draft_len
-    return window
-
-
-def _greedy(emitted: int) -> Policy:
-    return Policy.of([SamplingParams()], emitted)
+        return Request(index, checked, params, seed, Transcript(params, self.tokenizer, room), room)

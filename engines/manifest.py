@@ -217,8 +217,35 @@ class Manifest:
                     fix="copy the whole folder again, or " + REBUILD,
                 )
 
+    def check_gpu(self, found: str | None) -> None:
+        """Refuse a GPU that the plans hold no code for; ``found`` is one such as ``sm_120``, None where there is none.
+
+        An engine without plans runs anywhere.
+        """
+        gpus, backend = self.backend.gpus, self.backend
+        if not gpus or found in gpus:
+            return
+        raise EnvironmentProblem(
+            f"the engine was built for {' and '.join(gpus)} with {backend.name} {backend.versions.get(backend.name)}, "
+            f"found {found or 'no NVIDIA GPU'}",
+            why="a TensorRT plan holds machine code, for the GPUs that it was built for",
+            fix=f"run it on {' or '.join(gpus)}, or build again: "
+            + (f"with `--gpu {found}`" if found else "`--backend onnxruntime` runs on any CPU"),
+        )
+
     def check_runtime(self, found: Mapping[str, str]) -> None:
-        """Refuse a runtime older than the one the graphs were made for; ``found`` maps package names to versions."""
+        """Refuse a runtime older than the one the graphs were made for; ``found`` maps package names to versions.
+
+        TensorRT reads no plans but those of its own version.
+        """
+        product = self.backend.name
+        if self.backend.gpus and found.get(product, "") != self.backend.versions.get(product, ""):
+            raise EnvironmentProblem(
+                f"the engine was built with {product} {self.backend.versions.get(product)}, "
+                f"found {found.get(product) or 'none'}",
+                why="a TensorRT plan is read by the version that made it, and by no other",
+                fix=f"`pip install '{product}=={self.backend.versions.get(product)}'`, or {REBUILD}",
+            )
         for package, built in self.backend.versions.items():
             if package in found and _release(found[package]) < _release(built):
                 raise EnvironmentProblem(
@@ -240,6 +267,8 @@ class Manifest:
             for part in (self.target, self.drafter)
             if part.file not in self.files
         ]
+        problems += _plan_contradictions("target", self.target, self.backend)
+        problems += _plan_contradictions("drafter", self.drafter, self.backend)
         shapes, speculation = self.shapes, self.speculation
         for name in ("max_seq_len", "cache_length", "hidden_size", "vocab_size", "draft_vocab_size"):
             if getattr(shapes, name) < 1:
@@ -251,6 +280,26 @@ class Manifest:
         if self.format_version != FORMAT_VERSION:
             problems.append(f"format_version {self.format_version} does not exist")
         return problems
+
+
+def _plan_contradictions(name: str, part: Part, backend: Backend) -> list[str]:
+    """Plans and GPUs come together, and a plan has the tensors of its part and sizes that can be."""
+    plan = part.plan
+    problems = [f"backend.gpus: {gpu!r} is no GPU" for gpu in backend.gpus if not re.fullmatch(r"sm_\d{2,3}", gpu)]
+    if (plan is not None) != bool(backend.gpus):
+        problems.append(f"{name}.plan and backend.gpus must be there together")
+    if plan is None:
+        return problems
+    if {tensor.name for tensor in plan.tensors} != {*part.inputs, *part.outputs}:
+        problems.append(f"{name}.plan.tensors are not its inputs and outputs")
+    for profile in plan.profiles:
+        for field in ("rows", "columns", "emitted"):
+            sizes = getattr(profile, field)
+            if len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]:
+                problems.append(f"{name}.plan: {field} of the profile {profile.name!r} must be three sizes in order")
+    if not plan.profiles:
+        problems.append(f"{name}.plan has no profiles")
+    return problems
 
 
 def is_engine(folder: Path) -> bool:

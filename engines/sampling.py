@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,36 +48,19 @@ class SamplingParams:
             raise UsageError("; ".join(problems), fix="change the sampling parameters")
 
 
-_POLICY = {
-    "temperature": np.float32, "top_k": np.int32, "top_p": np.float32, "min_p": np.float32, "tolerance": np.float32,
-}  # fmt: skip
+# The target graph's policy inputs, one value per row.
+POLICY: Mapping[str, np.dtype[Any]] = {
+    "temperature": np.dtype(np.float32),
+    "top_k": np.dtype(np.int32),
+    "top_p": np.dtype(np.float32),
+    "min_p": np.dtype(np.float32),
+    "tolerance": np.dtype(np.float32),
+}
 
 
-@dataclass(frozen=True)
-class Policy:
-    """The policy inputs of the target graph for some rows: ``uniform`` f32 [B,E], the others [B]."""
-
-    uniform: np.ndarray
-    temperature: np.ndarray
-    top_k: np.ndarray
-    top_p: np.ndarray
-    min_p: np.ndarray
-    tolerance: np.ndarray
-
-    @classmethod
-    def of(cls, rows: Sequence[SamplingParams], emitted: int) -> Policy:
-        """The params of ``rows``, stacked; ``uniform`` [len(rows), emitted] is yet to be filled in."""
-        columns = {name: np.array([getattr(r, name) for r in rows], dtype) for name, dtype in _POLICY.items()}
-        return cls(np.zeros((len(rows), emitted), np.float32), **columns)
-
-    def set_row(self, row: int, params: SamplingParams) -> None:
-        """Give one row another policy."""
-        for name in _POLICY:
-            getattr(self, name)[row] = getattr(params, name)
-
-    def rows(self, chosen: slice) -> Policy:
-        """A view of some rows."""
-        return Policy(self.uniform[chosen], **{name: getattr(self, name)[chosen] for name in _POLICY})
+def policy_of(params: SamplingParams) -> dict[str, np.ndarray]:
+    """One row's policy inputs, each ``[1]`` in the graph's dtype."""
+    return {name: np.array([getattr(params, name)], dtype) for name, dtype in POLICY.items()}
 
 
 def draw_seed() -> int:

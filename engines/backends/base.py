@@ -2,63 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from ..sampling import Policy
+from ..sampling import SamplingParams
 
 
-@dataclass
-class Window:
-    """What the target is fed next, for some rows (the graph contract's names).
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a prompt: its ``ids``, the absolute position ``start`` of the first, and the prompt's token after it.
 
-    ``input_ids`` i64 [B,S]: committed-but-unfed tokens, then drafts, then padding. ``start`` i64 [B]: absolute position
-    of column 0. ``window_len`` i32 [B]: valid columns, 0 for an idle row. ``draft_len`` i32 [B]: how many of them, at
-    the end, are drafts. ``forced_next`` i64 [B]: the known next prompt token, else -1.
+    ``forced_next`` is -1 in the last chunk: what follows the prompt is the target's to say.
     """
 
-    input_ids: np.ndarray
-    start: np.ndarray
-    window_len: np.ndarray
-    draft_len: np.ndarray
-    forced_next: np.ndarray
+    ids: Sequence[int]
+    start: int
+    forced_next: int
 
-    @classmethod
-    def idle(cls, rows: int, width: int) -> Window:
-        """``rows`` idle rows of ``width`` columns."""
-        i64, i32 = np.int64, np.int32
-        return cls(np.zeros((rows, width), i64), np.zeros(rows, i64), np.zeros(rows, i32), np.zeros(rows, i32),
-                   np.full(rows, -1, i64))  # fmt: skip
+    @property
+    def is_last(self) -> bool:
+        """Whether the prompt ends with it."""
+        return self.forced_next < 0
 
 
-@dataclass
-class Verified:
-    """What the target said: ``tokens`` i32 [B,E], ``num_tokens`` i32 [B]; ``features`` stay with the backend."""
+class Emission(Protocol):
+    """What a launched pass emits, perhaps not yet: B rows, E = K + 1 columns."""
+
+    def read(self) -> tuple[np.ndarray, np.ndarray]:
+        """``tokens`` i32 [B,E], -1 past the end, and ``num_tokens`` i32 [B], 0 in an idle row; waits for them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """An emission that is there already."""
 
     tokens: np.ndarray
     num_tokens: np.ndarray
-    features: Any
+
+    def read(self) -> tuple[np.ndarray, np.ndarray]:
+        """See ``Emission.read``."""
+        return self.tokens, self.num_tokens
 
 
 class Backend(Protocol):
-    """Runs the target and the drafter over slots, each with its own linear caches, updated in place."""
+    """Runs the target and the drafter over slots, each with its own linear caches, updated in place.
+
+    A slot's next window, policy and random numbers stay here: on a GPU no round waits for the host to look at them.
+    ``lag`` says how many emissions may be left unread while the next pass is launched; with 0 nothing is gained by it.
+    ``prefill_columns`` is the most of a prompt that one pass takes.
+    """
 
     num_slots: int
+    lag: int
+    prefill_columns: int
 
-    def verify(self, slots: range, window: Window, policy: Policy) -> Verified:
-        """One target pass over the rows in ``slots``; E (emitted columns) is the width of ``policy.uniform``."""
+    def begin(self, num_speculative_tokens: int) -> None:
+        """Make every slot idle; from here on a round verifies so many drafts (0: plain decoding, no drafter)."""
         ...
 
-    def draft(self, slots: range, window: Window, verified: Verified) -> Window:
-        """One drafter pass from what ``verify`` was given and gave; returns the next window, K = E - 1 drafts wide."""
+    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
+        """Choose the tokens of ``slot`` by ``params`` and by ``numbers`` f32 [max_seq_len + 1].
+
+        Entry p decides the token at absolute position p.
+        """
         ...
 
-    def target_logits(self, window: Window, policy: Policy) -> np.ndarray:
-        """f32 [E,V] of one row in slot 0, for checks."""
+    def prefill(self, slot: int, chunk: Chunk) -> None:
+        """Feed both models a piece of a prompt. The last piece leaves the slot busy, its first window laid out."""
         ...
 
-    def draft_logits(self, window: Window, policy: Policy) -> np.ndarray:
-        """f32 [K,Vd] that one row in slot 0 would draft after this window, for checks."""
+    def first(self, slot: int) -> Emission:
+        """What the last piece of this slot's prompt emitted, one row: the token after the prompt. Ask at once."""
+        ...
+
+    def step(self) -> Emission:
+        """One round for every busy slot: verify, accept, draft, lay out the next window."""
+        ...
+
+    def retire(self, slot: int) -> None:
+        """Make a slot idle; rounds that were launched before still emit for it."""
+        ...
+
+    def target_logits(self, ids: Sequence[int]) -> np.ndarray:
+        """f32 [len,V] after every one of ``ids``; uses slot 0 and ends whatever ran. For checks."""
+        ...
+
+    def draft_logits(self, ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
+        """f32 [K,Vd] of the drafts after ``ids`` and one greedy token; otherwise as ``target_logits``."""
         ...

@@ -22,8 +22,11 @@ from peagle.engines.manifest import (
     Manifest,
     Origin,
     Part,
+    Plan,
+    Profile,
     Shapes,
     Speculation,
+    Tensor,
 )
 from peagle.plugins.errors import EnvironmentProblem
 
@@ -251,3 +254,70 @@ def test_only_an_older_runtime_is_refused(engine: Path, found: str, accepted: bo
 def test_writing_leaves_nothing_else_behind(engine: Path) -> None:
     Manifest.read(engine).write(engine)
     assert sorted(path.name for path in engine.iterdir()) == ["drafter", FILE_NAME, "target", "tokenizer.json"]
+
+
+# ------------------------------------------------------------------------------------------------ TensorRT plans
+
+
+def with_plans(folder: Path, **changes: Any) -> Manifest:
+    """The engine's manifest as one of TensorRT-RTX plans; ``changes`` are of the plans."""
+    honest = Manifest.read(folder)
+    tensors = tuple(Tensor(name, "int32", (-1,)) for name in (*honest.target.inputs, *honest.target.outputs))
+    plan = Plan((Profile("verify", (1, 8, 8), (1, 9, 9), (1, 9, 9)),), {"PLUGIN_V3": 1}, {"AcceptPrefix": 1}, tensors)
+    plan = dataclasses.replace(plan, **changes)
+    return dataclasses.replace(
+        honest,
+        target=dataclasses.replace(honest.target, plan=plan),
+        drafter=dataclasses.replace(honest.drafter, plan=plan),
+        backend=Backend("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": "1.7.1.116"}, ("sm_89", "sm_120")),
+    )
+
+
+def test_plans_are_read_back(engine: Path) -> None:
+    manifest = with_plans(engine)
+    manifest.write(engine)
+    assert Manifest.read(engine) == manifest
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"tensors": ()}, "target.plan.tensors are not its inputs and outputs"),
+        ({"profiles": ()}, "target.plan has no profiles"),
+        ({"profiles": (Profile("p", (1, 8), (1, 9, 9), (1, 9, 9)),)}, "rows of the profile 'p'"),
+        ({"profiles": (Profile("p", (1, 8, 4), (1, 9, 9), (1, 9, 9)),)}, "rows of the profile 'p'"),
+        ({"profiles": (Profile("p", (1, 8, 8), (1, 9, 9), (0, 9, 9)),)}, "emitted of the profile 'p'"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(engine: Path, changes: dict[str, Any], complaint: str) -> None:
+    with_plans(engine, **changes).write(engine)
+    assert complaint in refusal(engine).why
+
+
+def test_plans_and_gpus_come_together(engine: Path) -> None:
+    manifest = with_plans(engine)
+    for gpus, complaint in (((), "there together"), (("b200",), "'b200' is no GPU")):
+        dataclasses.replace(manifest, backend=dataclasses.replace(manifest.backend, gpus=gpus)).write(engine)
+        assert complaint in refusal(engine).why
+
+
+@pytest.mark.parametrize(("found", "said"), [(None, "no NVIDIA GPU"), ("sm_90", "found sm_90")])
+def test_another_gpu_is_refused_with_what_was_built_and_what_to_do(engine: Path, found: str | None, said: str) -> None:
+    manifest = with_plans(engine)
+    manifest.check_gpu("sm_120")
+    with pytest.raises(
+        EnvironmentProblem, match=r"built for sm_89 and sm_120 with tensorrt-rtx 1\.7\.1\.116"
+    ) as caught:
+        manifest.check_gpu(found)
+    assert said in caught.value.what
+    assert "--gpu sm_90" in caught.value.fix if found else "--backend onnxruntime" in caught.value.fix
+    Manifest.read(engine).check_gpu(found)  # an engine of graphs runs anywhere
+
+
+@pytest.mark.parametrize("found", ["1.7.1.115", "1.8.0.0", ""])
+def test_a_plan_is_read_by_its_own_version_only(engine: Path, found: str) -> None:
+    manifest = with_plans(engine)
+    manifest.check_runtime({"tensorrt-rtx": "1.7.1.116"})
+    with pytest.raises(EnvironmentProblem, match=r"built with tensorrt-rtx 1\.7\.1\.116") as caught:
+        manifest.check_runtime({"tensorrt-rtx": found} if found else {})
+    assert "pip install 'tensorrt-rtx==1.7.1.116'" in caught.value.fix

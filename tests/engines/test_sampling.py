@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.engines import SamplingParams
-from peagle.engines.sampling import Policy, uniform_stream
+from peagle.engines.sampling import policy_of, uniform_stream
 from peagle.plugins.errors import UsageError
 
 
@@ -59,12 +59,8 @@ def test_the_stream_of_a_seed_never_changes() -> None:
     assert uniform_stream(7, 4).tolist() == pytest.approx([0.8720734, 0.2953653, 0.4200976, 0.4053922], abs=1e-7)
 
 
-def test_a_policy_stacks_rows_with_the_dtypes_of_the_graph() -> None:
-    policy = Policy.of([SamplingParams(), SamplingParams(temperature=0.5, top_k=3)], emitted=4)
-    assert policy.temperature.tolist() == [0.0, 0.5]
-    assert policy.top_k.dtype == np.int32
-    assert policy.top_p.dtype == np.float32
-    assert policy.uniform.shape == (2, 4)
-    policy.rows(slice(1, 2)).set_row(0, SamplingParams(min_p=0.25))
-    assert policy.min_p.tolist() == [0.0, 0.25]
-    assert policy.temperature.tolist() == [0.0, 0.0]
+def test_a_policy_has_the_dtypes_of_the_graph() -> None:
+    policy = policy_of(SamplingParams(temperature=0.5, top_k=3))
+    assert list(policy) == ["temperature", "top_k", "top_p", "min_p", "tolerance"]
+    assert [value.dtype.name for value in policy.values()] == ["float32", "int32", "float32", "float32", "float32"]
+    assert [value.tolist() for value in policy.values()] == [[0.5], [3], [1.0], [0.0], [0.0]]

@@ -1,0 +1,222 @@
+"""One GPU with one stream: the only file of the runtime that speaks CUDA."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ....plugins.errors import EnvironmentProblem
+from ....plugins.spec import OpSpec
+
+if TYPE_CHECKING:
+    from ....plugins.kernels.launch import Launcher
+    from ....plugins.kernels.pack import Pack
+
+ALIGNMENT = 256  # of every address that TensorRT is given
+
+
+class Event(Protocol):
+    """A point in the stream."""
+
+    def wait(self) -> None:
+        """Return when the device has passed it."""
+        ...
+
+
+class Graph(Protocol):
+    """Work that was recorded once."""
+
+    def replay(self) -> None:
+        """Enqueue all of it."""
+        ...
+
+
+class Device(Protocol):
+    """Memory is freed with the device. All work is enqueued in order on one stream, and no call waits for it.
+
+    ``stream`` is the handle that TensorRT enqueues on.
+    """
+
+    stream: int
+
+    def allocate(self, size: int) -> int:
+        """Address of ``size`` bytes of device memory, all zero, at a multiple of ``ALIGNMENT``."""
+        ...
+
+    def pinned(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """Host memory that the device copies from and to while the host goes on; not initialised."""
+        ...
+
+    def upload(self, address: int, source: np.ndarray) -> None:
+        """Pinned, contiguous ``source`` to the device; it must stay as it is until the copy has run."""
+        ...
+
+    def download(self, target: np.ndarray, address: int) -> None:
+        """From the device to pinned, contiguous ``target``; it is there when an event recorded after has passed."""
+        ...
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        """Bytes from one device address to another."""
+        ...
+
+    def launch(
+        self, op: OpSpec, pointers: Sequence[int], dims: Mapping[str, int], attributes: Mapping[str, int]
+    ) -> None:
+        """The kernel of an op that is the same for every dtype; see ``plugins.kernels.launch``."""
+        ...
+
+    def record(self) -> Event:
+        """An event after all that was enqueued."""
+        ...
+
+    def capture(self, steps: Callable[[], None]) -> Graph:
+        """Record what ``steps`` enqueues instead of running it. It must have run before: nothing may be set up now."""
+        ...
+
+
+def find_gpu() -> str | None:
+    """``sm_120`` and the like of the first GPU; None where there is no GPU or no driver."""
+    try:
+        from cuda.core import Device as Gpu
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "the package cuda-core is not installed",
+            why=f"TensorRT engines run through it ({error})",
+            fix="pip install 'peagle-compile[rtx]' or 'peagle-compile[tensorrt]'",
+        ) from error
+    try:
+        major, minor = Gpu(0).compute_capability
+    except Exception:  # the binding has a type for each way in which there is none
+        return None
+    return f"sm_{major}{minor}"
+
+
+class CudaDevice:
+    """See ``Device``: the first GPU, through cuda-core. ``packs`` hold kernels that were compiled ahead of time."""
+
+    def __init__(self, packs: Sequence[Pack] = ()) -> None:
+        """Raises ``EnvironmentProblem`` when CUDA does not start."""
+        from cuda.bindings import driver
+        from cuda.core import Device as Gpu
+        from cuda.core import LegacyPinnedMemoryResource
+
+        self._driver, self._packs = driver, packs
+        try:
+            self._gpu = Gpu(0)
+            self._gpu.set_current()
+            self._stream = self._gpu.create_stream()
+        except Exception as error:  # cuda-core's own family of exceptions
+            raise EnvironmentProblem(
+                "CUDA does not start on this GPU", why=str(error), fix="see `peagle-compile doctor`"
+            ) from error
+        self.stream = int(self._stream.handle)
+        self._host = LegacyPinnedMemoryResource()
+        self._buffers: list[Any] = []
+        self._launchers: dict[str, Launcher] = {}
+
+    def allocate(self, size: int) -> int:
+        """See ``Device.allocate``. Raises ``EnvironmentProblem`` when the GPU has no room."""
+        try:
+            buffer = self._gpu.allocate(size, stream=self._stream)
+            buffer.fill(0, stream=self._stream)
+        except Exception as error:
+            raise EnvironmentProblem(
+                f"the GPU has no room for {size / 2**20:.0f} MiB more",
+                why=str(error),
+                fix="load with a smaller max_batch_size, rebuild with a smaller --max-seq-len, or free the GPU",
+            ) from error
+        self._buffers.append(buffer)
+        return int(buffer.handle)
+
+    def pinned(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """See ``Device.pinned``."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        try:
+            buffer = self._host.allocate(size)
+        except Exception as error:
+            raise EnvironmentProblem(
+                f"no {size} bytes of page-locked memory", why=str(error), fix="raise `ulimit -l`, or free memory"
+            ) from error
+        self._buffers.append(buffer)
+        raw = (ctypes.c_byte * size).from_address(int(buffer.handle))
+        return np.frombuffer(raw, dtype).reshape(shape)
+
+    def upload(self, address: int, source: np.ndarray) -> None:
+        """See ``Device.upload``."""
+        self.copy(address, source.ctypes.data, source.nbytes)
+
+    def download(self, target: np.ndarray, address: int) -> None:
+        """See ``Device.download``."""
+        self.copy(target.ctypes.data, address, target.nbytes)
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        """See ``Device.copy``; unified addressing tells host from device."""
+        (status,) = self._driver.cuMemcpyAsync(target, source, size, self._stream.handle)
+        if status != self._driver.CUresult.CUDA_SUCCESS:
+            raise _failed("a copy was not enqueued", str(status))
+
+    def launch(
+        self, op: OpSpec, pointers: Sequence[int], dims: Mapping[str, int], attributes: Mapping[str, int]
+    ) -> None:
+        """See ``Device.launch``."""
+        launcher = self._launchers.get(op.name)
+        if launcher is None:
+            launcher = self._launchers[op.name] = self._load(op)
+        launcher.launch(self.stream, pointers, dims, attributes, None)
+
+    def _load(self, op: OpSpec) -> Launcher:
+        from ....plugins.kernels.launch import Launcher
+        from ....plugins.kernels.pack import obtain
+
+        major, minor = self._gpu.compute_capability
+        sm = 10 * major + minor
+        return Launcher(op, sm, obtain(op, sm, self._packs).code)
+
+    def record(self) -> Event:
+        """See ``Device.record``."""
+        return _CudaEvent(self._stream.record())
+
+    def capture(self, steps: Callable[[], None]) -> Graph:
+        """See ``Device.capture``."""
+        builder = self._stream.create_graph_builder()
+        try:
+            builder.begin_building(mode="thread_local")
+            try:
+                steps()
+            except BaseException:
+                with contextlib.suppress(Exception):  # what broke the capture matters, not that it is broken
+                    builder.end_building()
+                raise
+            return _CudaGraph(builder.end_building().complete(), self._stream)
+        finally:
+            builder.close()
+
+
+class _CudaEvent:
+    def __init__(self, event: Any) -> None:
+        self._event = event
+
+    def wait(self) -> None:
+        """See ``Event.wait``. Raises ``EnvironmentProblem`` when the device failed before it."""
+        try:
+            self._event.sync()
+        except Exception as error:
+            raise _failed("the GPU stopped in the middle of a round", str(error)) from error
+
+
+class _CudaGraph:
+    def __init__(self, graph: Any, stream: Any) -> None:
+        self._graph, self._stream = graph, stream
+
+    def replay(self) -> None:
+        """See ``Graph.replay``."""
+        self._graph.launch(self._stream)
+
+
+def _failed(what: str, why: str) -> EnvironmentProblem:
+    return EnvironmentProblem(what, why=why, fix="load the engine again in a new process; see `peagle-compile doctor`")

@@ -1,0 +1,69 @@
+"""Host memory beside the stream: what goes up waits in staging until it was copied, what comes down is read late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from .device import Device, Event
+
+
+class Staging:
+    """Pinned bytes to write and upload from. The same bytes are handed out again once their copies have run."""
+
+    def __init__(self, device: Device, size: int, blocks: int = 4) -> None:
+        self._device = device
+        self._blocks = [device.pinned((size,), np.uint8) for _ in range(blocks)]
+        self._copied: list[Event | None] = [None] * blocks
+        self._turn = 0
+
+    @contextmanager
+    def block(self) -> Iterator[np.ndarray]:
+        """u8 [size] to fill, and to upload from before the context ends."""
+        turn, self._turn = self._turn, (self._turn + 1) % len(self._blocks)
+        before = self._copied[turn]
+        if before is not None:
+            before.wait()
+        yield self._blocks[turn]
+        self._copied[turn] = self._device.record()
+
+
+class LateEmission:
+    """Tokens on their way down; see ``Emission``."""
+
+    def __init__(self, tokens: np.ndarray, num_tokens: np.ndarray, arrived: Event) -> None:
+        self._tokens, self._num_tokens, self._arrived = tokens, num_tokens, arrived
+        self._read: tuple[np.ndarray, np.ndarray] | None = None
+
+    def read(self) -> tuple[np.ndarray, np.ndarray]:
+        """See ``Emission.read``."""
+        if self._read is None:
+            self._arrived.wait()
+            self._read = self._tokens.copy(), self._num_tokens.copy()
+        return self._read
+
+
+class Readback:
+    """A ring of pinned places for tokens; whatever is still unread when its place is needed is read then."""
+
+    def __init__(self, device: Device, rows: int, columns: int, places: int) -> None:
+        self._device = device
+        self._tokens = [device.pinned((rows * columns,), np.int32) for _ in range(places)]
+        self._counts = [device.pinned((rows,), np.int32) for _ in range(places)]
+        self._holders: list[LateEmission | None] = [None] * places
+        self._turn = 0
+
+    def start(self, tokens: int, num_tokens: int, rows: int, emitted: int, shown: int) -> LateEmission:
+        """Fetch ``tokens`` i32 [rows, emitted], of which ``shown`` columns matter, and ``num_tokens`` i32 [rows]."""
+        turn, self._turn = self._turn, (self._turn + 1) % len(self._holders)
+        holder = self._holders[turn]
+        if holder is not None:
+            holder.read()
+        flat, counts = self._tokens[turn][: rows * emitted], self._counts[turn][:rows]
+        self._device.download(flat, tokens)
+        self._device.download(counts, num_tokens)
+        late = LateEmission(flat.reshape(rows, emitted)[:, :shown], counts, self._device.record())
+        self._holders[turn] = late
+        return late

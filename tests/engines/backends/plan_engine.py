@@ -1,0 +1,71 @@
+"""Engines whose plans are stand-ins: the real TensorRT backend over the graphs that TensorRT is given, on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from peagle.compiler import parts
+from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.plan_stages import profiles
+from peagle.compiler.progress import Quiet
+from peagle.compiler.stages import StageStore
+from peagle.engines import Engine
+from peagle.engines.backends.tensorrt.backend import TensorRTBackend
+from peagle.engines.manifest import Backend, Manifest, Part, Plan, Tensor
+from peagle.engines.tokenizer import Tokenizer
+from peagle.graphs.families import family_for
+from peagle.graphs.heads import HeadSpec
+from peagle.graphs.trace import Dtype
+from tests.engines.backends.host_device import HostDevice
+from tests.engines.backends.stand_in import DTYPES, VERSION, quiet_session, stand_in, write_plan
+
+
+def lowered(target: Path, drafter: Path, dtype: Dtype, cache_length: int) -> dict[str, Path]:
+    """Both halves of a checkpoint pair, traced in ``dtype`` and lowered for TensorRT, with their weights."""
+    store, (checkpoint, head_checkpoint) = StageStore.default(), (Checkpoint.open(target), Checkpoint.open(drafter))
+    family = family_for(checkpoint.config)
+    head = HeadSpec.read(head_checkpoint.config, head_checkpoint.shapes, family.describe(checkpoint.config))
+    spec = family.describe(checkpoint.config, head.taps)
+    halves = parts.target_half(checkpoint, spec), parts.drafter_half(head_checkpoint, head, spec)
+    return {
+        half.name: parts.attach(
+            store,
+            half,
+            parts.trace(store, half, dtype, Quiet()),
+            lowering="tensorrt",
+            cache_length=cache_length,
+            progress=Quiet(),
+        ).attached.path
+        / parts.MODEL
+        for half in halves
+    }
+
+
+def plan_manifest(manifest: Manifest, graphs: dict[str, Path], folder: Path, rows: int = 4) -> Manifest:
+    """``manifest`` of an ONNX Runtime engine, turned into that of plans for ``rows`` rows, which are written."""
+    most, length = manifest.speculation.max_num_speculative_tokens, manifest.shapes.max_seq_len
+    halves = {}
+    for name, graph in graphs.items():
+        session = quiet_session(graph)
+        values = [*session.get_inputs(), *session.get_outputs()]
+        tensors = tuple(Tensor(v.name, DTYPES[v.type], tuple(-1 for _ in v.shape)) for v in values)
+        sizes = profiles(name, rows, most, length)
+        write_plan(folder / name / "model.plan", graph, sizes)
+        part: Part = getattr(manifest, name)
+        halves[name] = replace(
+            part,
+            file=f"{name}/model.plan",
+            inputs=tuple(v.name for v in session.get_inputs()),
+            outputs=tuple(v.name for v in session.get_outputs()),
+            plan=Plan(sizes, {}, {}, tensors),
+        )
+    backend = Backend("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": VERSION}, ("sm_120",))
+    return replace(manifest, backend=backend, **halves)
+
+
+def plan_engine(folder: Path, manifest: Manifest, tokenizer: Path, slots: int) -> tuple[Engine, HostDevice]:
+    """An engine over ``plan_manifest`` with the tokenizer of another folder, and the device that it runs on."""
+    device = HostDevice()
+    backend = TensorRTBackend(folder, manifest, slots, device, stand_in(device))
+    return Engine(folder, manifest, backend, Tokenizer(tokenizer, manifest.eos_token_ids)), device

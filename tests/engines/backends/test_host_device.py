@@ -1,0 +1,84 @@
+"""The stand-in for a GPU is as late and as strict as it says: else the tests that use it would prove little."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from peagle.engines.backends.tensorrt import device as devices
+from peagle.engines.backends.tensorrt.pinned import Readback, Staging
+from peagle.plugins.errors import EnvironmentProblem
+from tests.engines.backends.host_device import HostDevice
+
+
+def test_nothing_runs_before_it_is_waited_for() -> None:
+    device = HostDevice()
+    address, source, target = device.allocate(4), device.pinned((1,), np.int32), device.pinned((1,), np.int32)
+    target[:] = 0
+    source[0] = 5
+    device.upload(address, source)
+    device.download(target, address)
+    arrived = device.record()
+    source[0] = 6  # before the copy ran: this is what it sees
+    assert target.tolist() == [0]
+    arrived.wait()
+    assert target.tolist() == [6]
+
+
+def test_a_captured_graph_runs_when_it_is_replayed_and_as_often() -> None:
+    device = HostDevice()
+    a, b = device.allocate(4), device.allocate(4)
+    one = device.pinned((1,), np.int32)
+    one[0] = 1
+    device.upload(a, one)
+    graph = device.capture(lambda: device.copy(b, a, 4))
+    device.record().wait()
+    assert device.view(b, (1,), np.int32).tolist() == [0]
+    graph.replay()
+    device.record().wait()
+    assert device.view(b, (1,), np.int32).tolist() == [1]
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 10**6])
+def test_what_leaves_an_allocation_is_refused(offset: int) -> None:
+    device = HostDevice()
+    address = device.allocate(64)
+    with pytest.raises(MemoryError):
+        device.copy(address + offset, address, 64)
+
+
+def test_nothing_is_set_up_while_a_graph_is_captured() -> None:
+    device = HostDevice()
+    with pytest.raises(AssertionError, match="captured"):
+        device.capture(lambda: device.record().wait())
+
+
+def test_staging_is_not_written_again_before_it_was_copied() -> None:
+    device = HostDevice()
+    staging, addresses = Staging(device, 1, blocks=2), [device.allocate(1) for _ in range(5)]
+    for value, address in enumerate(addresses):
+        with staging.block() as block:
+            block[0] = value
+            device.upload(address, block)
+    device.record().wait()
+    assert [int(device.view(address, (1,), np.uint8)[0]) for address in addresses] == [0, 1, 2, 3, 4]
+
+
+def test_what_is_left_unread_survives_the_reuse_of_its_place() -> None:
+    device = HostDevice()
+    tokens, count = device.allocate(8), device.allocate(4)
+    readback = Readback(device, rows=1, columns=2, places=2)
+    late = []
+    for value in range(5):
+        device.enqueue(lambda value=value: device.view(tokens, (2,), np.int32).fill(value))  # type: ignore[misc]
+        late.append(readback.start(tokens, count, rows=1, emitted=2, shown=1))
+    assert [emission.read()[0].tolist() for emission in reversed(late)] == [[[v]] for v in (4, 3, 2, 1, 0)]
+
+
+def test_a_missing_cuda_core_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
+    with pytest.raises(EnvironmentProblem, match="cuda-core is not installed") as caught:
+        devices.find_gpu()
+    assert "peagle-compile[rtx]" in caught.value.fix

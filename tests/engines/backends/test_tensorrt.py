@@ -1,0 +1,319 @@
+"""The TensorRT backend says what ONNX Runtime's says, on the graphs that TensorRT is given.
+
+CUDA and TensorRT are stood in for (``host_device``, ``stand_in``), so this is no evidence about either; profiles,
+bindings, cache slices, captured rounds, lateness and admission are the real ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines import round as rounds
+from peagle.engines.backends.base import Chunk
+from peagle.engines.backends.tensorrt import backend as tensorrt
+from peagle.engines.backends.tensorrt.backend import TensorRTBackend
+from peagle.engines.manifest import Profile
+from peagle.engines.sampling import policy_of, uniform_stream
+from peagle.plugins.errors import EnvironmentProblem, UsageError
+from peagle.plugins.kernels.pack import write_pack
+from tests.engines.backends.host_device import HostDevice
+from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
+from tests.engines.backends.stand_in import _Context, quiet_session, stand_in, write_plan
+from tests.models import VOCAB, Pair
+
+PROMPTS = [[5, 9, 30, 7], [11] * 17, [40], list(range(2, 35)), [80, 3]]
+GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
+SAMPLED = SamplingParams(max_tokens=20, ignore_eos=True, temperature=0.8, seed=11)
+MIXED = [
+    GREEDY,
+    SAMPLED,
+    SamplingParams(max_tokens=1),
+    SamplingParams(max_tokens=30, temperature=1.3, top_k=12, top_p=0.9, seed=1),
+    SamplingParams(max_tokens=9, ignore_eos=True, temperature=1.0, min_p=0.05, seed=3),
+]
+
+Plans = tuple[Engine, HostDevice]
+
+
+@pytest.fixture(scope="module")
+def wide(tiny_pair: Pair, tiny_engine: Engine) -> dict[str, Path]:
+    """The tiny pair in float32, which only the stand-in runs: its numbers are then those of ONNX Runtime's engine."""
+    return lowered(tiny_pair.target, tiny_pair.head, "float32", tiny_engine.manifest.shapes.cache_length)
+
+
+@pytest.fixture(scope="module")
+def plans(wide: dict[str, Path], tiny_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Plans:
+    folder = tmp_path_factory.mktemp("plans")
+    return plan_engine(folder, plan_manifest(tiny_engine.manifest, wide, folder), tiny_engine.folder, slots=3)
+
+
+@pytest.fixture(scope="module")
+def half(tiny_pair: Pair, tiny_engine: Engine) -> dict[str, Path]:
+    """The tiny pair in float16, as TensorRT is given it."""
+    return lowered(tiny_pair.target, tiny_pair.head, "float16", tiny_engine.manifest.shapes.cache_length)
+
+
+def _told(engine: Engine, params: SamplingParams | list[SamplingParams], k: int) -> list[object]:
+    outputs = engine.generate(PROMPTS, params, num_speculative_tokens=k)
+    return [(o.token_ids, o.text, o.finish_reason, o.acceptance) for o in outputs]
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 6])
+@pytest.mark.parametrize("params", [GREEDY, MIXED], ids=["greedy", "mixed"])
+def test_text_and_acceptance_are_onnx_runtime_s(
+    plans: Plans, tiny_engine: Engine, params: SamplingParams | list[SamplingParams], k: int
+) -> None:
+    assert _told(plans[0], params, k) == _told(tiny_engine, params, k)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_batch_at_any_k_gives_onnx_runtime_s_text(plans: Plans, tiny_engine: Engine, data: st.DataObject) -> None:
+    """Also at the end of the cache, where the next round must wait for the last."""
+    prompt = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20) | st.integers(85, 95).map(lambda n: [3] * n)
+    policy = st.builds(
+        SamplingParams,
+        max_tokens=st.sampled_from([1, 3, 12, 200]),
+        temperature=st.sampled_from([0.0, 0.9]),
+        seed=st.integers(0, 99),
+        ignore_eos=st.booleans(),
+        stop=st.sampled_from([(), ("%",)]),
+    )
+    prompts = data.draw(st.lists(prompt, min_size=1, max_size=6))
+    params, k = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 6))
+    found, expected = (e.generate(prompts, params, num_speculative_tokens=k) for e in (plans[0], tiny_engine))
+    assert [(o.token_ids, o.text, o.acceptance) for o in found] == [
+        (o.token_ids, o.text, o.acceptance) for o in expected
+    ]
+
+
+def _plain(graph: Path, manifest_length: int, prompt: list[int], params: SamplingParams) -> list[int]:
+    """The oracle: the target's graph by itself, one row, one token at a time."""
+    session = quiet_session(graph)
+    caches = {i.name: np.zeros((1, *i.shape[1:]), np.float16) for i in session.get_inputs() if "_cache." in i.name}
+    names = [o.name for o in session.get_outputs()]
+    numbers, start, window, tokens = uniform_stream(params.seed or 0, manifest_length), 0, prompt, list[int]()
+    while len(tokens) < params.max_tokens:
+        inputs = {
+            "input_ids": np.array([window], np.int64), "start": np.array([start], np.int64),
+            "window_len": np.array([len(window)], np.int32), "draft_len": np.zeros(1, np.int32),
+            "forced_next": np.array([-1], np.int64), "uniform": numbers[None, start + len(window)][None],
+        }  # fmt: skip
+        outputs = dict(zip(names, session.run(None, inputs | policy_of(params) | caches), strict=True))
+        caches = {name: outputs[f"{name}.out"] for name in caches}
+        tokens.append(int(outputs["tokens"][0, 0]))
+        start, window = start + len(window), tokens[-1:]
+    return tokens
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_float16_text_is_that_of_its_own_graph(
+    half: dict[str, Path], tiny_engine: Engine, tmp_path: Path, params: SamplingParams
+) -> None:
+    engine, _ = plan_engine(tmp_path, plan_manifest(tiny_engine.manifest, half, tmp_path), tiny_engine.folder, slots=2)
+    length = engine.max_seq_len + 1
+    expected = [_plain(half["target"], length, prompt, params) for prompt in PROMPTS]
+    for k in (0, 4):
+        found = [list(o.token_ids) for o in engine.generate(PROMPTS, params, num_speculative_tokens=k)]
+        assert found == expected
+
+
+def test_a_round_is_captured_once_per_k_and_replayed(plans: Plans) -> None:
+    engine, device = plans
+    engine.generate(PROMPTS, GREEDY, num_speculative_tokens=2)
+    captures, replays = device.captures, device.replays
+    rounds_ = [o.acceptance.rounds for o in engine.generate(PROMPTS, GREEDY, num_speculative_tokens=2)]
+    assert device.captures == captures
+    assert device.replays - replays >= max(rounds_)
+
+
+def test_an_idle_row_points_behind_all_that_a_request_can_hold(plans: Plans) -> None:
+    """Its pass writes all the same: from where it stopped, that could be past the end of the cache."""
+    engine, device = plans
+    backend = engine._backend
+    backend.begin(3)
+    for slot in (0, 1):
+        backend.admit(slot, GREEDY, uniform_stream(0, 97))
+        backend.prefill(slot, Chunk([5, 6], 0, -1))
+    backend.step().read()
+    backend.retire(1)
+    device.record().wait()
+    tensors = backend._decode.tensors  # type: ignore[attr-defined]
+    assert device.view(tensors["window_len"], (3,), np.int32).tolist() == [4, 0, 0]
+    starts = device.view(tensors["start"], (3,), np.int64).tolist()
+    assert 2 <= starts[0] <= 6
+    assert starts[1:] == [engine.max_seq_len] * 2
+
+
+def test_a_round_that_cannot_be_captured_is_enqueued_every_time(
+    wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Context, "is_stream_capturable", lambda self, stream: False, raising=False)
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    engine, device = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=2)
+    assert _told(engine, MIXED, 3) == _told(tiny_engine, MIXED, 3)
+    assert device.captures == device.replays == 0
+
+
+def test_the_host_is_one_round_behind(plans: Plans) -> None:
+    """When a stream hands out a round's tokens, the device has the next one before it."""
+    engine, device = plans
+    before = device.replays
+    seen = [device.replays - before for _ in zip(range(4), engine.stream([5, 6], GREEDY), strict=False)]
+    assert seen == [1, 2, 3, 4]  # the first is the prompt's token: round 1 is launched by then
+
+
+@pytest.mark.parametrize("chunk", [1, 7])
+def test_chunks_of_a_prompt_change_nothing(plans: Plans, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _told(plans[0], MIXED, 4)
+    monkeypatch.setattr(rounds, "PREFILL_CHUNK", chunk)
+    assert _told(plans[0], MIXED, 4) == whole
+
+
+def test_a_prompt_longer_than_the_profile_comes_in_pieces(
+    wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
+) -> None:
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    manifest = _with_profiles(manifest, tmp_path, wide, prefill_columns=8)
+    engine, _ = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=2)
+    assert _told(engine, MIXED, 4) == _told(tiny_engine, MIXED, 4)
+
+
+def _with_profiles(manifest: object, folder: Path, graphs: dict[str, Path], prefill_columns: int) -> object:
+    changed = {}
+    for name, graph in graphs.items():
+        part = getattr(manifest, name)
+        verify, prefill = part.plan.profiles
+        sizes = (verify, replace(prefill, columns=(1, prefill_columns, prefill_columns)))
+        write_plan(folder / name / "model.plan", graph, sizes)
+        changed[name] = replace(part, plan=replace(part.plan, profiles=sizes))
+    return replace(manifest, **changed)  # type: ignore[type-var]
+
+
+def test_logits_are_onnx_runtime_s(plans: Plans, tiny_engine: Engine) -> None:
+    for prompt in PROMPTS:
+        np.testing.assert_allclose(plans[0].target_logits(prompt), tiny_engine.target_logits(prompt), atol=1e-4)
+        for k in (1, 5):
+            found, expected = (e.draft_logits(prompt, k) for e in (plans[0], tiny_engine))
+            np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_logits_between_two_generations_leave_no_trace(plans: Plans) -> None:
+    expected = _told(plans[0], MIXED, 3)
+    plans[0].target_logits(PROMPTS[1])
+    plans[0].draft_logits(PROMPTS[3], 2)
+    assert _told(plans[0], MIXED, 3) == expected
+
+
+def test_an_abandoned_stream_leaves_the_engine_usable(plans: Plans) -> None:
+    expected = _told(plans[0], MIXED, 4)
+    next(iter(plans[0].stream([5, 6], GREEDY)))
+    assert _told(plans[0], MIXED, 4) == expected
+
+
+def test_more_rows_than_the_plans_cover_are_refused(plans: Plans) -> None:
+    with pytest.raises(UsageError, match="max_batch_size must be at most 4, not 5"):
+        tensorrt.check_slots(plans[0].manifest, 5)
+    tensorrt.check_slots(plans[0].manifest, 4)
+
+
+def test_more_drafts_than_the_plans_cover_are_refused(plans: Plans) -> None:
+    with pytest.raises(UsageError, match="from 0"):
+        plans[0].generate([[3]], num_speculative_tokens=7)
+    with pytest.raises(UsageError, match="at most 6, not 7"):
+        plans[0]._backend.begin(7)
+
+
+def _backend(manifest: object, folder: Path, slots: int = 2) -> TensorRTBackend:
+    device = HostDevice()
+    return TensorRTBackend(folder, manifest, slots, device, stand_in(device))  # type: ignore[arg-type]
+
+
+def test_a_plan_that_does_not_load_is_refused_with_the_logger_s_words(
+    wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
+) -> None:
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    (tmp_path / "drafter" / "model.plan").write_bytes(b"no plan at all")
+    with pytest.raises(EnvironmentProblem, match=r"drafter/model.plan does not load\n.*magic tag is wrong") as caught:
+        _backend(manifest, tmp_path)
+    assert "build the engine again" in caught.value.fix
+
+
+def test_a_plan_of_another_graph_is_refused(wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path) -> None:
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    with pytest.raises(EnvironmentProblem, match="target's plan is not the one"):
+        _backend(replace(manifest, target=replace(manifest.target, inputs=manifest.target.inputs[1:])), tmp_path)
+
+
+def test_a_plan_without_its_profiles_is_refused(wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path) -> None:
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    plan = manifest.target.plan
+    assert plan is not None
+    broken = replace(manifest, target=replace(manifest.target, plan=replace(plan, profiles=plan.profiles[:1])))
+    with pytest.raises(EnvironmentProblem, match="no profile 'prefill'"):
+        _backend(broken, tmp_path)
+
+
+def test_shapes_outside_of_a_profile_are_refused_with_the_logger_s_words(
+    wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
+) -> None:
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    small = (Profile("verify", (1, 1, 1), (1, 3, 3), (1, 3, 3)), Profile("prefill", (1, 1, 1), (1, 9, 9), (1, 3, 3)))
+    write_plan(tmp_path / "target" / "model.plan", wide["target"], small)
+    with pytest.raises(EnvironmentProblem, match=r"does not take input_ids.*\n.*S = 5 is outside of 1..3"):
+        _backend(manifest, tmp_path, slots=1)
+
+
+def test_caches_whose_rows_are_not_aligned_serve_one_request_at_a_time(
+    tiny_pair: Pair, tiny_engine: Engine, tmp_path: Path
+) -> None:
+    length = tiny_engine.manifest.shapes.cache_length + 1
+    graphs = lowered(tiny_pair.target, tiny_pair.head, "float32", length)
+    shapes = replace(tiny_engine.manifest.shapes, cache_length=length)
+    manifest = plan_manifest(replace(tiny_engine.manifest, shapes=shapes), graphs, tmp_path)
+    engine, _ = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=1)
+    assert _told(engine, GREEDY, 3) == _told(tiny_engine, GREEDY, 3)
+    with pytest.raises(EnvironmentProblem, match="one request at a time"):
+        _backend(manifest, tmp_path)
+
+
+def test_without_a_gpu_loading_says_what_the_engine_is_for(
+    plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorrt, "find_gpu", lambda: None)
+    with pytest.raises(EnvironmentProblem, match=r"built for sm_120 with tensorrt-rtx.*no NVIDIA GPU"):
+        tensorrt.load(tmp_path, plans[0].manifest, "tensorrt-rtx", 1)
+
+
+def test_another_gpu_is_refused(plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorrt, "find_gpu", lambda: "sm_90")
+    with pytest.raises(EnvironmentProblem, match=r"built for sm_120.*found sm_90"):
+        tensorrt.load(tmp_path, plans[0].manifest, "tensorrt-rtx", 1)
+
+
+def test_another_version_is_refused(plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    monkeypatch.setattr(tensorrt, "find_gpu", lambda: "sm_120")
+    with pytest.raises(EnvironmentProblem, match=r"built with tensorrt-rtx 0.0.1, found \d"):
+        tensorrt.load(tmp_path, plans[0].manifest, "tensorrt-rtx", 1)
+
+
+def test_a_machine_where_cuda_does_not_start_is_refused(
+    plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of ``load`` up to CUDA itself: the module, its version, the plugins, the folder's kernels."""
+    found = pytest.importorskip("tensorrt_rtx").__version__
+    if tensorrt.find_gpu() is not None:
+        pytest.skip("there is a GPU here")
+    monkeypatch.setattr(tensorrt, "find_gpu", lambda: "sm_120")
+    backend = replace(plans[0].manifest.backend, versions={"tensorrt-rtx": found})
+    write_pack(tmp_path / tensorrt.KERNELS, [])
+    with pytest.raises(EnvironmentProblem, match="CUDA does not start"):
+        tensorrt.load(tmp_path, replace(plans[0].manifest, backend=backend), "tensorrt-rtx", 1)

@@ -1,0 +1,127 @@
+"""Results may be read late: text, ends and acceptance are those of a backend that has them at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.backends.base import Chunk, Emission
+from peagle.engines.backends.onnxruntime import OnnxRuntimeBackend
+from tests.models import VOCAB
+
+
+class Late:
+    """ONNX Runtime's backend, whose emissions are wanted late; it fails when a row runs past its cache."""
+
+    def __init__(self, backend: OnnxRuntimeBackend, lag: int) -> None:
+        self._backend, self.lag = backend, lag
+        self.num_slots, self.prefill_columns = backend.num_slots, backend.prefill_columns
+        self.unread = self.most_unread = 0
+        self._k = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def begin(self, num_speculative_tokens: int) -> None:
+        self._k, self.unread = num_speculative_tokens, 0
+        self._backend.begin(num_speculative_tokens)
+
+    def prefill(self, slot: int, chunk: Chunk) -> None:
+        self._backend.prefill(slot, chunk)
+
+    def first(self, slot: int) -> Emission:
+        return _Unread(self, self._backend.first(slot))
+
+    def step(self) -> Emission:
+        shapes = self._backend.manifest.shapes
+        for row in self._backend._busy:
+            if row is not None:
+                assert int(row.window["start"][0]) + max(2 * self._k, 1) <= shapes.cache_length
+                assert int(row.window["start"][0]) < shapes.max_seq_len - 1
+        return _Unread(self, self._backend.step())
+
+
+class _Unread:
+    def __init__(self, backend: Late, emission: Emission) -> None:
+        self._backend, self._emission = backend, emission
+        backend.unread += 1
+        backend.most_unread = max(backend.most_unread, backend.unread)
+
+    def read(self) -> tuple[np.ndarray, np.ndarray]:
+        self._backend.unread -= 1
+        return self._emission.read()
+
+
+def _late(engine: Engine, lag: int) -> tuple[Engine, Late]:
+    backend = Late(engine._backend, lag)  # type: ignore[arg-type]
+    return Engine(engine.folder, engine.manifest, backend, engine.tokenizer), backend
+
+
+def _told(engine: Engine, prompts: list[list[int]], params: list[SamplingParams], k: int) -> list[object]:
+    outputs = engine.generate(prompts, params, num_speculative_tokens=k)
+    return [(o.token_ids, o.text, o.finish_reason, o.acceptance) for o in outputs]
+
+
+POLICIES = st.builds(
+    SamplingParams,
+    max_tokens=st.sampled_from([1, 2, 5, 14, 200]),
+    temperature=st.sampled_from([0.0, 0.9]),
+    seed=st.integers(0, 99),
+    ignore_eos=st.booleans(),
+    stop=st.sampled_from([(), ("!",), ("%&", "'")]),
+)
+PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12) | st.builds(
+    lambda length, token: [token] * length, st.integers(70, 95), st.integers(0, VOCAB - 1)
+)
+REQUESTS = st.lists(st.tuples(PROMPTS, POLICIES), min_size=1, max_size=7)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    requests=st.lists(st.tuples(PROMPTS, POLICIES), min_size=1, max_size=7), k=st.integers(0, 6), lag=st.integers(1, 3)
+)
+def test_what_is_read_late_is_what_is_read_at_once(
+    tiny_engine: Engine, requests: list[tuple[list[int], SamplingParams]], k: int, lag: int
+) -> None:
+    prompts, params = [p for p, _ in requests], [s for _, s in requests]
+    late, backend = _late(tiny_engine, lag)
+    assert _told(late, prompts, params, k) == _told(tiny_engine, prompts, params, k)
+    assert backend.most_unread <= lag + 1
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_the_next_round_is_launched_before_the_last_is_read(tiny_engine: Engine, lag: int) -> None:
+    late, backend = _late(tiny_engine, lag)
+    late.generate([[5, 6]], SamplingParams(max_tokens=20, ignore_eos=True))
+    assert backend.most_unread == lag + 1
+
+
+def test_a_round_that_no_request_needs_is_not_launched(tiny_engine: Engine) -> None:
+    late, backend = _late(tiny_engine, 1)
+    late.generate([[5, 6], [7], [8], [9]], SamplingParams(max_tokens=1, ignore_eos=True))
+    assert backend.most_unread == 2  # prompts follow each other
+    late.generate([[5, 6]], SamplingParams(max_tokens=1, ignore_eos=True))
+    assert backend.unread == 0
+
+
+def test_a_slot_given_on_does_not_get_the_tokens_of_who_had_it(tiny_engine: Engine) -> None:
+    """Many short requests through one slot: every one ends while a round of its is still to be read."""
+    engine = Engine.load(tiny_engine.folder, threads=1, check_hashes=False)
+    late, _ = _late(engine, 1)
+    prompts = [[token, token + 1] for token in range(2, 14)]
+    params = [SamplingParams(max_tokens=3 + i % 4, ignore_eos=True, temperature=0.9, seed=i) for i in range(12)]
+    for k in (0, 5):
+        assert _told(late, prompts, params, k) == _told(engine, prompts, params, k)
+
+
+def test_an_abandoned_late_stream_leaves_the_engine_usable(tiny_engine: Engine) -> None:
+    late, _ = _late(tiny_engine, 1)
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    expected = _told(tiny_engine, [[5, 6, 7]], [params], 4)
+    next(iter(late.stream([9, 9], params)))
+    assert _told(late, [[5, 6, 7]], [params], 4) == expected
