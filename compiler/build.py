@@ -1,25 +1,28 @@
-"""From a checkpoint pair to an engine folder: resolve, read, trace, lower, attach weights, choose K, publish."""
+"""From a checkpoint pair to an engine folder: resolve, read, trace, lower, attach weights, build plans, choose K,
+publish."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..engines.manifest import Backend, Cache, Evidence, Manifest, Origin, Part, Shapes, Speculation
+from ..engines.manifest import Manifest
 from . import parts
-from .checkpoint import Checkpoint
 from .choose_k import Choice, Rate, choose_k
+from .engine_manifest import engine_manifest
 from .inputs import Inputs, read_inputs
 from .options import BuildOptions
+from .plan_stages import PLAN, PlanStage, build_kernels, build_plan
+from .precisions import DTYPES
 from .progress import Progress, Quiet
 from .prompt_set import code_prompts
 from .publish import Assembly, assembling
 from .registry import resolve
 from .report import Phases, build_report, resolved_config
-from .stages import StageStore
+from .settle import Settled, precision_for, settle
+from .stages import Stage, StageStore
 
 _SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
 
@@ -33,6 +36,21 @@ class BuildResult:
     report: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class _Made:
+    """The finished steps of a build: graphs, and with TensorRT their plans and our kernels."""
+
+    compiled: list[parts.Compiled]
+    plans: list[PlanStage]
+    kernels: Stage | None
+
+    def placed(self) -> list[Stage]:
+        """What goes into ``target/`` and ``drafter/``."""
+        if not self.plans:
+            return [done.attached for done in self.compiled]
+        return [replace(done.stage, files={PLAN: done.stage.files[PLAN]}) for done in self.plans]
+
+
 def build(options: BuildOptions, progress: Progress | None = None, store: StageStore | None = None) -> BuildResult:
     """Build ``options.model`` with its drafter into the engine folder ``options.out``.
 
@@ -44,102 +62,90 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
     store = store or StageStore.default(force=options.force)
     phase = Phases()
     with phase("resolve"):
+        settled = settle(options)
+        versions = {settled.backend: settled.version, **parts.export_versions()}
         resolved = resolve(options.model, options.draft, options.revision, options.draft_revision, progress)
-        versions = _versions()
     with phase("read"), progress.step("read checkpoints"):
         inputs = read_inputs(options, resolved)
-    halves = (
-        parts.target_half(inputs.target, inputs.spec),
-        parts.drafter_half(inputs.drafter, inputs.head, inputs.spec),
-    )
-    compiled = []
-    for half in halves:
-        with phase(f"trace {half.name}") as record:
-            traced = parts.trace(store, half, "float32", progress)
-            record["reused"] = traced.reused
-        with phase(f"attach {half.name}") as record:
-            compiled.append(
-                parts.attach(
-                    store, half, traced, lowering=options.lowering, cache_length=inputs.cache_length, progress=progress
-                )
-            )
-            record["reused"] = compiled[-1].attached.reused
-    manifest = _manifest(options, inputs, compiled, versions)
+        options = replace(options, precision=precision_for(settled, options, inputs.target))
+    made = _make(options, settled, inputs, store, phase, progress)
+    for done in made.plans:  # what the libraries say of themselves is what a load compares
+        versions |= done.facts.versions
+    k, warnings = options.num_speculative_tokens or inputs.depth, list(inputs.warnings)
+    manifest = engine_manifest(settled, str(options.precision), inputs, k, made.compiled, made.plans, versions)
+    placed = made.placed()
     sizes = {
-        half.name: sum(e.size for e in done.attached.files.values())
-        for half, done in zip(halves, compiled, strict=True)
+        name: sum(entry.size for entry in stage.files.values())
+        for name, stage in zip(("target", "drafter"), placed, strict=True)
     }
     with assembling(options.out, sizes) as assembly:
         with phase("assemble"), progress.step("assemble"):
-            _assemble(assembly, inputs, compiled)
+            _assemble(assembly, inputs, placed, made.kernels)
             manifest = assembly.write_manifest(manifest)
-        choice, warnings = None, list(inputs.warnings)
-        if options.num_speculative_tokens is None:
+        choice = None
+        if options.num_speculative_tokens is None and not settled.runs_here:
+            warnings.append(
+                f"K = {k} is the depth that the head was trained for, not measured: "
+                f"this machine cannot run an engine for {', '.join(settled.gpus)}"
+            )
+        elif options.num_speculative_tokens is None:
             with phase("choose K") as record:
-                choice, record["reused"] = _choose(store, manifest, assembly.folder, compiled, inputs.depth, progress)
+                choice, record["reused"] = _choose(store, manifest, assembly.folder, placed, inputs.depth, progress)
             speculation = replace(manifest.speculation, num_speculative_tokens=choice.k)
             manifest = replace(manifest, speculation=speculation)
             if choice.speedup <= 1:
                 warnings.append("on this machine no number of drafts decodes faster than plain decoding")
-        report = build_report(manifest, phase, sizes, choice, warnings)
+        warnings += [warning for done in made.plans for warning in done.facts.warnings]
+        report = build_report(manifest, phase, sizes, choice, warnings, made.compiled, made.plans)
         assembly.place_text("build_report.json", json.dumps(report, indent=2) + "\n")
-        assembly.place_text("resolved_config.yaml", resolved_config(options, inputs, manifest))
+        assembly.place_text("resolved_config.yaml", resolved_config(options, settled, inputs, manifest))
         with progress.step("publish"):
             manifest = assembly.write_manifest(manifest)
     return BuildResult(options.out, manifest, report)
 
 
-def _versions() -> dict[str, str]:
-    return {"onnxruntime": version("onnxruntime"), **parts.export_versions()}
-
-
-def _manifest(
-    options: BuildOptions, inputs: Inputs, compiled: list[parts.Compiled], versions: dict[str, str]
-) -> Manifest:
-    resolved, spec, head = inputs.resolved, inputs.spec, inputs.head
-    origins = (
-        Origin(resolved.model, inputs.target.fingerprint, str(inputs.target.folder), spec.architecture),
-        Origin(resolved.draft, inputs.drafter.fingerprint, str(inputs.drafter.folder), _architecture(inputs.drafter)),
+def _make(
+    options: BuildOptions, settled: Settled, inputs: Inputs, store: StageStore, phase: Phases, progress: Progress
+) -> _Made:
+    halves = (
+        parts.target_half(inputs.target, inputs.spec),
+        parts.drafter_half(inputs.drafter, inputs.head, inputs.spec),
     )
-    target, drafter = (
-        Part(
-            origin=origin,
-            file=f"{name}/{parts.MODEL}",
-            inputs=done.inputs,
-            outputs=done.outputs,
-            caches=tuple(Cache(cache.heads, cache.head_dim) for cache in caches),
-        )
-        for name, origin, done, caches in zip(
-            ("target", "drafter"), origins, compiled, (spec.caches, head.caches), strict=True
-        )
-    )
-    return Manifest(
-        product_version=parts.product_version(),
-        target=target,
-        drafter=drafter,
-        backend=Backend(options.backend, options.lowering, versions),
-        precision=dict.fromkeys(
-            ("recipe", "weights", "activations", "kv_cache", "lm_head", "drafter"), options.precision
-        ),
-        speculation=Speculation(options.num_speculative_tokens or inputs.depth, inputs.max_k, inputs.trained_depth),
-        shapes=Shapes(
-            max_seq_len=inputs.max_seq_len,
-            cache_length=inputs.cache_length,
-            hidden_size=spec.hidden_size,
-            vocab_size=spec.vocab_size,
-            draft_vocab_size=head.draft_vocab_size,
-            taps=head.taps,
-        ),
-        eos_token_ids=inputs.eos_token_ids,
-        files={},
-        evidence=tuple(Evidence(*item) for item in resolved.pair.evidence) if resolved.pair else (),
-    )
+    length = inputs.cache_length(settled.lowering)
+    compiled: list[parts.Compiled] = []
+    for half in halves:
+        with phase(f"trace {half.name}") as record:
+            traced = parts.trace(store, half, DTYPES[str(options.precision)], progress)
+            record["reused"] = traced.reused
+        with phase(f"attach {half.name}") as record:
+            compiled.append(
+                parts.attach(store, half, traced, lowering=settled.lowering, cache_length=length, progress=progress)
+            )
+            record["reused"] = compiled[-1].attached.reused
+    if not settled.makes_plans:
+        return _Made(compiled, [], None)
+    plans = []
+    for half, done in zip(halves, compiled, strict=True):
+        with phase(f"plan {half.name}") as record:
+            plans.append(
+                build_plan(
+                    store, half, done, settled, options,
+                    max_k=inputs.max_k, max_seq_len=inputs.max_seq_len, progress=progress,
+                )
+            )  # fmt: skip
+            record["reused"] = plans[-1].stage.reused
+    with phase("kernels") as record:
+        kernels = build_kernels(store, settled.gpus, progress)
+        record["reused"] = kernels.reused
+    return _Made(compiled, plans, kernels)
 
 
-def _assemble(assembly: Assembly, inputs: Inputs, compiled: list[parts.Compiled]) -> None:
-    for name, checkpoint, done in zip(("target", "drafter"), (inputs.target, inputs.drafter), compiled, strict=True):
-        assembly.place_stage(done.attached, name)
+def _assemble(assembly: Assembly, inputs: Inputs, placed: list[Stage], kernels: Stage | None) -> None:
+    for name, checkpoint, stage in zip(("target", "drafter"), (inputs.target, inputs.drafter), placed, strict=True):
+        assembly.place_stage(stage, name)
         assembly.place_copy(checkpoint.folder / "config.json", f"{name}/config.json")
+    if kernels:
+        assembly.place_stage(kernels, "plugins")
     assembly.place_tokenizer(inputs.target.folder)
 
 
@@ -147,7 +153,7 @@ def _choose(
     store: StageStore,
     manifest: Manifest,
     folder: Path,
-    compiled: list[parts.Compiled],
+    placed: list[Stage],
     depth: int,
     progress: Progress,
 ) -> tuple[Choice, bool]:
@@ -168,12 +174,7 @@ def _choose(
             choice = choose_k(decode, prompts, depth, sweeps=_SWEEPS, advance=advance)
         (stage / "choice.json").write_text(json.dumps(asdict(choice)))
 
-    key = [[done.attached.path.name for done in compiled], manifest.backend.versions["onnxruntime"], depth]
+    key = [[stage.path.name for stage in placed], manifest.backend.versions[manifest.backend.name], depth]
     stage = store.run("choose-k", key, make)
     content = json.loads((stage.path / "choice.json").read_bytes())
     return Choice(content["k"], tuple(Rate(**rate) for rate in content["rates"])), stage.reused
-
-
-def _architecture(checkpoint: Checkpoint) -> str:
-    named = checkpoint.config.get("architectures") or ["unnamed"]
-    return str(named[0])

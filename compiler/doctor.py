@@ -2,34 +2,63 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import shutil
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
+from ..plugins.errors import PeagleError
+from .builders.choose import Machine, choose_backend, look
+from .builders.targets import RTX_SMS, sm_name
 from .durable import free_bytes
 from .parts import EXPORT_PACKAGES
 from .stages import StageStore
 
 RUNTIME_PACKAGES = ("peagle-compile", "numpy", "onnxruntime", "tokenizers", "typer", "rich")
-_LATER = "not in this version of peagle-compile"
+CUDA_PACKAGES = ("cuda-core", "cuda-bindings")
+_EXTRA = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
 
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether a backend can build and run here. An empty reason means that it can."""
+    """Whether a backend can build and run here. An empty reason means that it can; ``scope`` says for what."""
 
     backend: str
     cannot_build: str
     cannot_run: str
+    scope: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as the driver describes it."""
+
+    name: str
+    sm: str
+    memory: str
+    driver: str
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """What there is to run and to compile kernels with. Empty: not there; ``nvrtc_problem`` says why."""
+
+    driver: str
+    driver_supports: str
+    nvrtc: str
+    nvrtc_problem: str
+    nvcc: str
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything `doctor` prints."""
+    """Everything `doctor` prints. ``rtx_link`` is about a file that the wheel of TensorRT-RTX lacks."""
 
     python: str
     system: str
@@ -38,9 +67,11 @@ class Diagnosis:
     cache: str
     cache_free_bytes: int
     folder_free_bytes: int
-    gpus: tuple[str, ...]
+    gpus: tuple[Gpu, ...]
+    cuda: Cuda
     packages: dict[str, str | None]
     providers: tuple[str, ...]
+    rtx_link: str
     abilities: tuple[Ability, ...]
 
     @property
@@ -48,14 +79,23 @@ class Diagnosis:
         """Whether at least one backend can run engines."""
         return any(not ability.cannot_run for ability in self.abilities)
 
+    def as_json(self) -> dict[str, Any]:
+        """Every field, and whether it is healthy."""
+        return asdict(self) | {"healthy": self.healthy}
+
 
 def diagnose() -> Diagnosis:
     """Look at this machine; changes nothing."""
-    packages = {name: _installed(name) for name in (*RUNTIME_PACKAGES, *EXPORT_PACKAGES)}
+    machine = look()
+    packages = {name: _installed(name) for name in (*RUNTIME_PACKAGES, *EXPORT_PACKAGES, *CUDA_PACKAGES)}
+    packages |= {product: machine.products.get(product) for product in ("tensorrt", "tensorrt-rtx")}
     providers, broken = _onnxruntime()
     missing = [name for name in EXPORT_PACKAGES if packages[name] is None]
     cannot_build = f"missing {', '.join(missing)}: pip install 'peagle-compile[export]'" if missing else ""
     root = StageStore.default().root
+    gpus = _gpus()
+    cuda = _cuda(gpus)
+    link, link_problem = _rtx_link()
     return Diagnosis(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
@@ -64,15 +104,48 @@ def diagnose() -> Diagnosis:
         cache=str(root),
         cache_free_bytes=free_bytes(root),
         folder_free_bytes=free_bytes(Path.cwd()),
-        gpus=_gpus(),
+        gpus=gpus,
+        cuda=cuda,
         packages=packages,
         providers=providers,
+        rtx_link=link,
         abilities=(
-            Ability("onnxruntime", cannot_build or broken, broken),
-            Ability("tensorrt", _LATER, _LATER),
-            Ability("tensorrt-rtx", _LATER, _LATER),
+            Ability("onnxruntime", cannot_build or broken, broken, "CPU, fp32"),
+            _tensorrt("tensorrt", machine, cannot_build or cuda.nvrtc_problem, packages, ""),
+            _tensorrt("tensorrt-rtx", machine, cannot_build or cuda.nvrtc_problem, packages, link_problem),
         ),
     )
+
+
+def _tensorrt(
+    product: str, machine: Machine, cannot_compile: str, packages: Mapping[str, str | None], link_problem: str
+) -> Ability:
+    """Both products read a plan on a GPU of theirs; TensorRT builds on that GPU too, TensorRT-RTX anywhere."""
+    ours = [sm_name(sm) for sm in machine.sms if product == "tensorrt" or sm in RTX_SMS]
+    installed = "" if product in machine.products else f"not installed: pip install 'peagle-compile[{_EXTRA[product]}]'"
+    scope = f"for {', '.join(map(sm_name, RTX_SMS))}, ahead of time" if product == "tensorrt-rtx" else "fp16 and bf16"
+    cannot_build = installed or cannot_compile or link_problem
+    if not cannot_build:
+        cannot_build = _problem(lambda: choose_backend(product, None, [] if ours else _named(product), machine))
+    cannot_run = installed or link_problem or ("" if packages["cuda-core"] else "cuda-core is not installed")
+    if not cannot_run and not ours:
+        found = ", ".join(sm_name(sm) for sm in machine.sms)
+        cannot_run = f"it has no code for {found}" if found else "there is no NVIDIA GPU"
+    return Ability(product, cannot_build, cannot_run, scope)
+
+
+def _named(product: str) -> list[str]:
+    """A GPU that a build could name where there is none."""
+    return [sm_name(RTX_SMS[-2])] if product == "tensorrt-rtx" else []
+
+
+def _problem(attempt: Callable[[], object]) -> str:
+    """Why it cannot be done; empty when it can."""
+    try:
+        attempt()
+    except PeagleError as error:
+        return error.why or error.what
+    return ""
 
 
 def _installed(package: str) -> str | None:
@@ -91,13 +164,61 @@ def _onnxruntime() -> tuple[tuple[str, ...], str]:
     return tuple(onnxruntime.get_available_providers()), ""
 
 
-def _gpus() -> tuple[str, ...]:
+def _rtx_link() -> tuple[str, str]:
+    """Whether the parser of TensorRT-RTX finds its library, in words, and why it cannot be used if it cannot."""
+    from ..plugins.tensorrt import module
+
+    found = module.link_state()
+    where = f" in {found.folder}" if found.folder else ""
+    words = {
+        "present": f"present{where}",
+        "missing": f"missing{where}; the first build makes it",
+        "cured": f"made{where}",
+        "cannot": f"missing{where}, and cannot be made: {found.why}",
+        "absent": "",
+    }[found.state]
+    return words, words if found.state == "cannot" else ""
+
+
+def _cuda(gpus: tuple[Gpu, ...]) -> Cuda:
+    from ..plugins.kernels import compile as compilers
+
+    nvrtc, nvcc, problem = "", "", ""
+    try:
+        nvrtc = compilers.nvrtc_version(compilers.load_nvrtc())
+    except PeagleError as error:
+        problem = f"{error.why}: {error.fix}"
+    try:
+        path = compilers.find_nvcc()
+        nvcc = f"{compilers.nvcc_version(path)}, {path}"
+    except PeagleError:  # it is needed by those alone who make packages
+        nvcc = ""
+    return Cuda(gpus[0].driver if gpus else "", _driver_cuda(), nvrtc, problem, nvcc)
+
+
+def _driver_cuda() -> str:
+    """The newest CUDA that the driver runs, such as ``13.0``; empty without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        number = ctypes.c_int()
+        if driver.cuDriverGetVersion(ctypes.byref(number)):
+            return ""
+    except (OSError, AttributeError):
+        return ""
+    return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+
+def _gpus() -> tuple[Gpu, ...]:
     """NVIDIA GPUs as the driver names them; none without a driver."""
     if not shutil.which("nvidia-smi"):
         return ()
-    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    command = ["nvidia-smi", "--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(line.strip() for line in found.splitlines() if line.strip())
+    rows = [[cell.strip() for cell in line.split(",")] for line in found.splitlines()]
+    return tuple(
+        Gpu(name, f"sm_{capability.replace('.', '')}", memory, driver)
+        for name, capability, memory, driver in (row for row in rows if len(row) == 4)
+    )

@@ -12,6 +12,7 @@ from ..plugins.errors import UsageError
 from . import parts
 from .checkpoint import Checkpoint
 from .inputs import ASSUMED_DEPTH, cache_length, read_inputs, read_target
+from .precisions import DTYPES, PRECISIONS
 from .progress import Progress, Quiet
 from .publish import EXPORT, Assembly, assembling, require_publishable
 from .registry import Resolved, has_drafter, resolve, resolve_target
@@ -20,17 +21,9 @@ from .stages import StageStore
 
 if TYPE_CHECKING:
     from ..graphs.lowering import Lowering
-    from ..graphs.trace import Dtype
 
 FORMAT_VERSION = 1
 REPORT = "export_report.json"
-DTYPES: dict[str, Dtype] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-# What each kind of graph can be written in; the first is what it is written in unless told.
-PRECISIONS: dict[str, tuple[str, ...]] = {
-    "ort": ("fp32",),
-    "std": ("fp32", "fp16", "bf16"),
-    "tensorrt": ("bf16", "fp16"),
-}
 
 
 @dataclass(frozen=True)
@@ -92,13 +85,9 @@ class _Job:
     halves: tuple[parts.Half, ...]
     max_seq_len: int
     max_k: int
+    cache_length: int
     repeat: Mapping[str, str | None]
     warnings: tuple[str, ...]
-
-    @property
-    def cache_length(self) -> int:
-        """T of the lowered graphs."""
-        return cache_length(self.max_seq_len, self.max_k)
 
 
 def export(options: ExportOptions, progress: Progress | None = None, store: StageStore | None = None) -> ExportResult:
@@ -158,7 +147,8 @@ def _pair(options: ExportOptions, resolved: Resolved) -> _Job:
         parts.target_half(inputs.target, inputs.spec),
         parts.drafter_half(inputs.drafter, inputs.head, inputs.spec),
     )
-    return _Job(halves, inputs.max_seq_len, inputs.max_k, resolved.repeatable(), inputs.warnings)
+    length = inputs.cache_length(options.lowering)
+    return _Job(halves, inputs.max_seq_len, inputs.max_k, length, resolved.repeatable(), inputs.warnings)
 
 
 def _target_alone(options: ExportOptions, folder: Path, commit: str | None) -> _Job:
@@ -167,7 +157,8 @@ def _target_alone(options: ExportOptions, folder: Path, commit: str | None) -> _
     warnings.append(f"no drafter was named: the target is exported alone, its taps {spec.taps} are the default")
     max_k = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
     repeat = {"model": options.model if commit else str(folder), "draft": None, "revision": commit}
-    return _Job((parts.target_half(target, spec),), max_seq_len, max_k, repeat, tuple(warnings))
+    length = cache_length(max_seq_len, max_k, options.lowering)
+    return _Job((parts.target_half(target, spec),), max_seq_len, max_k, length, repeat, tuple(warnings))
 
 
 def _report(options: ExportOptions, job: _Job, phase: Phases, sizes: Mapping[str, int], imports: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from ..graphs.families import TargetSpec, family_for
 from ..graphs.heads import HeadSpec, check_vocabulary
+from ..graphs.lowering import CACHE_MULTIPLE
 from ..plugins.errors import BuildError
 from .checkpoint import Checkpoint
 from .publish import TOKENIZER
@@ -18,9 +19,13 @@ from .registry import Resolved
 ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
 
 
-def cache_length(max_seq_len: int, max_k: int) -> int:
-    """Room for ``max_seq_len`` and for the drafts of two rounds, so that no write can leave the cache."""
-    return max_seq_len + 2 * max_k
+def cache_length(max_seq_len: int, max_k: int, lowering: str) -> int:
+    """T: room for ``max_seq_len`` and for the drafts of two rounds, so that no write can leave the cache.
+
+    Rounded up to what the lowering wants.
+    """
+    multiple = CACHE_MULTIPLE[lowering]
+    return -(-(max_seq_len + 2 * max_k) // multiple) * multiple
 
 
 class Sizes(Protocol):
@@ -57,10 +62,9 @@ class Inputs:
         """The depth the head was trained to, or is taken to have been."""
         return self.trained_depth or ASSUMED_DEPTH
 
-    @property
-    def cache_length(self) -> int:
+    def cache_length(self, lowering: str) -> int:
         """T; see ``cache_length``."""
-        return cache_length(self.max_seq_len, self.max_k)
+        return cache_length(self.max_seq_len, self.max_k, lowering)
 
 
 def read_inputs(options: Sizes, resolved: Resolved) -> Inputs:

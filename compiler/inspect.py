@@ -1,4 +1,7 @@
-"""What an engine folder holds, read from its manifest and, where onnx is installed, from its graphs."""
+"""What an engine folder holds, read from its manifest and, where onnx is installed, from its graphs.
+
+Of plans it says what was counted when they were built: that needs neither a GPU nor TensorRT.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,15 @@ from typing import Any
 
 from ..engines.manifest import Manifest, Part
 
+KERNELS = "plugins"
 _WRITTEN_LATER = ("verify.json", "tune.json")
 
 
 def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
-    """The manifest, sizes and operator counts, after the folder has been checked. Raises ``EnvironmentProblem``."""
+    """The manifest, sizes, operator counts of graphs and kernels beside plans, after the folder has been checked.
+
+    Raises ``EnvironmentProblem``.
+    """
     manifest = Manifest.read(folder)
     manifest.check(folder, hashes=hashes)
     content = asdict(manifest)
@@ -26,16 +33,33 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
             name: _operators(folder, part)
             for name, part in (("target", manifest.target), ("drafter", manifest.drafter))
         },
+        "kernels": _kernels(folder) if manifest.backend.gpus else [],
         "reports": [name for name in _WRITTEN_LATER if (folder / name).is_file()],
     }
 
 
 def _operators(folder: Path, part: Part) -> dict[str, int] | None:
-    """How often each operator occurs, most frequent first; None where onnx is not installed."""
-    if find_spec("onnx") is None:
+    """How often each operator occurs, most frequent first; None for a plan, and where onnx is not installed."""
+    if part.plan or find_spec("onnx") is None:
         return None
     import onnx
 
     graph = onnx.load_model(folder / part.file, load_external_data=False).graph
     counts = Counter(f"{node.domain}::{node.op_type}" if node.domain else str(node.op_type) for node in graph.node)
     return dict(counts.most_common())
+
+
+def _kernels(folder: Path) -> list[dict[str, Any]]:
+    """The compiled kernels of our plugins: op, SM, bytes, and what the compiler said of each entry point."""
+    from ..plugins.kernels.pack import read_pack
+
+    return [
+        {
+            "op": cubin.op,
+            "sm": f"sm_{cubin.sm}",
+            "bytes": len(cubin.code),
+            "compiler": cubin.compiler,
+            "usage": {entry: asdict(usage) for entry, usage in cubin.usage.items()},
+        }
+        for cubin in read_pack(folder / KERNELS).cubins
+    ]

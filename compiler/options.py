@@ -6,51 +6,62 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..plugins.errors import EnvironmentProblem, UsageError
+from ..plugins.errors import UsageError
 from .publish import require_publishable
 
 if TYPE_CHECKING:
     from ..graphs.lowering import Lowering
 
-BACKENDS = ("onnxruntime",)
-PRECISIONS = ("fp32",)
+ONNXRUNTIME = "onnxruntime"
+TENSORRT = ("tensorrt", "tensorrt-rtx")
+BACKENDS = (ONNXRUNTIME, *TENSORRT)
+PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
 LOWERINGS = ("ort", "std")
+MAX_BATCH_SIZE = 256  # the kernels are tested up to here
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What to build. ``num_speculative_tokens=None`` lets the build measure which K is fastest on this machine."""
+    """What to build. None leaves a choice to the build, which writes what it chose into ``resolved_config.yaml``.
+
+    ``backend`` and ``precision`` follow from this machine and from the checkpoint. ``num_speculative_tokens`` is
+    measured where the engine can run. ``gpus`` names those that TensorRT plans are for (``b200``, ``sm_120``). The last
+    five are TensorRT's alone.
+    """
 
     model: str
     out: Path
     draft: str | None = None
     revision: str | None = None
     draft_revision: str | None = None
-    backend: str = "onnxruntime"
-    precision: str = "fp32"
+    backend: str | None = None
+    precision: str | None = None
     num_speculative_tokens: int | None = None
     max_seq_len: int = 2048
-    lowering: Lowering = "ort"
+    lowering: Lowering | None = None
     force: bool = False
+    gpus: tuple[str, ...] = ()
+    max_batch_size: int | None = None
+    optimization_level: int | None = None
+    workspace_gb: float | None = None
+    weight_streaming: bool = False
+
+    def tensorrt_only(self) -> dict[str, object]:
+        """The flags that were given and that only TensorRT has."""
+        flags: dict[str, object] = {
+            "--gpu": self.gpus or None,
+            "--max-batch-size": self.max_batch_size,
+            "--optimization-level": self.optimization_level,
+            "--workspace-gb": self.workspace_gb,
+            "--weight-streaming": self.weight_streaming or None,
+        }
+        return {flag: value for flag, value in flags.items() if value is not None}
 
     def check(self) -> None:
         """Refuse what can be refused before anything is read."""
-        if self.backend not in BACKENDS:
-            raise EnvironmentProblem(
-                f"the backend {self.backend!r} is not available",
-                why=f"available now: {', '.join(BACKENDS)}",
-                fix="leave --backend out; `peagle-compile doctor` says what this machine can build and run",
-            )
-        if self.precision not in PRECISIONS:
-            raise UsageError(
-                f"the precision {self.precision!r} is not available",
-                why=f"ONNX Runtime on a CPU computes in fp32; available now: {', '.join(PRECISIONS)}",
-                fix="leave --precision out",
-            )
-        if self.lowering not in LOWERINGS:
-            raise UsageError(
-                f"the lowering {self.lowering!r} does not exist", why=f"it is one of {', '.join(LOWERINGS)}"
-            )
+        _one_of("backend", self.backend, BACKENDS, "leave --backend out, and the build chooses what this machine runs")
+        _one_of("precision", self.precision, PRECISIONS, "leave --precision out")
+        _one_of("lowering", self.lowering, LOWERINGS, "leave --lowering out; TensorRT has its own")
         if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:
             raise UsageError(
                 f"--num-speculative-tokens {self.num_speculative_tokens} is below 1",
@@ -59,4 +70,18 @@ class BuildOptions:
             )
         if self.max_seq_len < 1:
             raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="2048 is the default")
+        _between("--max-batch-size", self.max_batch_size, 1, MAX_BATCH_SIZE, "the rows that decode together")
+        _between("--optimization-level", self.optimization_level, 0, 5, "TensorRT's builder has these levels")
+        if self.workspace_gb is not None and not 0 < self.workspace_gb < float("inf"):
+            raise UsageError(f"--workspace-gb {self.workspace_gb} is not a size", fix="leave it out for no limit")
         require_publishable(self.out)
+
+
+def _one_of(what: str, value: str | None, known: tuple[str, ...], fix: str) -> None:
+    if value is not None and value not in known:
+        raise UsageError(f"the {what} {value!r} does not exist", why=f"it is one of {', '.join(known)}", fix=fix)
+
+
+def _between(flag: str, value: int | None, least: int, most: int, why: str) -> None:
+    if value is not None and not least <= value <= most:
+        raise UsageError(f"{flag} {value} is not from {least} to {most}", why=why, fix=f"leave {flag} out")

@@ -51,7 +51,15 @@ def shown() -> Iterator[Progress]:
         yield Quiet()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         SpinnerColumn(finished_text="[green]✓"),
@@ -59,6 +67,7 @@ def shown() -> Iterator[Progress]:
         BarColumn(bar_width=24),
         TaskProgressColumn(),
         TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=Console(stderr=True)) as bars:
         yield Bars(bars)

@@ -25,6 +25,7 @@ _BUILD_CODE = (
     "graphs/**/*.py",
     "plugins/**/*.py",
     "compiler/parts.py",
+    "compiler/builders/**/*.py",
     "compiler/checkpoint.py",
     "compiler/formats/**/*.py",
     "compiler/safetensors_file.py",

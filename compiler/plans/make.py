@@ -65,7 +65,7 @@ def make_plan(
     spec = family.describe(config, head.taps if head else None)
     possible = min(max_seq_len, spec.max_position_embeddings)
     cut = (f"max_seq_len is {possible}, the most that the model was trained for",) if possible < max_seq_len else ()
-    length = cache_length(possible, num_speculative_tokens)
+    length = cache_length(possible, num_speculative_tokens, lowering)
     found = census(config)
     trials = run_trials(config, spec, chosen.dtype)
     tables = length * trials.table_bytes(known)

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..console import columns, emit, interruptible, note, size
-from .common import Draft, DraftRevision, DryRun, Force, Gpu, Json, MaxSeqLen, Model, ModelArgument, Revision, one_model
+from .common import (
+    Draft,
+    DraftRevision,
+    DryRun,
+    Force,
+    Json,
+    MaxSeqLen,
+    Model,
+    ModelArgument,
+    PlanGpus,
+    Revision,
+    one_model,
+)
 
 if TYPE_CHECKING:
     from ..build import BuildResult
@@ -27,16 +39,46 @@ def build(
     out: Annotated[
         Path | None, typer.Option(help="Engine folder to make. (default: MODEL-engine)", show_default=False)
     ] = None,
-    backend: Annotated[str, typer.Option(help="What will run the engine.")] = "onnxruntime",
-    precision: Annotated[str, typer.Option(help="Precision recipe.")] = "fp32",
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            help="What will run the engine: onnxruntime, tensorrt-rtx (its plans are built on any machine) or tensorrt "
+            "(on the GPU that will run it). (default: what this machine can run)",
+            show_default=False,
+        ),
+    ] = None,
+    gpu: PlanGpus = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="Of weights and caches. (default: fp32 for onnxruntime, the checkpoint's own for TensorRT)",
+            show_default=False,
+        ),
+    ] = None,
     num_speculative_tokens: Annotated[
         int | None,
         typer.Option(help="Tokens drafted per round. (default: the fastest one, measured)", show_default=False),
     ] = None,
     max_seq_len: MaxSeqLen = 2048,
-    lowering: Annotated[str, typer.Option(help="ort: fastest on ONNX Runtime; std: standard ONNX only.")] = "ort",
+    lowering: Annotated[
+        str | None,
+        typer.Option(
+            help="For onnxruntime: ort is fastest, std has standard ONNX only. (default: ort)", show_default=False
+        ),
+    ] = None,
+    max_batch_size: Annotated[
+        int | None, typer.Option(help="TensorRT: rows that decode together. (default: 8)", show_default=False)
+    ] = None,
+    optimization_level: Annotated[
+        int | None, typer.Option(help="TensorRT: 0 builds fastest, 5 searches longest.", show_default=False)
+    ] = None,
+    workspace_gb: Annotated[
+        float | None, typer.Option(help="TensorRT: GPU memory that a layer may work in.", show_default=False)
+    ] = None,
+    weight_streaming: Annotated[
+        bool, typer.Option("--weight-streaming", help="TensorRT: weights may stay in host memory.")
+    ] = False,
     dry_run: DryRun = False,
-    gpu: Gpu = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -48,19 +90,12 @@ def build(
     """
     chosen = one_model(name, model)
     if dry_run:
-        from ..plans.dry_run import print_plan
+        from ..plans.dry_run import Asked, print_plan
 
-        print_plan(
-            chosen,
-            draft=draft,
-            revision=revision,
-            lowering=lowering,
-            precision=precision,
-            max_seq_len=max_seq_len,
-            num_speculative_tokens=num_speculative_tokens,
-            gpu=gpu,
-            as_json=as_json,
-        )
+        planned = "tensorrt" if backend and backend.startswith("tensorrt") else lowering
+        planned = "ort" if planned is None and backend is not None else planned
+        asked = Asked(chosen, draft, revision, planned, precision, max_seq_len, num_speculative_tokens, gpu)
+        print_plan(asked, as_json=as_json)
         return
     from ..build import build as run_build
     from ..options import BuildOptions
@@ -78,6 +113,11 @@ def build(
         max_seq_len=max_seq_len,
         lowering=lowering,  # type: ignore[arg-type]  # checked with the other options
         force=force,
+        gpus=tuple(each.strip() for each in gpu.split(",")) if gpu else (),
+        max_batch_size=max_batch_size,
+        optimization_level=optimization_level,
+        workspace_gb=workspace_gb,
+        weight_streaming=weight_streaming,
     )
     with shown() as progress:
         result = run_build(options, progress)
@@ -92,9 +132,11 @@ def build(
 def _summary(result: BuildResult) -> str:
     report = result.report
     reused = [phase["phase"] for phase in report["phases"] if phase.get("reused")]
+    gpus = ", ".join(result.manifest.backend.gpus)
     rows = [
-        ("engine", str(result.path)),
-        ("weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),
+        ("engine", f"{result.path}, for {result.manifest.backend.name}" + (f" on {gpus}" if gpus else "")),
+        ("precision", result.manifest.precision["recipe"]),
+        ("plans" if gpus else "weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),
         ("drafts per round", report["num_speculative_tokens"]),
         ("time", f"{sum(phase['seconds'] for phase in report['phases']):.1f} s"),
     ]
@@ -102,5 +144,7 @@ def _summary(result: BuildResult) -> str:
         rows.append(("speed", f"{report['choose_k']['speedup']:.2f}x plain decoding, measured while choosing K"))
     if reused:
         rows.append(("unchanged", ", ".join(reused)))
-    rows.append(("next", f"peagle-compile run {result.path} --prompt 'def gcd(a, b):' --stats"))
+    here = "choose_k" in report or not gpus
+    command = f"run {result.path} --prompt 'def gcd(a, b):' --stats" if here else f"inspect {result.path}"
+    rows.append(("next", f"peagle-compile {command}"))
     return columns(rows)

@@ -36,6 +36,14 @@ Gpu = Annotated[
     str | None,
     typer.Option(help="With --dry-run: whether it fits this GPU, for example b200.", show_default=False),
 ]
+PlanGpus = Annotated[
+    str | None,
+    typer.Option(
+        help="What TensorRT plans are for: GPUs or architectures, for example rtx-5090 or sm_89,sm_120. With "
+        "--dry-run: whether it fits this GPU.",
+        show_default=False,
+    ),
+]
 EngineFolder = Annotated[Path, typer.Argument(metavar="ENGINE", help="Engine folder made by `peagle-compile build`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
 _THREADS = "CPU threads. (default: one for a small model, else one per core)"

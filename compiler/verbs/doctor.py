@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
 from ...plugins.errors import EnvironmentProblem
 from ..console import columns, emit, interruptible, size
 from .common import Json
+
+if TYPE_CHECKING:
+    from ..doctor import Cuda
 
 
 @interruptible("nothing was changed")
@@ -21,7 +24,7 @@ def doctor(as_json: Json = False) -> None:
 
     found = diagnose()
     if as_json:
-        emit(asdict(found) | {"healthy": found.healthy})
+        emit(found.as_json())
     else:
         rows = [
             ("python", found.python),
@@ -32,12 +35,17 @@ def doctor(as_json: Json = False) -> None:
                 "disk",
                 f"{size(found.folder_free_bytes)} free here, {size(found.cache_free_bytes)} free for {found.cache}",
             ),
-            ("GPUs", "; ".join(found.gpus) or "none found"),
+            ("GPUs", "; ".join(f"{gpu.name} ({gpu.sm}, {gpu.memory})" for gpu in found.gpus) or "none found"),
+            ("driver", _driver(found.cuda)),
+            ("NVRTC", found.cuda.nvrtc or f"no: {found.cuda.nvrtc_problem}"),
+            ("nvcc", found.cuda.nvcc or "not found; only packaging needs it"),
             ("providers", ", ".join(found.providers) or "none"),
         ]
         rows += [(name, number or "not installed") for name, number in found.packages.items()]
+        if found.rtx_link:
+            rows.append(("libtensorrt_rtx.so", found.rtx_link))
         for ability in found.abilities:
-            rows.append((f"build {ability.backend}", _answer(ability.cannot_build)))
+            rows.append((f"build {ability.backend}", _answer(ability.cannot_build, ability.scope)))
             rows.append((f"run {ability.backend}", _answer(ability.cannot_run)))
         typer.echo(columns(rows))
     if not found.healthy:
@@ -48,5 +56,10 @@ def doctor(as_json: Json = False) -> None:
         )
 
 
-def _answer(why_not: str) -> str:
-    return f"no: {why_not}" if why_not else "yes"
+def _driver(cuda: Cuda) -> str:
+    newest = f"runs CUDA {cuda.driver_supports} and older" if cuda.driver_supports else ""
+    return ", ".join(filter(None, (cuda.driver, newest))) or "none"
+
+
+def _answer(why_not: str, scope: str = "") -> str:
+    return f"no: {why_not}" if why_not else f"yes ({scope})" if scope else "yes"

@@ -26,8 +26,14 @@ def export(
     draft_revision: DraftRevision = None,
     out: Annotated[Path | None, typer.Option(help="Folder to make. (default: MODEL-onnx)", show_default=False)] = None,
     lowering: Annotated[
-        str, typer.Option("--for", help="What will run the graphs: ort, tensorrt, or std (standard operators only).")
-    ] = "ort",
+        str | None,
+        typer.Option(
+            "--for",
+            help="What will run the graphs: ort, tensorrt, or std (standard operators only). (default: ort; with "
+            "--dry-run --gpu, tensorrt)",
+            show_default=False,
+        ),
+    ] = None,
     precision: Annotated[
         str | None,
         typer.Option(
@@ -53,19 +59,10 @@ def export(
     """
     chosen = one_model(name, model)
     if dry_run:
-        from ..plans.dry_run import print_plan
+        from ..plans.dry_run import Asked, print_plan
 
-        print_plan(
-            chosen,
-            draft=draft,
-            revision=revision,
-            lowering=lowering,
-            precision=precision,
-            max_seq_len=max_seq_len,
-            num_speculative_tokens=num_speculative_tokens,
-            gpu=gpu,
-            as_json=as_json,
-        )
+        asked = Asked(chosen, draft, revision, lowering, precision, max_seq_len, num_speculative_tokens, gpu)
+        print_plan(asked, as_json=as_json)
         return
     from ..export import ExportOptions
     from ..export import export as run_export
@@ -77,7 +74,7 @@ def export(
         draft=draft,
         revision=revision,
         draft_revision=draft_revision,
-        lowering=lowering,  # type: ignore[arg-type]  # checked with the other options
+        lowering=lowering or "ort",  # type: ignore[arg-type]  # checked with the other options
         precision=precision,
         num_speculative_tokens=num_speculative_tokens,
         max_seq_len=max_seq_len,

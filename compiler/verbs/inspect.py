@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ def inspect(
     hashes: Annotated[bool, typer.Option(help="Check the hash of every file.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Show what an engine folder holds, after checking that it is whole.
+    """Show what an engine folder holds, after checking that it is whole. Needs no GPU and no TensorRT.
 
     Example: peagle-compile inspect demo-engine
     """
@@ -30,11 +31,12 @@ def inspect(
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
-    speculation, shapes = found["speculation"], found["shapes"]
+    speculation, shapes, backend = found["speculation"], found["shapes"], found["backend"]
+    gpus = f" for {', '.join(backend['gpus'])}" if backend["gpus"] else ""
     rows: list[tuple[str, Any]] = [
         ("engine", f"{found['engine']}, {size(found['bytes'])}, made by peagle-compile {found['product_version']}"),
-        ("backend", f"{found['backend']['name']} {found['backend']['versions'].get(found['backend']['name'], '')}"),
-        ("lowering", found["backend"]["lowering"]),
+        ("backend", f"{backend['name']} {backend['versions'].get(backend['name'], '')}{gpus}"),
+        ("lowering", backend["lowering"]),
         ("precision", found["precision"].get("recipe", "")),
         ("drafts per round", f"{speculation['num_speculative_tokens']} (trained for {speculation['trained_depth']})"),
         ("max_seq_len", f"{shapes['max_seq_len']} (caches hold {shapes['cache_length']})"),
@@ -48,13 +50,58 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
         rows += [
             (name, f"{part['origin']['id']} ({part['origin']['architecture']}), {len(part['caches'])} layers"),
             ("  revision", part["origin"]["revision"][:16]),
-            ("  inputs", _names(part["inputs"])),
-            ("  outputs", _names(part["outputs"])),
         ]
+        if part["plan"]:
+            rows += _plan(part)
+        else:
+            rows += [("  inputs", _names(part["inputs"])), ("  outputs", _names(part["outputs"]))]
         if found["operators"][name]:
-            rows.append(("  operators", ", ".join(f"{op} {count}" for op, count in found["operators"][name].items())))
+            rows.append(("  operators", _counts(found["operators"][name])))
+    rows += [(f"kernel {kernel['op']}", _kernel(kernel)) for kernel in found["kernels"]]
     rows += [(name, size(entry["size"])) for name, entry in found["files"].items()]
     return rows
+
+
+def _plan(part: dict[str, Any]) -> list[tuple[str, Any]]:
+    plan = part["plan"]
+    rows = [
+        (
+            f"  profile {index}",
+            f"{profile['name']}: rows {_range(profile['rows'])}, columns {_range(profile['columns'])}, "
+            f"emitted {_range(profile['emitted'])}",
+        )
+        for index, profile in enumerate(plan["profiles"])
+    ]
+    rows += [("  plugins", _counts(plan["plugins"]) or "none"), ("  layers", _counts(plan["layers"]))]
+    for title, names in (("  input", part["inputs"]), ("  output", part["outputs"])):
+        tensors = [tensor for tensor in plan["tensors"] if tensor["name"] in names]
+        caches = [tensor for tensor in tensors if "_cache." in tensor["name"]]
+        rows += [(title, f"{tensor['name']} {_type(tensor)}") for tensor in tensors if tensor not in caches]
+        counts = Counter(map(_type, caches))
+        rows += [(title, f"{count} caches {kind}") for kind, count in counts.items()]
+    return rows
+
+
+def _type(tensor: dict[str, Any]) -> str:
+    return f"{tensor['dtype']} [{', '.join('?' if each < 0 else str(each) for each in tensor['shape'])}]"
+
+
+def _range(sizes: list[int]) -> str:
+    least, usual, most = sizes
+    return str(most) if least == most else f"{least} to {most}" + (f" (usually {usual})" if usual != most else "")
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in Counter(counts).most_common())
+
+
+def _kernel(kernel: dict[str, Any]) -> str:
+    usage = [
+        f"{entry}: {use['registers']} registers, {size(use['shared_bytes'])} shared"
+        + (f", {size(use['spill_bytes'])} spilled" if use["spill_bytes"] else "")
+        for entry, use in kernel["usage"].items()
+    ]
+    return f"{kernel['sm']}, {size(kernel['bytes'])}" + (f"; {'; '.join(usage)}" if usage else "")
 
 
 def _names(names: list[str]) -> str:

@@ -162,8 +162,8 @@ def test_k_below_one_is_wrong_usage(pair: Pair, k: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "available"),
     [
-        (EnvironmentProblem, {"backend": "tensorrt"}, "available now: onnxruntime"),
-        (UsageError, {"precision": "fp8"}, "available now: fp32"),
+        (UsageError, {"backend": "openvino"}, "onnxruntime, tensorrt, tensorrt-rtx"),
+        (UsageError, {"precision": "fp8", "backend": "onnxruntime"}, "computes in fp32"),
         (UsageError, {"lowering": "tensorrt"}, "ort, std"),
         (UsageError, {"max_seq_len": 0}, ""),
     ],

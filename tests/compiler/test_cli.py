@@ -104,33 +104,6 @@ def test_models_lists_what_has_a_name(cli: Run) -> None:
     assert "not pinned" in text
 
 
-def test_doctor_says_what_works_and_why_the_rest_does_not(cli: Run) -> None:
-    found = json.loads(cli("doctor", "--json").out)
-    assert found["healthy"]
-    assert found["packages"]["onnxruntime"]
-    abilities = {ability["backend"]: ability for ability in found["abilities"]}
-    assert abilities["onnxruntime"]["cannot_run"] == ""
-    assert abilities["tensorrt"]["cannot_build"]
-    text = cli("doctor").out
-    assert "run onnxruntime" in text
-    assert "no: not in this version" in text
-
-
-def test_doctor_fails_where_nothing_runs(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    done = cli("doctor")
-    assert done.code == 3
-    assert "cannot be imported" in done.err
-
-
-def test_doctor_names_the_extra_that_building_needs(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from peagle.compiler import doctor
-
-    installed = doctor._installed
-    monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "torch" else installed(name))
-    assert "no: missing torch: pip install 'peagle-compile[export]'" in cli("doctor").out
-
-
 def test_run_streams_text_and_reports_on_the_side(cli: Run, demo_engine: Path) -> None:
     done = cli("run", demo_engine, "--prompt", "def gcd(a, b):", "--max-tokens", 24, "--stats")
     assert done.code == 0

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from peagle.compiler.plans.dry_run import Asked, plan
+
 from ..conftest import Run
 
 
@@ -50,9 +52,22 @@ def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: 
         (("--precision", "int4"), "fp8"),
         (("--for", "coreml"), "--for coreml does not exist"),
         (("--max-seq-len", 0), "max"),
+        (("--gpu", "b200,h200"), "names several GPUs"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(cli: Run, arguments: tuple[object, ...], says: str) -> None:
     done = cli("export", "demo", "--dry-run", *arguments)
     assert done.code == 2
     assert says in done.err
+
+
+def test_a_gpu_changes_what_is_planned_for_only_where_nothing_was_said() -> None:
+    assert Asked("demo").chosen_lowering == "ort"
+    assert Asked("demo", gpu="b200").chosen_lowering == "tensorrt"
+    assert Asked("demo", gpu="b200", lowering="ort").chosen_lowering == "ort"
+
+
+def test_an_architecture_is_planned_without_a_verdict() -> None:
+    found = plan(Asked("demo", gpu="sm_120"))
+    assert (found.lowering, found.gpu) == ("tensorrt", None)
+    assert any("says nothing of memory" in note for note in found.notes)

@@ -1,0 +1,143 @@
+"""Which backend a build is for: what was asked for, held against what this machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
+from .machine import Device, Machine, look
+from .targets import DATA_CENTRE_SMS, RTX_SMS, Product, require_targets, sm_name, sm_names, sm_number
+
+__all__ = ["BACKENDS", "BackendName", "Choice", "Device", "Machine", "choose_backend", "look"]
+
+BackendName = Literal["onnxruntime", "tensorrt", "tensorrt-rtx"]
+BACKENDS: tuple[BackendName, ...] = ("onnxruntime", "tensorrt", "tensorrt-rtx")
+
+_INSTALL: Mapping[Product, str] = {
+    "tensorrt": "pip install 'peagle-compile[tensorrt]'",
+    "tensorrt-rtx": "pip install 'peagle-compile[rtx]'",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The backend to build for, the GPUs that plans are made for (``sm_100``; none for ONNX Runtime), and why."""
+
+    backend: BackendName
+    gpus: tuple[str, ...]
+    why: str
+
+
+def choose_backend(requested: str | None, precision: str | None, gpus: Sequence[str], machine: Machine) -> Choice:
+    """The backend for a build of ``precision`` (None: the backend's own) for ``gpus`` (none: those of the machine).
+
+    With nothing requested that is TensorRT where a data-centre GPU and TensorRT are, else ONNX Runtime, which computes
+    in fp32 only. Raises ``UsageError`` for what no machine could do, and for what this one cannot
+    ``EnvironmentProblem``, which says what is missing and what can be done instead.
+    """
+    wanted = sm_names(gpus)
+    if requested is None:
+        return _choose(precision, wanted, machine)
+    if requested not in BACKENDS:
+        raise UsageError(
+            f"the backend {requested!r} does not exist",
+            why=f"it is one of {', '.join(BACKENDS)}",
+            fix="leave --backend out; `peagle-compile doctor` says what this machine can build and run",
+        )
+    if requested == "onnxruntime":
+        return _onnxruntime(precision, wanted, "it was asked for")
+    product: Product = "tensorrt" if requested == "tensorrt" else "tensorrt-rtx"
+    _require_wide(product, precision)
+    return _tensorrt(product, precision, wanted, machine) if product == "tensorrt" else _rtx(wanted, machine)
+
+
+def _choose(precision: str | None, wanted: tuple[str, ...], machine: Machine) -> Choice:
+    ready = machine.has("tensorrt") and any(sm in DATA_CENTRE_SMS for sm in machine.sms)
+    if precision == "fp32":
+        return _onnxruntime(precision, wanted, "TensorRT has no attention kernel for fp32")
+    if precision is None and not wanted:
+        if ready:
+            return _tensorrt("tensorrt", precision, wanted, machine)
+        return Choice("onnxruntime", (), "there is no data-centre GPU with TensorRT here")
+    if ready and (not wanted or set(wanted) <= {sm_name(sm) for sm in machine.sms}):
+        return _tensorrt("tensorrt", precision, wanted, machine)
+    if wanted and machine.has("tensorrt-rtx") and all(sm_number(gpu) in RTX_SMS for gpu in wanted):
+        return Choice("tensorrt-rtx", wanted, "it builds ahead of time for the GPU that was named")
+    raise _cannot("tensorrt", precision, wanted, machine)
+
+
+def _onnxruntime(precision: str | None, wanted: tuple[str, ...], why: str) -> Choice:
+    if precision not in (None, "fp32"):
+        raise UsageError(
+            f"the precision {precision!r} is not available with ONNX Runtime",
+            why="on a CPU it computes in fp32",
+            fix="leave --precision out, or build for a GPU with --backend tensorrt or tensorrt-rtx",
+        )
+    if wanted:
+        raise UsageError(
+            f"--gpu {','.join(wanted)} does not go with ONNX Runtime and fp32",
+            why="its engines run on a CPU, and TensorRT has no attention kernel for fp32",
+            fix="leave --gpu out, or build with --backend tensorrt-rtx --precision fp16",
+        )
+    return Choice("onnxruntime", (), why)
+
+
+def _require_wide(product: Product, precision: str | None) -> None:
+    if precision == "fp32":
+        raise UsageError(
+            f"the precision 'fp32' is not available with {product}",
+            why="TensorRT has no attention kernel for it",
+            fix="use --precision fp16 or bf16, or --backend onnxruntime",
+        )
+
+
+def _tensorrt(product: Product, precision: str | None, wanted: tuple[str, ...], machine: Machine) -> Choice:
+    if not machine.has(product) or not machine.gpus:
+        raise _cannot(product, precision, wanted, machine)
+    gpus = wanted or (sm_name(machine.sms[0]),)
+    require_targets(product, gpus, machine.sms)
+    return Choice("tensorrt", gpus, f"this machine has {machine.gpus[0].name} and TensorRT")
+
+
+def _rtx(wanted: tuple[str, ...], machine: Machine) -> Choice:
+    if not machine.has("tensorrt-rtx"):
+        raise EnvironmentProblem(
+            "TensorRT-RTX is not installed",
+            why="it builds the plans; it needs no GPU for that",
+            fix=f"{_INSTALL['tensorrt-rtx']}, or use --backend onnxruntime",
+        )
+    gpus = wanted or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
+    if not gpus:
+        has = f"those of this machine ({', '.join(map(sm_name, machine.sms))})" if machine.gpus else "no GPU is here"
+        raise UsageError(
+            "no GPU to build for was named",
+            why=f"{has}{' are not among its targets' if machine.gpus else ''}: {', '.join(map(sm_name, RTX_SMS))}",
+            fix="name one, for example --gpu sm_120",
+        )
+    require_targets("tensorrt-rtx", gpus, machine.sms)
+    return Choice("tensorrt-rtx", gpus, "it was asked for")
+
+
+def _cannot(product: Product, precision: str | None, wanted: tuple[str, ...], machine: Machine) -> PeagleError:
+    """What is missing for a build with the full TensorRT, and what can be done here instead."""
+    missing = []
+    if not machine.gpus:
+        missing.append("there is no NVIDIA GPU")
+    elif wanted and not set(wanted) <= {sm_name(sm) for sm in machine.sms}:
+        missing.append(f"its GPU is {machine.gpus[0].name} ({sm_name(machine.sms[0])}), not {', '.join(wanted)}")
+    elif not any(sm in DATA_CENTRE_SMS for sm in machine.sms):
+        missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data-centre GPU")
+    if not machine.has(product):
+        missing.append(f"TensorRT is not installed ({_INSTALL[product]})")
+    rtx = [gpu for gpu in wanted if sm_number(gpu) in RTX_SMS] or ["sm_120"]
+    install = "" if machine.has("tensorrt-rtx") else f" (after {_INSTALL['tensorrt-rtx']})"
+    return EnvironmentProblem(
+        f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"
+        + (f" on {', '.join(wanted)}" if wanted else ""),
+        why="; ".join(missing),
+        fix="`peagle-compile export --for tensorrt` prepares the graphs here for a host that can; "
+        f"--backend tensorrt-rtx --gpu {','.join(rtx)} builds ahead of time for RTX GPUs{install}; "
+        "--backend onnxruntime builds in fp32 for this CPU",
+    )

@@ -1,0 +1,170 @@
+"""A lowered ONNX graph as the builder looks at it: nodes with the types and shapes of what they take, no weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...plugins.errors import BuildError
+
+Shape = tuple[int | str, ...]
+_BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int64": 64, "int32": 32, "int8": 8, "bool": 8}
+_LOWER_AGAIN = "build the engine again with --force; if it comes back, report it with this message"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor by name; dims are sizes or linear expressions of symbols such as ``S + E - 2``.
+
+    An unknown dtype is ``""``, an unknown shape None.
+    """
+
+    name: str
+    dtype: str
+    shape: Shape | None
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node; an empty optional input is None. ``place`` says which function or subgraph it is in, if any."""
+
+    domain: str
+    op_type: str
+    name: str
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[Value, ...]
+    attributes: Mapping[str, Any]
+    place: str = ""
+
+    def __str__(self) -> str:
+        kind = f"{self.domain}::{self.op_type}" if self.domain else self.op_type
+        return f"{kind} {self.name!r}" + (f" in {self.place}" if self.place else "")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A whole file. ``functions`` are (domain, op type) of the bodies it holds.
+
+    ``nodes`` are all that TensorRT would import: those of functions too, where they are called, but for functions in
+    ``opaque`` domains and those that TensorRT has an importer for.
+    """
+
+    path: Path
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    functions: frozenset[tuple[str, str]]
+    weight_bytes: int
+
+
+def read_graph(path: Path, opaque: frozenset[str]) -> Graph:
+    """Read ``path`` without its weights and check that these are there. Raises ``BuildError``."""
+    import onnx
+
+    try:
+        model = onnx.load_model(path, load_external_data=False)
+    except FileNotFoundError:
+        raise BuildError(f"{path} does not exist", fix=_LOWER_AGAIN) from None
+    except Exception as error:  # protobuf's own
+        raise BuildError(
+            f"{path} cannot be read as ONNX", why=str(error) or type(error).__name__, fix=_LOWER_AGAIN
+        ) from None
+    if not model.HasField("graph") or not model.graph.node:
+        raise BuildError(f"{path} holds no graph", why="the file is empty or damaged", fix=_LOWER_AGAIN)
+    names = {code: name.lower() for name, code in onnx.TensorProto.DataType.items()} | {1: "float32"}
+    reader = _Reader(path, names, {(f.domain, f.name): f for f in model.functions}, opaque)
+    weights = reader.weights(model.graph)
+    values = reader.values(model.graph, {})
+    return Graph(
+        path=path,
+        inputs=tuple(values[v.name] for v in model.graph.input),
+        outputs=tuple(values[v.name] for v in model.graph.output),
+        nodes=tuple(reader.nodes(model.graph.node, values, "")),
+        functions=frozenset(reader.functions),
+        weight_bytes=weights,
+    )
+
+
+def is_native(op_type: str) -> bool:
+    """Whether TensorRT's parser has its own importer for a node of any domain, and leaves its body aside."""
+    return op_type.startswith("TRT_")
+
+
+@dataclass(frozen=True)
+class _Reader:
+    path: Path
+    dtypes: Mapping[int, str]
+    functions: Mapping[tuple[str, str], Any]
+    opaque: frozenset[str]
+
+    def values(self, graph: Any, outer: Mapping[str, Value]) -> dict[str, Value]:
+        """Every typed value of a graph by name."""
+        found = dict(outer)
+        for tensor in graph.initializer:
+            found[tensor.name] = Value(tensor.name, self.dtypes.get(tensor.data_type, ""), tuple(tensor.dims))
+        for value in (*graph.value_info, *graph.input, *graph.output):
+            tensor = value.type.tensor_type
+            shape = None
+            if tensor.HasField("shape"):
+                shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim)
+            found[value.name] = Value(value.name, self.dtypes.get(tensor.elem_type, ""), shape)
+        return found
+
+    def nodes(self, nodes: Any, values: Mapping[str, Value], place: str) -> Iterator[Node]:
+        """Nodes in order, with those of subgraphs and of functions that would be imported as their bodies."""
+        from onnx.helper import get_attribute_value
+
+        for proto in nodes:
+            graphs = [a.g for a in proto.attribute if a.HasField("g")] + [g for a in proto.attribute for g in a.graphs]
+            attributes = {
+                a.name: _plain(get_attribute_value(a))
+                for a in proto.attribute
+                if not (a.HasField("g") or a.graphs or a.ref_attr_name)
+            }
+            yield Node(
+                domain="" if proto.domain == "ai.onnx" else proto.domain,
+                op_type=proto.op_type,
+                name=proto.name,
+                inputs=tuple(values.get(name, Value(name, "", None)) if name else None for name in proto.input),
+                outputs=tuple(values.get(name, Value(name, "", None)) for name in proto.output),
+                attributes=attributes,
+                place=place,
+            )
+            for graph in graphs:
+                yield from self.nodes(graph.node, self.values(graph, values), f"{proto.op_type} {proto.name!r}")
+            body = self.functions.get((proto.domain, proto.op_type))
+            if body is not None and proto.domain not in self.opaque and not is_native(proto.op_type):
+                yield from self.nodes(body.node, {}, f"{proto.domain}::{proto.op_type}")
+
+    def weights(self, graph: Any) -> int:
+        """Bytes of external data. Raises ``BuildError`` for data that is absent or short: reading it would crash."""
+        sizes: dict[Path, int] = {}
+        total = 0
+        for tensor in graph.initializer:
+            entry = {item.key: item.value for item in tensor.external_data}
+            if not entry:
+                continue
+            file = self.path.parent / entry.get("location", "")
+            if file not in sizes:
+                if not file.is_file():
+                    raise BuildError(f"{file} is missing", why=f"{self.path} keeps its weights there", fix=_LOWER_AGAIN)
+                sizes[file] = file.stat().st_size
+            bits = _BITS.get(self.dtypes.get(tensor.data_type, ""), 0)
+            length = int(entry.get("length") or math.prod(tensor.dims) * bits // 8)
+            end = int(entry.get("offset") or 0) + length
+            if end > sizes[file]:
+                raise BuildError(
+                    f"{file} is too short",
+                    why=f"weight {tensor.name!r} ends at byte {end}, the file has {sizes[file]}",
+                    fix=_LOWER_AGAIN,
+                )
+            total += length
+        return total
+
+
+def _plain(value: Any) -> Any:
+    """Attribute strings as text."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,0 +1,133 @@
+"""What a graph is refused for before TensorRT sees it, and what must come out of TensorRT's parser.
+
+TensorRT checks little: a node of ours that lacks its mark is silently replaced by its function body, a wrong shape of a
+plugin corrupts memory, and a form that no kernel serves fails late, with a message about internals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...engines.manifest import Profile
+from ...plugins.errors import BuildError, PeagleError
+from ...plugins.ops import OPS
+from ...plugins.spec import DOMAIN, OpSpec
+from ...plugins.tensorrt.check import SELECTION, check_call
+from .graph import Graph, Node, Value, is_native, read_graph
+from .rules import SYMBOLS, complaints_of
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A graph that may be parsed. ``layers`` counts TensorRT layers by type, ``plugins`` our ops by name.
+
+    ``others`` are op types outside our domain and without a body, which the parser must know.
+    """
+
+    graph: Graph
+    layers: Mapping[str, int]
+    plugins: Mapping[str, int]
+    others: tuple[str, ...]
+
+    @property
+    def aliases(self) -> bool:
+        """Whether a plugin writes into one of its inputs."""
+        return any(output.aliases for name in self.plugins for output in OPS[name].outputs)
+
+
+def survey(path: Path, gpus: Sequence[str], profiles: Sequence[Profile]) -> Survey:
+    """Read a lowered graph and check it. Raises one ``BuildError`` that names what TensorRT would stumble over."""
+    graph = read_graph(path, frozenset({DOMAIN}))
+    problems = [problem for node in graph.nodes for problem in _complaints(node, graph, gpus, profiles)]
+    problems += [
+        f"input {value.name}: its size {dim!r} is not one that profiles give ({', '.join(SYMBOLS)})"
+        for value in graph.inputs
+        for dim in value.shape or ()
+        if isinstance(dim, str) and dim not in SYMBOLS
+    ]
+    if problems:
+        more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
+        raise BuildError(
+            f"TensorRT cannot build {path}",
+            why="; ".join(problems[:8]) + more,
+            fix="build in fp16 or bf16, from a graph of the lowering `tensorrt`",
+        )
+    count = Counter(node.op_type for node in graph.nodes)
+    plugins = {op.name: count[op.name] for op in OPS.values() if op.kernel and count[op.name]}
+    return Survey(
+        graph=graph,
+        layers={
+            "PLUGIN_V3": sum(plugins.values()),
+            "KV_CACHE_UPDATE": count["TensorScatter"] + count["TRT_KVCacheUpdate"],
+            "ATTENTION_INPUT": count["Attention"] + count["TRT_Attention"],
+            "MOE": count["TRT_MoE"],
+        },
+        plugins=plugins,
+        others=tuple(
+            sorted(
+                {
+                    n.op_type
+                    for n in graph.nodes
+                    if not _is_ours(n) and (is_native(n.op_type) or not _has_body(n, graph))
+                }
+            )
+        ),
+    )
+
+
+def _is_ours(node: Node) -> bool:
+    return node.domain == DOMAIN
+
+
+def _has_body(node: Node, graph: Graph) -> bool:
+    return (node.domain, node.op_type) in graph.functions
+
+
+def _complaints(node: Node, graph: Graph, gpus: Sequence[str], profiles: Sequence[Profile]) -> list[str]:
+    if _is_ours(node):
+        problems = _of_our_op(node)
+    elif node.domain and not is_native(node.op_type) and not _has_body(node, graph):
+        problems = ["TensorRT has no such operator, and the graph has no body for it"]
+    else:
+        problems = complaints_of(node, graph, gpus, profiles)
+    return [f"{node}: {problem}" for problem in problems]
+
+
+def _of_our_op(node: Node) -> list[str]:
+    op = OPS.get(node.op_type)
+    if op is None:
+        return [f"no op of this name in {DOMAIN}"]
+    if op.kernel is None:
+        return ["has no TensorRT plugin; the lowering `tensorrt` replaces it"]
+    problems = [
+        f"its {name} must be {value!r}, not {node.attributes.get(name)!r}: TensorRT would take its body instead"
+        for name, value in SELECTION.items()
+        if node.attributes.get(name) != value
+    ]
+    missing = [str(i) for i, value in enumerate(node.inputs) if value is None or not value.dtype or value.shape is None]
+    if missing:
+        return [*problems, f"inputs {', '.join(missing)} are absent or have no type and shape"]
+    return [*problems, *_of_call(op, node, [value for value in node.inputs if value is not None])]
+
+
+def _of_call(op: OpSpec, node: Node, inputs: Sequence[Value]) -> list[str]:
+    """What the op's own rules say of the call, and where the graph declares another result."""
+    attributes = {name: value for name, value in node.attributes.items() if name not in SELECTION}
+    try:
+        results = check_call(op, attributes, [value.dtype for value in inputs], [value.shape for value in inputs])
+    except PeagleError as error:
+        return [error.what]
+    if len(results) != len(node.outputs):
+        return [f"has {len(node.outputs)} outputs, not {len(results)}"]
+    problems = []
+    for value, (dtype, shape) in zip(node.outputs, results, strict=True):
+        if value.dtype and value.dtype != dtype:
+            problems.append(f"output {value.name} is declared {value.dtype}, the plugin gives {dtype}")
+        if value.shape is not None and len(value.shape) != len(shape):
+            problems.append(
+                f"output {value.name} is declared with rank {len(value.shape)}, the plugin gives rank {len(shape)}"
+            )
+    return problems

@@ -1,0 +1,155 @@
+"""The building process: ``python -m peagle.compiler.builders.worker PLAN`` with a ``PlanRequest`` on standard input.
+
+TensorRT can abort, run out of memory or corrupt its own; here that ends nothing but one plan. The process dies with its
+parent: when standard input closes, it removes what it has written and exits.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+import time
+import traceback
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TextIO
+
+from ...engines.manifest import Plan
+from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
+from ...plugins.tensorrt import module, register
+from ..durable import writing
+from .callbacks import Log, logger, monitor, writer
+from .channel import STEPS, Channel
+from .config import configure, load_timings, save_timings
+from .machine import look
+from .network import Parsed, parse, plugin_complaint, require_layers
+from .preflight import Survey, survey
+from .request import PlanFacts, PlanRequest
+from .targets import require_targets
+
+OLDEST = {"tensorrt": (10, 15), "tensorrt-rtx": (1, 7)}
+
+
+def main(out: Path) -> int:
+    """Build one plan into ``out`` and say how it went; the exit status is 0 when it went well."""
+    channel = Channel.take_stdout()
+    request = PlanRequest.from_json(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, args=(sys.stdin, out), daemon=True).start()
+    try:
+        return _report(request, out, channel)
+    except BrokenPipeError:  # nobody is left to hear it
+        out.unlink(missing_ok=True)
+        return 1
+
+
+def _report(request: PlanRequest, out: Path, channel: Channel) -> int:
+    try:
+        channel.facts(build(request, out, channel))
+    except Exception as error:
+        known = error if isinstance(error, PeagleError) else _unforeseen(request, error)
+        channel.error(known)
+        return known.exit_code
+    return 0
+
+
+def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
+    """Check, parse, build and write. Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``."""
+    began = time.perf_counter()
+    present = look().sms if request.product == "tensorrt" else ()
+    require_targets(request.product, request.gpus, present)
+    found = survey(request.graph, request.gpus, request.profiles)
+    trt = module.load(request.product)
+    _require_version(trt, request)
+    register.register(trt)
+    log = Log()
+    log_to = logger(trt, log)
+    builder = _builder(trt, log_to, log)
+    parsed = parse(trt, builder, log_to, log, found)
+    require_layers(parsed.layers, request.layers)
+    config = configure(trt, builder, found, request)
+    notes = load_timings(request, config)
+    progress = monitor(trt, channel.done, STEPS)
+    config.progress_monitor = progress
+    size = _write(trt, builder, parsed, config, out, found, log)
+    notes += save_timings(request, config)
+    return PlanFacts(
+        plan=Plan(request.profiles, parsed.layers, found.plugins, parsed.tensors),
+        size=size,
+        seconds=time.perf_counter() - began,
+        peak_rss_bytes=_peak_rss_bytes(),
+        versions={request.product: str(trt.__version__), "onnx": version("onnx")},
+        warnings=(*notes, *log.warnings),
+    )
+
+
+def _unforeseen(request: PlanRequest, error: Exception) -> BuildError:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return BuildError(
+        f"{request.product} failed while the {request.name} plan was built",
+        why=f"{type(error).__name__} in {place.name}: {' '.join(str(error).split())}",
+        fix="`peagle-compile doctor` shows the versions; report it with this message",
+    )
+
+
+def _builder(trt: Any, log_to: Any, log: Log) -> Any:
+    try:
+        return trt.Builder(log_to)
+    except Exception as error:  # without a driver the full TensorRT has none to give, and says so in its own way
+        raise EnvironmentProblem(
+            "TensorRT cannot build on this machine",
+            why=log.last() or str(error),
+            fix="`peagle-compile doctor` shows the driver and the GPUs; --backend tensorrt-rtx builds without either",
+        ) from None
+
+
+def _write(trt: Any, builder: Any, parsed: Parsed, config: Any, out: Path, found: Survey, log: Log) -> int:
+    with writing(out.parent, found.graph.weight_bytes), out.open("wb") as file:
+        stream = writer(trt, file)
+        built = builder.build_serialized_network_to_stream(parsed.network, config, stream)
+        if stream.failure:
+            raise stream.failure
+        file.flush()
+        size = file.tell()
+    if not built or not size:
+        raise BuildError(
+            f"TensorRT could not build {found.graph.path}",
+            why="; ".join(filter(None, [plugin_complaint(), log.last()])) or "it does not say why",
+            fix="`peagle-compile doctor` shows the versions; --backend onnxruntime does without",
+        )
+    return size
+
+
+def _require_version(trt: Any, request: PlanRequest) -> None:
+    found = tuple(int(part) for part in str(trt.__version__).split(".")[:2])
+    oldest = OLDEST[request.product]
+    if found < oldest:
+        raise EnvironmentProblem(
+            f"{request.product} {trt.__version__} is too old",
+            why=f"the graphs use operators that came with {'.'.join(map(str, oldest))}",
+            fix=f"pip install --upgrade {request.product}",
+        )
+
+
+def _peak_rss_bytes() -> int:
+    """Of this process alone; ``ru_maxrss`` would count the parent's from before it became one of its own."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _end_with_parent(stdin: TextIO, out: Path) -> None:
+    stdin.read()
+    out.unlink(missing_ok=True)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    status = main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(status)  # the destructors of a library that saw no GPU are no longer of interest

@@ -1,0 +1,79 @@
+"""The manifest of an engine in the making."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..engines.manifest import Backend, Cache, Evidence, Manifest, Origin, Part, Shapes, Speculation
+from . import parts
+from .checkpoint import Checkpoint
+from .inputs import Inputs
+from .plan_stages import PLAN, PlanStage
+from .settle import Settled
+
+_NAMES = ("target", "drafter")
+_PRECISION_OF = ("recipe", "weights", "activations", "kv_cache", "lm_head", "drafter")
+
+
+def engine_manifest(
+    settled: Settled,
+    precision: str,
+    inputs: Inputs,
+    k: int,
+    compiled: Sequence[parts.Compiled],
+    plans: Sequence[PlanStage],
+    versions: Mapping[str, str],
+) -> Manifest:
+    """What is known before any file is placed; ``plans`` may be none."""
+    resolved, spec, head = inputs.resolved, inputs.spec, inputs.head
+    origins = (
+        Origin(resolved.model, inputs.target.fingerprint, str(inputs.target.folder), spec.architecture),
+        Origin(resolved.draft, inputs.drafter.fingerprint, str(inputs.drafter.folder), _architecture(inputs.drafter)),
+    )
+    target, drafter = (
+        Part(
+            origin=origin,
+            file=f"{name}/{PLAN if plans else parts.MODEL}",
+            inputs=done.inputs,
+            outputs=done.outputs,
+            caches=tuple(Cache(cache.heads, cache.head_dim) for cache in caches),
+            plan=plans[i].facts.plan if plans else None,
+        )
+        for i, (name, origin, done, caches) in enumerate(
+            zip(_NAMES, origins, compiled, (spec.caches, head.caches), strict=True)
+        )
+    )
+    return Manifest(
+        product_version=parts.product_version(),
+        target=target,
+        drafter=drafter,
+        backend=Backend(settled.backend, settled.lowering, versions, settled.gpus),
+        precision=dict.fromkeys(_PRECISION_OF, precision),
+        speculation=Speculation(k, inputs.max_k, inputs.trained_depth),
+        shapes=Shapes(
+            max_seq_len=inputs.max_seq_len,
+            cache_length=inputs.cache_length(settled.lowering),
+            hidden_size=spec.hidden_size,
+            vocab_size=spec.vocab_size,
+            draft_vocab_size=head.draft_vocab_size,
+            taps=head.taps,
+        ),
+        eos_token_ids=inputs.eos_token_ids,
+        files={},
+        evidence=_evidence(settled, inputs, versions),
+    )
+
+
+def _evidence(settled: Settled, inputs: Inputs, versions: Mapping[str, str]) -> tuple[Evidence, ...]:
+    """What a registered pair was verified for was verified on ONNX Runtime; a plan has been built, and no more."""
+    if settled.makes_plans:
+        how = (
+            f"{settled.title} {versions[settled.backend]} built it ahead of time for {', '.join(settled.gpus)}; not run"
+        )
+        return (Evidence("aot", how),)
+    return tuple(Evidence(*item) for item in inputs.resolved.pair.evidence) if inputs.resolved.pair else ()
+
+
+def _architecture(checkpoint: Checkpoint) -> str:
+    named = checkpoint.config.get("architectures") or ["unnamed"]
+    return str(named[0])

@@ -1,0 +1,102 @@
+"""What a request comes to on this machine: backend, GPUs, lowering, and, once the checkpoint is open, precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from ..plugins.errors import UsageError
+from .builders.choose import choose_backend, look
+from .builders.targets import MOE_LAYER_SMS, sm_name, sm_number
+from .checkpoint import Checkpoint
+from .options import ONNXRUNTIME, BuildOptions
+from .precisions import PRECISIONS
+
+if TYPE_CHECKING:
+    from ..graphs.lowering import Lowering
+
+DEFAULT_BATCH_SIZE = 8
+_MOE_LAYER_SINCE = 11
+_TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The backend of a build and what follows from it. ``gpus`` (``sm_120``) are there for TensorRT alone.
+
+    ``version`` is the installed backend's. ``runs_here`` says whether this machine can run the engine, and measure it.
+    """
+
+    backend: str
+    version: str
+    gpus: tuple[str, ...]
+    lowering: Lowering
+    runs_here: bool
+
+    @property
+    def makes_plans(self) -> bool:
+        """Whether the engine holds TensorRT plans."""
+        return self.backend in _TITLES
+
+    @property
+    def title(self) -> str:
+        """The backend's name, for people."""
+        return _TITLES.get(self.backend, "ONNX Runtime")
+
+
+def settle(options: BuildOptions) -> Settled:
+    """Choose the backend. Reads no checkpoint.
+
+    Raises ``EnvironmentProblem`` where this machine cannot build for it, ``UsageError`` for flags it does not have.
+    """
+    machine = look()
+    choice = choose_backend(options.backend, options.precision, options.gpus, machine)
+    if choice.backend == ONNXRUNTIME:
+        _refuse_tensorrts(options.tensorrt_only())
+        return Settled(ONNXRUNTIME, version(ONNXRUNTIME), (), options.lowering or "ort", True)
+    here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
+    installed = machine.products[choice.backend]
+    settled = Settled(choice.backend, installed, choice.gpus, _lowering(choice.backend, installed, choice.gpus), here)
+    if options.lowering is not None:
+        raise UsageError(
+            f"--lowering {options.lowering} does not go with {settled.title}",
+            why="its parser takes a lowering of its own",
+            fix="leave --lowering out, or build for --backend onnxruntime",
+        )
+    available = PRECISIONS["tensorrt"]
+    if options.precision is not None and options.precision not in available:
+        raise UsageError(
+            f"the precision {options.precision!r} cannot be built for {settled.title}",
+            why=f"this version builds {' and '.join(available)} for it",
+            fix="choose one of those, or leave --precision out; `--dry-run` plans fp8 as well",
+        )
+    return settled
+
+
+def precision_for(settled: Settled, options: BuildOptions, target: Checkpoint) -> str:
+    """The precision asked for; else FP32 for ONNX Runtime, and for TensorRT the checkpoint's own."""
+    if options.precision is not None:
+        return options.precision
+    if not settled.makes_plans:
+        return "fp32"
+    return "bf16" if "BF16" in {tensor.entry.dtype for tensor in target.tensors.values()} else "fp16"
+
+
+def _lowering(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:
+    """TensorRT's own layer for routed experts is there from 11.0 on, for some GPUs only, and never in TensorRT-RTX."""
+    native = (
+        backend == "tensorrt"
+        and int(installed.partition(".")[0]) >= _MOE_LAYER_SINCE
+        and set(map(sm_number, gpus)) <= set(MOE_LAYER_SMS)
+    )
+    return "tensorrt-sm100" if native else "tensorrt"
+
+
+def _refuse_tensorrts(given: dict[str, object]) -> None:
+    if given:
+        raise UsageError(
+            f"{' and '.join(given)} cannot be had with ONNX Runtime",
+            why="its engines hold no TensorRT plan",
+            fix="leave them out, or build for a GPU, for example with --backend tensorrt-rtx --gpu sm_120",
+        )

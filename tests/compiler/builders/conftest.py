@@ -1,0 +1,50 @@
+"""Lowered graphs of the tiny families with their weights, as a build would hand them to TensorRT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from peagle.compiler import parts
+from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.parts import MODEL, drafter_half, target_half
+from peagle.compiler.progress import Quiet
+from peagle.compiler.stages import StageStore
+from tests.models import make_pair
+
+CACHE = 80
+Width = Literal["float16", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The two graphs of a pair, and how many layers of attention each has."""
+
+    graphs: dict[str, Path]
+    layers: dict[str, int]
+
+
+@pytest.fixture(scope="session")
+def halves_of(_own_stage_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Width], Halves]:
+    """The pair of a family, traced in a width and lowered for TensorRT; kept by the session's stage cache."""
+
+    @cache
+    def make(family: str, width: Width) -> Halves:
+        pair = make_pair(tmp_path_factory.mktemp(family), family)
+        target, head = pair.specs()
+        store, graphs = StageStore.default(), {}
+        for half in (
+            target_half(Checkpoint.open(pair.target), target),
+            drafter_half(Checkpoint.open(pair.head), head, target),
+        ):
+            traced = parts.trace(store, half, width, Quiet())
+            made = parts.attach(store, half, traced, lowering="tensorrt", cache_length=CACHE, progress=Quiet())
+            graphs[half.name] = made.attached.path / MODEL
+        return Halves(graphs, {"target": len(target.caches), "drafter": len(head.caches)})
+
+    return make

@@ -1,0 +1,145 @@
+"""The choice of a backend, for machines of every kind."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.builders.choose import BACKENDS, Choice, Device, Machine, choose_backend, look
+from peagle.plugins.errors import EnvironmentProblem, PeagleError, UsageError
+
+BOTH = {"tensorrt": "11.4.0", "tensorrt-rtx": "1.7.1"}
+LAPTOP = Machine()
+CPU = Machine(products={"tensorrt-rtx": "1.7.1"})
+B200 = Machine((Device("NVIDIA B200", 100),), BOTH)
+B200_BARE = Machine((Device("NVIDIA B200", 100),))
+RTX = Machine((Device("NVIDIA GeForce RTX 5090", 120),), BOTH)
+H200 = Machine((Device("NVIDIA H200", 90),) * 2, BOTH)
+MACHINES = {"laptop": LAPTOP, "cpu": CPU, "b200": B200, "b200 bare": B200_BARE, "rtx": RTX, "h200": H200}
+
+
+@pytest.mark.parametrize(
+    ("machine", "requested", "precision", "gpus", "backend", "built_for"),
+    [
+        (LAPTOP, None, None, (), "onnxruntime", ()),
+        (CPU, None, None, (), "onnxruntime", ()),
+        (RTX, None, None, (), "onnxruntime", ()),
+        (B200, None, None, (), "tensorrt", ("sm_100",)),
+        (H200, None, None, (), "tensorrt", ("sm_90",)),
+        (B200, None, "fp8", (), "tensorrt", ("sm_100",)),
+        (B200, None, "bf16", ("b200",), "tensorrt", ("sm_100",)),
+        (B200, None, "fp32", (), "onnxruntime", ()),
+        (B200_BARE, None, None, (), "onnxruntime", ()),
+        (B200, "onnxruntime", None, (), "onnxruntime", ()),
+        (B200, "tensorrt-rtx", "fp16", ("sm_120",), "tensorrt-rtx", ("sm_120",)),
+        (CPU, "tensorrt-rtx", None, ("rtx-4090", "sm_120"), "tensorrt-rtx", ("sm_89", "sm_120")),
+        (CPU, None, None, ("sm_120",), "tensorrt-rtx", ("sm_120",)),
+        (CPU, None, "fp16", ("sm_120",), "tensorrt-rtx", ("sm_120",)),
+        (RTX, "tensorrt-rtx", None, (), "tensorrt-rtx", ("sm_120",)),
+        (RTX, "tensorrt", "fp16", (), "tensorrt", ("sm_120",)),
+    ],
+)
+def test_the_backend_fits_request_and_machine(
+    machine: Machine,
+    requested: str | None,
+    precision: str | None,
+    gpus: tuple[str, ...],
+    backend: str,
+    built_for: tuple[str, ...],
+) -> None:
+    choice = choose_backend(requested, precision, gpus, machine)
+    assert (choice.backend, choice.gpus) == (backend, built_for)
+    assert choice.why
+
+
+ALTERNATIVES = ("export --for tensorrt", "--backend tensorrt-rtx --gpu sm_120", "--backend onnxruntime")
+
+
+@pytest.mark.parametrize(
+    ("machine", "requested", "precision", "gpus", "words"),
+    [
+        (LAPTOP, None, "fp8", (), ("no NVIDIA GPU", "TensorRT is not installed", *ALTERNATIVES)),
+        (CPU, None, "fp8", (), ("no NVIDIA GPU", *ALTERNATIVES)),
+        (CPU, "tensorrt", "fp16", (), ("no NVIDIA GPU", *ALTERNATIVES)),
+        (B200_BARE, "tensorrt", None, (), ("TensorRT is not installed (pip install", *ALTERNATIVES)),
+        (RTX, None, "fp8", (), ("RTX 5090 (sm_120) is not a data-centre GPU", *ALTERNATIVES)),
+        (H200, None, "fp8", ("b200",), ("NVIDIA H200 (sm_90), not sm_100", *ALTERNATIVES)),
+        (H200, "tensorrt", "fp16", ("b200",), ("sm_100", "this machine has sm_90", "export --for tensorrt")),
+        (LAPTOP, "tensorrt-rtx", None, ("sm_120",), ("not installed", "pip install 'peagle-compile[rtx]'")),
+    ],
+)
+def test_what_is_missing_is_named_with_what_works_instead(
+    machine: Machine, requested: str | None, precision: str | None, gpus: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(EnvironmentProblem) as caught:
+        choose_backend(requested, precision, gpus, machine)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("requested", "precision", "gpus", "word"),
+    [
+        ("tensorrt", "fp32", (), "fp16"),
+        ("tensorrt-rtx", "fp32", ("sm_120",), "fp16"),
+        ("tensorrt-rtx", "fp16", (), "--gpu sm_120"),
+        ("tensorrt-rtx", "fp16", ("b200",), "--backend tensorrt"),
+        ("onnxruntime", "fp16", (), "fp32"),
+        ("onnxruntime", None, ("sm_120",), "--gpu"),
+        (None, None, ("b2000",), "b200"),
+        ("tensort", None, (), "tensorrt"),
+    ],
+)
+def test_what_no_machine_can_do_is_a_usage_error(
+    requested: str | None, precision: str | None, gpus: tuple[str, ...], word: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        choose_backend(requested, precision, gpus, CPU)
+    assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_every_combination_is_chosen_or_refused_with_a_cure(machine: Machine) -> None:
+    refusals = []
+    for requested in (None, *BACKENDS):
+        for precision in (None, "fp32", "fp16", "bf16", "fp8"):
+            for gpus in ((), ("b200",), ("sm_120",), ("sm_89", "sm_120")):
+                try:
+                    choice = choose_backend(requested, precision, gpus, machine)
+                except PeagleError as error:
+                    refusals.append(error)
+                    continue
+                assert requested in (None, choice.backend)
+                assert bool(choice.gpus) == (choice.backend != "onnxruntime")
+                assert choice.backend == "onnxruntime" or machine.has(choice.backend)
+    assert refusals
+    assert all(error.why and error.fix for error in refusals)
+
+
+def test_a_look_finds_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert look().has("tensorrt-rtx") == (find_spec("tensorrt_rtx") is not None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert look().gpus == ()
+    assert choose_backend(None, None, (), look()) == Choice(
+        "onnxruntime", (), "there is no data-centre GPU with TensorRT here"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("NVIDIA B200, 10.0\nNVIDIA B200, 10.0\n", (Device("NVIDIA B200", 100),) * 2),
+        ("NVIDIA GeForce RTX 4090, 8.9\n", (Device("NVIDIA GeForce RTX 4090", 89),)),
+        ("Some GPU, [N/A]\n\n", ()),
+    ],
+)
+def test_the_driver_s_list_is_understood(
+    said: str, found: tuple[Device, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "nvidia-smi"
+    script.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert look().gpus == found

@@ -1,0 +1,47 @@
+"""The timing cache, with TensorRT's own objects; TensorRT-RTX still has them, though they do nothing there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.compiler.builders.small import in_child
+
+pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
+
+_TIMINGS = """
+import sys
+import warnings
+from pathlib import Path
+from peagle.compiler.builders import callbacks, config
+from peagle.plugins.tensorrt import module
+from tests.compiler.builders.small import request
+
+warnings.simplefilter("ignore", DeprecationWarning)
+trt = module.load("tensorrt-rtx")
+logger = callbacks.logger(trt, callbacks.Log())
+made = trt.Builder(logger).create_builder_config()
+asked = request(Path("model.onnx"), product=sys.argv[2], timing_cache=Path(sys.argv[1]))
+print(config.load_timings(asked, made))
+print(config.save_timings(asked, made))
+"""
+
+
+def test_timings_are_kept_for_the_next_build(tmp_path: Path) -> None:
+    path = tmp_path / "timing" / "cache"
+    assert in_child(_TIMINGS, str(path), "tensorrt") == "[]\n[]\n"
+    kept = path.read_bytes()
+    assert len(kept) > 0
+    assert in_child(_TIMINGS, str(path), "tensorrt") == "[]\n[]\n"
+    assert [file.name for file in path.parent.iterdir()] == ["cache"]
+
+
+def test_tensorrt_rtx_keeps_none(tmp_path: Path) -> None:
+    assert in_child(_TIMINGS, str(tmp_path / "cache"), "tensorrt-rtx") == "[]\n[]\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_timings_that_cannot_be_kept_are_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    assert "could not be written" in in_child(_TIMINGS, str(tmp_path / "file" / "cache"), "tensorrt")

@@ -1,0 +1,56 @@
+"""Names of GPUs, and which TensorRT builds for which."""
+
+from __future__ import annotations
+
+import pytest
+
+from peagle.compiler.builders.targets import require_targets, sm_name, sm_names, sm_number
+from peagle.compiler.plans.gpus import GPUS
+from peagle.plugins.errors import EnvironmentProblem, UsageError
+
+
+@pytest.mark.parametrize("name", ["sm_120", "SM120", "sm-120", "120", "rtx-5090", "RTX 5090", "rtx_5090"])
+def test_one_architecture_has_many_names(name: str) -> None:
+    assert sm_number(name) == 120
+
+
+def test_every_gpu_that_plans_know_has_an_architecture() -> None:
+    assert {name: sm_number(name) for name in GPUS} == {name: gpu.sm for name, gpu in GPUS.items()}
+    assert sm_number("b200") == 100
+
+
+def test_names_come_once_and_in_order() -> None:
+    assert sm_names(["sm_120", "rtx-4090", "sm_89", "rtx-5090"]) == (sm_name(89), sm_name(120))
+
+
+def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        sm_number("b20")
+    assert "b200" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("product", "gpus", "present"),
+    [("tensorrt-rtx", ["sm_89", "sm_120"], []), ("tensorrt", ["sm_100"], [100]), ("tensorrt", ["sm_90"], [90, 90])],
+)
+def test_what_can_be_built_is_not_refused(product: str, gpus: list[str], present: list[int]) -> None:
+    require_targets(product, gpus, present)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "product", "gpus", "present", "words"),
+    [
+        (UsageError, "tensorrt-rtx", ["sm_100"], [], ("sm_100", "--backend tensorrt", "b200", "--gpu sm_120")),
+        (UsageError, "tensorrt-rtx", ["sm_120", "sm_90"], [], ("sm_90", "h200")),
+        (UsageError, "tensorrt-rtx", [], [], ("--gpu sm_120",)),
+        (UsageError, "tensorrt", ["sm_90", "sm_100"], [100], ("one kind",)),
+        (EnvironmentProblem, "tensorrt", ["sm_100"], [90], ("this machine has sm_90", "b200", "export")),
+        (EnvironmentProblem, "tensorrt", ["sm_120"], [], ("none", "--backend tensorrt-rtx --gpu sm_120")),
+    ],
+)
+def test_a_refusal_names_the_nearest_that_works(
+    error: type[Exception], product: str, gpus: list[str], present: list[int], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(error) as caught:
+        require_targets(product, gpus, present)  # type: ignore[arg-type]
+    assert all(word in str(caught.value) for word in words), str(caught.value)

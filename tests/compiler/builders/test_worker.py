@@ -1,0 +1,57 @@
+"""The building process from inside: a full disk, and a failure that nobody foresaw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.compiler.builders.small import in_child, request, written
+
+pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
+
+_BUILD = """
+import io
+import sys
+from pathlib import Path
+from threading import Lock
+from peagle.compiler.builders import worker
+from peagle.compiler.builders.channel import Channel
+from peagle.compiler.builders.request import PlanRequest
+from peagle.plugins.errors import BuildError
+
+try:
+    worker.build(PlanRequest.from_json(sys.argv[1]), Path(sys.argv[2]), Channel(io.StringIO(), Lock()))
+except BuildError as error:
+    print(error)
+"""
+_MAIN = """
+import os
+import sys
+from pathlib import Path
+from peagle.compiler.builders import worker
+from peagle.plugins.errors import BuildError
+
+def fails(request, out, channel):
+    raise KeyError("no such thing")
+
+receiver, sender = os.pipe()  # it stays open, as a parent that lives keeps it
+os.write(sender, sys.argv[1].encode() + b"\\n")
+sys.stdin = os.fdopen(receiver)
+worker.build = fails
+assert worker.main(Path(sys.argv[2])) == BuildError.exit_code
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    said = in_child(_BUILD, request(written(tmp_path)).to_json(), "/dev/full")
+    assert "the disk of /dev is full" in said
+
+
+def test_what_nobody_foresaw_is_a_build_error_in_one_line(tmp_path: Path) -> None:
+    said = in_child(_MAIN, request(Path("model.onnx")).to_json(), str(tmp_path / "plan"))
+    assert said.count("\n") == 1
+    assert "BuildError" in said
+    assert "KeyError in fails: 'no such thing'" in said

@@ -1,0 +1,114 @@
+"""``doctor``: what works, what does not and why, on machines with and without GPUs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler import doctor
+from peagle.compiler.builders.machine import Device, Machine
+from peagle.compiler.doctor import Ability, diagnose
+from peagle.plugins.errors import EnvironmentProblem
+from peagle.plugins.kernels import compile as kernel_compilers
+from peagle.plugins.tensorrt import module
+from peagle.plugins.tensorrt.module import LinkState
+
+from .conftest import Run
+
+RTX = {"tensorrt-rtx": "1.7.1.116"}
+BOTH = RTX | {"tensorrt": "11.4.0.106"}
+
+
+def abilities(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> dict[str, Ability]:
+    """What doctor says of a machine with these GPUs and packages, and with all that kernels need."""
+    monkeypatch.setattr(doctor, "look", lambda: machine)
+    monkeypatch.setattr(module, "link_state", lambda: LinkState("present", Path("/wheel")))
+    monkeypatch.setattr(doctor, "_installed", lambda _: "1.0")
+    monkeypatch.setattr(kernel_compilers, "load_nvrtc", lambda: None)
+    monkeypatch.setattr(kernel_compilers, "nvrtc_version", lambda _: "13.0")
+    return {ability.backend: ability for ability in diagnose().abilities}
+
+
+def test_this_machine_is_described(cli: Run) -> None:
+    found = json.loads(cli("doctor", "--json").out)
+    assert found["healthy"]
+    assert found["packages"]["onnxruntime"]
+    assert {ability["backend"] for ability in found["abilities"]} == {"onnxruntime", "tensorrt", "tensorrt-rtx"}
+    text = cli("doctor").out
+    for said in ("run onnxruntime", "build tensorrt-rtx", "NVRTC", "nvcc", "driver", "cuda-core", "GPUs"):
+        assert said in text
+
+
+def test_without_a_gpu_plans_for_rtx_gpus_are_built_and_nothing_of_tensorrt_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = abilities(monkeypatch, Machine((), BOTH))
+    assert not found["tensorrt-rtx"].cannot_build
+    assert "sm_120" in found["tensorrt-rtx"].scope
+    assert found["tensorrt-rtx"].cannot_run == "there is no NVIDIA GPU"
+    assert "no NVIDIA GPU" in found["tensorrt"].cannot_build
+    assert found["tensorrt"].cannot_run == "there is no NVIDIA GPU"
+
+
+def test_on_a_data_centre_gpu_the_full_tensorrt_does_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = abilities(monkeypatch, Machine((Device("NVIDIA B200", 100),), BOTH))
+    assert not found["tensorrt"].cannot_build
+    assert not found["tensorrt"].cannot_run
+    assert found["tensorrt-rtx"].cannot_run == "it has no code for sm_100"
+
+
+def test_on_an_rtx_gpu_both_products_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = abilities(monkeypatch, Machine((Device("NVIDIA GeForce RTX 5090", 120),), BOTH))
+    assert not any(ability.cannot_build or ability.cannot_run for ability in found.values())
+
+
+def test_what_is_not_installed_comes_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = abilities(monkeypatch, Machine())
+    assert "pip install 'peagle-compile[rtx]'" in found["tensorrt-rtx"].cannot_build
+    assert "pip install 'peagle-compile[tensorrt]'" in found["tensorrt"].cannot_run
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "usable"),
+    [
+        (LinkState("missing", Path("/wheel")), "missing in /wheel; the first build makes it", True),
+        (LinkState("present", Path("/wheel")), "present in /wheel", True),
+        (LinkState("cannot", Path("/wheel"), "the folder cannot be written to"), "cannot be written to", False),
+        (LinkState("absent"), "", True),
+    ],
+)
+def test_the_link_that_the_wheel_lacks_is_explained(
+    monkeypatch: pytest.MonkeyPatch, state: LinkState, said: str, usable: bool
+) -> None:
+    monkeypatch.setattr(module, "link_state", lambda: state)
+    words, problem = doctor._rtx_link()
+    assert said in words
+    assert bool(problem) is not usable
+
+
+def test_kernels_that_cannot_be_compiled_stop_builds_of_plans_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise EnvironmentProblem("x", why="NVRTC is missing", fix="pip install nvidia-cuda-nvrtc")
+
+    monkeypatch.setattr(doctor, "look", lambda: Machine((), RTX))
+    monkeypatch.setattr(kernel_compilers, "load_nvrtc", absent)
+    found = {ability.backend: ability for ability in diagnose().abilities}
+    assert "NVRTC is missing" in found["tensorrt-rtx"].cannot_build
+    assert not found["onnxruntime"].cannot_build
+
+
+def test_it_fails_where_nothing_runs(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = cli("doctor")
+    assert done.code == 3
+    assert "cannot be imported" in done.err
+
+
+def test_it_names_the_extra_that_building_needs(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = doctor._installed
+    monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "torch" else installed(name))
+    assert "no: missing torch: pip install 'peagle-compile[export]'" in cli("doctor").out

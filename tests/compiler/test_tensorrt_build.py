@@ -1,0 +1,302 @@
+"""Builds with TensorRT-RTX, ahead of time: what the engine folder holds, what it refuses, and that accidents leave
+nothing behind. Nothing here is run on a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.compiler import verify as verification
+from peagle.compiler.build import build
+from peagle.compiler.builders.machine import Device, Machine, look
+from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.options import BuildOptions
+from peagle.compiler.plan_stages import profiles
+from peagle.compiler.prompt_set import code_prompts
+from peagle.compiler.settle import precision_for, settle
+from peagle.compiler.stages import StageStore
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.manifest import Manifest, Profile
+from peagle.plugins.kernels.pack import read_pack
+from peagle.plugins.kernels.sources import kernel_ops
+from tests.engines.backends.plan_engine import plan_engine, plan_manifest
+from tests.models import CONFIGS, LAYERS, Pair, make_pair
+
+from .conftest import Run
+
+RTX = ("--backend", "tensorrt-rtx", "--gpu", "sm_120", "--precision", "fp16")
+FAST = "gpt-oss"  # experts, windows and sinks in one
+
+pytestmark = pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These builds are ahead of time on any machine."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture(scope="module")
+def demo_plans(_own_stage_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo pair as plans, built by the command a user would type."""
+    engine = tmp_path_factory.mktemp("plans") / "demo-rtx"
+    command = [str(Path(sys.executable).with_name("peagle-compile")), "build", "--model", "demo", *RTX]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, "--out", str(engine)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "not measured" in done.stderr
+    return engine
+
+
+@pytest.fixture
+def plans(demo_plans: Path, tmp_path: Path) -> Path:
+    """A copy of that engine, to be changed as a test likes."""
+    return Path(shutil.copytree(demo_plans, tmp_path / "engine"))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("tiny-rtx"), "qwen3")
+
+
+# ------------------------------------------------------------------------------------------------ a finished build
+
+
+def test_the_engine_holds_two_plans_with_our_plugins_and_their_kernels(demo_plans: Path) -> None:
+    manifest = Manifest.read(demo_plans)
+    manifest.check(demo_plans)
+    found = {str(path.relative_to(demo_plans)) for path in demo_plans.rglob("*") if path.is_file()}
+    assert found == {*manifest.files, "engine.json"}
+    assert not [name for name in found if ".onnx" in name]
+    for part, plugin, caches in ((manifest.target, "AcceptPrefix", 24), (manifest.drafter, "PlaceholderDraft", 4)):
+        assert part.plan is not None
+        assert (part.plan.layers["PLUGIN_V3"], part.plan.layers["KV_CACHE_UPDATE"]) == (1, caches)
+        assert part.plan.plugins == {plugin: 1}
+        assert {tensor.name for tensor in part.plan.tensors} == {*part.inputs, *part.outputs}
+    assert {cubin.op: cubin.sm for cubin in read_pack(demo_plans / "plugins").cubins} == {
+        op.name: 120 for op in kernel_ops()
+    }
+    assert (manifest.backend.name, manifest.backend.gpus) == ("tensorrt-rtx", ("sm_120",))
+    (evidence,) = manifest.evidence
+    assert evidence.level == "aot"
+    assert evidence.how.endswith("for sm_120; not run")
+
+
+def test_the_plans_cover_decoding_and_prompts(demo_plans: Path) -> None:
+    manifest = Manifest.read(demo_plans)
+    assert manifest.target.plan is not None
+    assert manifest.drafter.plan is not None
+    assert manifest.target.plan.profiles == (
+        Profile("verify", (1, 8, 8), (1, 9, 9), (1, 9, 9)),
+        Profile("prefill", (1, 1, 1), (1, 512, 512), (1, 9, 9)),
+    )
+    assert [profile.emitted for profile in manifest.drafter.plan.profiles] == [(2, 9, 9)] * 2
+    assert profiles("target", 4, 3, 64)[1] == Profile("prefill", (1, 1, 1), (1, 64, 64), (1, 4, 4))
+
+
+def test_a_rerun_reuses_every_step_and_says_the_same(demo_plans: Path, tmp_path: Path) -> None:
+    config = json.loads((demo_plans / "resolved_config.yaml").read_text())
+    result = build(BuildOptions(**config | {"out": tmp_path / "again"}))
+    steps = {phase["phase"]: phase["reused"] for phase in result.report["phases"] if "reused" in phase}
+    assert set(steps) >= {"plan target", "plan drafter", "kernels"}
+    assert all(steps.values())
+    first = Manifest.read(demo_plans)
+    assert (first.target, first.drafter, first.backend, first.speculation, first.precision) == (
+        result.manifest.target, result.manifest.drafter, result.manifest.backend, result.manifest.speculation,
+        result.manifest.precision,
+    )  # fmt: skip
+
+
+def test_the_report_has_what_tensorrt_took(demo_plans: Path) -> None:
+    report = json.loads((demo_plans / "build_report.json").read_text())
+    assert all(report["plans"][name]["peak_rss_bytes"] > 1 << 26 for name in ("target", "drafter"))
+    (warning,) = report["warnings"]
+    assert warning.startswith("K = 8 is the depth that the head was trained for, not measured")
+
+
+def test_inspect_needs_neither_a_gpu_nor_tensorrt(cli: Run, demo_plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tensorrt_rtx", "onnx", "cuda", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, name, None)
+    text = cli("inspect", demo_plans).out
+    for said in (
+        "for sm_120", "verify: rows 1 to 8, columns 1 to 9", "prefill: rows 1, columns 1 to 512", "AcceptPrefix 1",
+        "PlaceholderDraft 1", "KV_CACHE_UPDATE 24", "24 caches float16 [?, 2, 2112, 32]", "input_ids int64 [?, ?]",
+        "target/model.plan", "kernel NumbersAt", "registers",
+    ):  # fmt: skip
+        assert said in text
+    found = json.loads(cli("inspect", demo_plans, "--json").out)
+    assert [profile["name"] for profile in found["drafter"]["plan"]["profiles"]] == ["verify", "prefill"]
+    assert {kernel["sm"] for kernel in found["kernels"]} == {"sm_120"}
+    assert found["operators"] == {"target": None, "drafter": None}
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in CONFIGS]
+)
+def test_every_family_becomes_plans(family: str, tmp_path: Path) -> None:
+    pair = make_pair(tmp_path, family)
+    precision = "bf16" if family == "gpt-oss" else None
+    manifest = build(
+        BuildOptions(
+            str(pair.target), tmp_path / "engine", str(pair.head), backend="tensorrt-rtx", gpus=("sm_120",),
+            precision=precision, max_seq_len=128, max_batch_size=2,
+        )
+    ).manifest  # fmt: skip
+    assert manifest.precision["recipe"] == (precision or "fp16")  # the checkpoint is of FP32
+    for part, layers in ((manifest.target, LAYERS), (manifest.drafter, 2)):
+        assert part.plan is not None
+        assert part.plan.layers["PLUGIN_V3"] == sum(part.plan.plugins.values()) == 1
+        assert part.plan.layers["KV_CACHE_UPDATE"] == 2 * layers
+        kind = {"bf16": "bfloat16", "fp16": "float16"}[manifest.precision["recipe"]]
+        assert {t.dtype for t in part.plan.tensors if "_cache." in t.name} == {kind}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_same_files_on_onnx_runtime_say_what_the_onnx_runtime_engine_says(
+    demo_plans: Path, demo_engine: Path, temperature: float, tmp_path: Path
+) -> None:
+    """The very graphs that the plans were built from, in FP16, through the function bodies of our plugins."""
+    root = StageStore.default().root
+    built = json.loads((demo_plans / "build_report.json").read_text())["graphs"]
+    graphs = {name: root / f"attach-{name}" / key / "model.onnx" for name, key in built.items()}
+    engine = Engine.load(demo_engine, threads=1)
+    shapes = Manifest.read(demo_plans).shapes
+    manifest = plan_manifest(replace(engine.manifest, shapes=shapes), graphs, tmp_path)
+    same, _ = plan_engine(tmp_path, manifest, demo_engine, slots=4)
+    prompts = [prompt.text for prompt in code_prompts(4)]
+    params = SamplingParams(max_tokens=48, ignore_eos=True, temperature=temperature, top_p=0.95, seed=7)
+    expected = [output.token_ids for output in engine.generate(prompts, params)]
+    for k in (0, 5):
+        found = [output.token_ids for output in same.generate(prompts, params, num_speculative_tokens=k)]
+        assert found == expected
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+def test_running_it_here_says_what_it_is_for_and_what_to_do(cli: Run, demo_plans: Path) -> None:
+    for verb in (["run", demo_plans, "--prompt", "x"], ["verify", demo_plans]):
+        done = cli(*verb)
+        assert done.code == 3
+        assert "built for sm_120 with tensorrt-rtx 1." in done.err
+        assert "found no NVIDIA GPU" in done.err
+        assert "--backend onnxruntime" in done.err
+    assert not (demo_plans / verification.FILE_NAME).exists()
+
+
+@pytest.mark.parametrize("name", ["target/model.plan", "drafter/model.plan", "plugins/accept_prefix.sm_120.cubin"])
+def test_a_damaged_plan_is_refused_before_anything_reads_it(cli: Run, plans: Path, name: str) -> None:
+    content = bytearray((plans / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (plans / name).chmod(0o644)
+    (plans / name).write_bytes(content)
+    for verb in (["run", plans, "--prompt", "x"], ["inspect", plans]):
+        done = cli(*verb)
+        assert done.code == 3
+        assert name in done.err
+        assert "copy the whole folder again" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["qwen3-coder-30b", "--precision", "fp8"], 3, ["no NVIDIA GPU", "export", "tensorrt-rtx", "onnxruntime"]),
+        (["demo", "--backend", "tensorrt"], 3, ["TensorRT is not installed", "--backend tensorrt-rtx"]),
+        (["demo", "--backend", "tensorrt-rtx"], 2, ["no GPU to build for was named", "--gpu sm_120"]),
+        (["demo", "--backend", "tensorrt-rtx", "--gpu", "b200"], 2, ["no code for sm_100", "--backend tensorrt"]),
+        (["demo", "--backend", "tensorrt-rtx", "--gpu", "rtx-5909"], 2, ["rtx-5090"]),
+        (["demo", *RTX[:-1], "fp32"], 2, ["no attention kernel"]),
+        (["demo", *RTX[:-1], "fp8"], 2, ["bf16 and fp16"]),
+        (["demo", *RTX[:-1], "fp7"], 2, ["the precision 'fp7' does not exist"]),
+        (["demo", *RTX, "--lowering", "ort"], 2, ["--lowering ort does not go with TensorRT-RTX"]),
+        (["demo", *RTX, "--max-batch-size", 0], 2, ["not from 1 to 256"]),
+        (["demo", *RTX, "--optimization-level", 9], 2, ["not from 0 to 5"]),
+        (["demo", *RTX, "--workspace-gb", -1], 2, ["not a size"]),
+        (["demo", "--max-batch-size", 4, "--weight-streaming"], 2, ["--max-batch-size and --weight-streaming"]),
+        (["demo", "--backend", "onnxruntime", "--gpu", "sm_120"], 2, ["does not go with ONNX Runtime"]),
+        (["demo", "--backend", "openvino"], 2, ["onnxruntime, tensorrt, tensorrt-rtx"]),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before_anything_is_read(
+    cli: Run, arguments: list[Any], code: int, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peagle.compiler.build.resolve", lambda *_: pytest.fail("it looked for the checkpoint"))
+    done = cli("build", *arguments, "--out", tmp_path / "out")
+    assert done.code == code, done.err
+    for words in said:
+        assert words in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("stored", "chosen"), [("BF16", "bf16"), ("F16", "fp16"), ("F32", "fp16")])
+def test_the_precision_of_a_plan_is_the_checkpoint_s_own(tiny: Pair, stored: str, chosen: str, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(shutil.copytree(tiny.target, tmp_path / "target"))
+    dtype = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}[stored]
+    weights = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors")
+    options = BuildOptions(str(folder), tmp_path / "out", backend="tensorrt-rtx", gpus=("sm_120",))
+    assert precision_for(settle(options), options, Checkpoint.open(folder)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("name", "sm", "lowering"), [("NVIDIA B200", 100, "tensorrt-sm100"), ("NVIDIA H100", 90, "tensorrt")]
+)
+def test_a_data_centre_gpu_with_tensorrt_is_built_for_by_itself(
+    name: str, sm: int, lowering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine((Device(name, sm),), {"tensorrt": "11.4.0"})
+    monkeypatch.setattr("peagle.compiler.settle.look", lambda: machine)
+    settled = settle(BuildOptions("demo", tmp_path / "out"))
+    assert (settled.backend, settled.gpus, settled.lowering) == ("tensorrt", (f"sm_{sm}",), lowering)
+    assert settled.runs_here
+
+
+# ------------------------------------------------------------------------------------------------ accidents
+
+
+def test_ctrl_c_while_tensorrt_builds_leaves_no_engine_and_the_next_build_resumes(
+    cli: Run, demo_plans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, out = tmp_path / "cache", tmp_path / "engine"
+    cache.mkdir()
+    for name in ("trace-target", "attach-target", "trace-drafter", "attach-drafter", "kernels"):
+        (cache / name).symlink_to(StageStore.default().root / name)
+    monkeypatch.setenv("PEAGLE_CACHE", str(cache))
+    arguments = ["build", "demo", *RTX, "--out", str(out), "--json"]
+    command = [sys.executable, "-c", "from peagle.compiler.cli import main; main()", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 120
+        while not list(cache.glob("plan-target/.*")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"goes on from there" in said
+    assert not out.exists()
+    assert [path.suffix for path in (cache / "plan-target").iterdir()] == [".lock"]
+    done = cli(*arguments)
+    assert done.code == 0, done.err
+    made = {phase["phase"] for phase in json.loads(done.out)["phases"] if phase.get("reused") is False}
+    assert made == {"plan target", "plan drafter"}
+    Manifest.read(out).check(out)
+
+
+def test_a_plan_that_tensorrt_refuses_leaves_no_engine(cli: Run, demo_plans: Path, tmp_path: Path) -> None:
+    done = cli("build", "demo", *RTX, "--workspace-gb", 1e-9, "--out", tmp_path / "out")
+    assert done.code == 5, done.err
+    assert list(tmp_path.iterdir()) == []
