@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo bench bench-export test lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-export bench-kernels bench-aot test test-gpu lint lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,10 @@ demo: $(STAMP) ## build the bundled demo pair, run it, print text and a table
 	@$(BIN)/peagle-compile build --model demo --out demo-engine
 	@$(BIN)/python examples/demo.py demo-engine
 
+kernels: $(STAMP) ## compile the CUDA kernels for every target (NVCC=... picks a compiler), print what they use
+	@echo "Compiling the kernels ..."
+	@$(BIN)/python -m peagle.plugins.kernels
+
 bench: $(STAMP) ## decoding speed of the demo engine beside onnxruntime-genai
 	@echo "Building the demo engine ..."
 	@$(BIN)/peagle-compile build --model demo --out demo-engine
@@ -35,9 +39,19 @@ bench-export: $(STAMP) ## memory and time of the export of a 10 GB checkpoint be
 	@echo "Measuring (20 minutes and 40 GB of disk; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/export_memory.py $(ARGS)
 
+bench-kernels: ## speed of the kernels on this machine's GPU; PYTHON needs PyTorch with CUDA and cuda-core, nothing of ours
+	@$(PYTHON) benchmarks/kernels.py $(ARGS)
+
+bench-aot: $(STAMP) ## time and memory of TensorRT-RTX builds of real width, ahead of time
+	@echo "Measuring (10 minutes and 10 GB of memory; keep the machine idle) ..."
+	@$(BIN)/python benchmarks/aot_builds.py $(ARGS)
+
 test: $(STAMP) ## run the tests; ARGS="-k name" picks some
 	@echo "Running the tests ..."
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-gpu: ## run the GPU tests; PYTHON needs PyTorch with CUDA, cuda-core, pytest and hypothesis, nothing of ours
+	@$(PYTHON) -m pytest -m gpu tests/gpu -rs $(ARGS)
 
 lint: $(STAMP) ## style, format and types
 	@echo "Checking style, format and types ..."
@@ -51,7 +65,7 @@ lock: $(STAMP) ## resolve the dependencies anew and write requirements.lock
 	@$(BIN)/python .ci/lock.py requirements.lock
 
 clean: ## remove what the other targets made, the virtual environment too
-	@rm -rf $(VENV) demo-engine build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) demo-engine build dist plugins/kernels/packed ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamp holds the folder it was made in: an editable install points there, so a moved or copied tree installs anew.
 ifneq ($(shell test -x $(BIN)/python && cat $(STAMP) 2>/dev/null),$(CURDIR))

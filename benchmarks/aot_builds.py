@@ -1,0 +1,189 @@
+"""Time and memory of TensorRT-RTX building layers of real width ahead of time, on a machine without a GPU.
+
+    make bench-aot                                          # or, with the [export] and [tensorrt-rtx] extras installed:
+    python benchmarks/aot_builds.py [CASE ...]
+
+Every case is a target in FP16 as `peagle-compile build --backend tensorrt-rtx --gpu sm_120` would make it, with both
+profiles: all widths of the published config.json, but fewer layers and a vocabulary of 8,192. `qwen3-coder-30b-layer`
+and `gpt-oss-20b-layer` are one layer with all its experts; `qwen3-coder-30b-tied` is all 48 layers with 16 experts
+each, which share one set of weights: TensorRT has every layer to compile and a machine of this size can hold them.
+Weights are noise. Peak is that of the building process, mapped pages of the weights included; seconds are its whole
+life, without tracing and writing the graph. A case over 7 GB or 3 minutes fails. Needs Linux and 4 GB of disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peagle.compiler.builders.plan import build_plan
+from peagle.compiler.builders.request import PlanFacts, PlanRequest
+from peagle.compiler.inputs import cache_length
+from peagle.compiler.plan_stages import profiles
+from peagle.compiler.progress import Quiet
+from peagle.graphs.families import family_for
+from peagle.graphs.lowering import Lowered, lower
+from peagle.graphs.trace import trace_target
+from peagle.graphs.weights import attach
+from peagle.plugins.errors import PeagleError
+
+MODELS = Path(__file__).resolve().parent.parent / "compiler" / "models"
+GPU = "sm_120"
+VOCAB, MAX_SEQ_LEN, MAX_K, BATCH = 8192, 2048, 8, 8
+MOST_BYTES, MOST_SECONDS = 7e9, 180.0
+_LAYER = re.compile(r"\blayers\.(\d+)\.")
+_BLOCK = 1 << 22  # values of noise that are made; a weight repeats them
+
+
+@dataclass(frozen=True)
+class Case:
+    """A published model with other sizes; ``tied`` has every layer use the weights of the first."""
+
+    model: str
+    layers: int
+    changes: Mapping[str, int]
+    tied: bool = False
+
+
+CASES = {
+    "qwen3-coder-30b-layer": Case("qwen3-coder-30b", 1, {}),
+    "gpt-oss-20b-layer": Case("gpt-oss-20b", 1, {}),
+    "qwen3-coder-30b-tied": Case("qwen3-coder-30b", 48, {"num_experts": 16}, tied=True),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One build: its weights as they lie on the disk, and what came of them."""
+
+    case: str
+    layers: int
+    weight_bytes: int
+    facts: PlanFacts
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is over the limits."""
+        peak, seconds = self.facts.peak_rss_bytes, self.facts.seconds
+        over = [f"{peak / 1e9:.2f} GB, more than {MOST_BYTES / 1e9:.0f}"] if peak > MOST_BYTES else []
+        over += [f"{seconds:.0f} s, more than {MOST_SECONDS:.0f}"] if seconds > MOST_SECONDS else []
+        return tuple(f"{self.case}: {text}" for text in over)
+
+
+def measure(name: str, folder: Path) -> Row:
+    """Build one case in ``folder``. Raises ``PeagleError`` when it cannot be built."""
+    case = CASES[name]
+    graph = folder / f"{name}.onnx"
+    weights = write_graph(case, graph)
+    request = PlanRequest(
+        name=name,
+        graph=graph,
+        product="tensorrt-rtx",
+        gpus=(GPU,),
+        profiles=profiles("target", BATCH, MAX_K, MAX_SEQ_LEN),
+        layers={"KV_CACHE_UPDATE": 2 * case.layers, "PLUGIN_V3": 1},
+    )
+    facts = build_plan(request, folder / f"{name}.plan", Quiet())
+    return Row(name, case.layers, weights, facts)
+
+
+def write_graph(case: Case, path: Path) -> int:
+    """The case's target with its weights beside it; returns the bytes of those."""
+    config = scaled_config(case)
+    spec = family_for(config).describe(config, taps=(0,))
+    semantic = trace_target(config, spec, "float16")
+    lowered = lower(semantic, "tensorrt", cache_length=cache_length(MAX_SEQ_LEN, MAX_K, "tensorrt"))
+    if case.tied:
+        lowered = tie(lowered)
+    shapes = {part: weight.shape for weight in lowered.weights for part in weight.parts}
+    noise = np.random.default_rng(0).standard_normal(_BLOCK, np.float32)
+    attach(lowered, lambda name: _values(noise, shapes[name]), path)
+    return lowered.total_bytes
+
+
+def scaled_config(case: Case) -> dict[str, Any]:
+    """The published ``config.json`` at the case's sizes, unquantised."""
+    config: dict[str, Any] = json.loads((MODELS / case.model / "config.json").read_text())
+    config.pop("quantization_config", None)
+    config |= {"num_hidden_layers": case.layers, "vocab_size": VOCAB, **case.changes}
+    config = {key: value for key, value in config.items() if not key.endswith("_token_id")}
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][: case.layers]
+    return config
+
+
+def tie(lowered: Lowered) -> Lowered:
+    """The same graph with the first layer's weights in every layer."""
+    values = lowered.model.graph.initializers
+    kept = []
+    for weight in lowered.weights:
+        first = _LAYER.sub("layers.0.", weight.name)
+        if first == weight.name:
+            kept.append(weight)
+        else:
+            values[weight.name].replace_all_uses_with(values[first])
+            del values[weight.name]
+    return Lowered(lowered.model, tuple(kept))
+
+
+def _values(noise: np.ndarray[Any, np.dtype[np.float32]], shape: tuple[int, ...]) -> Iterator[Any]:
+    """A weight's values, small enough that nothing overflows."""
+    scaled, left = (noise / math.sqrt(shape[-1])).astype(np.float16), math.prod(shape)
+    while left:
+        count = min(left, _BLOCK)
+        yield scaled[:count]
+        left -= count
+
+
+def table(rows: list[Row]) -> str:
+    """For people."""
+    lines = [f"{'case':<24}{'layers':>7}{'weights GB':>12}{'plan GB':>9}{'seconds':>9}{'peak GB':>9}"]
+    for row in rows:
+        facts = row.facts
+        lines.append(
+            f"{row.case:<24}{row.layers:>7}{row.weight_bytes / 1e9:>12.2f}{facts.size / 1e9:>9.2f}"
+            f"{facts.seconds:>9.1f}{facts.peak_rss_bytes / 1e9:>9.2f}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Command line; the status is 1 when a case is over the limits or cannot be built."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; default: all")
+    chosen = parser.parse_args().cases or list(CASES)
+    if unknown := [name for name in chosen if name not in CASES]:
+        parser.error(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
+    rows: list[Row] = []
+    problems: list[str] = []
+    for name in chosen:
+        with tempfile.TemporaryDirectory(prefix="aot-builds-") as folder:
+            began = time.monotonic()
+            try:
+                rows.append(measure(name, Path(folder)))
+                problems += rows[-1].problems
+            except PeagleError as error:
+                problems.append(f"{name}: {error}")
+            print(f"{name}: {time.monotonic() - began:.0f} s with its graph", file=sys.stderr)
+    if rows:
+        versions = ", ".join(f"{name} {version}" for name, version in rows[0].facts.versions.items())
+        print(f"{GPU}, FP16, {platform.machine()}; {versions}\n\n{table(rows)}")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
