@@ -1,0 +1,69 @@
+"""A histogram of magnitudes whose buckets are the same for every tensor, so that it does not depend on any order.
+
+A bucket is what shares the exponent and the first nine bits of the mantissa of a float32: 0.1% to 0.2% wide at any
+magnitude. No range has to be known before the first tensor comes, and counts are integers: their sums are exact.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = np.ndarray[Any, Any]
+
+_SHIFT = 23 - 9
+_LOWEST = (127 - 40) << 9  # 2**-40: what is smaller is counted as zero
+
+
+class Histogram:
+    """Counts of |x|; grows with the range that it sees, at 4 kB for each power of two."""
+
+    def __init__(self) -> None:
+        self.zeros = 0
+        self._first = 0
+        self._counts: Array = np.zeros(0, np.int64)
+
+    def add(self, values: Tensor) -> None:
+        """Count finite ``values`` of any shape and floating type."""
+        import torch
+
+        codes = (values.detach().reshape(-1).float().view(torch.int32) & 0x7FFFFFFF) >> _SHIFT
+        codes = codes.clamp_(min=_LOWEST - 1) - (_LOWEST - 1)
+        counts = torch.bincount(codes).numpy()
+        self.zeros += int(counts[0])
+        seen = np.flatnonzero(counts[1:])
+        if len(seen):
+            first, last = int(seen[0]), int(seen[-1])
+            self._grow(_LOWEST + first, _LOWEST + last + 1)
+            at = _LOWEST + first - self._first
+            self._counts[at : at + last + 1 - first] += counts[first + 1 : last + 2]
+
+    @property
+    def total(self) -> int:
+        """How many values were counted."""
+        return self.zeros + int(self._counts.sum())
+
+    def buckets(self) -> tuple[Array, Array, Array]:
+        """Lower and upper edges (float64) and counts of the buckets that are not empty, ascending; without zeros."""
+        codes = np.flatnonzero(self._counts)
+        lower, upper = (_edges(self._first + codes + step) for step in (0, 1))
+        return lower, upper, self._counts[codes]
+
+    def _grow(self, begin: int, end: int) -> None:
+        if len(self._counts):
+            begin, end = min(begin, self._first), max(end, self._first + len(self._counts))
+            if (begin, end) == (self._first, self._first + len(self._counts)):
+                return
+        counts = np.zeros(end - begin, np.int64)
+        at = self._first - begin
+        counts[at : at + len(self._counts)] = self._counts
+        self._first, self._counts = begin, counts
+
+
+def _edges(codes: Array) -> Array:
+    bits = codes.astype(np.int64) << _SHIFT
+    return bits.astype(np.uint32).view(np.float32).astype(np.float64)
