@@ -65,7 +65,7 @@ lock: $(STAMP) ## resolve the dependencies anew and write requirements.lock
 	@$(BIN)/python .ci/lock.py requirements.lock
 
 clean: ## remove what the other targets made, the virtual environment too
-	@rm -rf $(VENV) demo-engine build dist plugins/kernels/packed ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) demo-engine demo-rtx build dist plugins/kernels/packed ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamp holds the folder it was made in: an editable install points there, so a moved or copied tree installs anew.
 ifneq ($(shell test -x $(BIN)/python && cat $(STAMP) 2>/dev/null),$(CURDIR))

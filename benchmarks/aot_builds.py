@@ -1,6 +1,6 @@
 """Time and memory of TensorRT-RTX building layers of real width ahead of time, on a machine without a GPU.
 
-    make bench-aot                                          # or, with the [export] and [tensorrt-rtx] extras installed:
+    make bench-aot                                          # or, with the [export] and [rtx] extras installed:
     python benchmarks/aot_builds.py [CASE ...]
 
 Every case is a target in FP16 as `peagle-compile build --backend tensorrt-rtx --gpu sm_120` would make it, with both

@@ -167,7 +167,7 @@ def _report(options: ExportOptions, job: _Job, phase: Phases, sizes: Mapping[str
     seconds = sum(record["seconds"] for record in phase.done)
     return {
         "phases": phase.done,
-        "seconds": round(seconds, 1),
+        "seconds": round(seconds, 3),
         "peak_rss_bytes": peak,
         "peak_rss_after_imports_bytes": imports,
         "peak_rss_beyond_imports_bytes": peak - imports,

@@ -21,7 +21,10 @@ def _operators(model: ir.Model) -> Counter[str]:
     return Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph)
 
 
-@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss", "gemma-4"])
+@pytest.mark.parametrize(
+    "family",
+    ["qwen3-moe", pytest.param("gpt-oss", marks=pytest.mark.slow), pytest.param("gemma-4", marks=pytest.mark.slow)],
+)
 def test_extrapolated_operators_are_those_of_the_whole_trace(family: str, trace_of: Callable[[str], Traced]) -> None:
     traced = trace_of(family)
     trials = run_trials(CONFIGS[family], traced.target)

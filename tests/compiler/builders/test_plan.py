@@ -63,6 +63,7 @@ def _check_facts(facts: PlanFacts, out: Path, graph: Path, part: str) -> None:
     assert facts.versions["tensorrt-rtx"].startswith("1.")
 
 
+@pytest.mark.slow
 def test_a_pair_in_float16_builds_for_two_gpus(halves_of: Make, tmp_path: Path) -> None:
     _check_family(halves_of, "qwen3", "float16", ("sm_89", "sm_120"), tmp_path)
 
