@@ -16,6 +16,7 @@ from .verbs.doctor import doctor
 from .verbs.export import export
 from .verbs.inspect import inspect
 from .verbs.models import models
+from .verbs.quantize import quantize
 from .verbs.run import run
 from .verbs.verify import verify
 
@@ -31,7 +32,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (build, export, run, verify, inspect, models, doctor):
+for verb in (build, export, quantize, run, verify, inspect, models, doctor):
     app.command(epilog=EXIT_CODES)(verb)
 
 

@@ -16,6 +16,7 @@ from .durable import BUILDING, clear_leftovers, flush_tree, locked, move_into_pl
 from .stages import Stage
 
 EXPORT = "export.json"
+QUANTIZED = "quantize_report.json"
 TOKENIZER = "tokenizer.json"
 _BESIDE_IT = ("tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
@@ -80,12 +81,13 @@ class Assembly:
 
 def require_publishable(out: Path) -> None:
     """Refuse to replace anything that this program did not make; asked before the work as well as after it."""
-    if out.is_dir() and (is_engine(out) or is_export(out) or not any(out.iterdir())):
+    ours = is_engine(out) or is_export(out) or (out / QUANTIZED).is_file()
+    if out.is_dir() and (ours or not any(out.iterdir())):
         return
     if out.exists() or out.is_symlink():
         raise UsageError(
             f"{out} exists and is not an engine folder",
-            why=f"there is no {FILE_NAME} and no {EXPORT} in it, so it will not be replaced",
+            why=f"there is no {FILE_NAME}, {EXPORT} or {QUANTIZED} in it, so it will not be replaced",
             fix="choose another --out, or remove it yourself",
         )
 

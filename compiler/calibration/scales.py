@@ -94,6 +94,7 @@ class Scales:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".scales.", dir=folder) as made:
                 save_file(tensors, Path(made, NUMBERS))
+                Path(made, NUMBERS).chmod(0o644)  # the library keeps it to its owner
                 entry = FileEntry.of(Path(made, NUMBERS))
                 content = {"format": FORMAT, "sha256": entry.sha256, **asdict(self.facts)}
                 Path(made, FACTS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

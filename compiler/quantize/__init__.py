@@ -1,0 +1,7 @@
+"""FP8 checkpoints from wide ones: calibrated, rounded and written as ModelOpt writes them."""
+
+from __future__ import annotations
+
+from .quantize import QuantizeOptions, QuantizeResult, quantize
+
+__all__ = ["QuantizeOptions", "QuantizeResult", "quantize"]

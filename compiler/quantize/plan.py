@@ -1,0 +1,140 @@
+"""What becomes FP8 and what stays as it is, decided from names and shapes before anything is calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...graphs.families import family_for
+from ...graphs.sources import Sources
+from ...plugins.errors import BuildError, UsageError
+from ..calibration.names import HEAD, Wanted, cache_name, layer_prefix, weight_name
+from ..calibration.scales import Scales
+from ..checkpoint import Checkpoint
+from ..formats.problems import listed
+from .exclude import excluded, listed_modules
+
+_WEIGHT = ".weight"
+_CACHES = {"k": "k_proj.k_scale", "v": "v_proj.v_scale"}
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """One stored matrix that becomes FP8. What enters it is ``inputs[range]``, of its ``expert`` if there are any.
+
+    ``together`` are the matrices that take the largest magnitude of them all for their scale, itself among them.
+    """
+
+    key: str
+    range: str
+    expert: int | None
+    together: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        """What the matrix belongs to."""
+        return self.key.removesuffix(_WEIGHT)
+
+    @property
+    def weight_scale(self) -> str:
+        """The name of the scale of its numbers."""
+        return f"{self.key}_scale"
+
+    @property
+    def input_scale(self) -> str:
+        """The name of the scale of what enters it."""
+        return f"{self.module}.input_scale"
+
+    def input_amax(self, scales: Scales) -> float:
+        """The calibrated range of what enters it."""
+        return float(scales.inputs[self.range][() if self.expert is None else self.expert])
+
+
+@dataclass(frozen=True)
+class CacheScale:
+    """The scale of one layer's cached keys or values: its range in ``Scales.caches``, and the tensor it lies beside."""
+
+    range: str
+    beside: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``narrow`` by stored name, ``caches`` by the name of their scale; ModelOpt's list of what stays wide."""
+
+    narrow: Mapping[str, Narrow]
+    caches: Mapping[str, CacheScale]
+    exclude_modules: Sequence[str]
+
+
+def make_plan(checkpoint: Checkpoint, wanted: Wanted, patterns: Sequence[str] = (), *, kv_cache: bool = False) -> Plan:
+    """Every linear and expert matrix but the head's, without those that ``patterns`` name.
+
+    Raises ``BuildError`` for a checkpoint that is quantised already, that is not what its configuration describes, or
+    that has matrices which the format has no place for; ``UsageError`` for a pattern that names nothing.
+    """
+    from ...graphs.skeleton import weight_shapes
+
+    if checkpoint.format != "plain":
+        raise BuildError(
+            f"{checkpoint.folder} is quantised already ({checkpoint.format})",
+            why="rounding rounded weights again adds a second error to the first",
+            fix="build from it as it is, or quantise a BF16, FP16 or FP32 checkpoint of the model",
+        )
+    family = family_for(checkpoint.config)
+    sources = Sources(family, checkpoint.config, checkpoint.shapes)
+    shapes = weight_shapes(checkpoint.config)
+    sources.check(shapes)
+    candidates: list[Narrow] = []
+    for name in (name for name in wanted.inputs if name != weight_name(HEAD)):
+        stored = [tuple(map(sources.key, piece.keys)) for piece in sources.pieces(name, shapes[name])]
+        candidates += _matrices(name, stored, experts=bool(wanted.inputs[name]))
+    out = excluded({each.module: family.canonical(each.module) for each in candidates}, patterns)
+    chosen = {each.key: each for each in candidates if each.module not in out}
+    if not chosen:
+        raise UsageError("--exclude leaves nothing to quantise", fix="exclude less")
+    _check(chosen.values(), checkpoint)
+    wide = {sources.key(weight_name(HEAD)).removesuffix(_WEIGHT)} | {
+        key.removesuffix(_WEIGHT)
+        for key, shape in checkpoint.shapes.items()
+        if key not in chosen and len(shape) > 1  # embedding, routers, what the towers of multimodal models have
+    }
+    modules = [each.module for each in chosen.values()]
+    return Plan(chosen, _cache_scales(wanted, sources) if kv_cache else {}, listed_modules(wide, modules))
+
+
+def _matrices(name: str, stored: Sequence[tuple[str, ...]], *, experts: bool) -> list[Narrow]:
+    """The stored matrices of one graph weight: itself, or two or one for each expert."""
+    return [
+        Narrow(key, name, index if experts else None, together)
+        for index, together in enumerate(stored)
+        for key in together
+    ]
+
+
+def _check(chosen: Iterable[Narrow], checkpoint: Checkpoint) -> None:
+    """Raise ``BuildError`` naming what is not a matrix with a name of its own."""
+    stacked = [each.module for each in chosen if not _is_linear(each.key, checkpoint.shapes[each.key])]
+    if stacked:
+        raise BuildError(
+            f"{len(stacked)} tensors of {checkpoint.folder} cannot be written in ModelOpt's FP8: {listed(stacked)}",
+            why="it keeps the experts of this family in one tensor with one scale for all of them, and that is neither "
+            "written nor read here",
+            fix="leave them wide with --exclude '*.experts.*', which still quantises attention; or build from the "
+            "MXFP4 checkpoint of the model, where there is one",
+        )
+
+
+def _is_linear(key: str, shape: Sequence[int]) -> bool:
+    return key.endswith(_WEIGHT) and len(shape) == 2
+
+
+def _cache_scales(wanted: Wanted, sources: Sources) -> dict[str, CacheScale]:
+    """Beside the projections, where other programs look for them; a layer without a value projection has both."""
+    found: dict[str, CacheScale] = {}
+    for layer in range(len(wanted.caches) // len(_CACHES)):
+        beside = sources.key(weight_name(f"{layer_prefix(layer)}self_attn.k_proj"))
+        attention = beside.removesuffix(f"k_proj{_WEIGHT}")
+        for kind, name in _CACHES.items():
+            found[f"{attention}{name}"] = CacheScale(cache_name(kind, layer), beside)
+    return found

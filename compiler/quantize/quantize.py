@@ -1,0 +1,205 @@
+"""From a wide checkpoint to one in FP8: plan, calibrate (or take saved ranges), write, publish."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...graphs.families import TargetSpec, family_for
+from ...plugins.errors import UsageError
+from .. import parts
+from ..checkpoint import CONFIG, Checkpoint
+from ..durable import require_space
+from ..progress import Progress, Quiet
+from ..publish import QUANTIZED, TOKENIZER, Assembly, assembling, require_publishable
+from ..registry import PAIRS, resolve_target
+from ..report import Phases, peak_rss
+from ..stages import StageStore
+from .plan import Plan, make_plan
+from .settings import QUANT_CONFIG, hf_quant_config, quantization_config
+from .write import layout, total_bytes, write
+
+if TYPE_CHECKING:
+    from ..calibration import Method, Scales
+    from ..calibration.names import Wanted
+
+METHODS = ("max", "percentile", "mse")
+CALIBRATION = "calibration"
+_BESIDE_IT = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "chat_template*", "*.jinja",
+    "generation_config.json", "*processor_config.json", "LICENSE*", "NOTICE*",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """What to quantise, and how its activations are measured.
+
+    ``scales`` is a folder of ranges that were saved before, in place of a calibration. None leaves ``calib_data`` to
+    the bundled samples, ``method`` to max, ``num_samples`` to 128 and ``max_length`` to 512 tokens. ``kv_cache_dtype``
+    is fp8 or None, which stores no scales for cached keys and values.
+    """
+
+    model: str
+    out: Path
+    revision: str | None = None
+    calib_data: Path | None = None
+    method: str | None = None
+    num_samples: int | None = None
+    max_length: int | None = None
+    exclude: tuple[str, ...] = ()
+    kv_cache_dtype: str | None = None
+    scales: Path | None = None
+    force: bool = False
+
+    def check(self) -> None:
+        """Refuse what can be refused before anything is read."""
+        if self.method not in (None, *METHODS):
+            raise UsageError(f"the method {self.method!r} does not exist", fix=f"it is one of {', '.join(METHODS)}")
+        if self.kv_cache_dtype not in (None, "fp8"):
+            raise UsageError(
+                f"--kv-cache-dtype {self.kv_cache_dtype} cannot be stored",
+                why="scales of cached keys and values are for fp8",
+                fix="--kv-cache-dtype fp8, or leave it out",
+            )
+        asked = {
+            "--calib-data": self.calib_data, "--method": self.method, "--num-samples": self.num_samples,
+            "--max-length": self.max_length,
+        }  # fmt: skip
+        given = [flag for flag, value in asked.items() if value is not None]
+        if self.scales is not None and given:
+            raise UsageError(
+                f"--scales does not go with {', '.join(given)}",
+                why="saved ranges are used as they are, and nothing is calibrated",
+                fix="leave one or the other out",
+            )
+        require_publishable(self.out)
+
+
+@dataclass(frozen=True)
+class QuantizeResult:
+    """The folder written, and what its report says."""
+
+    path: Path
+    report: dict[str, Any]
+
+
+def quantize(
+    options: QuantizeOptions, progress: Progress | None = None, store: StageStore | None = None
+) -> QuantizeResult:
+    """Write ``options.out``: the checkpoint with E4M3 matrices, as ModelOpt writes it, and the ranges it came from.
+
+    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``; whatever goes wrong, ``options.out`` is what it was
+    before or the finished checkpoint. Finished layers of a calibration are kept, and the same call goes on from there.
+    """
+    progress = progress or Quiet()
+    options.check()
+    store = store or StageStore.default(force=options.force)
+    phase = Phases()
+    with phase("resolve"):
+        parts.export_versions()
+        folder, commit = resolve_target(options.model, options.revision, progress)
+    with phase("plan"), progress.step("read the checkpoint"):
+        from ..calibration.names import wanted
+
+        checkpoint = Checkpoint.open(folder)
+        spec = family_for(checkpoint.config).describe(checkpoint.config, taps=(0,))  # no drafter is meant
+        needed = wanted(checkpoint.config)
+        plan = make_plan(checkpoint, needed, options.exclude, kv_cache=options.kv_cache_dtype is not None)
+        size = total_bytes(layout(checkpoint, plan))
+        require_space(options.out.absolute().parent, size)
+    with phase("calibrate"):
+        scales = _scales(options, checkpoint, spec, needed, store, progress)
+    with assembling(options.out, {"weights": size}) as assembly:
+        with phase("write"):
+            write(assembly.folder, checkpoint, plan, scales, progress)
+        scales.save(assembly.folder / CALIBRATION)
+        _describe(assembly, checkpoint, plan, options)
+        report = _report(options, checkpoint, plan, scales, phase, size) | {
+            "model": options.model if commit or options.model in PAIRS else str(folder),
+            "revision": commit,
+        }
+        assembly.place_text(QUANTIZED, json.dumps(report, indent=2) + "\n")
+    return QuantizeResult(options.out, report)
+
+
+def _scales(
+    options: QuantizeOptions,
+    checkpoint: Checkpoint,
+    spec: TargetSpec,
+    needed: Wanted,
+    store: StageStore,
+    progress: Progress,
+) -> Scales:
+    from ..calibration import Encoder, Limits, Scales, Settings, bundled, calibrate, read_jsonl
+
+    if options.scales is not None:
+        saved = Scales.load(options.scales, needed)
+        with progress.step("compare the weights with those that were calibrated"):
+            saved.check_model(checkpoint.fingerprint)
+        return saved
+    defaults = Limits()
+    limits = Limits(options.num_samples or defaults.max_samples, options.max_length or defaults.max_length)
+    with progress.step("read the samples"):
+        has_tokenizer = (checkpoint.folder / TOKENIZER).is_file()
+        if options.calib_data is None:
+            samples = bundled(Encoder.open(checkpoint.folder), spec.vocab_size, limits)
+        else:
+            encoder = Encoder.open(checkpoint.folder) if has_tokenizer else None
+            samples = read_jsonl(options.calib_data, encoder, spec.vocab_size, limits)
+    settings = Settings(method=_method(options.method or METHODS[0]))
+    return calibrate(checkpoint, spec, samples, settings, store, progress, model=options.model)
+
+
+def _method(name: str) -> Method:
+    from ..calibration import Max, Mse, Percentile
+
+    methods: Mapping[str, Method] = {"max": Max(), "percentile": Percentile(), "mse": Mse()}
+    return methods[name]
+
+
+def _describe(assembly: Assembly, checkpoint: Checkpoint, plan: Plan, options: QuantizeOptions) -> None:
+    """Configurations, and the files that a checkpoint has beside its weights."""
+    described = hf_quant_config(
+        plan.exclude_modules, kv_cache=options.kv_cache_dtype is not None, version=parts.product_version()
+    )
+    config = {**checkpoint.config, "quantization_config": quantization_config(described)}
+    assembly.place_text(QUANT_CONFIG, json.dumps(described, indent=2) + "\n")
+    assembly.place_text(CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    for path in sorted(checkpoint.folder.iterdir()):
+        if path.is_file() and any(fnmatch(path.name, form) for form in _BESIDE_IT):
+            assembly.place_copy(path, path.name)
+
+
+def _report(
+    options: QuantizeOptions, checkpoint: Checkpoint, plan: Plan, scales: Scales, phase: Phases, size: int
+) -> dict[str, Any]:
+    """What was done, with what, and how long it took."""
+    facts = scales.facts
+    return {
+        "product_version": parts.product_version(),
+        "format": "modelopt-fp8",
+        "source_fingerprint": checkpoint.fingerprint,
+        "source_bytes": checkpoint.stored_bytes,
+        "bytes": size,
+        "fp8_matrices": len(plan.narrow),
+        "fp8_bytes": sum(math.prod(checkpoint.shapes[key]) for key in plan.narrow),
+        "exclude": list(options.exclude),
+        "exclude_modules": list(plan.exclude_modules),
+        "kv_cache_dtype": options.kv_cache_dtype,
+        "calibration": {
+            "method": dict(facts.method),
+            "dataset": facts.dataset,
+            "num_samples": facts.num_samples,
+            "num_tokens": facts.num_tokens,
+        },
+        "phases": phase.done,
+        "seconds": round(sum(record["seconds"] for record in phase.done), 1),
+        "peak_rss_bytes": peak_rss(),
+        "warnings": list(facts.warnings),
+    }

@@ -1,0 +1,120 @@
+"""Write the tensors of a plan, shard by shard: pieces of one tensor are in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from .. import interrupts
+from ..calibration.scales import Scales
+from ..checkpoint import INDEX, SINGLE, Checkpoint
+from ..progress import Advance, Progress
+from ..safetensors_file import TensorEntry, read_rows
+from .e4m3 import Array, codes, magnitude, scale_for
+from .plan import Plan
+from .shard import Shard, Slot, writing_shard
+
+PIECE = 16 << 20  # bytes of float32
+
+Layout = dict[str, dict[str, Slot]]
+_SCALE = Slot("F32", (), 4)
+
+
+def layout(checkpoint: Checkpoint, plan: Plan) -> Layout:
+    """Which file each tensor goes to: those of the checkpoint keep theirs, scales lie beside what they scale."""
+    files = {tensor.entry.file.name for tensor in checkpoint.tensors.values()}
+    only = SINGLE if len(files) == 1 else None
+    found: Layout = {only or file: {} for file in sorted(files)}
+    for key, tensor in checkpoint.tensors.items():
+        slots, narrow = found[only or tensor.entry.file.name], plan.narrow.get(key)
+        if narrow is None:
+            slots[key] = _as_stored(tensor.entry)
+        else:
+            slots[key] = Slot("F8_E4M3", tensor.shape, math.prod(tensor.shape))
+            slots[narrow.weight_scale] = slots[narrow.input_scale] = _SCALE
+    for name, cache in plan.caches.items():
+        found[only or checkpoint.tensors[cache.beside].entry.file.name][name] = _SCALE
+    return found
+
+
+def total_bytes(files: Layout) -> int:
+    """What the tensors of all files take."""
+    return sum(slot.nbytes for slots in files.values() for slot in slots.values())
+
+
+def write(
+    folder: Path, checkpoint: Checkpoint, plan: Plan, scales: Scales, progress: Progress, *, piece: int = PIECE
+) -> None:
+    """Fill ``folder`` with the files of ``layout`` and, if they are several, their index.
+
+    Raises ``BuildError`` for weights that are not finite.
+    """
+    files, work = layout(checkpoint, plan), _Work(checkpoint, plan, scales, piece)
+    with progress.step("write the weights", total_bytes(files)) as advance:
+        for file, slots in files.items():
+            with writing_shard(folder / file, slots) as shard:
+                for key in _in_file_order(checkpoint, slots):
+                    interrupts.check()
+                    work.tensor(shard, key, advance)
+                for name in slots.keys() & plan.caches.keys():
+                    shard.write(name, _number(scale_for(float(scales.caches[plan.caches[name].range]))))
+    if len(files) > 1:
+        (folder / INDEX).write_text(json.dumps(_index(files), indent=2) + "\n", encoding="utf-8")
+
+
+class _Work:
+    """What is the same for every tensor, and the magnitudes seen so far of those that share a scale."""
+
+    def __init__(self, checkpoint: Checkpoint, plan: Plan, scales: Scales, piece: int) -> None:
+        self._checkpoint, self._plan, self._scales, self._piece = checkpoint, plan, scales, piece
+        self._magnitudes: dict[str, float] = {}
+
+    def tensor(self, shard: Shard, key: str, advance: Advance) -> None:
+        """Write one tensor of the checkpoint, with its scales if it becomes FP8."""
+        narrow = self._plan.narrow.get(key)
+        if narrow is None:
+            for rows in _stored_rows(key, self._checkpoint.tensors[key].entry, self._piece):
+                shard.write(key, rows)
+                advance(rows.nbytes)
+            return
+        together = (each for each in narrow.together if each in self._plan.narrow)
+        scale = scale_for(max(map(self._magnitude, together)))
+        shard.write(narrow.weight_scale, _number(scale))
+        shard.write(narrow.input_scale, _number(scale_for(narrow.input_amax(self._scales))))
+        for values in self._checkpoint.pieces(key, self._piece):
+            shard.write(key, codes(values, scale))
+            advance(values.size)
+
+    def _magnitude(self, key: str) -> float:
+        if key not in self._magnitudes:
+            self._magnitudes[key] = magnitude(self._checkpoint.pieces(key, self._piece))
+        return self._magnitudes[key]
+
+
+def _as_stored(entry: TensorEntry) -> Slot:
+    return Slot(entry.dtype, entry.shape, entry.end - entry.begin)
+
+
+def _in_file_order(checkpoint: Checkpoint, slots: Mapping[str, Slot]) -> Iterable[str]:
+    return sorted((key for key in slots if key in checkpoint.tensors), key=checkpoint.position)
+
+
+def _stored_rows(key: str, entry: TensorEntry, piece: int) -> Iterator[Array]:
+    """A tensor as it is stored, some rows at a time."""
+    length = entry.shape[0] if entry.shape else 1
+    step = max(piece // max((entry.end - entry.begin) // max(length, 1), 1), 1)
+    for at in range(0, length, step):
+        yield read_rows(key, entry, at, min(at + step, length))
+
+
+def _number(value: np.float32) -> Array:
+    return np.asarray(value, "<f4")
+
+
+def _index(files: Layout) -> dict[str, object]:
+    placed = {name: file for file, slots in files.items() for name in slots}
+    return {"metadata": {"total_size": total_bytes(files)}, "weight_map": dict(sorted(placed.items()))}

@@ -1,0 +1,410 @@
+"""FP8 checkpoints: what is rounded is rounded as stated, everything else is untouched, and it all reads back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from peagle.compiler.calibration.names import wanted
+from peagle.compiler.calibration.scales import Facts, Scales
+from peagle.compiler.checkpoint import INDEX, Checkpoint
+from peagle.compiler.progress import Advance, Quiet
+from peagle.compiler.publish import QUANTIZED
+from peagle.compiler.quantize import QuantizeOptions, quantize
+from peagle.compiler.quantize.e4m3 import codes
+from peagle.compiler.quantize.plan import make_plan
+from peagle.compiler.quantize.write import write
+from peagle.graphs.skeleton import weight_shapes
+from peagle.plugins.errors import BuildError, UsageError
+
+from ..models import CONFIGS, Pair, make_pair
+from .conftest import Run
+
+FAMILIES = ("llama", "qwen3", "qwen3-moe", "gemma-4")
+Tiny = Callable[[str], Pair]
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """A random target of a family, made once."""
+    made: dict[str, Pair] = {}
+
+    def get(family: str) -> Pair:
+        if family not in made:
+            made[family] = make_pair(tmp_path_factory.mktemp(family), family)
+        return made[family]
+
+    return get
+
+
+def some_scales(checkpoint: Checkpoint) -> Scales:
+    """Ranges that no two inputs share."""
+    needed = wanted(checkpoint.config)
+    numbers = iter(np.linspace(1, 9, 100_000, dtype=np.float32))
+
+    def draw(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        return np.array([next(numbers) for _ in range(int(np.prod(shape)))], np.float32).reshape(shape)
+
+    return Scales(
+        {name: draw(shape) for name, shape in needed.inputs.items()},
+        {name: draw(shape) for name, shape in needed.caches.items()},
+        {name: np.ones(shape, np.int64) for name, shape in needed.experts.items()},
+        Facts("m", "A", checkpoint.fingerprint, {"name": "max"}, "float32", "d", "s", 2, 20, {"torch": "2"}),
+    )
+
+
+def quantized(target: Path, out: Path, **options: Any) -> Path:
+    """``target`` in FP8, with ``some_scales``."""
+    scales = out.with_name(f"{out.name}-scales")
+    some_scales(Checkpoint.open(target)).save(scales)
+    return quantize(QuantizeOptions(str(target), out, scales=scales, **options)).path
+
+
+def stored(folder: Path) -> Tensors:
+    """Every tensor of a checkpoint, as the safetensors library reads it."""
+    return {name: tensor for file in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(file).items()}
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bits, to be compared."""
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def rounded(weight: torch.Tensor, amax: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Quantised and dequantised, as ml_dtypes does it."""
+    scale = np.float32(float(amax) / 448)
+    return (weight.float().numpy() / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
+
+
+def expert_partner(name: str) -> str:
+    """The other matrix of an expert's gate and up."""
+    return name.replace("gate_proj", "up_proj") if "gate_proj" in name else name.replace("up_proj", "gate_proj")
+
+
+# ------------------------------------------------------------------------------------------- what is written
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_matrices_are_rounded_and_all_else_is_as_it_was(
+    family: str, dtype: torch.dtype, tiny: Tiny, tmp_path: Path
+) -> None:
+    target = Path(shutil.copytree(tiny(family).target, tmp_path / "target"))
+    source = {name: tensor.to(dtype) for name, tensor in stored(target).items()}
+    save_file(source, target / "model.safetensors", {"format": "pt"})
+    out = quantized(target, tmp_path / "out")
+    raw, back = stored(out), Checkpoint.open(out)
+    assert back.format == "modelopt-fp8"
+    assert back.shapes == Checkpoint.open(target).shapes
+    scales, narrow = some_scales(Checkpoint.open(target)), make_plan_of(target).narrow
+    assert len(narrow) == expected_matrices(family)
+    for name, weight in source.items():
+        if name not in narrow:
+            assert raw[name].dtype == dtype
+            assert torch.equal(as_bytes(raw[name]), as_bytes(weight)), name
+            continue
+        partner = source[expert_partner(name)] if ".experts." in name and "down" not in name else weight
+        amax = torch.maximum(weight.abs().amax(), partner.abs().amax())
+        assert raw[name].dtype == torch.float8_e4m3fn
+        np.testing.assert_array_equal(back.read(name), rounded(weight, amax), name)
+        assert torch.equal(raw[f"{name}_scale"], amax.float() / 448)
+        entered = torch.tensor(narrow[name].input_amax(scales), dtype=torch.float32) / 448
+        assert torch.equal(raw[name.replace("weight", "input_scale")], entered)
+    companions = {f"{n}_scale" for n in narrow} | {n.replace("weight", "input_scale") for n in narrow}
+    assert raw.keys() == source.keys() | companions
+
+
+def make_plan_of(target: Path) -> Any:
+    checkpoint = Checkpoint.open(target)
+    return make_plan(checkpoint, wanted(checkpoint.config))
+
+
+def expected_matrices(family: str) -> int:
+    """Seven a layer: four of attention, three of the MLP."""
+    if family == "qwen3-moe":
+        return 7 * 4 + 3 + 6 * 6 * 3  # one layer is dense, the others have six experts
+    return 7 * 7 - (4 if family == "gemma-4" else 0)  # its four full layers use keys as values
+
+
+def test_each_expert_has_the_range_of_its_own_input(tiny: Tiny, tmp_path: Path) -> None:
+    target = tiny("qwen3-moe").target
+    raw, scales = stored(quantized(target, tmp_path / "out")), some_scales(Checkpoint.open(target))
+    for kind, graph in (("gate_proj", "gate_up_proj"), ("up_proj", "gate_up_proj"), ("down_proj", "down_proj")):
+        ranges = scales.inputs[f"model.layers.1.mlp.experts.{graph}"]
+        found = [float(raw[f"model.layers.1.mlp.experts.{e}.{kind}.input_scale"]) for e in range(6)]
+        np.testing.assert_array_equal(np.float32(found), ranges / np.float32(448))
+
+
+def test_a_matrix_of_zeros_stays_zero(tiny: Tiny, tmp_path: Path) -> None:
+    target = Path(shutil.copytree(tiny("llama").target, tmp_path / "target"))
+    tensors = stored(target)
+    tensors["model.layers.1.mlp.up_proj.weight"].zero_()
+    save_file(tensors, target / "model.safetensors")
+    assert not Checkpoint.open(quantized(target, tmp_path / "out")).read("model.layers.1.mlp.up_proj.weight").any()
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(tiny: Tiny, tmp_path: Path) -> None:
+    target = Path(shutil.copytree(tiny("llama").target, tmp_path / "target"))
+    tensors = stored(target)
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = torch.inf
+    save_file(tensors, target / "model.safetensors")
+    with pytest.raises(BuildError, match=r"model\.layers\.1\.mlp\.up_proj\.weight holds 0 NaN and 1 Inf"):
+        quantized(target, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_cached_keys_and_values_have_scales_if_asked(tiny: Tiny, tmp_path: Path) -> None:
+    for family, inside in (("qwen3", "model."), ("gemma-4", "model.language_model.")):
+        target = tiny(family).target
+        out = quantized(target, tmp_path / family, kv_cache_dtype="fp8")
+        raw, caches = stored(out), some_scales(Checkpoint.open(target)).caches
+        for layer in range(7):
+            attention = f"{inside}layers.{layer}.self_attn"
+            for name, scale in (("k_cache", "k_proj.k_scale"), ("v_cache", "v_proj.v_scale")):
+                assert float(raw[f"{attention}.{scale}"]) == caches[f"{name}.{layer}"] / np.float32(448)
+        assert json.loads((out / "hf_quant_config.json").read_text())["quantization"]["kv_cache_quant_algo"] == "FP8"
+        assert Checkpoint.open(out).format == "modelopt-fp8"
+
+
+def test_the_configuration_says_what_was_done(tiny: Tiny, tmp_path: Path) -> None:
+    target = tiny("qwen3-moe").target
+    out = quantized(target, tmp_path / "out", exclude=("layers.1.*", "*.down_proj"))
+    described = json.loads((out / "hf_quant_config.json").read_text())
+    config = json.loads((out / "config.json").read_text())
+    assert described["producer"]["name"] == "peagle-compile"
+    assert described["quantization"]["quant_algo"] == "FP8"
+    assert described["quantization"]["kv_cache_quant_algo"] is None
+    wide = described["quantization"]["exclude_modules"]
+    assert {"lm_head", "model.layers.1*", "model.layers.0.mlp.gate", "model.layers.3.mlp.down_proj"} <= set(wide)
+    entry = config.pop("quantization_config")
+    assert (entry["quant_method"], entry["quant_algo"], entry["ignore"]) == ("modelopt", "FP8", wide)
+    assert config == json.loads((target / "config.json").read_text())
+    assert (out / "tokenizer.json").read_bytes() == (target / "tokenizer.json").read_bytes()
+    assert (out / "generation_config.json").read_bytes() == (target / "generation_config.json").read_bytes()
+    raw = stored(out)
+    assert raw["model.layers.1.self_attn.q_proj.weight"].dtype == torch.float32
+    assert raw["model.layers.0.mlp.experts.2.down_proj.weight"].dtype == torch.float32
+    assert raw["model.layers.0.mlp.experts.2.up_proj.weight"].dtype == torch.float8_e4m3fn
+
+
+def test_shards_stay_as_they_are(tiny: Tiny, tmp_path: Path) -> None:
+    whole = quantized(tiny("qwen3-moe").target, tmp_path / "whole")
+    target = Path(shutil.copytree(tiny("qwen3-moe").target, tmp_path / "target"))
+    tensors = stored(target)
+    (target / "model.safetensors").unlink()
+    files = [f"model-{i:05}-of-00003.safetensors" for i in range(3)]
+    placed = {name: files[i % 3] for i, name in enumerate(sorted(tensors))}  # gate and up of an expert lie apart
+    for file in files:
+        save_file({name: tensors[name] for name in tensors if placed[name] == file}, target / file)
+    (target / INDEX).write_text(json.dumps({"weight_map": placed}))
+    out = quantized(target, tmp_path / "out", kv_cache_dtype="fp8")
+    index = json.loads((out / INDEX).read_text())
+    assert {name: index["weight_map"][name] for name in tensors} == placed
+    found = {name: file for file in files for name in load_file(out / file)}
+    assert index["weight_map"] == found
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in stored(out).values())
+    raw = stored(out)
+    for name, tensor in stored(whole).items():
+        assert torch.equal(as_bytes(tensor), as_bytes(raw[name])), name
+
+
+def test_no_tensor_is_in_memory_whole(tmp_path: Path) -> None:
+    """Matrices of 7.7 MB, wide and narrow, in pieces of 64 kB: less than 1 MB is ever held."""
+    config = CONFIGS["llama"] | {"num_hidden_layers": 1, "intermediate_size": 40_000, "vocab_size": 40_000}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({n: torch.ones(shape) for n, shape in weight_shapes(config).items()}, tmp_path / "model.safetensors")
+    checkpoint = Checkpoint.open(tmp_path)
+    plan, scales = make_plan(checkpoint, wanted(config)), some_scales(checkpoint)
+    (tmp_path / "out").mkdir()
+    codes(np.ones(1, np.float32), np.float32(1))  # imports what it needs
+    tracemalloc.start()
+    try:
+        write(tmp_path / "out", checkpoint, plan, scales, Quiet(), piece=1 << 16)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+# ---------------------------------------------------------------------------------------------------- refusals
+
+
+def test_stacked_experts_are_refused_by_name_and_may_be_left_wide(tiny: Tiny, tmp_path: Path) -> None:
+    target = tiny("gpt-oss").target
+    with pytest.raises(BuildError) as refused:
+        quantized(target, tmp_path / "out")
+    assert "model.layers.0.mlp.experts.down_proj" in str(refused.value)
+    assert "--exclude '*.experts.*'" in str(refused.value)
+    raw = stored(quantized(target, tmp_path / "out", exclude=("*.experts.*",)))
+    assert sum(tensor.dtype == torch.float8_e4m3fn for tensor in raw.values()) == 7 * 4
+    assert raw["model.layers.0.mlp.experts.down_proj"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("patterns", [("layer.0.*",), ("lm_head",), ("layers.0.*", "*.gait_proj")])
+def test_a_pattern_that_names_nothing_is_refused(patterns: tuple[str, ...], tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="names none of the matrices"):
+        quantized(tiny("qwen3").target, tmp_path / "out", exclude=patterns)
+
+
+def test_a_quantised_checkpoint_is_not_quantised_again(tiny: Tiny, tmp_path: Path) -> None:
+    once = quantized(tiny("qwen3").target, tmp_path / "once")
+    with pytest.raises(BuildError, match=r"quantised already \(modelopt-fp8\)"):
+        quantized(once, tmp_path / "twice")
+
+
+def test_ranges_of_other_weights_are_refused(tiny: Tiny, tmp_path: Path) -> None:
+    some_scales(Checkpoint.open(tiny("qwen3").target)).save(tmp_path / "scales")
+    target = Path(shutil.copytree(tiny("qwen3").target, tmp_path / "target"))
+    tensors = stored(target)
+    tensors["model.norm.weight"] += 1
+    save_file(tensors, target / "model.safetensors")
+    with pytest.raises(BuildError, match="not of these weights"):
+        quantize(QuantizeOptions(str(target), tmp_path / "out", scales=tmp_path / "scales"))
+
+
+@pytest.mark.parametrize(("value", "said"), [(0, "zero"), (np.nan, "NaN"), (np.inf, "infinite"), (-1, "negative")])
+def test_ranges_that_scale_nothing_are_refused_by_name(
+    value: float, said: str, cli: Run, pair: Pair, tmp_path: Path
+) -> None:
+    scales = some_scales(Checkpoint.open(pair.target))
+    name = "model.layers.2.mlp.up_proj.weight"
+    inputs = dict(scales.inputs) | {name: np.float32(value).reshape(())}
+    dataclasses.replace(scales, inputs=inputs).save(tmp_path / "bad")
+    missing = {key: value for key, value in scales.inputs.items() if key != name}
+    dataclasses.replace(scales, inputs=missing).save(tmp_path / "less")
+    for folder, says in (("bad", f"{name} is {said}"), ("less", f"{name} is missing")):
+        done = cli("quantize", pair.target, "--out", tmp_path / "out", "--scales", tmp_path / folder)
+        assert (done.code, says in done.err) == (5, True), done.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--method", "entropy"), 2, "max, percentile, mse"),
+        (("--kv-cache-dtype", "int8"), 2, "--kv-cache-dtype int8 cannot be stored"),
+        (("--scales", "x", "--method", "max"), 2, "--scales does not go with --method"),
+        (("--num-samples", 0), 2, "--num-samples"),
+        (("--scales", "absent"), 5, "cannot read absent/scales.json"),
+        (("--calib-data", "absent.jsonl"), 5, "cannot read absent.jsonl"),
+        (("--exclude", "*"), 2, "leaves nothing to quantise"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    cli: Run, pair: Pair, tmp_path: Path, arguments: tuple[object, ...], code: int, says: str
+) -> None:
+    done = cli("quantize", pair.target, "--out", tmp_path / "out", *arguments)
+    assert (done.code, says in done.err) == (code, True), done.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "has no sample"),
+        ("{", "line 1 is not a calibration sample"),
+        ('{"input_ids": [1, 96]}', "token id 96 is not one of the model's"),
+        ('{"input_ids": [1, 2]}', "too short for calibration"),
+    ],
+)
+def test_bad_calibration_data_is_named(cli: Run, pair: Pair, tmp_path: Path, content: str, says: str) -> None:
+    (tmp_path / "data.jsonl").write_text(content)
+    done = cli("quantize", pair.target, "--out", tmp_path / "out", "--calib-data", tmp_path / "data.jsonl")
+    assert (done.code, says in done.err) == (5, True), done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_somebody_else_is_not_replaced_and_our_own_is(cli: Run, tiny: Tiny, tmp_path: Path) -> None:
+    out = quantized(tiny("qwen3").target, tmp_path / "out")
+    before = (out / "model.safetensors").read_bytes()
+    quantized(tiny("qwen3").target, tmp_path / "out", exclude=("layers.0.*",))
+    assert (out / "model.safetensors").read_bytes() != before
+    (out / QUANTIZED).unlink()
+    done = cli("quantize", tiny("qwen3").target, "--out", out)
+    assert done.code == 2
+    assert "will not be replaced" in done.err
+
+
+# ------------------------------------------------------------------------------------------ interruptions, resuming
+
+
+class Interrupting:
+    """A ``Progress`` that stands for Ctrl-C in the middle of one step."""
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+
+    @contextmanager
+    def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
+        calls = iter(range(10))
+
+        def advance(_: int) -> None:
+            if self._step in text and next(calls) == 3:
+                raise KeyboardInterrupt
+
+        yield advance
+
+
+def samples(path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    lines = [json.dumps({"input_ids": generator.integers(2, 96, 40).tolist()}) for _ in range(8)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize("step", ["calibrate", "write the weights"])
+def test_an_interruption_leaves_nothing_and_the_next_run_ends_as_if_there_had_been_none(
+    step: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "cache"))
+    work = tmp_path / "work"
+    work.mkdir()
+    options = QuantizeOptions(str(tiny("qwen3").target), work / "out", calib_data=samples(tmp_path / "data.jsonl"))
+    with pytest.raises(KeyboardInterrupt):
+        quantize(options, Interrupting(step))
+    assert not any(work.iterdir())
+    quantize(options)
+    monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "other"))
+    quantize(QuantizeOptions(**vars(options) | {"out": work / "undisturbed"}))
+    for name in ("model.safetensors", "calibration/scales.safetensors", "config.json"):
+        assert (work / "out" / name).read_bytes() == (work / "undisturbed" / name).read_bytes()
+
+
+# --------------------------------------------------------------------------------------------------- end to end
+
+
+def test_saved_ranges_give_the_same_checkpoint(cli: Run, pair: Pair, tmp_path: Path) -> None:
+    data = samples(tmp_path / "data.jsonl")
+    done = cli("quantize", pair.target, "--out", tmp_path / "a", "--calib-data", data, "--method", "mse", "--json")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert report["fp8_matrices"] == 49
+    assert report["calibration"]["method"]["name"] == "mse"
+    again = cli("quantize", pair.target, "--out", tmp_path / "b", "--scales", tmp_path / "a" / "calibration")
+    assert again.code == 0, again.err
+    assert "49 matrices" in again.out
+    for name in ("model.safetensors", "config.json", "hf_quant_config.json", "calibration/scales.safetensors"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_a_build_takes_the_result(cli: Run, pair: Pair, tmp_path: Path) -> None:
+    out = quantized(pair.target, tmp_path / "fp8")
+    done = cli("build", out, "--draft", pair.head, "--out", tmp_path / "engine", "--num-speculative-tokens", 3,
+               "--max-seq-len", 64)  # fmt: skip
+    assert done.code == 0, done.err
+    ran = cli("run", tmp_path / "engine", "--prompt", "def", "--max-tokens", 8)
+    assert ran.code == 0, ran.err
