@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
@@ -46,9 +47,9 @@ bench-aot: $(STAMP) ## time and memory of TensorRT-RTX builds of real width, ahe
 	@echo "Measuring (10 minutes and 10 GB of memory; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/aot_builds.py $(ARGS)
 
-test: $(STAMP) ## run the tests; ARGS="-k name" picks some
+test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" picks some
 	@echo "Running the tests ..."
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 test-gpu: ## run the GPU tests; PYTHON needs PyTorch with CUDA, cuda-core, pytest and hypothesis, nothing of ours
 	@$(PYTHON) -m pytest -m gpu tests/gpu -rs $(ARGS)

@@ -15,13 +15,13 @@ from .engine_manifest import engine_manifest
 from .inputs import Inputs, read_inputs
 from .options import BuildOptions
 from .plan_stages import PLAN, PlanStage, build_kernels, build_plan
-from .precisions import DTYPES
 from .progress import Progress, Quiet
 from .prompt_set import code_prompts
 from .publish import Assembly, assembling
+from .recipes import Recipe, widened
 from .registry import resolve
 from .report import Phases, build_report, resolved_config
-from .settle import Settled, precision_for, settle
+from .settle import Settled, recipe_for, settle
 from .stages import Stage, StageStore
 
 _SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
@@ -67,12 +67,13 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
         resolved = resolve(options.model, options.draft, options.revision, options.draft_revision, progress)
     with phase("read"), progress.step("read checkpoints"):
         inputs = read_inputs(options, resolved)
-        options = replace(options, precision=precision_for(settled, options, inputs.target))
-    made = _make(options, settled, inputs, store, phase, progress)
+        recipe = recipe_for(settled, options, inputs.target)
+        options = replace(options, precision=recipe.name)
+    made = _make(options, settled, recipe, inputs, store, phase, progress)
     for done in made.plans:  # what the libraries say of themselves is what a load compares
         versions |= done.facts.versions
     k, warnings = options.num_speculative_tokens or inputs.depth, list(inputs.warnings)
-    manifest = engine_manifest(settled, str(options.precision), inputs, k, made.compiled, made.plans, versions)
+    manifest = engine_manifest(settled, recipe, inputs, k, made.compiled, made.plans, versions)
     placed = made.placed()
     sizes = {
         name: sum(entry.size for entry in stage.files.values())
@@ -95,6 +96,8 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
             manifest = replace(manifest, speculation=speculation)
             if choice.speedup <= 1:
                 warnings.append("on this machine no number of drafts decodes faster than plain decoding")
+        warnings += widened(recipe, inputs.target)
+        warnings += [note for done in made.compiled if done.precision for note in done.precision["notes"]]
         warnings += [warning for done in made.plans for warning in done.facts.warnings]
         report = build_report(manifest, phase, sizes, choice, warnings, made.compiled, made.plans)
         assembly.place_text("build_report.json", json.dumps(report, indent=2) + "\n")
@@ -105,17 +108,23 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
 
 
 def _make(
-    options: BuildOptions, settled: Settled, inputs: Inputs, store: StageStore, phase: Phases, progress: Progress
+    options: BuildOptions,
+    settled: Settled,
+    recipe: Recipe,
+    inputs: Inputs,
+    store: StageStore,
+    phase: Phases,
+    progress: Progress,
 ) -> _Made:
     halves = (
-        parts.target_half(inputs.target, inputs.spec),
+        parts.target_half(inputs.target, inputs.spec, recipe),
         parts.drafter_half(inputs.drafter, inputs.head, inputs.spec),
     )
     length = inputs.cache_length(settled.lowering)
     compiled: list[parts.Compiled] = []
     for half in halves:
         with phase(f"trace {half.name}") as record:
-            traced = parts.trace(store, half, DTYPES[str(options.precision)], progress)
+            traced = parts.trace(store, half, recipe.dtype, progress)
             record["reused"] = traced.reused
         with phase(f"attach {half.name}") as record:
             compiled.append(

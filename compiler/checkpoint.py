@@ -16,6 +16,7 @@ from ..plugins.errors import BuildError
 from .formats import Problems, Tensor, choose
 from .formats.numbers import check_finite
 from .formats.problems import MOST, counted, listed
+from .formats.scaled import Loss, ScaledFp8
 from .safetensors_file import TensorEntry, parse_json, read_header, shown
 
 if TYPE_CHECKING:
@@ -88,10 +89,19 @@ class Checkpoint:
     def pieces(self, name: str, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
         """What ``read`` gives, as slices along axis 0 of at most ``limit`` bytes, or of one row (or block of rows)."""
         tensor = self._tensor(name)
-        length = _length(tensor)
-        rows = limit // max(4 * math.prod(tensor.shape[1:]), 1)
-        step = max(rows // tensor.granule, 1) * tensor.granule
-        return (_rows(name, tensor, at, min(at + step, length)) for at in range(0, max(length, 1), step))
+        return (_rows(name, tensor, *some) for some in _slices(tensor, limit))
+
+    def fp8(self, name: str) -> ScaledFp8 | None:
+        """A tensor that is stored as E4M3 codes, with its scales; None for any other."""
+        tensor = self.tensors.get(name)
+        return tensor if isinstance(tensor, ScaledFp8) else None
+
+    def codes(self, name: str, loss: Loss | None = None, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
+        """The E4M3 codes of such a tensor, uint8, in the slices of ``pieces``; see ``ScaledFp8.codes``."""
+        tensor = self.fp8(name)
+        if tensor is None:
+            raise BuildError(f"{self.folder}: {name} is not stored as FP8 with scales")
+        return (tensor.codes(*some, loss) for some in _slices(tensor, limit))
 
     def position(self, name: str) -> tuple[str, int]:
         """File and offset of a tensor: whoever reads in this order reads each file once, from front to back."""
@@ -123,6 +133,14 @@ class Checkpoint:
 
 def _length(tensor: Tensor) -> int:
     return tensor.shape[0] if tensor.shape else 1
+
+
+def _slices(tensor: Tensor, limit: int) -> Iterator[tuple[int, int]]:
+    """Rows to read at a time: ``limit`` bytes of float32 at most, or one row (or block of rows)."""
+    length = _length(tensor)
+    rows = limit // max(4 * math.prod(tensor.shape[1:]), 1)
+    step = max(rows // tensor.granule, 1) * tensor.granule
+    return ((at, min(at + step, length)) for at in range(0, max(length, 1), step))
 
 
 def _rows(name: str, tensor: Tensor, begin: int, end: int) -> np.ndarray[Any, Any]:

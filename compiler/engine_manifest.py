@@ -9,15 +9,15 @@ from . import parts
 from .checkpoint import Checkpoint
 from .inputs import Inputs
 from .plan_stages import PLAN, PlanStage
+from .recipes import Recipe
 from .settle import Settled
 
 _NAMES = ("target", "drafter")
-_PRECISION_OF = ("recipe", "weights", "activations", "kv_cache", "lm_head", "drafter")
 
 
 def engine_manifest(
     settled: Settled,
-    precision: str,
+    recipe: Recipe,
     inputs: Inputs,
     k: int,
     compiled: Sequence[parts.Compiled],
@@ -48,7 +48,7 @@ def engine_manifest(
         target=target,
         drafter=drafter,
         backend=Backend(settled.backend, settled.lowering, versions, settled.gpus),
-        precision=dict.fromkeys(_PRECISION_OF, precision),
+        precision=recipe.record(),
         speculation=Speculation(k, inputs.max_k, inputs.trained_depth),
         shapes=Shapes(
             max_seq_len=inputs.max_seq_len,

@@ -12,9 +12,10 @@ from ..plugins.errors import UsageError
 from . import parts
 from .checkpoint import Checkpoint
 from .inputs import ASSUMED_DEPTH, cache_length, read_inputs, read_target
-from .precisions import DTYPES, PRECISIONS
+from .precisions import PRECISIONS
 from .progress import Progress, Quiet
 from .publish import EXPORT, Assembly, assembling, require_publishable
+from .recipes import RECIPES, Recipe, wide_type
 from .registry import Resolved, has_drafter, resolve, resolve_target
 from .report import Phases, peak_rss
 from .stages import StageStore
@@ -58,7 +59,7 @@ class ExportOptions:
             raise UsageError(
                 f"the precision {self.precision!r} cannot be exported for {self.lowering}",
                 why=f"this version writes {' or '.join(PRECISIONS[self.lowering])} for it",
-                fix="choose one of those; `--dry-run` plans fp8 as well",
+                fix="choose one of those; fp8 is for --for tensorrt",
             )
         if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:
             raise UsageError(
@@ -83,6 +84,7 @@ class _Job:
     """The halves to export, the sizes of their graphs, and what names the checkpoints again."""
 
     halves: tuple[parts.Half, ...]
+    recipe: Recipe
     max_seq_len: int
     max_k: int
     cache_length: int
@@ -113,7 +115,7 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
     compiled = {}
     for half in job.halves:
         with phase(f"trace {half.name}") as record:
-            traced = parts.trace(store, half, DTYPES[options.chosen_precision], progress)
+            traced = parts.trace(store, half, job.recipe.dtype, progress)
             record["reused"] = traced.reused
         with phase(f"attach {half.name}") as record:
             compiled[half.name] = parts.attach(
@@ -128,6 +130,9 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
                 assembly.place_copy(half.checkpoint.folder / "config.json", f"{half.name}/config.json")
             assembly.place_tokenizer(job.halves[0].checkpoint.folder)
         report = _report(options, job, phase, sizes, imports)
+        if narrowed := {name: done.precision for name, done in compiled.items() if done.precision}:
+            report["precision_of"] = narrowed
+            report["warnings"] += [note for record in narrowed.values() for note in record["notes"]]
         assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")
         with progress.step("publish"):
             assembly.place_text(EXPORT, json.dumps(_manifest(options, job, versions, assembly), indent=2) + "\n")
@@ -143,12 +148,17 @@ def _resolve(options: ExportOptions, progress: Progress) -> Resolved | tuple[Pat
 
 def _pair(options: ExportOptions, resolved: Resolved) -> _Job:
     inputs = read_inputs(options, resolved)
+    recipe = _recipe(options, inputs.target)
     halves = (
-        parts.target_half(inputs.target, inputs.spec),
+        parts.target_half(inputs.target, inputs.spec, recipe),
         parts.drafter_half(inputs.drafter, inputs.head, inputs.spec),
     )
     length = inputs.cache_length(options.lowering)
-    return _Job(halves, inputs.max_seq_len, inputs.max_k, length, resolved.repeatable(), inputs.warnings)
+    return _Job(halves, recipe, inputs.max_seq_len, inputs.max_k, length, resolved.repeatable(), inputs.warnings)
+
+
+def _recipe(options: ExportOptions, target: Checkpoint) -> Recipe:
+    return RECIPES[options.chosen_precision].on(wide_type(target))
 
 
 def _target_alone(options: ExportOptions, folder: Path, commit: str | None) -> _Job:
@@ -158,7 +168,8 @@ def _target_alone(options: ExportOptions, folder: Path, commit: str | None) -> _
     max_k = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
     repeat = {"model": options.model if commit else str(folder), "draft": None, "revision": commit}
     length = cache_length(max_seq_len, max_k, options.lowering)
-    return _Job((parts.target_half(target, spec),), max_seq_len, max_k, length, repeat, tuple(warnings))
+    recipe = _recipe(options, target)
+    return _Job((parts.target_half(target, spec, recipe),), recipe, max_seq_len, max_k, length, repeat, tuple(warnings))
 
 
 def _report(options: ExportOptions, job: _Job, phase: Phases, sizes: Mapping[str, int], imports: int) -> dict[str, Any]:
@@ -187,6 +198,7 @@ def _manifest(options: ExportOptions, job: _Job, versions: Mapping[str, str], as
         "product_version": parts.product_version(),
         "for": options.lowering,
         "precision": options.chosen_precision,
+        **({"recipe": job.recipe.record()} if job.recipe.narrow else {}),
         "cache_length": job.cache_length,
         "max_seq_len": job.max_seq_len,
         "max_num_speculative_tokens": job.max_k,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -14,7 +15,9 @@ from ..graphs.heads import HeadSpec
 from ..graphs.sources import Array, Shape, Sources
 from ..plugins.errors import EnvironmentProblem
 from .checkpoint import Checkpoint
+from .fp8 import Fp8Weights
 from .progress import Progress
+from .recipes import Recipe
 from .stages import Stage, StageStore
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 EXPORT_PACKAGES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 MODEL = "model.onnx"
+PRECISION = "precision.json"
+_STORAGE = ("quantization_config", "compression_config")  # how weights are stored: nothing to the structure
 SEMANTIC = "semantic.onnx"
 
 
@@ -33,7 +38,8 @@ class Half:
     """What to trace and where its weights come from. ``facts`` is everything that the structure depends on.
 
     ``check(shapes)`` refuses a checkpoint that does not hold the graph's weights; ``read(weight, shape)`` gives one of
-    them as consecutive runs of rows; ``key(weight)`` names the tensor that its first rows are stored as.
+    them as consecutive runs of rows; ``key(weight)`` names the tensor that its first rows are stored as. ``fp8`` is
+    there for a recipe that keeps weights in FP8.
     """
 
     name: str
@@ -43,21 +49,32 @@ class Half:
     check: Callable[[Mapping[str, Shape]], None]
     read: Callable[[str, Shape], Iterator[Array]]
     key: Callable[[str, Shape], str]
+    fp8: Fp8Weights | None = None
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A half's runnable graph and its I/O contract. ``traced`` and ``attached`` are the stages it came from."""
+    """A half's runnable graph and its I/O contract. ``traced`` and ``attached`` are the stages it came from.
+
+    ``precision`` is what ``compiler.fp8`` proved of a graph with FP8 weights.
+    """
 
     traced: Stage
     attached: Stage
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    precision: Mapping[str, Any] | None = None
 
 
-def target_half(checkpoint: Checkpoint, spec: TargetSpec) -> Half:
-    """The target as its family traces it, its weights put together as the family says."""
+def target_half(checkpoint: Checkpoint, spec: TargetSpec, recipe: Recipe | None = None) -> Half:
+    """The target as its family traces it, its weights put together as the family says.
+
+    Raises ``BuildError`` for a checkpoint that a ``recipe`` with FP8 weights cannot be made from.
+    """
     sources = Sources(family_for(checkpoint.config), checkpoint.config, checkpoint.shapes)
+    fp8 = Fp8Weights(checkpoint, sources, recipe) if recipe and recipe.narrow else None
+    if fp8:
+        fp8.check()  # before the minutes that tracing takes
 
     def trace(dtype: Dtype) -> ir.Model:
         from ..graphs.skeleton import weight_shapes
@@ -72,8 +89,9 @@ def target_half(checkpoint: Checkpoint, spec: TargetSpec) -> Half:
     def key(name: str, shape: Shape) -> str:
         return sources.key(sources.pieces(name, shape)[0].keys[0])
 
-    facts = {"config": dict(checkpoint.config), "spec": asdict(spec)}
-    return Half("target", checkpoint, facts, trace, sources.check, read, key)
+    structure = {name: value for name, value in checkpoint.config.items() if name not in _STORAGE}
+    facts = {"config": structure, "spec": asdict(spec)}
+    return Half("target", checkpoint, facts, trace, sources.check, read, key, fp8)
 
 
 def drafter_half(checkpoint: Checkpoint, head: HeadSpec, spec: TargetSpec) -> Half:
@@ -137,7 +155,8 @@ def attach(
     store: StageStore, half: Half, traced: Stage, *, lowering: Lowering, cache_length: int, progress: Progress
 ) -> Compiled:
     """The half's graph as its backend runs it, with its weights."""
-    key = [traced.path.name, lowering, cache_length, half.checkpoint.fingerprint]
+    key: list[Any] = [traced.path.name, lowering, cache_length, half.checkpoint.fingerprint]
+    key += [half.fp8.key] if half.fp8 else []
 
     def make(folder: Path) -> None:
         from ..graphs.lowering import lower
@@ -146,24 +165,35 @@ def attach(
         from ..graphs.weights import refer, wanted
         from .durable import require_space
 
-        semantic = load(traced.path / SEMANTIC)
+        semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)
         shapes = wanted(semantic)
         half.check(shapes)
-        lowered = lower(load(traced.path / SEMANTIC), lowering, cache_length=cache_length)
+        narrowed = half.fp8.narrow(semantic, copy) if half.fp8 else None
+        lowered = lower(copy, lowering, cache_length=cache_length)
+        codes = narrowed.prove(lowered) if narrowed else frozenset()
         require_space(store.root, lowered.total_bytes)
+
+        def read(name: str) -> Iterator[Array]:
+            if half.fp8 and name in codes:
+                return half.fp8.codes(name, shapes[name])
+            return half.read(name, shapes[name])
+
         with progress.step(f"attach {half.name} weights", lowered.total_bytes) as advance:
             runs = stream(
                 lowered,
-                lambda name: half.read(name, shapes[name]),
+                read,
                 folder / MODEL,
                 advance,
                 lambda name: half.checkpoint.position(half.key(name, shapes[name])),
             )
         refer(semantic, runs, f"{MODEL}.data", cache_length)
         save(semantic, folder / SEMANTIC)
+        if narrowed:
+            (folder / PRECISION).write_text(json.dumps(narrowed.record(), indent=2) + "\n")
 
     attached = store.run(f"attach-{half.name}", key, make, needed=_weight_bytes(half.checkpoint))
-    return Compiled(traced, attached, *_contract(attached.path / MODEL))
+    precision = json.loads((attached.path / PRECISION).read_bytes()) if half.fp8 else None
+    return Compiled(traced, attached, *_contract(attached.path / MODEL), precision)
 
 
 def _contract(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:

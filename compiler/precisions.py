@@ -12,5 +12,5 @@ DTYPES: dict[str, Dtype] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloa
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "ort": ("fp32",),
     "std": ("fp32", "fp16", "bf16"),
-    "tensorrt": ("bf16", "fp16"),
+    "tensorrt": ("bf16", "fp16", "fp8"),
 }

@@ -63,6 +63,8 @@ def build_report(
     }
     if choice:
         report["choose_k"] = {"speedup": round(choice.speedup, 3), **asdict(choice)}
+    if narrowed := {name: done.precision for name, done in zip(halves, compiled, strict=True) if done.precision}:
+        report["precision"] = narrowed
     if plans:
         report["plans"] = {
             name: {"seconds": round(done.facts.seconds, 3), "peak_rss_bytes": done.facts.peak_rss_bytes}

@@ -12,6 +12,7 @@ from .builders.targets import MOE_LAYER_SMS, sm_name, sm_number
 from .checkpoint import Checkpoint
 from .options import ONNXRUNTIME, BuildOptions
 from .precisions import PRECISIONS
+from .recipes import RECIPES, Recipe, require_gpus, wide_type
 
 if TYPE_CHECKING:
     from ..graphs.lowering import Lowering
@@ -68,9 +69,10 @@ def settle(options: BuildOptions) -> Settled:
     if options.precision is not None and options.precision not in available:
         raise UsageError(
             f"the precision {options.precision!r} cannot be built for {settled.title}",
-            why=f"this version builds {' and '.join(available)} for it",
-            fix="choose one of those, or leave --precision out; `--dry-run` plans fp8 as well",
+            why=f"this version builds {', '.join(available)} for it",
+            fix="choose one of those, or leave --precision out",
         )
+    require_gpus(options.precision, settled.gpus)
     return settled
 
 
@@ -80,7 +82,12 @@ def precision_for(settled: Settled, options: BuildOptions, target: Checkpoint) -
         return options.precision
     if not settled.makes_plans:
         return "fp32"
-    return "bf16" if "BF16" in {tensor.entry.dtype for tensor in target.tensors.values()} else "fp16"
+    return wide_type(target)
+
+
+def recipe_for(settled: Settled, options: BuildOptions, target: Checkpoint) -> Recipe:
+    """What that precision comes to for this target."""
+    return RECIPES[precision_for(settled, options, target)].on(wide_type(target))
 
 
 def _lowering(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:

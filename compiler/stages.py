@@ -27,6 +27,7 @@ _BUILD_CODE = (
     "compiler/parts.py",
     "compiler/builders/**/*.py",
     "compiler/checkpoint.py",
+    "compiler/fp8/**/*.py",
     "compiler/formats/**/*.py",
     "compiler/safetensors_file.py",
 )

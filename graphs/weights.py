@@ -21,7 +21,8 @@ from .lowering.lowered import Lowered, Weight
 ALIGNMENT = 4096  # ONNX Runtime maps the file; a mapped tensor starts on a page
 
 _HALVES = ("cos", "sin")
-_DTYPE = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+_DTYPE = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn)}
+_CODES = ("float8_e4m3fn",)  # numbers that mean nothing without their scale: never converted to
 
 # Gives one graph weight as consecutive runs of its values, in row-major order; an array does, row by row.
 Read = Callable[[str], Iterable[Any]]
@@ -108,6 +109,8 @@ def _write(descriptor: int, weight: Weight, offset: int, read: Read, on_bytes: C
     for part in weight.parts:
         begin = offset
         for rows in read(part):
+            if weight.dtype in _CODES and rows.dtype != dtype:
+                raise BuildError(f"{part} is to be stored as {weight.dtype} and was read as {rows.dtype}")
             run = np.ascontiguousarray(rows, dtype=dtype)
             if offset + run.nbytes > end:
                 raise _misfit(weight, "more")

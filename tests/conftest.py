@@ -54,9 +54,12 @@ def _missing_for_tensorrt() -> str | None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_stage_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Builds of the tests neither use nor fill the stage cache of whoever runs them."""
+    """Builds of the tests neither use nor fill the stage cache of whoever runs them; parallel workers share theirs."""
     before = os.environ.get("PEAGLE_CACHE")
-    os.environ["PEAGLE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    os.environ["PEAGLE_CACHE"] = str(base / "stages")
     yield
     if before is None:
         del os.environ["PEAGLE_CACHE"]

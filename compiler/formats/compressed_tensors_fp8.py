@@ -21,7 +21,8 @@ def _view(stored: Stored, _: Settings, problems: Problems) -> View:
         stored,
         problems,
         suffix="_scale",
-        others=(".input_scale", ".k_scale", ".v_scale"),
+        input_scale="input_scale",
+        others=(".k_scale", ".v_scale"),
         block=_block,
         layout="each FP8 weight has a weight_scale that is one number, or one for each row",
     )

@@ -24,7 +24,8 @@ def _view(stored: Stored, settings: Settings, problems: Problems) -> View:
         stored,
         problems,
         suffix="_scale_inv",
-        others=(".activation_scale",),
+        input_scale="activation_scale",
+        others=(),
         block=block,
         layout=f"each FP8 weight has a weight_scale_inv with one number for {rows} x {columns} weights",
     )

@@ -11,6 +11,7 @@ from ...plugins.errors import BuildError
 from ..safetensors_file import TensorEntry
 
 Array = np.ndarray[Any, Any]
+E4M3_MAX = 448.0
 
 _FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
@@ -30,6 +31,13 @@ def as_numbers(dtype: str, raw: Array) -> Array:
     return raw
 
 
+def as_codes(values: Array) -> Array:
+    """The nearest E4M3 numbers, uint8; what is larger than the largest becomes that."""
+    import ml_dtypes
+
+    return np.clip(values, -E4M3_MAX, E4M3_MAX).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+
+
 def fp4_pairs(raw: Array) -> Array:
     """Two numbers from each byte, the low half first: the last axis becomes twice as long."""
     pairs: Array = _fp4_pairs()[raw]
@@ -40,12 +48,13 @@ def check_finite(name: str, entry: TensorEntry, values: Array) -> None:
     """Raises ``BuildError`` with the count of what is not."""
     if values.dtype != np.float32 or np.isfinite(values).all():
         return
-    nan, inf = int(np.isnan(values).sum()), int(np.isinf(values).sum())
-    raise BuildError(
-        f"{entry.file}: {name} holds {nan} NaN and {inf} Inf of {values.size} values",
-        why="weights that are not finite make every logit NaN",
-        fix="download the file again; if it stays so, the checkpoint itself is broken",
-    )
+    raise _not_finite(name, entry, int(np.isnan(values).sum()), int(np.isinf(values).sum()), values.size)
+
+
+def check_codes(name: str, entry: TensorEntry, codes: Array) -> None:
+    """The same for E4M3 codes, of which two are NaN and none is Inf."""
+    if nan := int(np.count_nonzero((codes & 0x7F) == 0x7F)):
+        raise _not_finite(name, entry, nan, 0, codes.size)
 
 
 def check_scales(name: str, entry: TensorEntry, scales: Array) -> None:
@@ -57,6 +66,14 @@ def check_scales(name: str, entry: TensorEntry, scales: Array) -> None:
             why="a scale is a positive number; weights times anything else are lost",
             fix="download the file again; if it stays so, the checkpoint itself is broken",
         )
+
+
+def _not_finite(name: str, entry: TensorEntry, nan: int, inf: int, size: int) -> BuildError:
+    return BuildError(
+        f"{entry.file}: {name} holds {nan} NaN and {inf} Inf of {size} values",
+        why="weights that are not finite make every logit NaN",
+        fix="download the file again; if it stays so, the checkpoint itself is broken",
+    )
 
 
 @cache

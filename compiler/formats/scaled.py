@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...plugins.errors import BuildError
 from ..safetensors_file import TensorEntry, read_rows
 from .base import Stored, View
-from .numbers import Array, as_numbers, check_scales
+from .numbers import Array, as_codes, as_numbers, check_codes, check_finite, check_scales
 from .plain import FLOATS, plain_tensors
 from .problems import Problems, listed
 
@@ -29,6 +30,8 @@ class ScaledFp8:
     scale_name: str
     scales: TensorEntry
     block: Block
+    input_name: str = ""
+    input_scales: TensorEntry | None = None
 
     @property
     def shape(self) -> Shape:
@@ -46,15 +49,83 @@ class ScaledFp8:
             values[:, column * width : (column + 1) * width] *= scales[:, column : column + 1]
         return values
 
+    @property
+    def rescaled(self) -> bool:
+        """Whether ``codes`` are other numbers than the stored ones: a row has several scales, and gets one."""
+        return not self._one_scale and self.scales.shape[1] > 1
+
+    def codes(self, begin: int, end: int, loss: Loss | None = None) -> Array:
+        """Rows as E4M3 codes, uint8: as stored, or rounded again to the one scale of their row.
+
+        ``loss`` is told what that changed.
+        """
+        if not self.rescaled:
+            codes = read_rows(self.name, self.entry, begin, end)
+            check_codes(self.name, self.entry, codes)
+            return codes
+        values = self.rows(begin, end)
+        check_finite(self.name, self.entry, values)
+        largest = self._scales(begin, end).max(axis=1, keepdims=True)
+        codes = as_codes(values / largest)
+        if loss is not None:
+            loss.add(values, as_numbers(_FP8, codes) * largest)
+        return codes
+
+    def row_scales(self) -> Array:
+        """What ``codes`` are to be multiplied with, float32: one number, or one for each row.
+
+        Where a row has several that is the largest of them, which nothing that was stored exceeds.
+        """
+        if self._one_scale:
+            return self._scales(0, 1).reshape(())
+        largest: Array = self._scales(0, self.shape[0]).max(axis=1)
+        return largest
+
+    def input_scale(self) -> float | None:
+        """What E4M3 codes of the input were calibrated to be multiplied with; None if that was left to run time."""
+        if self.input_scales is None:
+            return None
+        entry = self.input_scales
+        if entry.dtype not in _SCALE_TYPES or entry.shape not in ((), (1,)):
+            raise BuildError(
+                f"{entry.file}: {self.input_name} is {entry.dtype} {list(entry.shape)}",
+                why="the scale of an input is one number",
+                fix="download the file again, or leave --precision out",
+            )
+        scales = as_numbers(entry.dtype, read_rows(self.input_name, entry, 0, 1)).astype(np.float32, copy=False)
+        check_scales(self.input_name, entry, scales)
+        return float(scales.reshape(-1)[0])
+
+    @property
+    def _one_scale(self) -> bool:
+        return self.scales.shape in ((), (1,))
+
     def _scales(self, begin: int, end: int) -> Array:
         """One line of scales for each of the rows."""
         height = self.block[0]
         first, last = begin // height, -(-end // height)
-        one = self.scales.shape in ((), (1,))
+        one = self._one_scale
         raw = read_rows(self.scale_name, self.scales, *((0, 1) if one else (first, last)))
         scales = as_numbers(self.scales.dtype, raw).astype(np.float32, copy=False)
         check_scales(self.scale_name, self.scales, scales)
         return scales.reshape(1, 1).repeat(end - begin, 0) if one else scales[np.arange(begin, end) // height - first]
+
+
+class Loss:
+    """How far numbers were moved by rounding them again: the length of the difference by the length of the numbers."""
+
+    def __init__(self) -> None:
+        self._moved = self._length = 0.0
+
+    def add(self, before: Array, after: Array) -> None:
+        """Some rows more."""
+        self._moved += float(np.square(after - before, dtype=np.float64).sum())
+        self._length += float(np.square(before, dtype=np.float64).sum())
+
+    @property
+    def relative(self) -> float:
+        """0 for numbers that are all zero, or where nothing was moved."""
+        return float(np.sqrt(self._moved / self._length)) if self._length else 0.0
 
 
 def scaled_view(
@@ -62,13 +133,15 @@ def scaled_view(
     problems: Problems,
     *,
     suffix: str,
+    input_scale: str,
     others: tuple[str, ...],
     block: Callable[[Shape, Shape], Block | None],
     layout: str,
 ) -> View:
     """FP8 tensors with the scales that lie beside them under ``suffix``, and everything else plain.
 
-    ``others`` end the names of further companions. ``block(weight, scale)`` says from two shapes how many rows and
+    ``input_scale`` is what the scale of a module's input is called, ``others`` end the names of further companions.
+    ``block(weight, scale)`` says from two shapes how many rows and
     columns share a scale, or None when they do not fit; ``layout`` tells a user what would.
     """
     tensors: dict[str, ScaledFp8] = {}
@@ -87,7 +160,8 @@ def scaled_view(
                 f"{name + suffix} {list(scale.shape)} for a weight {list(entry.shape)}"
             )
         else:
-            tensors[name] = ScaledFp8(name, entry, name + suffix, scale, found)
+            given = f"{name.removesuffix('.weight')}.{input_scale}"
+            tensors[name] = ScaledFp8(name, entry, name + suffix, scale, found, given, stored.get(given))
     scales = {name for name in stored if name.endswith(f".weight{suffix}")}
     scales |= {name + suffix for name, entry in stored.items() if entry.dtype == _FP8 and name + suffix in stored}
     if lone := [name for name in scales if name.removesuffix(suffix) not in stored]:
@@ -98,7 +172,7 @@ def scaled_view(
             why=layout,
             fix="download the files of the model again: weights, scales and config.json do not belong together",
         )
-    used = scales | {name for name in stored if name.endswith(others)}
+    used = scales | {name for name in stored if name.endswith((f".{input_scale}", *others))}
     plain = {n: entry for n, entry in stored.items() if n not in used and entry.dtype != _FP8}
     companions = {name: entry for name, entry in stored.items() if name in used}
     return View({**plain_tensors(plain, problems), **tensors}, companions)

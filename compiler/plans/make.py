@@ -12,9 +12,10 @@ from ...graphs.lowering import LOWERINGS
 from ...plugins.errors import UsageError
 from ..checkpoint import PIECE
 from ..inputs import cache_length
+from ..recipes import Recipe
 from .facts import TABLES, Drafter, Graph, HostMemory, KvCache, Plan, Time
 from .gpus import Verdict, find_gpu, fit
-from .weight_bytes import BYTES, Recipe, head_weights, line, recipe, weight_lines
+from .weight_bytes import BYTES, head_weights, line, recipe, weight_lines
 
 if TYPE_CHECKING:
     from ...graphs.census import RoledWeight

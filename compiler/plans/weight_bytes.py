@@ -3,50 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...plugins.errors import UsageError
+from ..recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:
     from ...graphs.census import RoledWeight
     from ...graphs.heads import HeadSpec
-    from ...graphs.trace import Dtype
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 _SCALES_PER_MATRIX = 2  # of the weight, and of what it is multiplied with
 _ID_BYTES = 8
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """``narrow`` is the precision of the matrices in ``narrow_roles``; ``wide`` that of the rest and the KV cache."""
-
-    wide: str
-    dtype: Dtype
-    narrow: str = ""
-    narrow_roles: frozenset[str] = frozenset()
-    says: str = ""
-
-    def precision(self, role: str) -> str:
-        """What weights of a role are stored in."""
-        return self.narrow if role in self.narrow_roles else self.wide
-
-
-RECIPES: Mapping[str, Recipe] = {
-    "fp32": Recipe("fp32", "float32", says="every weight and the KV cache in fp32"),
-    "fp16": Recipe("fp16", "float16", says="every weight and the KV cache in fp16; none stays wider"),
-    "bf16": Recipe("bf16", "bfloat16", says="every weight and the KV cache in bf16; none stays wider"),
-    "fp8": Recipe(
-        wide="bf16",
-        dtype="bfloat16",
-        narrow="fp8",
-        narrow_roles=frozenset({"attention", "mlp", "experts"}),
-        says="E4M3 for the matrices of attention, mlp and experts; embedding, lm_head, router, norms, biases, sinks "
-        "and the KV cache stay bf16",
-    ),
-}
 
 
 @dataclass(frozen=True)

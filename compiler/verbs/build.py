@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,13 +130,24 @@ def build(
         print(_summary(result))
 
 
+def _precision(table: Mapping[str, str]) -> str:
+    """One word where all is of one type, else what is of which."""
+    by_type: dict[str, list[str]] = {}
+    for name, kind in table.items():
+        if name != "recipe":
+            by_type.setdefault(kind, []).append(name.replace("_", " "))
+    if len(by_type) == 1:
+        return table["recipe"]
+    return f"{table['recipe']}: " + "; ".join(f"{', '.join(names)} in {kind}" for kind, names in by_type.items())
+
+
 def _summary(result: BuildResult) -> str:
     report = result.report
     reused = [phase["phase"] for phase in report["phases"] if phase.get("reused")]
     gpus = ", ".join(result.manifest.backend.gpus)
     rows = [
         ("engine", f"{result.path}, for {result.manifest.backend.name}" + (f" on {gpus}" if gpus else "")),
-        ("precision", result.manifest.precision["recipe"]),
+        ("precision", _precision(result.manifest.precision)),
         ("plans" if gpus else "weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),
         ("drafts per round", report["num_speculative_tokens"]),
         ("time", f"{sum(phase['seconds'] for phase in report['phases']):.1f} s"),

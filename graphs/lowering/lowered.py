@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "bool": 1}
+ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int64": 8, "bool": 1}
 
 
 @dataclass(frozen=True)

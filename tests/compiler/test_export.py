@@ -106,7 +106,7 @@ def test_graphs_for_tensorrt_are_half_as_wide_and_checked(cli: Run, pair: Pair, 
     ("arguments", "says"),
     [
         (("--for", "coreml"), "--for coreml does not exist"),
-        (("--precision", "fp8"), "`--dry-run` plans fp8"),
+        (("--precision", "fp8"), "fp8 is for --for tensorrt"),
         (("--for", "tensorrt", "--precision", "fp32"), "bf16 or fp16"),
         (("--num-speculative-tokens", 0), "below 1"),
         (("--max-seq-len", 0), "below 1"),

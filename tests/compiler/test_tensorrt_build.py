@@ -218,7 +218,7 @@ def test_a_damaged_plan_is_refused_before_anything_reads_it(cli: Run, plans: Pat
         (["demo", "--backend", "tensorrt-rtx", "--gpu", "b200"], 2, ["no code for sm_100", "--backend tensorrt"]),
         (["demo", "--backend", "tensorrt-rtx", "--gpu", "rtx-5909"], 2, ["rtx-5090"]),
         (["demo", *RTX[:-1], "fp32"], 2, ["no attention kernel"]),
-        (["demo", *RTX[:-1], "fp8"], 2, ["bf16 and fp16"]),
+        (["demo", *RTX[:2], "--gpu", "sm_80", "--precision", "fp8"], 2, ["FP8 from sm_89", "--precision bf16 or fp16"]),
         (["demo", *RTX[:-1], "fp7"], 2, ["the precision 'fp7' does not exist"]),
         (["demo", *RTX, "--lowering", "ort"], 2, ["--lowering ort does not go with TensorRT-RTX"]),
         (["demo", *RTX, "--max-batch-size", 0], 2, ["not from 1 to 256"]),

@@ -17,6 +17,7 @@ class Graph:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = 1
+        options.add_session_config_entry("session.disable_quant_qdq", "1")  # FP8 as it is written, unfused
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self.names = [o.name for o in self.session.get_outputs()]
         self.caches = {

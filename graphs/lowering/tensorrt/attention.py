@@ -9,8 +9,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ....plugins.spec import DOMAIN
+from ...tape import Nodes
 from .mask import additive_mask
-from .nodes import Nodes
 from .spelled import spelled_attention
 
 _WIDEST_HEAD = 256  # that TensorRT-RTX 1.7 has a fused kernel for

@@ -11,7 +11,7 @@ import onnx.parser
 import onnx_ir as ir
 
 from ....plugins.spec import DOMAIN
-from .nodes import Nodes
+from ...tape import Nodes
 
 TRT = "trt"
 _OP = "TRT_MoE"

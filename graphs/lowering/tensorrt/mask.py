@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .nodes import Nodes
+from ...tape import Nodes
 
 # Finite, so that no kernel meets a tile of nothing but infinities; far below any score of what was written to a cache.
 _HIDDEN = {ir.DataType.FLOAT16: -65504.0}

@@ -10,7 +10,7 @@ import math
 
 import onnx_ir as ir
 
-from .nodes import Nodes
+from ...tape import Nodes
 
 _WIDE = ir.DataType.FLOAT
 

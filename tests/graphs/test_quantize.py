@@ -1,0 +1,253 @@
+"""FP8 in the graph: it computes what fake quantisation in torch computes, and says what it did and what it did not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from peagle.compiler import parts
+from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.parts import target_half
+from peagle.compiler.progress import Quiet
+from peagle.compiler.recipes import RECIPES
+from peagle.compiler.stages import StageStore
+from peagle.graphs import reference, store
+from peagle.graphs.lowering import Lowered, Lowering, Weight
+from peagle.graphs.quantize import Fp8Weight, Matmul, matmuls, quantize
+from peagle.graphs.weights import attach
+from peagle.plugins.errors import BuildError
+from tests.fp8_pairs import LINEAR, fake_quantised, fp8_target, input_scale
+from tests.graphs.checking import check
+from tests.graphs.conftest import CACHE, Traced
+from tests.graphs.running import Graph, target_inputs
+from tests.models import LAYERS, VOCAB
+
+E4M3 = "float8e4m3fn"
+FAMILIES = ["qwen3", "qwen3-moe", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "gemma-4"))]
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """A traced pair, its target stored in FP8, and the lowered FP8 graphs of that."""
+
+    traced: Traced
+    target: Path
+    compiled: Callable[[Lowering], parts.Compiled]
+
+    def graph(self, lowering: Lowering) -> Path:
+        return self.compiled(lowering).attached.path / parts.MODEL
+
+    def found(self, lowering: Lowering) -> dict[str, Matmul]:
+        return {each.weight: each for each in matmuls(store.load(self.graph(lowering)))}
+
+
+@pytest.fixture(scope="session")
+def narrow_of(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Narrow]:
+    """A family in FP32 and FP8, so that ONNX Runtime can run it."""
+
+    @cache
+    def make(family: str, form: str = "modelopt-fp8") -> Narrow:
+        traced = trace_of(family)
+        folder = fp8_target(traced.pair.target, tmp_path_factory.mktemp(f"{family}-fp8") / "target", form)
+        half = target_half(Checkpoint.open(folder), traced.target, RECIPES["fp8"])
+        stage = parts.trace(StageStore.default(), half, "float32", Quiet())
+
+        @cache
+        def compiled(lowering: Lowering) -> parts.Compiled:
+            return parts.attach(
+                StageStore.default(), half, stage, lowering=lowering, cache_length=CACHE, progress=Quiet()
+            )
+
+        return Narrow(traced, folder, compiled)
+
+    return make
+
+
+@pytest.fixture(scope="session", params=FAMILIES)
+def narrow(request: pytest.FixtureRequest, narrow_of: Callable[[str], Narrow]) -> Narrow:
+    return narrow_of(request.param)
+
+
+def _rounded(narrow: Narrow) -> dict[str, float]:
+    """Module by module, the scale of its input: q, k and v share the largest of theirs, and so do gate and up."""
+    linears = [name.removesuffix(".weight") for name, each in narrow.found("tensorrt").items() if each.computed == E4M3]
+    shared = {"q_proj": "k_proj", "v_proj": "k_proj"}  # the fixture gives k the largest
+    return {
+        name: input_scale(
+            ".".join([*name.split(".")[:-1], shared.get(name.split(".")[-1], name.split(".")[-1]), "weight"])
+        )
+        for name in linears
+    }
+
+
+@pytest.mark.parametrize("lowering", ["std", "tensorrt"])
+def test_the_graph_computes_what_fake_quantisation_in_torch_does(
+    narrow: Narrow, lowering: Lowering, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    _compare(narrow, lowering, rng, tmp_path)
+
+
+def test_so_does_the_body_of_tensorrt_s_layer_of_experts(
+    narrow_of: Callable[[str], Narrow], rng: np.random.Generator, tmp_path: Path
+) -> None:
+    narrow = narrow_of("qwen3-moe")
+    _compare(narrow, "tensorrt-sm100", rng, tmp_path)
+    experts = [each for each in narrow.found("tensorrt-sm100").values() if each.op == "TRT_MoE"]
+    assert len(experts) == 2 * (LAYERS - 1)
+    assert {(each.stored, each.computed) for each in experts} == {(E4M3, "float32")}
+
+
+def _compare(narrow: Narrow, lowering: Lowering, rng: np.random.Generator, tmp_path: Path) -> None:
+    """To 1e-4, but where the seventh digit of a number decides to which E4M3 neighbour it is rounded."""
+    prompts, width = 24, 3
+    model = fake_quantised(narrow.target, tmp_path / "plain", _rounded(narrow))
+    caches = narrow.traced.target.caches
+    graph = Graph(narrow.graph(lowering), caches, CACHE, rows=prompts)
+    wide = Graph(narrow.traced.built("target", "std"), caches, CACHE, rows=prompts)
+    ids = rng.integers(2, VOCAB, (prompts, width))
+    window = target_inputs(ids, 0, width - 1, width)
+    passes = [reference.target_pass(model, narrow.traced.target, row.tolist()) for row in ids]
+    out, unrounded = graph(**window), wide(**window)
+    for place, name in enumerate(("logits", "aux_hidden")):
+        expected = np.stack([values[place].numpy() for values in passes])
+        differences = np.abs(out[name] - expected).max(axis=-1)
+        assert np.mean(differences < 1e-4) > 0.8
+        assert np.median(differences) < 1e-5
+        assert np.abs(unrounded[name] - expected).max(axis=-1).min() > 1e-3  # FP8 is not a no-op here
+
+
+def test_the_checker_passes_both_graphs(narrow: Narrow) -> None:
+    check(narrow.graph("tensorrt"), narrow.compiled("tensorrt").attached.path / parts.SEMANTIC)
+
+
+def test_linears_multiply_in_fp8_experts_only_store_it_and_the_rest_is_wide(narrow: Narrow) -> None:
+    found = narrow.found("tensorrt")
+    kinds = Counter(
+        (name.split(".")[-2 if name.endswith("weight") else -1], m.stored, m.computed) for name, m in found.items()
+    )
+    moe = narrow.traced.target.family == "qwen3-moe"
+    dense = 1 if moe else LAYERS
+    wanted = {(f"{name}_proj", E4M3, E4M3): LAYERS for name in "qko"}
+    wanted["v_proj", E4M3, E4M3] = sum(
+        bool(LINEAR.fullmatch(name)) and "v_proj" in name for name in Checkpoint.open(narrow.target).tensors
+    )
+    wanted |= {(f"{name}_proj", E4M3, E4M3): dense for name in ("gate", "up", "down")}
+    wanted["lm_head" if "lm_head.weight" in found else "embed_tokens", "float32", "float32"] = 1
+    if moe:
+        wanted |= {(f"{name}_proj", E4M3, "float32"): LAYERS - 1 for name in ("gate_up", "down")}
+        wanted["gate", "float32", "float32"] = LAYERS - 1
+    assert kinds == wanted
+
+
+def test_an_input_that_is_shared_is_rounded_once_to_the_largest_scale(narrow: Narrow) -> None:
+    model = store.load(narrow.graph("tensorrt"))
+    nodes = [node for node in model.graph if node.op_type == "QuantizeLinear"]
+    dense = 1 if narrow.traced.target.family == "qwen3-moe" else LAYERS
+    assert len(nodes) == 2 * LAYERS + 2 * dense  # of q, k and v; of o; of gate and up; of down
+    scales = Counter(round(float(node.inputs[1].const_value.numpy()), 6) for node in nodes)
+    assert scales == {0.012: LAYERS, 0.004: LAYERS, 0.009: 2 * dense}
+    record = narrow.compiled("tensorrt").precision
+    assert record is not None
+    shared = {len(each["weights"]): (each["scale"], each["smallest"]) for each in record["shared_inputs"]}
+    assert shared[3] == pytest.approx((0.012, 0.010))
+
+
+def test_weights_are_the_bytes_of_the_checkpoint(narrow_of: Callable[[str], Narrow]) -> None:
+    narrow = narrow_of("qwen3")
+    path = narrow.graph("tensorrt")
+    tensor = store.load(path).graph.initializers["model.layers.2.mlp.up_proj.weight"].const_value
+    content = (path.parent / tensor.location).read_bytes()[tensor.offset : tensor.offset + tensor.length]
+    codes = np.concatenate(list(Checkpoint.open(narrow.target).codes("model.layers.2.mlp.up_proj.weight")))
+    assert content == codes.tobytes()
+    assert len(content) == codes.size
+
+
+def test_a_semantic_graph_with_fp8_weights_lowers_again(narrow: Narrow, rng: np.random.Generator) -> None:
+    """It has its weights from the lowered one's file."""
+    record = narrow.compiled("tensorrt").precision
+    assert record is not None
+    assert record["share"] == 1
+    semantic = store.load(narrow.compiled("tensorrt").attached.path / parts.SEMANTIC)
+    assert {each.weight for each in matmuls(semantic)} == set(narrow.found("tensorrt"))
+
+
+def test_numbers_that_were_not_scaled_are_never_written_as_codes(tmp_path: Path) -> None:
+    model = _product()
+    quantize(model, {"w": SCALE})
+    lowered = Lowered(model, (Weight("w", ("w",), (4, 4), "float8_e4m3fn"),))
+    with pytest.raises(BuildError, match="was read as float32"):
+        attach(lowered, lambda _: np.zeros((1, 4, 4), np.float32), tmp_path / "model.onnx")
+
+
+def _product(weight_readers: int = 1, perm: tuple[int, int] = (1, 0)) -> ir.Model:
+    """``y = x @ w.T``; further readers of the weight add its first row."""
+    x = ir.Value(name="x", shape=ir.Shape(["N", 4]), type=ir.TensorType(ir.DataType.FLOAT))
+    w = ir.Value(name="w", shape=ir.Shape([4, 4]), type=ir.TensorType(ir.DataType.FLOAT))
+    w.const_value = ir.ExternalTensor("weights", None, None, ir.DataType.FLOAT, shape=w.shape, name="w")
+    turn = ir.node("Transpose", [w], {"perm": perm})
+    product = ir.node("MatMul", [x, turn.outputs[0]])
+    nodes, y = [turn, product], product.outputs[0]
+    for _ in range(weight_readers - 1):
+        nodes.append(ir.node("ReduceSum", [w]))
+        nodes.append(ir.node("Add", [y, nodes[-1].outputs[0]]))
+        y = nodes[-1].outputs[0]
+    y.name = "y"
+    graph = ir.Graph([x], [y], nodes=nodes, initializers=[w], opset_imports={"": 24})
+    return ir.Model(graph, ir_version=11)
+
+
+SCALE = Fp8Weight(np.asarray(0.5, np.float32), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (_product(weight_readers=2), "ReduceSum reads it as well"),
+        (_product(perm=(0, 1)), "not turned like the weight of a linear"),
+    ],
+)
+def test_a_weight_that_does_not_fit_says_why_and_stays(model: ir.Model, said: str) -> None:
+    before = ir.to_proto(model).SerializeToString()
+    result = quantize(model, {"w": SCALE})
+    assert (result.done, list(result.refused)) == ((), ["w"])
+    assert said in result.refused["w"]
+    assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_a_weight_that_no_product_has_says_so() -> None:
+    model = _product()
+    result = quantize(model, {"w": SCALE, "absent": SCALE})
+    assert result.done == ("w",)
+    assert "no node" in result.refused["absent"]
+
+
+def test_without_a_scale_the_input_stays_wide() -> None:
+    model = _product()
+    quantize(model, {"w": Fp8Weight(np.asarray(0.5, np.float32))})
+    assert Counter(node.op_type for node in model.graph) == {"DequantizeLinear": 1, "Transpose": 1, "MatMul": 1}
+    (found,) = matmuls(model)
+    assert (found.stored, found.computed, found.numbers) == (E4M3, "float32", 16)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    scale=arrays.arrays(
+        np.float32, st.sampled_from([(), (3,), (3, 4)]), elements=st.sampled_from([0.25, 0.5, 1.0, 2.0])
+    )
+)
+def test_scales_are_as_few_as_say_the_same(scale: np.ndarray) -> None:
+    kept = Fp8Weight.of(scale).scale
+    assert kept.ndim <= scale.ndim
+    spread = kept.reshape(kept.shape + (1,) * (scale.ndim - kept.ndim))
+    np.testing.assert_array_equal(np.broadcast_to(spread, scale.shape), scale)
+    assert kept.ndim == 0 or not np.all(kept == kept[..., :1])
