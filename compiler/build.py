@@ -4,6 +4,7 @@ publish."""
 from __future__ import annotations
 
 import json
+import platform
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,8 @@ def _choose(
             choice = choose_k(decode, prompts, depth, sweeps=_SWEEPS, advance=advance)
         (stage / "choice.json").write_text(json.dumps(asdict(choice)))
 
-    key = [[stage.path.name for stage in placed], manifest.backend.versions[manifest.backend.name], depth]
+    backend = manifest.backend
+    key = [[stage.path.name for stage in placed], backend.versions[backend.name], depth, platform.node()]
     stage = store.run("choose-k", key, make)
     content = json.loads((stage.path / "choice.json").read_bytes())
     return Choice(content["k"], tuple(Rate(**rate) for rate in content["rates"])), stage.reused

@@ -123,7 +123,7 @@ def _tensorrt(
     """Both products read a plan on a GPU of theirs; TensorRT builds on that GPU too, TensorRT-RTX anywhere."""
     ours = [sm_name(sm) for sm in machine.sms if product == "tensorrt" or sm in RTX_SMS]
     installed = "" if product in machine.products else f"not installed: pip install 'peagle-compile[{_EXTRA[product]}]'"
-    scope = f"for {', '.join(map(sm_name, RTX_SMS))}, ahead of time" if product == "tensorrt-rtx" else "fp16 and bf16"
+    scope = f"for {', '.join(map(sm_name, RTX_SMS))}, ahead of time" if product == "tensorrt-rtx" else "fp16, bf16, fp8"
     cannot_build = installed or cannot_compile or link_problem
     if not cannot_build:
         cannot_build = _problem(lambda: choose_backend(product, None, [] if ours else _named(product), machine))

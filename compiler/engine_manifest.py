@@ -65,12 +65,15 @@ def engine_manifest(
 
 
 def _evidence(settled: Settled, inputs: Inputs, versions: Mapping[str, str]) -> tuple[Evidence, ...]:
-    """What a registered pair was verified for was verified on ONNX Runtime; a plan has been built, and no more."""
+    """What a registered pair was verified for was verified on ONNX Runtime; a plan has been built, and no more.
+
+    No level says that full TensorRT built it on its GPU.
+    """
+    if settled.backend == "tensorrt-rtx":
+        how = f"{settled.title} {versions[settled.backend]} built it ahead of time for {', '.join(settled.gpus)}"
+        return (Evidence("aot", how if settled.runs_here else f"{how}; not run"),)
     if settled.makes_plans:
-        how = (
-            f"{settled.title} {versions[settled.backend]} built it ahead of time for {', '.join(settled.gpus)}; not run"
-        )
-        return (Evidence("aot", how),)
+        return ()
     return tuple(Evidence(*item) for item in inputs.resolved.pair.evidence) if inputs.resolved.pair else ()
 
 

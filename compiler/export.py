@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from .checkpoint import Checkpoint
 from .inputs import ASSUMED_DEPTH, cache_length, read_inputs, read_target
 from .precisions import PRECISIONS
 from .progress import Progress, Quiet
-from .publish import EXPORT, Assembly, assembling, require_publishable
+from .publish import EXPORT, Assembly, assembling, require_apart, require_publishable
 from .recipes import RECIPES, Recipe, wide_type
 from .registry import Resolved, has_drafter, resolve, resolve_target
 from .report import Phases, peak_rss
@@ -68,6 +68,7 @@ class ExportOptions:
             )
         if self.max_seq_len < 1:
             raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="2048 is the default")
+        require_apart(self.out, self.model, self.draft)
         require_publishable(self.out)
 
 
@@ -112,6 +113,7 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
     imports = peak_rss()
     with phase("read"), progress.step("read checkpoints"):
         job = _pair(options, resolved) if isinstance(resolved, Resolved) else _target_alone(options, *resolved)
+    own = replace(store, root=store.root / "exports")  # the export takes these steps away: nobody else may hold them
     compiled = {}
     for half in job.halves:
         with phase(f"trace {half.name}") as record:
@@ -119,7 +121,7 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
             record["reused"] = traced.reused
         with phase(f"attach {half.name}") as record:
             compiled[half.name] = parts.attach(
-                store, half, traced, lowering=options.lowering, cache_length=job.cache_length, progress=progress
+                own, half, traced, lowering=options.lowering, cache_length=job.cache_length, progress=progress
             )
             record["reused"] = compiled[half.name].attached.reused
     sizes = {name: sum(e.size for e in done.attached.files.values()) for name, done in compiled.items()}

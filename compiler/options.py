@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..plugins.errors import UsageError
-from .publish import require_publishable
+from .publish import require_apart, require_publishable
 
 if TYPE_CHECKING:
     from ..graphs.lowering import Lowering
@@ -74,6 +74,7 @@ class BuildOptions:
         _between("--optimization-level", self.optimization_level, 0, 5, "TensorRT's builder has these levels")
         if self.workspace_gb is not None and not 0 < self.workspace_gb < float("inf"):
             raise UsageError(f"--workspace-gb {self.workspace_gb} is not a size", fix="leave it out for no limit")
+        require_apart(self.out, self.model, self.draft)
         require_publishable(self.out)
 
 

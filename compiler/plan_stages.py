@@ -12,6 +12,7 @@ from ..engines.manifest import Profile
 from . import parts
 from .builders.request import PlanFacts, PlanRequest
 from .builders.targets import Product
+from .durable import require_space
 from .options import BuildOptions
 from .progress import Progress
 from .settle import DEFAULT_BATCH_SIZE, Settled
@@ -67,14 +68,16 @@ def build_plan(
     )
     key = asdict(request) | {"graph": compiled.attached.path.name, "timing_cache": None, "version": settled.version}
 
+    # A plan holds the weights, and the builder leaves it nothing to share.
+    weights = sum(entry.size for entry in compiled.attached.files.values())
+
     def make(folder: Path) -> None:
         from .builders.plan import build_plan as run
 
+        require_space(store.root, weights)
         facts = run(request, folder / PLAN, progress)
         (folder / _FACTS).write_text(json.dumps(facts.to_record()))
 
-    # A plan holds the weights, and the builder leaves it nothing to share.
-    weights = sum(entry.size for entry in compiled.attached.files.values())
     stage = store.run(f"plan-{half.name}", key, make, needed=weights)
     return PlanStage(stage, PlanFacts.from_record(json.loads((stage.path / _FACTS).read_bytes())))
 

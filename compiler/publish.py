@@ -92,6 +92,15 @@ def require_publishable(out: Path) -> None:
         )
 
 
+def require_apart(out: Path, *read: str | Path | None) -> None:
+    """Refuse to replace a folder that is read."""
+    for source in read:
+        if source is not None and Path(source).is_dir() and Path(source).resolve() == out.resolve():
+            raise UsageError(
+                f"--out {out} is the folder that is read", why="it would be replaced", fix="choose another --out"
+            )
+
+
 def is_export(folder: Path) -> bool:
     """Whether the folder was written by ``peagle-compile export``."""
     return (folder / EXPORT).is_file()

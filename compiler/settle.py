@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from ..plugins.errors import UsageError
+from ..plugins.errors import EnvironmentProblem, UsageError
 from .builders.choose import choose_backend, look
 from .builders.targets import MOE_LAYER_SMS, sm_name, sm_number
 from .checkpoint import Checkpoint
@@ -58,6 +58,12 @@ def settle(options: BuildOptions) -> Settled:
         return Settled(ONNXRUNTIME, version(ONNXRUNTIME), (), options.lowering or "ort", True)
     here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
     installed = machine.products[choice.backend]
+    if not installed[:1].isdigit():
+        raise EnvironmentProblem(
+            f"the version of {choice.backend} cannot be told",
+            why="its package has no metadata",
+            fix=f"pip install --force-reinstall {choice.backend}",
+        )
     settled = Settled(choice.backend, installed, choice.gpus, _lowering(choice.backend, installed, choice.gpus), here)
     if options.lowering is not None:
         raise UsageError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .backends.base import Emission
@@ -95,7 +95,7 @@ class Batcher:
         self._slots: list[Request | None] = [None] * round_.backend.num_slots
         self._flights: deque[_Flight] = deque()
 
-    def run(self, requests: list[Request]) -> Iterator[Request]:
+    def run(self, requests: list[Request]) -> Generator[Request, None, None]:
         """Yields a request after each of its tokens-bearing rounds; it is done when its transcript has finished."""
         waiting = deque(requests)
         try:
@@ -111,9 +111,13 @@ class Batcher:
                 else:
                     self._launch_round()
                     yield from self._read(self._lag)
+        except Exception:
+            self._slots = [None] * len(self._slots)  # what failed would fail again here, and hide the reason
+            raise
         finally:
-            for slot in range(len(self._slots)):
-                self._free(slot)
+            for slot, request in enumerate(self._slots):
+                if request is not None:
+                    self._free(slot)
 
     def _fits(self) -> bool:
         """Whether no row can stand past the end of its cache when the next round runs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +71,7 @@ class Engine:
     def __init__(self, folder: Path, manifest: Manifest, backend: Backend, tokenizer: Tokenizer) -> None:
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
         self._backend = backend
+        self._current: Generator[Request, None, None] | None = None
 
     @classmethod
     def load(
@@ -132,16 +133,39 @@ class Engine:
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """The target's logits after every token of ``token_ids``, f32 [len, V], from one pass."""
         ids = check_prompt(token_ids, self.manifest.shapes.vocab_size, self.max_seq_len)
+        self._end()
         return self._backend.target_logits(ids)
 
     def draft_logits(self, token_ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
         """The drafter's logits for the K tokens after the one that greedy adds to ``token_ids``, f32 [K, Vd]."""
         ids = check_prompt(token_ids, self.manifest.shapes.vocab_size, self.max_seq_len)
-        return self._backend.draft_logits(ids, self._check_k(num_speculative_tokens))
+        if self._check_k(num_speculative_tokens) == 0:
+            raise UsageError("num_speculative_tokens is 0", why="then nothing is drafted", fix="ask for 1 or more")
+        self._end()
+        return self._backend.draft_logits(ids, num_speculative_tokens)
 
     def _run(self, requests: list[Request], k: int | None) -> Iterator[Request]:
-        depth = self.num_speculative_tokens if k is None else self._check_k(k)
-        return Batcher(Round(self._backend, depth), self.max_seq_len).run(requests)
+        return self._begun(requests, self.num_speculative_tokens if k is None else self._check_k(k))
+
+    def _begun(self, requests: list[Request], k: int) -> Iterator[Request]:
+        """Begins when the first token is asked for, and ends what still ran: the slots are the backend's."""
+        self._end()
+        running = self._current = Batcher(Round(self._backend, k), self.max_seq_len).run(requests)
+        try:
+            yield from running
+        finally:
+            running.close()
+        if self._current is not running:
+            raise UsageError(
+                "another generation began before this one had ended",
+                why="an engine runs one at a time",
+                fix="read a stream to its end first, or load the engine twice",
+            )
+
+    def _end(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            current.close()
 
     def _check_k(self, k: int) -> int:
         most = self.manifest.speculation.max_num_speculative_tokens

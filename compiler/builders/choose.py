@@ -96,9 +96,11 @@ def _require_wide(product: Product, precision: str | None) -> None:
 def _tensorrt(product: Product, precision: str | None, wanted: tuple[str, ...], machine: Machine) -> Choice:
     if not machine.has(product) or not machine.gpus:
         raise _cannot(product, precision, wanted, machine)
-    gpus = wanted or (sm_name(machine.sms[0]),)
+    able = [gpu for gpu in machine.gpus if gpu.sm in DATA_CENTRE_SMS] or machine.gpus
+    gpus = wanted or (sm_name(able[0].sm),)
     require_targets(product, gpus, machine.sms)
-    return Choice("tensorrt", gpus, f"this machine has {machine.gpus[0].name} and TensorRT")
+    name = next(gpu.name for gpu in machine.gpus if sm_name(gpu.sm) in gpus)
+    return Choice("tensorrt", gpus, f"this machine has {name} and TensorRT")
 
 
 def _rtx(wanted: tuple[str, ...], machine: Machine) -> Choice:

@@ -21,10 +21,11 @@ _DISTRIBUTIONS: Mapping[Product, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU of this machine: its name as the driver gives it, and its SM number (``100``)."""
+    """A GPU of this machine: its name and id as the driver gives them, and its SM number (``100``)."""
 
     name: str
     sm: int
+    uuid: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def _devices() -> tuple[Device, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not shutil.which("nvidia-smi") or (visible is not None and visible.strip() in ("", "-1")):
         return ()
-    command = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    command = ["nvidia-smi", "--query-gpu=name,compute_cap,uuid", "--format=csv,noheader"]
     command += ["-i", visible] if visible else []
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
@@ -77,9 +78,9 @@ def _devices() -> tuple[Device, ...]:
 
 
 def _device(line: str) -> Device | None:
-    """``NVIDIA B200, 10.0`` -> SM 100."""
-    name, _, capability = line.rpartition(",")
-    digits = capability.strip().split(".")
-    if not name or len(digits) != 2 or not all(part.isdigit() for part in digits):
+    """``NVIDIA B200, 10.0, GPU-8f...`` -> SM 100."""
+    name, capability, uuid = (part.strip() for part in f",,{line}".rsplit(",", 2))
+    digits = capability.split(".")
+    if not name.strip(",") or len(digits) != 2 or not all(part.isdigit() for part in digits):
         return None
-    return Device(name.strip(), int("".join(digits)))
+    return Device(name.strip(","), int("".join(digits)), uuid)

@@ -19,7 +19,9 @@ from .. import interrupts
 from ..durable import writing
 from ..progress import Advance, Progress
 from .channel import STEPS, raised
+from .machine import look
 from .request import PlanFacts, PlanRequest
+from .targets import sm_name
 
 _SAID = 5  # last lines of a dead process that are worth showing
 _PATIENCE = 5.0
@@ -69,7 +71,7 @@ def _child(request: PlanRequest, out: Path, said: IO[bytes]) -> Iterator[subproc
     command = [sys.executable, "-P", "-m", f"{__package__}.worker", str(out)]
     pipe = subprocess.PIPE
     with tempfile.TemporaryDirectory(prefix="peagle-library-") as private:
-        environment = child_environment(Path(private)) if request.product == "tensorrt-rtx" else {}
+        environment = child_environment(Path(private)) if request.product == "tensorrt-rtx" else _on_its_gpu(request)
         child = subprocess.Popen(
             command,
             stdin=pipe,
@@ -81,6 +83,12 @@ def _child(request: PlanRequest, out: Path, said: IO[bytes]) -> Iterator[subproc
         )
         with _ended(child):
             yield child
+
+
+def _on_its_gpu(request: PlanRequest) -> dict[str, str]:
+    """TensorRT builds for the first GPU that it sees: show it the one that the plan is for."""
+    uuid = next((gpu.uuid for gpu in look().gpus if sm_name(gpu.sm) in request.gpus), "")
+    return {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
 
 
 @contextmanager
@@ -126,8 +134,8 @@ def _death(request: PlanRequest, status: int, said: IO[bytes]) -> BuildError:
     fix = "run the same command again; what is done so far is kept"
     if status == -signal.SIGKILL:
         fix = (
-            f"most likely memory ran out: a build takes about 0.3 GB and 3 times the weights, here "
-            f"{0.3 + 3 * weights / 1e9:.1f} GB; build on a machine with more"
+            f"most likely memory ran out: builds were seen to take 2 to 3 times the weights ({weights / 1e9:.1f} GB "
+            "here), and 2.5 GB for 48 small layers; build on a machine with more"
         )
     return BuildError(
         f"the process that built the {request.name} plan died", why=f"{request.product} {how}{last}", fix=fix

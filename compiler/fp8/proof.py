@@ -10,8 +10,8 @@ from ...plugins.errors import BuildError
 from .weights import ROUNDED, Fp8Weights
 
 if TYPE_CHECKING:
+    from ...graphs.fp8 import Matmul, SharedInput
     from ...graphs.lowering import Lowered
-    from ...graphs.quantize import Matmul, SharedInput
 
 _E4M3 = "float8e4m3fn"
 _LISTED = 8
@@ -28,7 +28,7 @@ class Narrowed:
 
     def prove(self, lowered: Lowered) -> frozenset[str]:
         """The weights to be streamed as codes. Raises ``BuildError`` if less than the recipe's share became FP8."""
-        from ...graphs.quantize import FP8, matmuls
+        from ...graphs.fp8 import FP8, matmuls
 
         self.found = matmuls(lowered.model)
         recipe, share, wide = self.weights.recipe, self.share, self.wide

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ...graphs.census import RoledWeight
-    from ...graphs.quantize import Fp8Weight
+    from ...graphs.fp8 import Fp8Weight
     from .proof import Narrowed
 
 ROUNDED = ("attention", "mlp")  # the roles whose inputs are rounded as well
@@ -94,11 +94,11 @@ class Fp8Weights:
 
     def narrow(self, *models: ir.Model) -> Narrowed:
         """Rewrite semantic graphs, all of one target, in place."""
-        from ...graphs.quantize import quantize
+        from ...graphs.fp8 import narrow
         from .proof import Narrowed
 
         taken, wide = self.weights()
-        results = [quantize(model, taken) for model in models]
+        results = [narrow(model, taken) for model in models]
         return Narrowed(self, wide | dict(results[0].refused), results[0].shared)
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
@@ -114,7 +114,7 @@ class Fp8Weights:
             yield np.ascontiguousarray(rows).view(ml_dtypes.float8_e4m3fn)
 
     def _scaled(self, weight: RoledWeight, tensors: Sequence[ScaledFp8]) -> Fp8Weight:
-        from ...graphs.quantize import Fp8Weight
+        from ...graphs.fp8 import Fp8Weight
 
         inputs = [tensor.input_scale() for tensor in tensors] if weight.role in ROUNDED else []
         input_scale = max((scale for scale in inputs if scale is not None), default=None)

@@ -16,7 +16,7 @@ from .facts import Plan
 from .make import UNKNOWN_HEAD, make_plan
 from .text import render
 
-_SM = re.compile(r"sm_\d+")
+_SM = re.compile(r"(?:sm[-_]?)?\d{2,3}")  # as builders.targets reads it
 
 
 @dataclass(frozen=True)

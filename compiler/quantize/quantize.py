@@ -16,7 +16,7 @@ from .. import parts
 from ..checkpoint import CONFIG, Checkpoint
 from ..durable import require_space
 from ..progress import Progress, Quiet
-from ..publish import QUANTIZED, TOKENIZER, Assembly, assembling, require_publishable
+from ..publish import QUANTIZED, TOKENIZER, Assembly, assembling, require_apart, require_publishable
 from ..registry import PAIRS, resolve_target
 from ..report import Phases, peak_rss
 from ..stages import StageStore
@@ -78,6 +78,10 @@ class QuantizeOptions:
                 why="saved ranges are used as they are, and nothing is calibrated",
                 fix="leave one or the other out",
             )
+        for flag, path in (("--calib-data", self.calib_data), ("--scales", self.scales)):
+            if path is not None and not path.exists():
+                raise UsageError(f"{flag} {path} does not exist", fix="name a file or folder that is there")
+        require_apart(self.out, self.model, self.scales)
         require_publishable(self.out)
 
 

@@ -52,7 +52,7 @@ def build(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Of weights and caches. (default: fp32 for onnxruntime, the checkpoint's own for TensorRT)",
+            help="Recipe. (default: fp32 for onnxruntime; for TensorRT bf16 where the checkpoint has any, else fp16)",
             show_default=False,
         ),
     ] = None,

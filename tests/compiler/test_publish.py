@@ -11,7 +11,7 @@ import pytest
 
 from peagle.compiler import durable, publish
 from peagle.compiler.durable import BUILDING, locked, require_space, writing
-from peagle.compiler.publish import assembling, require_publishable
+from peagle.compiler.publish import assembling, require_apart, require_publishable
 from peagle.compiler.stages import Stage, StageStore
 from peagle.engines.manifest import FILE_NAME, FileEntry, Manifest
 from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
@@ -58,6 +58,13 @@ def test_an_older_engine_is_replaced(out: Path) -> None:
     publish_engine(out, "new")
     assert content(out) == "new"
     assert beside(out) == ["mine"]
+
+
+def test_a_folder_that_is_read_is_not_replaced(out: Path) -> None:
+    publish_engine(out)
+    with pytest.raises(UsageError, match="is the folder that is read"):
+        require_apart(out, "demo", None, str(out / ".." / out.name))
+    require_apart(out, "demo", None, str(out.parent))
 
 
 def test_a_damaged_engine_is_replaced(out: Path) -> None:

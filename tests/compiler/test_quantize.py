@@ -298,8 +298,8 @@ def test_ranges_that_scale_nothing_are_refused_by_name(
         (("--kv-cache-dtype", "int8"), 2, "--kv-cache-dtype int8 cannot be stored"),
         (("--scales", "x", "--method", "max"), 2, "--scales does not go with --method"),
         (("--num-samples", 0), 2, "--num-samples"),
-        (("--scales", "absent"), 5, "cannot read absent/scales.json"),
-        (("--calib-data", "absent.jsonl"), 5, "cannot read absent.jsonl"),
+        (("--scales", "absent"), 2, "--scales absent does not exist"),
+        (("--calib-data", "absent.jsonl"), 2, "--calib-data absent.jsonl does not exist"),
         (("--exclude", "*"), 2, "leaves nothing to quantise"),
     ],
 )

@@ -111,6 +111,33 @@ def test_an_abandoned_stream_leaves_the_engine_usable(tiny_engine: Engine) -> No
     assert _tokens(tiny_engine, GREEDY) == expected
 
 
+def test_an_older_stream_says_that_another_began_and_harms_no_newer_one(tiny_engine: Engine) -> None:
+    whole = tiny_engine.generate(["def main("], SAMPLED)[0]
+    older = iter(tiny_engine.stream([5, 6], GREEDY))
+    next(older)
+    newer = iter(tiny_engine.stream("def main(", SAMPLED))
+    pieces = [next(newer)]
+    with pytest.raises(UsageError, match="another generation began"):
+        list(older)
+    pieces += newer
+    assert [t for p in pieces for t in p.token_ids] == list(whole.token_ids)
+
+
+def test_a_stream_keeps_its_own_k_when_another_is_made_before_it_is_read(tiny_engine: Engine) -> None:
+    plain = tiny_engine.stream([5, 6], GREEDY, num_speculative_tokens=0)
+    tiny_engine.stream([5, 6], GREEDY)
+    list(plain)
+    assert plain.result.acceptance.rounds == 0
+
+
+def test_logits_end_a_stream_that_was_half_read(tiny_engine: Engine) -> None:
+    stream = iter(tiny_engine.stream([5, 6], GREEDY))
+    next(stream)
+    tiny_engine.target_logits([5, 6])
+    with pytest.raises(UsageError, match="another generation began"):
+        list(stream)
+
+
 def test_a_stop_string_ends_the_text_before_it(tiny_engine: Engine) -> None:
     whole = tiny_engine.generate(PROMPTS[:1], SAMPLED)[0].text
     stop = whole[6:8]

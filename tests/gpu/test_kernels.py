@@ -191,7 +191,7 @@ def test_the_code_that_nvrtc_makes_runs_as_well(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_is_no_machine_code_is_refused() -> None:
     with pytest.raises(EnvironmentProblem, match="cannot load the kernel of NumbersAt"):
-        Launcher(OPS["NumbersAt"], own_sm(), b"\x7fELF but nothing else" * 10)
+        Launcher(OPS["NumbersAt"], own_sm(), b"not machine code" * 16)
     with pytest.raises((EnvironmentProblem, BuildError), match="cannot load the kernel of PlaceholderDraft"):
         Launcher(OPS["PlaceholderDraft"], own_sm(), obtain(OPS["NumbersAt"], own_sm()).code)
 

@@ -73,6 +73,7 @@ class TensorRTBackend:
         self._readback = Readback(device, num_slots, verify.emitted, self.lag + 1)
         self._staging = Staging(device, (self._memory.numbers_length + len(POLICY)) * ITEMSIZE["f32"])
         self._policies = [policy_of(SamplingParams()) for _ in range(num_slots)]
+        self._logits_bytes: np.ndarray | None = None  # page-locked memory is kept as long as the device
         self._decodes: dict[int, Decode] = {}
         self._decode = self._decode_for(manifest.speculation.num_speculative_tokens)
 
@@ -160,7 +161,11 @@ class TensorRTBackend:
     def _logits(self, name: str, rows: int, width: int) -> np.ndarray:
         """f32 [rows, width] of what the last prefill pass left in the graphs' own type."""
         width_of = self._memory.contract.wide
-        raw = self._device.pinned((rows, width), np.uint16 if width_of == "bfloat16" else width_of)
+        dtype = np.dtype(np.uint16 if width_of == "bfloat16" else width_of)
+        size = rows * width * dtype.itemsize
+        if self._logits_bytes is None or self._logits_bytes.size < size:
+            self._logits_bytes = self._device.pinned((size,), np.uint8)
+        raw = self._logits_bytes[:size].view(dtype).reshape(rows, width)
         self._device.download(raw, self._memory.scratch[name])
         self._device.record().wait()
         return (raw.astype(np.uint32) << 16).view(np.float32) if width_of == "bfloat16" else raw.astype(np.float32)

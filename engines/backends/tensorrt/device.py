@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ....plugins.errors import EnvironmentProblem
+from ....plugins.errors import EnvironmentProblem, PeagleError
 from ....plugins.spec import OpSpec
 
 if TYPE_CHECKING:
@@ -115,12 +116,20 @@ class CudaDevice:
                 "CUDA does not start on this GPU", why=str(error), fix="see `peagle-compile doctor`"
             ) from error
         self.stream = int(self._stream.handle)
+        self._entered = threading.local()
         self._host = LegacyPinnedMemoryResource()
         self._buffers: list[Any] = []
         self._launchers: dict[str, Launcher] = {}
 
+    def _enter(self) -> None:
+        """A context is current per thread, and a caller may come from another one each time."""
+        if not getattr(self._entered, "yes", False):
+            self._gpu.set_current()
+            self._entered.yes = True
+
     def allocate(self, size: int) -> int:
         """See ``Device.allocate``. Raises ``EnvironmentProblem`` when the GPU has no room."""
+        self._enter()
         try:
             buffer = self._gpu.allocate(size, stream=self._stream)
             buffer.fill(0, stream=self._stream)
@@ -135,6 +144,7 @@ class CudaDevice:
 
     def pinned(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """See ``Device.pinned``."""
+        self._enter()
         size = math.prod(shape) * np.dtype(dtype).itemsize
         try:
             buffer = self._host.allocate(size)
@@ -156,6 +166,7 @@ class CudaDevice:
 
     def copy(self, target: int, source: int, size: int) -> None:
         """See ``Device.copy``; unified addressing tells host from device."""
+        self._enter()
         (status,) = self._driver.cuMemcpyAsync(target, source, size, self._stream.handle)
         if status != self._driver.CUresult.CUDA_SUCCESS:
             raise _failed("a copy was not enqueued", str(status))
@@ -164,6 +175,7 @@ class CudaDevice:
         self, op: OpSpec, pointers: Sequence[int], dims: Mapping[str, int], attributes: Mapping[str, int]
     ) -> None:
         """See ``Device.launch``."""
+        self._enter()
         launcher = self._launchers.get(op.name)
         if launcher is None:
             launcher = self._launchers[op.name] = self._load(op)
@@ -179,22 +191,42 @@ class CudaDevice:
 
     def record(self) -> Event:
         """See ``Device.record``."""
-        return _CudaEvent(self._stream.record())
+        self._enter()
+        try:
+            return _CudaEvent(self._stream.record())
+        except Exception as error:
+            raise _failed("an event was not enqueued", str(error)) from error
 
     def capture(self, steps: Callable[[], None]) -> Graph:
         """See ``Device.capture``."""
+        self._enter()
+        try:
+            return self._captured(steps)
+        except PeagleError:
+            raise
+        except Exception as error:
+            raise _failed("a round was not captured", str(error)) from error
+
+    def _captured(self, steps: Callable[[], None]) -> Graph:
         builder = self._stream.create_graph_builder()
         try:
-            builder.begin_building(mode="thread_local")
+            builder.begin_building(mode="relaxed")  # a collection of garbage may free page-locked memory meanwhile
             try:
                 steps()
             except BaseException:
                 with contextlib.suppress(Exception):  # what broke the capture matters, not that it is broken
                     builder.end_building()
                 raise
-            return _CudaGraph(builder.end_building().complete(), self._stream)
+            return _CudaGraph(builder.end_building().complete(), self)
         finally:
             builder.close()
+
+    def _replay(self, graph: Any) -> None:
+        self._enter()
+        try:
+            graph.launch(self._stream)
+        except Exception as error:
+            raise _failed("a round was not enqueued", str(error)) from error
 
 
 class _CudaEvent:
@@ -210,12 +242,12 @@ class _CudaEvent:
 
 
 class _CudaGraph:
-    def __init__(self, graph: Any, stream: Any) -> None:
-        self._graph, self._stream = graph, stream
+    def __init__(self, graph: Any, device: CudaDevice) -> None:
+        self._graph, self._device = graph, device
 
     def replay(self) -> None:
         """See ``Graph.replay``."""
-        self._graph.launch(self._stream)
+        self._device._replay(self._graph)
 
 
 def _failed(what: str, why: str) -> EnvironmentProblem:

@@ -75,7 +75,7 @@ class Caches:
             raise EnvironmentProblem(
                 "this engine runs one request at a time only",
                 why=f"rows of its caches are no multiple of {ALIGNMENT} bytes, which TensorRT wants of every address",
-                fix="load it with max_batch_size 1, or rebuild with a --max-seq-len that is a multiple of 128",
+                fix="load it with max_batch_size 1, or rebuild it with this version",
             )
         self._addresses = {name: device.allocate(slots * size) for name, size in self._rows.items()}
 

@@ -50,11 +50,14 @@ class Runtime:
 
     def refused(self, what: str) -> EnvironmentProblem:
         """TensorRT said no to a call."""
-        return EnvironmentProblem(
+        problem = EnvironmentProblem(
             what,
             why=self._why(),
             fix="see `peagle-compile doctor`; if the GPU is out of memory, load with a smaller max_batch_size",
         )
+        self._logger.messages.clear()  # they are not the reason of what may fail next
+        plugin_errors.clear()
+        return problem
 
     def _why(self) -> str:
         """What our own plugins said, which TensorRT only reports as a failure, and what its logger was told."""
@@ -158,7 +161,10 @@ class Pass:
         for name in (*part.inputs, *part.outputs):
             if not self._context.set_tensor_address(name, addresses[name]):
                 raise refused(f"the {self._plan.name} does not take the memory of {name}")
-        missing = self._context.infer_shapes()
+        try:
+            missing = self._context.infer_shapes()
+        except RuntimeError as error:
+            raise refused(f"the {self._plan.name} does not take these shapes") from error
         if missing:
             raise refused(f"the {self._plan.name} still wants {', '.join(missing)}")
 

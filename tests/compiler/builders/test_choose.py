@@ -126,12 +126,22 @@ def test_a_look_finds_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
+def test_a_data_centre_gpu_beside_another_is_the_one_that_is_built_for() -> None:
+    machine = Machine((Device("Ada", 89), Device("H100", 90)), {"tensorrt": "10.15.1"})
+    assert choose_backend(None, None, (), machine) == Choice(
+        "tensorrt", ("sm_90",), "this machine has H100 and TensorRT"
+    )
+
+
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        ("NVIDIA B200, 10.0\nNVIDIA B200, 10.0\n", (Device("NVIDIA B200", 100),) * 2),
-        ("NVIDIA GeForce RTX 4090, 8.9\n", (Device("NVIDIA GeForce RTX 4090", 89),)),
-        ("Some GPU, [N/A]\n\n", ()),
+        (
+            "NVIDIA B200, 10.0, GPU-1\nNVIDIA B200, 10.0, GPU-2\n",
+            (Device("NVIDIA B200", 100, "GPU-1"), Device("NVIDIA B200", 100, "GPU-2")),
+        ),
+        ("NVIDIA GeForce RTX 4090, 8.9, GPU-3\n", (Device("NVIDIA GeForce RTX 4090", 89, "GPU-3"),)),
+        ("Some GPU, [N/A], GPU-4\n\n", ()),
     ],
 )
 def test_the_driver_s_list_is_understood(

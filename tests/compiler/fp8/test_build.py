@@ -12,7 +12,7 @@ from peagle.compiler.builders.machine import look
 from peagle.compiler.export import ExportOptions, export
 from peagle.engines.manifest import Manifest
 from peagle.graphs import store
-from peagle.graphs.quantize import matmuls
+from peagle.graphs.fp8 import matmuls
 from peagle.plugins.errors import BuildError
 from tests.compiler.conftest import Run
 from tests.fp8_pairs import fp8_pair, fp8_target

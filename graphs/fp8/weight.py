@@ -43,7 +43,7 @@ class SharedInput:
 
 
 @dataclass(frozen=True)
-class Quantized:
+class Narrowing:
     """``refused``: why a weight that was to become FP8 did not. ``shared``: the inputs that several weights share."""
 
     done: tuple[str, ...]

@@ -7,7 +7,7 @@ from the lowered graph what became of it.
 from __future__ import annotations
 
 from .matmuls import Matmul, matmuls
-from .rewrite import quantize
-from .weight import FP8, Fp8Weight, Quantized, SharedInput
+from .rewrite import narrow
+from .weight import FP8, Fp8Weight, Narrowing, SharedInput
 
-__all__ = ["FP8", "Fp8Weight", "Matmul", "Quantized", "SharedInput", "matmuls", "quantize"]
+__all__ = ["FP8", "Fp8Weight", "Matmul", "Narrowing", "SharedInput", "matmuls", "narrow"]

@@ -22,8 +22,9 @@ from peagle.compiler.progress import Quiet
 from peagle.compiler.recipes import RECIPES
 from peagle.compiler.stages import StageStore
 from peagle.graphs import reference, store
+from peagle.graphs.fp8 import Fp8Weight, Matmul, matmuls
+from peagle.graphs.fp8 import narrow as narrow_graph
 from peagle.graphs.lowering import Lowered, Lowering, Weight
-from peagle.graphs.quantize import Fp8Weight, Matmul, matmuls, quantize
 from peagle.graphs.weights import attach
 from peagle.plugins.errors import BuildError
 from tests.fp8_pairs import LINEAR, fake_quantised, fp8_target, input_scale
@@ -183,7 +184,7 @@ def test_a_semantic_graph_with_fp8_weights_lowers_again(narrow: Narrow, rng: np.
 
 def test_numbers_that_were_not_scaled_are_never_written_as_codes(tmp_path: Path) -> None:
     model = _product()
-    quantize(model, {"w": SCALE})
+    narrow_graph(model, {"w": SCALE})
     lowered = Lowered(model, (Weight("w", ("w",), (4, 4), "float8_e4m3fn"),))
     with pytest.raises(BuildError, match="was read as float32"):
         attach(lowered, lambda _: np.zeros((1, 4, 4), np.float32), tmp_path / "model.onnx")
@@ -218,7 +219,7 @@ SCALE = Fp8Weight(np.asarray(0.5, np.float32), 0.1)
 )
 def test_a_weight_that_does_not_fit_says_why_and_stays(model: ir.Model, said: str) -> None:
     before = ir.to_proto(model).SerializeToString()
-    result = quantize(model, {"w": SCALE})
+    result = narrow_graph(model, {"w": SCALE})
     assert (result.done, list(result.refused)) == ((), ["w"])
     assert said in result.refused["w"]
     assert ir.to_proto(model).SerializeToString() == before
@@ -226,14 +227,14 @@ def test_a_weight_that_does_not_fit_says_why_and_stays(model: ir.Model, said: st
 
 def test_a_weight_that_no_product_has_says_so() -> None:
     model = _product()
-    result = quantize(model, {"w": SCALE, "absent": SCALE})
+    result = narrow_graph(model, {"w": SCALE, "absent": SCALE})
     assert result.done == ("w",)
     assert "no node" in result.refused["absent"]
 
 
 def test_without_a_scale_the_input_stays_wide() -> None:
     model = _product()
-    quantize(model, {"w": Fp8Weight(np.asarray(0.5, np.float32))})
+    narrow_graph(model, {"w": Fp8Weight(np.asarray(0.5, np.float32))})
     assert Counter(node.op_type for node in model.graph) == {"DequantizeLinear": 1, "Transpose": 1, "MatMul": 1}
     (found,) = matmuls(model)
     assert (found.stored, found.computed, found.numbers) == (E4M3, "float32", 16)

@@ -9,10 +9,10 @@ import onnx_ir as ir
 from ..tape import Nodes
 from .nodes import dequantized, narrow_weight, rounded
 from .rules import RULES, Site
-from .weight import Fp8Weight, Quantized, SharedInput
+from .weight import Fp8Weight, Narrowing, SharedInput
 
 
-def quantize(model: ir.Model, weights: Mapping[str, Fp8Weight]) -> Quantized:
+def narrow(model: ir.Model, weights: Mapping[str, Fp8Weight]) -> Narrowing:
     """Rewrite a semantic graph in place so that ``weights``, by their names in it, are stored as E4M3.
 
     An input that several of them share (of q, k and v; of gate and up) is rounded once, to the largest of their scales:
@@ -27,7 +27,7 @@ def quantize(model: ir.Model, weights: Mapping[str, Fp8Weight]) -> Quantized:
     order = {node: place for place, node in enumerate(model.graph)}
     _narrow(model.graph, sites, weights, order)
     shared = _round_inputs(model.graph, sites, weights)
-    return Quantized(tuple(dict.fromkeys(str(site.weight.name) for site in sites)), refused, shared)
+    return Narrowing(tuple(dict.fromkeys(str(site.weight.name) for site in sites)), refused, shared)
 
 
 def _narrow(graph: ir.Graph, sites: list[Site], weights: Mapping[str, Fp8Weight], order: Mapping[ir.Node, int]) -> None:
