@@ -44,7 +44,7 @@ bench-kernels: ## speed of the kernels on this machine's GPU; PYTHON needs PyTor
 	@$(PYTHON) benchmarks/kernels.py $(ARGS)
 
 bench-aot: $(STAMP) ## time and memory of TensorRT-RTX builds of real width, ahead of time
-	@echo "Measuring (10 minutes and 10 GB of memory; keep the machine idle) ..."
+	@echo "Measuring (3 minutes, 4 GB of memory and of disk; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/aot_builds.py $(ARGS)
 
 test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" picks some

@@ -15,7 +15,7 @@ from .inputs import ASSUMED_DEPTH, cache_length, read_inputs, read_target
 from .precisions import PRECISIONS
 from .progress import Progress, Quiet
 from .publish import EXPORT, Assembly, assembling, require_apart, require_publishable
-from .recipes import RECIPES, Recipe, wide_type
+from .recipes import RECIPES, Recipe, wide_type, widened
 from .registry import Resolved, has_drafter, resolve, resolve_target
 from .report import Phases, peak_rss
 from .stages import StageStore
@@ -156,7 +156,8 @@ def _pair(options: ExportOptions, resolved: Resolved) -> _Job:
         parts.drafter_half(inputs.drafter, inputs.head, inputs.spec),
     )
     length = inputs.cache_length(options.lowering)
-    return _Job(halves, recipe, inputs.max_seq_len, inputs.max_k, length, resolved.repeatable(), inputs.warnings)
+    warnings = (*inputs.warnings, *widened(recipe, inputs.target))
+    return _Job(halves, recipe, inputs.max_seq_len, inputs.max_k, length, resolved.repeatable(), warnings)
 
 
 def _recipe(options: ExportOptions, target: Checkpoint) -> Recipe:
@@ -171,6 +172,7 @@ def _target_alone(options: ExportOptions, folder: Path, commit: str | None) -> _
     repeat = {"model": options.model if commit else str(folder), "draft": None, "revision": commit}
     length = cache_length(max_seq_len, max_k, options.lowering)
     recipe = _recipe(options, target)
+    warnings += widened(recipe, target)
     return _Job((parts.target_half(target, spec, recipe),), recipe, max_seq_len, max_k, length, repeat, tuple(warnings))
 
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..plugins.errors import UsageError
+from .builders.choose import require_known
 from .publish import require_apart, require_publishable
 
 if TYPE_CHECKING:
     from ..graphs.lowering import Lowering
 
 ONNXRUNTIME = "onnxruntime"
-TENSORRT = ("tensorrt", "tensorrt-rtx")
-BACKENDS = (ONNXRUNTIME, *TENSORRT)
 PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
 LOWERINGS = ("ort", "std")
 MAX_BATCH_SIZE = 256  # the kernels are tested up to here
@@ -59,7 +58,7 @@ class BuildOptions:
 
     def check(self) -> None:
         """Refuse what can be refused before anything is read."""
-        _one_of("backend", self.backend, BACKENDS, "leave --backend out, and the build chooses what this machine runs")
+        require_known(self.backend)
         _one_of("precision", self.precision, PRECISIONS, "leave --precision out")
         _one_of("lowering", self.lowering, LOWERINGS, "leave --lowering out; TensorRT has its own")
         if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:

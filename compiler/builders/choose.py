@@ -10,7 +10,7 @@ from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from .machine import Device, Machine, look
 from .targets import DATA_CENTRE_SMS, RTX_SMS, Product, require_targets, sm_name, sm_names, sm_number
 
-__all__ = ["BACKENDS", "BackendName", "Choice", "Device", "Machine", "choose_backend", "look"]
+__all__ = ["BACKENDS", "BackendName", "Choice", "Device", "Machine", "choose_backend", "look", "require_known"]
 
 BackendName = Literal["onnxruntime", "tensorrt", "tensorrt-rtx"]
 BACKENDS: tuple[BackendName, ...] = ("onnxruntime", "tensorrt", "tensorrt-rtx")
@@ -37,20 +37,25 @@ def choose_backend(requested: str | None, precision: str | None, gpus: Sequence[
     in fp32 only. Raises ``UsageError`` for what no machine could do, and for what this one cannot
     ``EnvironmentProblem``, which says what is missing and what can be done instead.
     """
+    require_known(requested)
     wanted = sm_names(gpus)
     if requested is None:
         return _choose(precision, wanted, machine)
-    if requested not in BACKENDS:
-        raise UsageError(
-            f"the backend {requested!r} does not exist",
-            why=f"it is one of {', '.join(BACKENDS)}",
-            fix="leave --backend out; `peagle-compile doctor` says what this machine can build and run",
-        )
     if requested == "onnxruntime":
         return _onnxruntime(precision, wanted, "it was asked for")
     product: Product = "tensorrt" if requested == "tensorrt" else "tensorrt-rtx"
     _require_wide(product, precision)
     return _tensorrt(product, precision, wanted, machine) if product == "tensorrt" else _rtx(wanted, machine)
+
+
+def require_known(backend: str | None) -> None:
+    """Raise ``UsageError`` for a backend that does not exist; None is left to the build."""
+    if backend is not None and backend not in BACKENDS:
+        raise UsageError(
+            f"the backend {backend!r} does not exist",
+            why=f"it is one of {', '.join(BACKENDS)}",
+            fix="leave --backend out; `peagle-compile doctor` says what this machine can build and run",
+        )
 
 
 def _choose(precision: str | None, wanted: tuple[str, ...], machine: Machine) -> Choice:

@@ -24,8 +24,9 @@ __all__ = [
 
 PRODUCTS: tuple[Product, ...] = ("tensorrt", "tensorrt-rtx")
 
-# TensorRT-RTX 1.7: its ComputeCapability values. It compiles ahead of time, so none of these GPUs need be present.
-RTX_SMS = (75, 80, 86, 89, 120, 121)
+# TensorRT-RTX 1.7: its ComputeCapability values, without 75, which our kernels do not run on. It compiles ahead of
+# time, so none of these GPUs need be present.
+RTX_SMS = (80, 86, 89, 120, 121)
 DATA_CENTRE_SMS = (80, 90, 100, 103)
 # IMoELayer: TensorRT generates its code for these only.
 MOE_LAYER_SMS = (100, 103, 110)

@@ -91,8 +91,10 @@ def build(
     """
     chosen = one_model(name, model)
     if dry_run:
+        from ..builders.choose import require_known
         from ..plans.dry_run import Asked, print_plan
 
+        require_known(backend)
         planned = "tensorrt" if backend and backend.startswith("tensorrt") else lowering
         planned = "ort" if planned is None and backend is not None else planned
         asked = Asked(chosen, draft, revision, planned, precision, max_seq_len, num_speculative_tokens, gpu)
