@@ -121,15 +121,21 @@ class _Peak:
         return self.largest
 
 
-@dataclass
-class _PercentileOf:
-    percent: float
+@dataclass(kw_only=True)
+class _Counted:
+    """Keeps the largest number and how often each size came."""
+
     largest: float = 0.0
     seen: Histogram = field(default_factory=Histogram)
 
     def observe(self, values: Tensor, peak: float) -> None:
         self.largest = max(self.largest, peak)
         self.seen.add(values)
+
+
+@dataclass
+class _PercentileOf(_Counted):
+    percent: float
 
     def amax(self) -> float:
         _, upper, counts = self.seen.buckets()
@@ -141,15 +147,9 @@ class _PercentileOf:
 
 
 @dataclass
-class _LeastError:
+class _LeastError(_Counted):
     number_format: NumberFormat
     candidates: int
-    largest: float = 0.0
-    seen: Histogram = field(default_factory=Histogram)
-
-    def observe(self, values: Tensor, peak: float) -> None:
-        self.largest = max(self.largest, peak)
-        self.seen.add(values)
 
     def amax(self) -> float:
         lower, upper, counts = self.seen.buckets()
