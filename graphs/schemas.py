@@ -18,6 +18,7 @@ _TENSOR = {
     "float32": "tensor(float)",
     "float16": "tensor(float16)",
     "bfloat16": "tensor(bfloat16)",
+    "float8e4m3fn": "tensor(float8e4m3fn)",
     "int32": "tensor(int32)",
     "int64": "tensor(int64)",
     "bool": "tensor(bool)",

@@ -55,8 +55,9 @@ def attend(
     window: Window, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, span: int, softcap: float, sinks: Any
 ) -> Tensor:
     """``CachedAttention`` of one layer; q ``[B,Hq,S,D]`` -> ``[B,S,Hq,D]``, and the window's caches move on."""
+    caches, wide = (window.k_caches[layer], window.v_caches[layer]), (0.0, 0.0)  # scales of codes: narrowing sets them
     y, window.k_caches[layer], window.v_caches[layer] = torch.ops.peagle.cached_attention(
-        q, k, v, window.k_caches[layer], window.v_caches[layer], window.start, sinks, scale, span, softcap
+        q, k, v, *caches, window.start, sinks, scale, span, softcap, *wide
     )
     window.taken.add(layer)
     return y
@@ -101,7 +102,8 @@ def _experts(self: Any, hidden: Tensor, experts: Tensor, scores: Tensor) -> Tens
                 fix="use a checkpoint of a family that was tested (docs/evidence.md)",
             )
     biases = (getattr(self, "gate_up_proj_bias", None), getattr(self, "down_proj_bias", None))
-    return torch.ops.peagle.sparse_experts(hidden, experts, scores, self.gate_up_proj, self.down_proj, *biases, *terms)
+    weights = (self.gate_up_proj, self.down_proj, *biases)
+    return torch.ops.peagle.sparse_experts(hidden, experts, scores, *weights, *terms, "", 1.0)  # nothing is rounded yet
 
 
 def _rms_norm(self: Any, hidden_states: Tensor) -> Tensor:

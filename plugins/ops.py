@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .accept_prefix import SPEC as _ACCEPT_PREFIX
+from .cache_write_fp8 import SPEC as _CACHE_WRITE_FP8
 from .cached_attention import SPEC as _CACHED_ATTENTION
+from .microscaled_round import SPEC as _MICROSCALED_ROUND
 from .numbers_at import SPEC as _NUMBERS_AT
 from .placeholder_draft import SPEC as _PLACEHOLDER_DRAFT
 from .sparse_experts import SPEC as _SPARSE_EXPERTS
@@ -13,5 +15,13 @@ from .spec import OpSpec
 
 __all__ = ["OPS"]
 
-_ALL = (_ACCEPT_PREFIX, _CACHED_ATTENTION, _NUMBERS_AT, _PLACEHOLDER_DRAFT, _SPARSE_EXPERTS)
+_ALL = (
+    _ACCEPT_PREFIX,
+    _CACHE_WRITE_FP8,
+    _CACHED_ATTENTION,
+    _MICROSCALED_ROUND,
+    _NUMBERS_AT,
+    _PLACEHOLDER_DRAFT,
+    _SPARSE_EXPERTS,
+)
 OPS: Mapping[str, OpSpec] = {op.name: op for op in _ALL}

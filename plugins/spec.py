@@ -19,6 +19,8 @@ VERSION = 1
 OPSET = 24
 
 FLOATS = ("float32", "float16", "bfloat16")
+ANY = "..."  # as the first dim: any number of dims
+FLOAT8 = "float8e4m3fn"  # as ONNX has it; NumPy and PyTorch write float8_e4m3fn
 
 _T = TypeVar("_T")
 _TERM = re.compile(r"([+-]?)\s*(\w+)")
@@ -31,6 +33,11 @@ def evaluate_dim(expression: str, symbols: Mapping[str, Any]) -> Any:
         value = int(term) if term.isdigit() else symbols[term]
         total = total - value if sign == "-" else total + value
     return total
+
+
+def _spelled(dims: tuple[str, ...], leading: int) -> tuple[str, ...]:
+    """With a name for each dim that ``...`` stands for."""
+    return (*(f"leading_{i}" for i in range(leading)), *dims[1:]) if dims[:1] == (ANY,) else dims
 
 
 def finite(value: float) -> str | None:
@@ -48,9 +55,10 @@ class Operand:
     """A formal input or output.
 
     ``dims`` are names or linear expressions of names (``"S+E-2"``, outputs only); a bare name on an input binds it, and
-    every input that repeats the name must agree. An output's dim may name an int attribute instead. ``dtypes`` lists
-    what is allowed; ``same_as`` ties an operand to the dtype of an earlier input. ``aliases`` marks an output that an
-    in-place kernel writes into that input's buffer.
+    every input that repeats the name must agree. An output's dim may name an int attribute instead. A first dim ``...``
+    stands for any number of dims, the same of all operands that have it. ``dtypes`` lists what is allowed; ``same_as``
+    ties an operand to the dtype of an earlier input. ``aliases`` marks an output that an in-place kernel writes into
+    that input's buffer.
     """
 
     name: str
@@ -156,11 +164,14 @@ class OpSpec:
         """
         problems: list[str] = []
         symbols: dict[str, Any] = {}
+        leading = 0
         for operand, shape in self._paired(shapes, problems):
-            if len(shape) != len(operand.dims):
-                problems.append(f"{operand.name} must have rank {len(operand.dims)}, not {len(shape)}")
+            leading = max(len(shape) - len(operand.dims) + 1, 0) if operand.dims[:1] == (ANY,) else leading
+            dims = _spelled(operand.dims, leading)
+            if len(shape) != len(dims):
+                problems.append(f"{operand.name} must have rank {len(dims)}, not {len(shape)}")
                 continue
-            for name, size in zip(operand.dims, shape, strict=True):
+            for name, size in zip(dims, shape, strict=True):
                 known = symbols.get(name)
                 if known is None or (isinstance(size, int) and not isinstance(known, int)):
                     symbols[name] = size  # a known size says more than a symbolic one
@@ -171,7 +182,7 @@ class OpSpec:
             problems += [complaint] if complaint else []
         self._refuse(problems)
         symbols |= {a.name: attributes[a.name] for a in self.attributes if attributes and a.kind is int}
-        return [tuple(evaluate_dim(d, symbols) for d in output.dims) for output in self.outputs]
+        return [tuple(evaluate_dim(d, symbols) for d in _spelled(output.dims, leading)) for output in self.outputs]
 
     def _paired(self, given: Sequence[_T | None], problems: list[str]) -> list[tuple[Operand, _T]]:
         """The inputs that are present, each with what was given for it; complains of missing and surplus ones."""

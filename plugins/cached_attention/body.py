@@ -2,7 +2,8 @@
 
 Full: Attention-24, causal by ``nonpad_kv_seqlen``. Window: Attention-24 with a bool mask (opset 24 knows no window).
 Sinks: spelled out in float32, because Attention has no extra softmax column. Each form is an overload of one function.
-Cast targets: 1 float32.
+Caches of E4M3 codes are scattered as float32, to which and back they go without loss: ONNX Runtime scatters no FP8.
+Cast targets: 1 float32, 17 float8e4m3fn.
 """
 
 from __future__ import annotations
@@ -10,9 +11,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import BuildError
+
 _WRITE = """
   k_out = TensorScatter<axis=2>(k_cache, k, start)
   v_out = TensorScatter<axis=2>(v_cache, v, start)
+"""
+
+_WRITE_CODES = """
+  {x}_scale = Constant<value_float: float = @{x}_scale>()
+  {x}_new_32 = Cast<to=1>({x})
+  {x}_new_codes = QuantizeLinear<output_dtype=17>({x}_new_32, {x}_scale)
+  {x}_new = Cast<to=1>({x}_new_codes)
+  {x}_old = Cast<to=1>({x}_cache)
+  {x}_codes = TensorScatter<axis=2>({x}_old, {x}_new, start)
+  {x}_out = Cast<to=17>({x}_codes)
+  {x}_all_32 = Mul({x}_codes, {x}_scale)
+  {x}_all = CastLike({x}_all_32, q)
+"""
+
+_QUERIES = """
   queries = Shape<start=2, end=3>(q)
 """
 
@@ -122,7 +140,14 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     else:
         overload, attend = "full", _FULL
     inputs = "q, k, v, k_cache, v_cache, start" + ", sinks" * sinks
+    known, write = "scale, window, softcap", _WRITE
+    if bool(attributes["k_scale"]) != bool(attributes["v_scale"]):
+        raise BuildError("CachedAttention: k_scale and v_scale go together", why="both caches hold codes or neither")
+    if attributes["k_scale"]:
+        known, overload = f"{known}, k_scale, v_scale", f"fp8_{overload}"
+        write = _WRITE_CODES.format(x="k") + _WRITE_CODES.format(x="v")
+        attend = attend.replace("k_out", "k_all").replace("v_out", "v_all")
     return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{overload}">
-CachedAttention <scale, window, softcap> ({inputs}) => (y, k_out, v_out) {{{_WRITE}{attend}
+CachedAttention <{known}> ({inputs}) => (y, k_out, v_out) {{{write}{_QUERIES}{attend}
   y = Transpose<perm = [0, 2, 1, 3]>(heads_first)
 }}"""

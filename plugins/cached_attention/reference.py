@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cache_write_fp8.reference import to_e4m3
+
 Array = NDArray[Any]
 
 
@@ -22,6 +24,8 @@ def cached_attention(
     scale: float,
     window: int,
     softcap: float,
+    k_scale: float = 0.0,
+    v_scale: float = 0.0,
 ) -> tuple[Array, Array, Array]:
     """The outputs of the op's spec, in its order; the inputs likewise. Caches are copied, not written in place."""
     batch, heads, length, size = q.shape
@@ -32,14 +36,14 @@ def cached_attention(
         begin = int(start[b])
         if not 0 <= begin <= k_cache.shape[2] - length:
             raise ValueError(f"row {b}: {length} positions from {begin} leave a cache of {k_cache.shape[2]}")
-        k_out[b, :, begin : begin + length] = k[b]
-        v_out[b, :, begin : begin + length] = v[b]
+        k_out[b, :, begin : begin + length] = to_e4m3(k[b], k_scale) if k_scale else k[b]
+        v_out[b, :, begin : begin + length] = to_e4m3(v[b], v_scale) if v_scale else v[b]
         for h in range(heads):
             for s in range(length):
                 last = begin + s
                 first = max(0, last + 1 - window) if window else 0
-                keys = k_out[b, h // group, first : last + 1].astype(np.float32)
-                values = v_out[b, h // group, first : last + 1].astype(np.float32)
+                keys = _numbers(k_out[b, h // group, first : last + 1], k_scale, q)
+                values = _numbers(v_out[b, h // group, first : last + 1], v_scale, q)
                 scores = keys @ q[b, h, s].astype(np.float32) * np.float32(scale)
                 if softcap:
                     scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
@@ -49,3 +53,9 @@ def cached_attention(
                 weights /= weights.sum()
                 y[b, s, h] = (weights[: len(values)] @ values).astype(q.dtype)
     return y, k_out, v_out
+
+
+def _numbers(cached: Array, scale: float, like: Array) -> Array:
+    """What lies in a cache, float32; codes stand for numbers of the type of ``like``."""
+    wide = cached.astype(np.float32)
+    return (wide * np.float32(scale)).astype(like.dtype).astype(np.float32) if scale else wide

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..spec import FLOATS, Attribute, Operand, OpSpec, finite, not_negative
+from ..spec import FLOAT8, FLOATS, Attribute, Operand, OpSpec, finite, not_negative
 from .body import body
 from .reference import cached_attention
 
@@ -28,13 +28,18 @@ clearing: later writes overwrite it. Query heads share key heads in consecutive 
 scale * q.k, soft-capped as softcap * tanh(score / softcap) before masking; a sink is one more softmax column per head
 that is dropped afterwards.
 
+With ``k_scale`` and ``v_scale`` the caches hold E4M3 codes, as ``CacheWriteFp8`` writes them, and attention sees what
+they stand for, the new positions included; without, they are of the type of q.
+
 Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, nonpad_kv_seqlen); sinks of GPT-OSS.""",
     inputs=(
         Operand("q", ("B", "Hq", "S", "D"), FLOATS, "queries, rotated"),
         Operand("k", ("B", "Hkv", "S", "D"), FLOATS, "new keys, rotated", same_as="q"),
         Operand("v", ("B", "Hkv", "S", "D"), FLOATS, "new values", same_as="q"),
-        Operand("k_cache", ("B", "Hkv", "T", "D"), FLOATS, "keys by absolute position", same_as="q"),
-        Operand("v_cache", ("B", "Hkv", "T", "D"), FLOATS, "values by absolute position", same_as="q"),
+        Operand(
+            "k_cache", ("B", "Hkv", "T", "D"), (*FLOATS, FLOAT8), "keys by absolute position: of q's type or codes"
+        ),
+        Operand("v_cache", ("B", "Hkv", "T", "D"), (*FLOATS, FLOAT8), "values by absolute position", same_as="k_cache"),
         Operand("start", ("B",), ("int64",), "absolute position of query 0: tokens already in the cache"),
         Operand("sinks", ("Hq",), FLOATS, "score of the extra softmax column of each head", optional=True, same_as="q"),
     ),
@@ -42,8 +47,12 @@ Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, n
         Operand(
             "y", ("B", "S", "Hq", "D"), FLOATS, "heads after the sequence: reshapes to [B, S, Hq * D]", same_as="q"
         ),
-        Operand("k_out", ("B", "Hkv", "T", "D"), FLOATS, "k_cache with k written", same_as="q", aliases="k_cache"),
-        Operand("v_out", ("B", "Hkv", "T", "D"), FLOATS, "v_cache with v written", same_as="q", aliases="v_cache"),
+        Operand(
+            "k_out", ("B", "Hkv", "T", "D"), FLOATS, "k_cache with k written", same_as="k_cache", aliases="k_cache"
+        ),
+        Operand(
+            "v_out", ("B", "Hkv", "T", "D"), FLOATS, "v_cache with v written", same_as="k_cache", aliases="v_cache"
+        ),
     ),
     reference=cached_attention,
     body=body,
@@ -51,6 +60,8 @@ Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, n
         Attribute("scale", float, 1.0, "multiplies q.k, usually 1 / sqrt(D)", finite),
         Attribute("window", int, 0, "how many positions a query sees, itself included; 0 is all", not_negative),
         Attribute("softcap", float, 0.0, "bound on the size of a score; 0 is off", not_negative),
+        Attribute("k_scale", float, 0.0, "what a code in k_cache is multiplied with; 0: there are none", not_negative),
+        Attribute("v_scale", float, 0.0, "the same of v_cache; both or neither", not_negative),
     ),
     check_dims=_check_dims,
 )

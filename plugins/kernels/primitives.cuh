@@ -121,6 +121,16 @@ __device__ inline u32 larger_bfloats(u32 a, u32 b) {
   return x;
 }
 
+// Two numbers as E4M3 codes, the first in the low byte; see to_e4m3.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define PEAGLE_HAS_E4M3 1
+__device__ inline u32 two_to_e4m3(float a, float b) {
+  u16 codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(b), "f"(a));
+  return codes;
+}
+#endif
+
 __device__ inline float bits_to_float(u32 bits) { return __uint_as_float(bits); }
 __device__ inline u32 float_to_bits(float x) { return __float_as_uint(x); }
 __device__ inline int leading_zeros(u32 x) { return __clz(x); }
@@ -151,6 +161,23 @@ __device__ inline u32 order(float x) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 __device__ inline float unorder(u32 key) { return bits_to_float(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
+
+// The nearest E4M3, ties to even, as its code; beyond 448 it is 448 with its sign, and every NaN is 0x7f.
+__device__ inline u32 to_e4m3(float x) {
+  const u32 bits = float_to_bits(x), size = bits & 0x7fffffffu, sign = bits >> 24 & 0x80u;
+  if (size > 0x7f800000u) return 0x7fu;
+  if (size >= 0x43e00000u) return sign | 0x7eu;  // 448
+  if (size >= 0x3c800000u) {                     // 2^-6, the smallest that is normal; exponents differ by 120
+    const u32 rounded = (size + 0x7ffffu + (size >> 20 & 1)) >> 20;
+    return sign | (rounded - (120u << 3));
+  }
+  // Subnormal: steps of 2^-9, which is what the last bit of a number from 2^14 on counts.
+  return sign | (float_to_bits(bits_to_float(size) + 16384.0f) - float_to_bits(16384.0f));
+}
+
+#ifndef PEAGLE_HAS_E4M3
+__device__ inline u32 two_to_e4m3(float a, float b) { return to_e4m3(a) | to_e4m3(b) << 8; }
+#endif
 
 __device__ inline void drop_first_half(Words& w) {
   for (int i = 0; i < 3; ++i) w.word[i] = w.word[i] >> 16 | w.word[i + 1] << 16;

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# The types that inner may be rounded to, with their numbers in ONNX.
+CODES: Mapping[str, int] = {"float8_e4m3fn": 17, "int8": 3}
+
 _HIDDEN = """
   gate_up_turned = Transpose<perm = [0, 2, 1]>(gate_up)
   product = MatMul(x, gate_up_turned)
@@ -57,8 +60,24 @@ _REST = """
   swish = Mul(gate_in, open)
   lifted = Add(up_in, beta)
   inner = Mul(lifted, swish)
+"""
+
+# A pair around float32, so that the scale keeps its digits in a graph of 16 bits.
+_ROUNDED = """
+  inner_scale_32 = Constant<value_float: float = @inner_scale>()
+  inner_32 = Cast<to = 1>(inner)
+  codes = QuantizeLinear<output_dtype = {codes}>(inner_32, inner_scale_32)
+  means = DequantizeLinear(codes, inner_scale_32)
+  factor = CastLike(means, x)
+"""
+
+_UNROUNDED = """
+  factor = Identity(inner)
+"""
+
+_BACK = """
   down_turned = Transpose<perm = [0, 2, 1]>(down)
-  back = MatMul(inner, down_turned)
+  back = MatMul(factor, down_turned)
 """
 
 _BACK_BIAS = """
@@ -88,7 +107,8 @@ _COMBINE = """
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     """The text of the ONNX model-local function for these attributes; its overload names the form."""
     bias, limited = "gate_up_bias" in present, bool(attributes["limit"])
-    overload = "_".join(["dense", *["bias"] * bias, *["limited"] * limited])
+    codes = str(attributes["inner_codes"])
+    overload = "_".join(["dense", *["bias"] * bias, *["limited"] * limited, *([codes] if codes else [])])
     inputs = "x, experts, scores, gate_up, down" + ", gate_up_bias, down_bias" * bias
     nodes = [
         _HIDDEN,
@@ -96,8 +116,10 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
         _HALVES,
         _LIMITED if limited else _UNLIMITED,
         _REST,
+        _ROUNDED.format(codes=CODES[codes]) if codes else _UNROUNDED,
+        _BACK,
         _BACK_BIAS if bias else _BACK_PLAIN,
         _COMBINE,
     ]
     return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{overload}">
-SparseExperts <alpha, beta, limit> ({inputs}) => (y) {{{"".join(nodes)}}}"""
+SparseExperts <alpha, beta, limit{", inner_scale" * bool(codes)}> ({inputs}) => (y) {{{"".join(nodes)}}}"""

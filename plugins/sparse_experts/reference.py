@@ -22,6 +22,8 @@ def sparse_experts(
     alpha: float,
     beta: float,
     limit: float,
+    inner_codes: str = "",
+    inner_scale: float = 1.0,
 ) -> tuple[Array]:
     """The output of the op's spec; the inputs likewise."""
     y = np.zeros(x.shape, np.float32)
@@ -34,8 +36,23 @@ def sparse_experts(
             if limit:
                 gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
             inner = (up + beta) * gate / (1 + np.exp(-alpha * gate))
+            if inner_codes:
+                inner = _rounded(inner, inner_codes, np.float32(inner_scale))
             out = down[expert].astype(np.float32) @ inner
             if down_bias is not None:
                 out = out + down_bias[expert].astype(np.float32)
             y[n] += score * out
     return (y.astype(x.dtype),)
+
+
+def _rounded(values: Array, codes: str, scale: np.float32) -> Array:
+    """To the nearest codes, ties to even, and the last of them beyond; times the scale."""
+    import ml_dtypes
+
+    quotient = np.asarray(values, np.float32) / scale
+    if codes == "int8":
+        whole: Array = np.clip(np.rint(quotient), -128, 127).astype(np.float32) * scale
+        return whole
+    largest = np.float32(448)
+    means: Array = np.clip(quotient, -largest, largest).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
+    return means

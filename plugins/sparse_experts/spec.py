@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from ..spec import FLOATS, Attribute, Operand, OpSpec, finite, not_negative
-from .body import body
+from .body import CODES, body
 from .reference import sparse_experts
+
+
+def _codes(value: str) -> str | None:
+    return None if value == "" or value in CODES else f"must be empty or one of {', '.join(CODES)}"
+
+
+def _positive(value: float) -> str | None:
+    return None if math.isfinite(value) and value > 0 else "must be finite and more than 0"
 
 
 def _check_dims(dims: Mapping[str, int]) -> str | None:
@@ -26,6 +35,9 @@ sigmoid(alpha * gate); a positive ``limit`` first clamps gate to at most limit a
 is plain SiLU gating (Qwen3-MoE); GPT-OSS has alpha 1.702, beta 1, limit 7. The experts of a token are different ones;
 their scores are positive and need not sum to 1. Both biases are there, or none.
 
+With ``inner_codes`` inner is rounded to such codes times ``inner_scale`` before down, as the input of a linear is
+rounded before it in a graph of a narrow type: x can be so outside of the op, inner cannot.
+
 Source: Qwen3MoeExperts and GptOssExperts of transformers; row order and SwiGLU terms of com.microsoft.MoE.""",
     inputs=(
         Operand("x", ("N", "H"), FLOATS, "tokens"),
@@ -43,6 +55,8 @@ Source: Qwen3MoeExperts and GptOssExperts of transformers; row order and SwiGLU 
         Attribute("alpha", float, 1.0, "steepness of the gate's sigmoid", finite),
         Attribute("beta", float, 0.0, "added to up", finite),
         Attribute("limit", float, 0.0, "clamps gate and up; 0 is no clamp", not_negative),
+        Attribute("inner_codes", str, "", "type that inner is rounded to: float8_e4m3fn, int8; empty for none", _codes),
+        Attribute("inner_scale", float, 1.0, "what codes of inner are multiplied with", _positive),
     ),
     check_dims=_check_dims,
 )

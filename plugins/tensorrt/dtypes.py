@@ -11,6 +11,7 @@ _MEMBERS = {
     "float32": "FLOAT",
     "float16": "HALF",
     "bfloat16": "BF16",
+    "float8e4m3fn": "FP8",
     "int32": "INT32",
     "int64": "INT64",
     "bool": "BOOL",

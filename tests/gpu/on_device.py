@@ -96,7 +96,11 @@ class Call:
         ]
         for memory, x in zip(self.inputs, inputs, strict=True):
             memory.write(x)
-        self.outputs = [Guarded(x, str(x.dtype)) for x in wanted]
+        given = dict(zip((operand.name for operand in self.op.inputs), self.inputs, strict=True))
+        self.outputs = [
+            given[operand.aliases] if operand.aliases else Guarded(x, str(x.dtype))
+            for operand, x in zip(self.op.outputs, wanted, strict=True)
+        ]
 
     def launch(self) -> None:
         """Enqueue on PyTorch's current stream."""

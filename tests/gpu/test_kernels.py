@@ -13,15 +13,18 @@ from peagle.plugins.kernels.pack import Pack, obtain
 from peagle.plugins.ops import OPS
 from tests.gpu.on_device import Call, launcher_of, own_sm, representable, run
 from tests.plugins.plugin_cases import (
+    EVERY,
     POLICIES,
     Arrays,
     assert_same_emission,
     inputs_of,
     quick,
     reference,
+    same_codes,
     windows,
     with_emitted,
     with_wild_lengths,
+    writes,
 )
 
 pytestmark = pytest.mark.gpu
@@ -209,3 +212,30 @@ def test_a_failure_of_the_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("peagle.plugins.kernels.launch.geometry", lambda *_: Geometry(grid=1, block=5000, cluster=1))
     with pytest.raises(EnvironmentProblem, match="NumbersAt was not launched"):
         launcher.launch(0, [0] * 5, {"B": 1, "N": 1}, {"columns": 1})
+
+
+def check_cache_write(batch: Arrays, dtype: str, shift: int = 0) -> None:
+    """Code by code, in the caches' own memory; codes go to the device as bytes."""
+    batch = batch | {name: representable(batch[name], dtype) for name in ("k", "v")}
+    wanted = reference("CacheWriteFp8", batch)
+    raw = batch | {name: batch[name].view(np.uint8) for name in ("k_cache", "v_cache")}
+    got = run("CacheWriteFp8", inputs_of("CacheWriteFp8", raw), [x.view(np.uint8) for x in wanted], dtype, shift)
+    same_codes([x.view(EVERY.dtype) for x in got], wanted)
+
+
+@quick
+@given(writes((np.float32,)), st.sampled_from(DTYPES), st.sampled_from([0, 1, 3]))
+def test_cache_write_says_what_the_reference_says(batch: Arrays, dtype: str, shift: int) -> None:
+    check_cache_write(batch, dtype, shift)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "width"), [(1, 512), (64, 6)])
+def test_cache_writes_of_real_size(rows: int, width: int, dtype: str) -> None:
+    rng = np.random.default_rng(4)
+    cache, new = (rows, 4, 1024, 128), (rows, 4, width, 128)
+    batch: Arrays = {name: rng.choice(EVERY, cache) for name in ("k_cache", "v_cache")}
+    batch |= {name: rng.normal(size=new).astype(np.float32) for name in ("k", "v")}
+    batch["start"] = rng.integers(-3, 1024, rows)
+    batch |= {name: np.array(0.01, np.float32) for name in ("k_scale", "v_scale")}
+    check_cache_write(batch, dtype)

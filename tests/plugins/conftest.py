@@ -5,25 +5,36 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from emulator import name_of
 from onnx import helper
 
 from peagle.plugins.ops import OPS
-from peagle.plugins.spec import DOMAIN, OPSET, VERSION
+from peagle.plugins.spec import ANY, DOMAIN, OPSET, VERSION, Operand
 
 ONNX_TYPE = {
-    name: getattr(onnx.TensorProto, name.upper()) for name in ("bool", "int32", "int64", "float16", "bfloat16")
+    name: getattr(onnx.TensorProto, name.upper())
+    for name in ("bool", "int32", "int64", "float16", "bfloat16", "float8e4m3fn")
 } | {"float32": onnx.TensorProto.FLOAT}
+
+FOREIGN = ("bfloat16", "float8e4m3fn")  # ONNX Runtime takes none of them from NumPy
+
+
+def _shape(operand: Operand) -> tuple[str, ...]:
+    """Any number of dims is two of them."""
+    return ("P", "Q", *operand.dims[1:]) if operand.dims[:1] == (ANY,) else operand.dims
 
 
 def one_node_model(
-    name: str, dtypes: tuple[str | None, ...], attributes: tuple[tuple[str, Any], ...]
+    name: str, dtypes: tuple[str | None, ...], attributes: tuple[tuple[str, Any], ...], *, readable: bool = False
 ) -> onnx.ModelProto:
-    """A model of one node of op ``name`` with its body attached; None in ``dtypes`` is an absent optional input."""
+    """A model of one node of op ``name`` with its body attached; None in ``dtypes`` is an absent optional input.
+
+    ``readable`` outputs are float32 where NumPy could not have them from ONNX Runtime.
+    """
     op = OPS[name]
     filled = op.check_attributes(dict(attributes))
     used = [(operand, dtype) for operand, dtype in zip(op.inputs, dtypes, strict=False) if dtype is not None]
@@ -39,16 +50,19 @@ def one_node_model(
     casts, inputs = [], []
     for i, (operand, dtype) in enumerate(used):
         feed, feed_dtype = operand.name, dtype
-        if dtype == "bfloat16":  # ONNX Runtime takes no bfloat16 from NumPy
+        if dtype in FOREIGN:
             feed, feed_dtype = f"{operand.name}_float32", "float32"
-            casts.append(helper.make_node("Cast", [feed], [operand.name], to=onnx.TensorProto.BFLOAT16))
-        inputs.append(helper.make_tensor_value_info(feed, ONNX_TYPE[feed_dtype], op.inputs[i].dims))
-    outputs = [
-        helper.make_tensor_value_info(output.name, ONNX_TYPE[dtype], output.dims)
-        for output, dtype in zip(op.outputs, op.infer_dtypes(dtypes), strict=True)
-    ]
+            casts.append(helper.make_node("Cast", [feed], [operand.name], to=ONNX_TYPE[dtype]))
+        inputs.append(helper.make_tensor_value_info(feed, ONNX_TYPE[feed_dtype], _shape(op.inputs[i])))
+    outputs, shown = [], []
+    for output, dtype in zip(op.outputs, op.infer_dtypes(dtypes), strict=True):
+        told, told_dtype = output.name, dtype
+        if readable and dtype in FOREIGN:
+            told, told_dtype = f"{output.name}_float32", "float32"
+            shown.append(helper.make_node("Cast", [output.name], [told], to=onnx.TensorProto.FLOAT))
+        outputs.append(helper.make_tensor_value_info(told, ONNX_TYPE[told_dtype], _shape(output)))
     model = helper.make_model(
-        helper.make_graph([*casts, node], name, inputs, outputs),
+        helper.make_graph([*casts, node, *shown], name, inputs, outputs),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, VERSION)],
         functions=[function],
         ir_version=11,
@@ -62,20 +76,25 @@ def session(name: str, dtypes: tuple[str | None, ...], attributes: tuple[tuple[s
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # TensorScatter warns on every run that did not bind its buffer in place
-    model = one_node_model(name, dtypes, attributes)
+    model = one_node_model(name, dtypes, attributes, readable=True)
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def run(name: str, inputs: list[Any], **attributes: Any) -> list[Any]:
     """The outputs of the op's ONNX body. They must have the shapes and dtypes that the spec promises."""
     op = OPS[name]
-    dtypes = tuple(None if x is None else str(x.dtype) for x in inputs)
+    dtypes = tuple(None if x is None else name_of(x.dtype) for x in inputs)
     instance = session(name, dtypes, tuple(sorted(attributes.items())))
-    given = [x.astype(np.float32) if x.dtype == ml_dtypes.bfloat16 else x for x in inputs if x is not None]
+    given = [x.astype(np.float32) if name_of(x.dtype) in FOREIGN else x for x in inputs if x is not None]
     outputs = instance.run(None, {i.name: x for i, x in zip(instance.get_inputs(), given, strict=True)})
+    promised = [np.dtype(name.replace("float8", "float8_")) for name in op.infer_dtypes(dtypes)]
+    outputs = [
+        x.astype(wanted) if wanted.name.startswith(("float8", "bfloat16")) else x
+        for x, wanted in zip(outputs, promised, strict=True)
+    ]
     shapes = [None if x is None else x.shape for x in inputs]
     assert [x.shape for x in outputs] == op.infer_shapes(shapes, op.check_attributes(attributes))
-    assert [str(x.dtype) for x in outputs] == op.infer_dtypes(dtypes)
+    assert [x.dtype for x in outputs] == promised
     return outputs
 
 

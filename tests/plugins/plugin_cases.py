@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -179,3 +180,46 @@ def assert_same_emission(batch: Arrays, got: list[Any], wanted: list[Any]) -> No
         j = int(differing[0])
         assert could_draw(batch, b, j, tokens[j]), (b, j, tokens, others)
         assert could_draw(batch, b, j, others[j]), (b, j, tokens, others)
+
+
+E4M3 = ml_dtypes.float8_e4m3fn
+EVERY = np.arange(256, dtype=np.uint8).view(E4M3)
+ODD = [np.nan, np.inf, -np.inf, 448.0, 448.1, -464.0, 1e30, 0.0, -0.0, 2.0**-9, 2.0**-10, 1.5 * 2.0**-10, 0.0166]
+
+
+@st.composite
+def writes(draw: Any, floats: tuple[Any, ...] = (np.float32, np.float16)) -> Arrays:
+    """1..5 columns into caches of any codes, at positions that may lie anywhere."""
+    batch, heads, width = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    length, size = width + draw(st.integers(0, 7)), draw(st.sampled_from([1, 4, 6, 8, 16]))
+    dtype = draw(st.sampled_from(floats))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+
+    def new() -> Any:
+        x = rng.normal(size=(batch, heads, width, size)) * draw(st.sampled_from([0.02, 1.0, 300.0]))
+        wild = rng.random(x.shape) < 0.1
+        x[wild] = rng.choice(ODD, int(wild.sum()))
+        with np.errstate(over="ignore"):
+            return x.astype(dtype)
+
+    near = st.integers(-6, length + 2)
+    far = st.sampled_from([-(2**62), 2**62, -(2**31) - 1, 2**31])
+    return {
+        "k_cache": rng.choice(EVERY, (batch, heads, length, size)),
+        "v_cache": rng.choice(EVERY, (batch, heads, length, size)),
+        "k": new(),
+        "v": new(),
+        "start": np.array([draw(st.one_of(near, near, far)) for _ in range(batch)], np.int64),
+        "k_scale": np.array(draw(st.sampled_from([1.0, 0.013, 7.5])), np.float32),
+        "v_scale": np.array(draw(st.sampled_from([1.0, 2.0**-6, 0.3])), np.float32),
+    }
+
+
+def same_codes(ours: list[Any], theirs: list[Any], *, signed_zero: bool = True) -> None:
+    """Code by code; a NaN has two, and so has zero for who does not care."""
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.dtype == other.dtype == E4M3
+        wide = other.astype(np.float32)
+        np.testing.assert_array_equal(mine.astype(np.float32), wide)
+        numbers = ~np.isnan(wide) & (signed_zero | (wide != 0))
+        np.testing.assert_array_equal(mine.view(np.uint8)[numbers], other.view(np.uint8)[numbers])

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plugin_cases import Arrays, quick
 
+from peagle.plugins.cache_write_fp8.reference import to_e4m3
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 
 OP = "CachedAttention"
 NAMES = [operand.name for operand in OPS[OP].inputs]
+
+
+E4M3 = ml_dtypes.float8_e4m3fn
+SCALES = {"k_scale": 0.011, "v_scale": 0.017}
 
 
 def inputs_of(case: Arrays) -> list[Any]:
@@ -33,8 +39,9 @@ def close(ours: Any, theirs: Any) -> None:
 
 def same(ours: list[Any], theirs: list[Any]) -> None:
     close(ours[0], theirs[0])
-    np.testing.assert_array_equal(ours[1], theirs[1])
-    np.testing.assert_array_equal(ours[2], theirs[2])
+    for mine, other in zip(ours[1:], theirs[1:], strict=True):
+        assert mine.dtype == other.dtype
+        np.testing.assert_array_equal(mine.astype(np.float32), other.astype(np.float32))
 
 
 attributes = st.fixed_dictionaries(
@@ -75,6 +82,39 @@ def cases(draw: Any) -> Arrays:
 @given(cases(), attributes)
 def test_the_body_says_what_the_reference_says(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
     same(run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes))
+
+
+def in_codes(case: Arrays) -> Arrays:
+    """The case with caches of codes."""
+    return case | {name: to_e4m3(case[name], SCALES[f"{name[0]}_scale"]) for name in ("k_cache", "v_cache")}
+
+
+@quick
+@given(cases(), attributes)
+def test_with_caches_of_codes_as_well(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
+    case, attributes = in_codes(case), attributes | SCALES
+    same(run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes))
+
+
+@quick
+@given(cases(), attributes)
+def test_codes_are_what_the_write_op_writes_and_attention_is_over_what_they_stand_for(
+    case: Arrays, attributes: dict[str, Any]
+) -> None:
+    case = in_codes(case)
+    y, *caches = OPS[OP].reference(*inputs_of(case), **attributes | SCALES)
+    scales = [np.array(scale, np.float32) for scale in SCALES.values()]
+    new = [case[name] for name in ("k_cache", "v_cache", "k", "v", "start")]
+    for ours, theirs in zip(caches, OPS["CacheWriteFp8"].reference(*new, *scales), strict=True):
+        np.testing.assert_array_equal(ours.view(np.uint8), theirs.view(np.uint8))
+    k, v = ((cache.astype(np.float32) * scale).astype(y.dtype) for cache, scale in zip(caches, scales, strict=True))
+    starts, length = case["start"], case["k"].shape[2]
+    wide = case | {"k_cache": k, "v_cache": v}
+    wide |= {
+        name: np.stack([cache[b, :, start : start + length] for b, start in enumerate(starts)])
+        for name, cache in (("k", k), ("v", v))
+    }
+    close(OPS[OP].reference(*inputs_of(wide), **attributes)[0], y)
 
 
 @quick
@@ -177,3 +217,10 @@ def test_illegal_attributes_and_head_counts_are_named() -> None:
         OPS[OP].infer_shapes([(1, 3, 4, 8), new, new, cache, cache, (1,)])
     with pytest.raises(BuildError, match="4 new positions do not fit a cache of 2"):
         OPS[OP].infer_shapes([new, new, new, (1, 2, 2, 8), (1, 2, 2, 8), (1,)])
+
+
+def test_one_cache_of_codes_alone_is_refused() -> None:
+    with pytest.raises(BuildError, match="k_scale and v_scale go together"):
+        OPS[OP].body(OPS[OP].check_attributes({"k_scale": 0.5}), frozenset())
+    with pytest.raises(BuildError, match="v_cache must be float8e4m3fn, not float16"):
+        OPS[OP].infer_dtypes(["float16"] * 3 + ["float8e4m3fn", "float16", "int64"])

@@ -17,6 +17,7 @@ from emulator import COMPILER, SANITIZE, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plugin_cases import (
+    EVERY,
     POLICIES,
     Arrays,
     alone,
@@ -24,9 +25,11 @@ from plugin_cases import (
     own_tokens,
     race,
     reference,
+    same_codes,
     windows,
     with_emitted,
     with_wild_lengths,
+    writes,
 )
 from test_numbers_at import table, tables
 
@@ -356,6 +359,28 @@ def test_numbers_at(case: tuple[Arrays, int]) -> None:
     batch, columns = case
     (ours,) = run("NumbersAt", inputs_of("NumbersAt", batch), threads=4, columns=columns)
     np.testing.assert_array_equal(ours, reference("NumbersAt", batch, columns=columns)[0])
+
+
+@few
+@given(writes(DTYPES), st.sampled_from([1, 4, 32]))
+def test_cache_write_fp8(batch: Arrays, threads: int) -> None:
+    inputs = inputs_of("CacheWriteFp8", batch)
+    same_codes(run("CacheWriteFp8", inputs, threads=threads), reference("CacheWriteFp8", batch))
+
+
+def test_cache_write_fp8_rounds_every_half_and_every_tie() -> None:
+    """All float16 numbers, by scales that put the edges of E4M3 elsewhere; and all codes and all middles of two."""
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(1, 16, 1, -1)
+    codes = np.sort(EVERY.astype(np.float32)[np.isfinite(EVERY.astype(np.float32))])
+    ties = ((codes[1:] + codes[:-1]) / 2).reshape(1, 1, 1, -1)
+    for new in (halves, codes.reshape(1, 1, 1, -1), ties):
+        for scale in (1.0, 0.37, 2.0**-20):
+            empty = np.zeros(new.shape, EVERY.dtype)
+            batch = {"k_cache": empty, "v_cache": empty, "k": new, "v": new, "start": np.zeros(1, np.int64)}
+            batch |= {"k_scale": np.array(scale, np.float32), "v_scale": np.array(1.0, np.float32)}
+            same_codes(
+                run("CacheWriteFp8", inputs_of("CacheWriteFp8", batch), threads=64), reference("CacheWriteFp8", batch)
+            )
 
 
 def test_the_emulator_finds_a_barrier_that_some_threads_miss(monkeypatch: pytest.MonkeyPatch) -> None:

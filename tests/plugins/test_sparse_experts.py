@@ -55,6 +55,31 @@ def test_the_body_says_what_the_reference_says(run_body: Any, case: Arrays, attr
     np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), atol=tolerance, rtol=tolerance)
 
 
+@quick
+@given(cases(), st.sampled_from([SILU, CLAMPED]), st.sampled_from(["float8_e4m3fn", "int8"]), st.floats(1e-3, 0.3))
+def test_both_round_what_enters_the_second_product(
+    run_body: Any, case: Arrays, terms: dict[str, float], codes: str, scale: float
+) -> None:
+    """To codes of which neighbours may differ where the last digit of a number decides: only few may."""
+    case = {name: x if x.dtype.kind == "i" else x.astype(np.float32) for name, x in case.items()}
+    attributes = terms | {"inner_codes": codes, "inner_scale": scale}
+    (ours,), (theirs,) = run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes)
+    assert np.mean(np.abs(ours - theirs).max(axis=1) < 1e-4) >= 0.5
+    (unrounded,) = OPS[OP].reference(*inputs_of(case), **terms)
+    clipped = {"float8_e4m3fn": 448, "int8": 127}[codes] * scale
+    step = max(clipped / 448, 1e-3)
+    assert np.abs(theirs - unrounded).max() > 0 or np.abs(unrounded).max() < step
+
+
+def test_a_scale_below_what_16_bits_hold_is_kept(run_body: Any) -> None:
+    case = make(np.random.default_rng(0), 3, 2, 1, biased=False, dtype=np.float16)
+    case["gate_up"] = (case["gate_up"] * 1e-3).astype(np.float16)
+    attributes = SILU | {"inner_codes": "float8_e4m3fn", "inner_scale": 1e-8}
+    (ours,), (theirs,) = run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes)
+    assert np.abs(theirs).max() > 0
+    np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), atol=3e-6)
+
+
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
 def test_the_reference_is_the_experts_of_transformers(family: str) -> None:
     import torch
@@ -89,3 +114,5 @@ def test_every_misfit_is_refused_by_name() -> None:
         spec.infer_shapes([(3, 6), (3, 5), (3, 5), (4, 8, 6), (4, 6, 4)])
     with pytest.raises(BuildError, match="limit must be finite and 0 or more"):
         spec.check_attributes({"limit": -1.0})
+    with pytest.raises(BuildError, match=r"inner_codes must be empty or one of float8_e4m3fn, int8; inner_scale must"):
+        spec.check_attributes({"inner_codes": "int4", "inner_scale": 0.0})

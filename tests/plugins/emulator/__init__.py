@@ -20,6 +20,7 @@ import numpy as np
 
 from peagle.plugins.kernels.sources import entries, source
 from peagle.plugins.ops import OPS
+from peagle.plugins.spec import evaluate_dim
 
 COMPILER = shutil.which("g++")
 HERE = Path(__file__).resolve().parent
@@ -27,6 +28,11 @@ HERE = Path(__file__).resolve().parent
 # Set by the test that runs the others again with these; the process must then have started with the libraries.
 SANITIZE = "PEAGLE_EMULATOR_SANITIZE"
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+def name_of(dtype: Any) -> str:
+    """What specs call a dtype of NumPy."""
+    return str(dtype).replace("float8_", "float8")
 
 
 @functools.cache
@@ -70,11 +76,13 @@ def run(op: str, inputs: Sequence[Any], *, threads: int, cluster: int = 1, **att
     kernel = spec.kernel
     assert kernel is not None
     filled = spec.check_attributes(attributes)
-    dtypes = [str(array.dtype) for array in inputs]
+    dtypes = [name_of(array.dtype) for array in inputs]
     shapes = spec.infer_shapes([array.shape for array in inputs], filled)
+    named = dict(zip((operand.name for operand in spec.inputs), inputs, strict=True))
     outputs = [
-        np.full(shape, 0x55, dtype) for shape, dtype in zip(shapes, spec.infer_dtypes(dtypes), strict=True)
-    ]  # whatever a kernel leaves unwritten stays wrong
+        named[operand.aliases].copy() if operand.aliases else np.full(shape, 0x55, dtype)
+        for operand, shape, dtype in zip(spec.outputs, shapes, spec.infer_dtypes(dtypes), strict=True)
+    ]  # whatever a kernel leaves unwritten stays wrong, or as the input was that it writes into
     arrays = [np.ascontiguousarray(array) for array in inputs] + outputs
     dims: dict[str, int] = {}
     for operand, array in zip(spec.inputs, inputs, strict=True):
@@ -83,7 +91,7 @@ def run(op: str, inputs: Sequence[Any], *, threads: int, cluster: int = 1, **att
     typed = [dtype for o, dtype in zip(spec.inputs, dtypes, strict=True) if o.name == kernel.typed_by]
     entry = getattr(library(op, threads), "_".join(["emulate", kernel.entry, *typed]))
     pointers = (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays])
-    blocks = dims[kernel.blocks] * cluster
+    blocks = evaluate_dim(kernel.blocks, dims) * cluster
     failed = entry(blocks, threads, cluster, pointers, (ctypes.c_int * len(scalars))(*scalars))
     assert not failed, "threads wait for others that never come"
     return outputs

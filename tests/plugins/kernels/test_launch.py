@@ -19,10 +19,11 @@ ACCEPT = OPS["AcceptPrefix"]
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.sampled_from(kernel_ops()), st.integers(0, 256), st.sampled_from(TARGETS))
-def test_the_grid_is_a_cluster_per_row(op: OpSpec, rows: int, sm: int) -> None:
+def test_the_grid_has_a_cluster_for_each_of_what_the_spec_counts(op: OpSpec, rows: int, sm: int) -> None:
     kernel = kernel_of(op)
     cluster = kernel.cluster if sm >= 90 else 1
-    assert geometry(op, sm, {"B": rows}) == Geometry(rows * cluster, kernel.threads, cluster)
+    blocks = {"B": rows, "B+S": rows + 3}[kernel.blocks]
+    assert geometry(op, sm, {"B": rows, "S": 3}) == Geometry(blocks * cluster, kernel.threads, cluster)
 
 
 def test_a_kernel_with_clusters_has_them_from_hopper_on() -> None:

@@ -10,22 +10,12 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from typing import Any
 
 from peagle.plugins.ops import OPS
-from peagle.plugins.spec import Kernel
 from peagle.plugins.tensorrt import errors, module
 from peagle.plugins.tensorrt.quick_deploy import register_quick_deploy
 from peagle.plugins.tensorrt.register import register
-
-# An op that writes in place. It has no kernel of its own, but a build never launches one.
-IN_PLACE = replace(
-    OPS["CachedAttention"],
-    name="InPlace",
-    inputs=tuple(replace(operand, optional=False) for operand in OPS["CachedAttention"].inputs),
-    kernel=Kernel("in_place", "B", 32, ("B",)),
-)
 
 
 def logger(trt: Any) -> Any:
@@ -48,7 +38,7 @@ def build(trt: Any, case: dict[str, Any]) -> dict[str, Any]:
     errors.clear()
     flags = trt.NetworkDefinitionCreationFlag
     chosen = 1 << int(flags.STRONGLY_TYPED) if hasattr(flags, "STRONGLY_TYPED") else 0
-    ops = [IN_PLACE if name == "InPlace" else OPS[name] for name in case["ops"]]
+    ops = [OPS[name] for name in case["ops"]]
     if "quick_deploy" in case:
         register_quick_deploy(trt, case["quick_deploy"], ops)
         chosen |= 1 << int(flags.PREFER_AOT_PYTHON_PLUGINS)

@@ -14,11 +14,12 @@ pytestmark = needs_rtx
 
 VERIFY = ({"B": 1, "S": 1, "E": 2}, {"B": 4, "S": 5, "E": 5}, {"B": 8, "S": 9, "E": 9})
 PREFILL = ({"B": 1, "S": 1, "E": 2}, {"B": 1, "S": 64, "E": 5}, {"B": 1, "S": 512, "E": 9})
-FIXED = {"V": 320, "N": 129}
+FIXED = {"V": 320, "N": 129, "Hkv": 2, "T": 576, "D": 16}
 ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     "AcceptPrefix": {},
     "PlaceholderDraft": {"mask_token_id": 151_936},
     "NumbersAt": {"columns": 5},
+    "CacheWriteFp8": {},
 }
 KINDS = [
     ("AcceptPrefix", "float16"),
@@ -26,8 +27,11 @@ KINDS = [
     ("AcceptPrefix", "float32"),
     ("PlaceholderDraft", "float16"),
     ("NumbersAt", "float16"),
+    ("CacheWriteFp8", "float16"),
+    ("CacheWriteFp8", "bfloat16"),
+    ("CacheWriteFp8", "float32"),
 ]
-TENSORRT = {"float32": "FLOAT", "int32": "INT32", "int64": "INT64", "bool": "BOOL"}
+TENSORRT = {"float8e4m3fn": "FP8", "float32": "FLOAT", "int32": "INT32", "int64": "INT64", "bool": "BOOL"}
 Write = Callable[..., str]
 
 
@@ -69,7 +73,7 @@ def test_outputs_are_of_the_dtypes_and_shapes_of_the_spec(
 ) -> None:
     spec, outputs = OPS[op], built[op, "float16"]["outputs"]
     wanted = {
-        output.name: [TENSORRT[dtype], [ATTRIBUTES[op].get(dim, -1) for dim in output.dims]]
+        output.name: [TENSORRT[dtype], [{**FIXED, **ATTRIBUTES[op]}.get(dim, -1) for dim in output.dims]]
         for output, dtype in zip(spec.outputs, spec.infer_dtypes(dtypes(op)), strict=True)
     }
     assert outputs == wanted
@@ -90,22 +94,6 @@ def test_a_plan_holds_the_fields_of_its_plugins(built: Mapping[tuple[str, str], 
     plan = bytes.fromhex(built["PlaceholderDraft", "float16"]["plans"]["SM120"])
     assert b"mask_token_id" in plan
     assert (151_936).to_bytes(8, "little") in plan
-
-
-def test_in_place_outputs_share_their_inputs(write_model: Write) -> None:
-    """Not one of our ops writes in place today, but the class must be able to: a cache in FP8 will need it."""
-    sizes = {"B": 1, "S": 1, "Hq": 4, "Hkv": 2, "D": 16, "T": 64}
-    floats = tuple("int64" if operand.name == "start" else "float16" for operand in OPS["CachedAttention"].inputs)
-
-    def rename(node: Any, graph: Any) -> None:
-        node.op_type = "InPlace"
-
-    model = write_model("CachedAttention", floats, {"scale": 0.25, "window": 8}, rename, sizes)
-    given = {"model": model, "ops": ["InPlace"], "gpus": ["SM120"], "profiles": []}
-    (result,) = results(run_aot([given]))
-    assert result["layers"] == ["PLUGIN_V3"], result
-    assert result["outputs"]["k_out"] == ["HALF", [1, 2, 64, 16]]
-    assert result["plans"]["SM120"], result["log"]
 
 
 def set_attribute(name: str, value: Any) -> Callable[[Any, Any], None]:

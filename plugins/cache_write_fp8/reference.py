@@ -1,0 +1,37 @@
+"""The oracle of ``CacheWriteFp8``, one position at a time, and of E4M3 codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+LARGEST = 448.0  # finite number of E4M3
+
+
+def to_e4m3(x: Array, scale: float) -> Array:
+    """E4M3 codes of ``x / scale``, taken in float32: nearest, ties to even, saturating; NaN stays NaN."""
+    import ml_dtypes
+
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        wide = x.astype(np.float32) / np.float32(scale)
+        codes: Array = np.clip(wide, -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn)
+    return codes
+
+
+def cache_write_fp8(
+    k_cache: Array, v_cache: Array, k: Array, v: Array, start: Array, k_scale: Array, v_scale: Array
+) -> tuple[Array, Array]:
+    """The outputs of the op's spec, in its order; the inputs likewise. Caches are copied, not written in place."""
+    k_out, v_out = k_cache.copy(), v_cache.copy()
+    batch, _, length, _ = k_cache.shape
+    for b in range(batch):
+        for s in range(k.shape[2]):
+            position = int(start[b]) + s
+            if 0 <= position < length:
+                k_out[b, :, position] = to_e4m3(k[b, :, s], float(k_scale))
+                v_out[b, :, position] = to_e4m3(v[b, :, s], float(v_scale))
+    return k_out, v_out

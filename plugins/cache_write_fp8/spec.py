@@ -1,0 +1,55 @@
+"""``CacheWriteFp8``: new keys and values into caches of E4M3 codes, in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ..spec import FLOAT8, FLOATS, Kernel, Operand, OpSpec
+from .body import body
+from .reference import cache_write_fp8
+
+_MOST = 2**31  # numbers of k: the kernel counts those of k and v in 32 bits
+
+
+def _check_dims(dims: Mapping[str, int]) -> str | None:
+    if dims.get("S", 0) > dims.get("T", dims.get("S", 0)):
+        return f"{dims['S']} new positions do not fit a cache of {dims['T']}"
+    sizes = [dims.get(name, 1) for name in ("B", "Hkv", "S", "D")]
+    return f"{math.prod(sizes)} new numbers are more than one launch takes" if math.prod(sizes) >= _MOST else None
+
+
+SPEC = OpSpec(
+    name="CacheWriteFp8",
+    doc="""Write new keys and values into linear caches that hold E4M3 codes of them.
+
+A code is round(x / scale) to the nearest E4M3, ties to even, in float32; what lies outside its range, infinities too,
+becomes 448 with its sign, and NaN stays NaN. Column s of a row goes to position start + s; a column whose position the
+cache does not have is dropped, so that no number of ``start`` makes a write leave the buffer. Both caches are written
+by one launch: there are two in every layer, and launches are what a decode step is made of.
+
+Source: ONNX operator QuantizeLinear-24 (float8e4m3fn, saturating) and TensorScatter-24.""",
+    inputs=(
+        Operand("k_cache", ("B", "Hkv", "T", "D"), (FLOAT8,), "codes of keys by absolute position"),
+        Operand("v_cache", ("B", "Hkv", "T", "D"), (FLOAT8,), "codes of values by absolute position"),
+        Operand("k", ("B", "Hkv", "S", "D"), FLOATS, "new keys, rotated"),
+        Operand("v", ("B", "Hkv", "S", "D"), FLOATS, "new values", same_as="k"),
+        Operand("start", ("B",), ("int64",), "absolute position of column 0"),
+        Operand("k_scale", (), ("float32",), "what a key's code is multiplied with; positive"),
+        Operand("v_scale", (), ("float32",), "what a value's code is multiplied with; positive"),
+    ),
+    outputs=(
+        Operand("k_out", ("B", "Hkv", "T", "D"), (FLOAT8,), "k_cache with k written", aliases="k_cache"),
+        Operand("v_out", ("B", "Hkv", "T", "D"), (FLOAT8,), "v_cache with v written", aliases="v_cache"),
+    ),
+    reference=cache_write_fp8,
+    body=body,
+    check_dims=_check_dims,
+    kernel=Kernel(
+        entry="cache_write_fp8",
+        blocks="B+S",
+        threads=256,
+        scalars=("B", "Hkv", "S", "T", "D"),
+        typed_by="k",
+    ),
+)

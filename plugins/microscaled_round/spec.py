@@ -1,0 +1,29 @@
+"""``MicroscaledRound``: numbers as MXFP8 keeps them, scaled block by block when they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..spec import FLOATS, Operand, OpSpec
+from .body import body
+from .reference import BLOCK, microscaled_round
+
+
+def _check_dims(dims: Mapping[str, int]) -> str | None:
+    columns = dims.get("C", BLOCK)
+    return f"{columns} columns are not a multiple of {BLOCK}" if columns % BLOCK or not columns else None
+
+
+SPEC = OpSpec(
+    name="MicroscaledRound",
+    doc="""Round to E4M3 in blocks of 32 along the last axis, each of which has a power of two for its scale.
+
+The scale is the least power of two, from 2**-127 up, that brings the largest number of the block to 448 or less; each
+number divided by it is rounded to the nearest E4M3 number, ties to even, and multiplied with it again. The numbers are
+finite. Source: MXFP8 of OCP Microscaling Formats 1.0, with NVIDIA's rounding of the scale, which is up.""",
+    inputs=(Operand("x", ("...", "C"), FLOATS, "C is a multiple of 32"),),
+    outputs=(Operand("y", ("...", "C"), FLOATS, "the nearest values that MXFP8 has", same_as="x"),),
+    reference=microscaled_round,
+    body=body,
+    check_dims=_check_dims,
+)
