@@ -19,10 +19,14 @@ from .lowering.finish import ROPE_METADATA, fill_rope_tables
 from .lowering.lowered import Lowered, Weight
 
 ALIGNMENT = 4096  # ONNX Runtime maps the file; a mapped tensor starts on a page
+_SMALL = 64  # the same for what is smaller than a page: scales are many
 
 _HALVES = ("cos", "sin")
-_DTYPE = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn)}
-_CODES = ("float8_e4m3fn",)  # numbers that mean nothing without their scale: never converted to
+_DTYPE = {
+    name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "int4", "uint4")
+}  # fmt: skip
+_CODES = ("float8_e4m3fn", "int8", "uint8", "int4", "uint4")  # mean nothing without their scale: never converted to
+_HALF_BYTES = ("int4", "uint4")
 
 # Gives one graph weight as consecutive runs of its values, in row-major order; an array does, row by row.
 Read = Callable[[str], Iterable[Any]]
@@ -49,8 +53,10 @@ def wanted(semantic: ir.Model) -> dict[str, tuple[int, ...]]:
 def _offsets(weights: tuple[Weight, ...]) -> tuple[dict[str, int], int]:
     offsets, end = {}, 0
     for weight in weights:
+        unit = ALIGNMENT if weight.bytes >= ALIGNMENT else _SMALL
+        end = -(-end // unit) * unit
         offsets[weight.name] = end
-        end += -(-weight.bytes // ALIGNMENT) * ALIGNMENT
+        end += weight.bytes
     return offsets, end
 
 
@@ -105,16 +111,13 @@ def _write(descriptor: int, weight: Weight, offset: int, read: Read, on_bytes: C
     """Parts are stacked along axis 0, so each is one contiguous run of the file."""
     end = offset + weight.bytes
     runs = {}
-    dtype = _DTYPE.get(weight.dtype) or np.dtype(weight.dtype)
     for part in weight.parts:
         begin = offset
         for rows in read(part):
-            if weight.dtype in _CODES and rows.dtype != dtype:
-                raise BuildError(f"{part} is to be stored as {weight.dtype} and was read as {rows.dtype}")
-            run = np.ascontiguousarray(rows, dtype=dtype)
-            if offset + run.nbytes > end:
+            stored = _bytes(rows, weight, part)
+            if offset + stored.size > end:
                 raise _misfit(weight, "more")
-            view = run.reshape(-1).view(np.uint8).data
+            view = stored.data
             while view:
                 written = os.pwrite(descriptor, view, offset)
                 view, offset = view[written:], offset + written
@@ -123,6 +126,20 @@ def _write(descriptor: int, weight: Weight, offset: int, read: Read, on_bytes: C
     if offset != end:
         raise _misfit(weight, "less")
     return runs
+
+
+def _bytes(rows: Any, weight: Weight, part: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """As they lie in the file: codes of four bits two to a byte, low half first, also in a tensor of bytes."""
+    dtype = _DTYPE.get(weight.dtype) or np.dtype(weight.dtype)
+    packed = str(rows.dtype) in _HALF_BYTES
+    if weight.dtype in _CODES and rows.dtype != dtype and not (packed and weight.dtype == "uint8"):
+        raise BuildError(f"{part} is to be stored as {weight.dtype} and was read as {rows.dtype}")
+    if packed:
+        halves = np.ascontiguousarray(rows).reshape(-1).view(np.uint8) & np.uint8(15)
+        low: np.ndarray[Any, np.dtype[np.uint8]] = halves[0::2].copy()
+        low[: halves.size // 2] |= halves[1::2] << np.uint8(4)
+        return low
+    return np.ascontiguousarray(rows, dtype=dtype).reshape(-1).view(np.uint8)
 
 
 def _misfit(weight: Weight, what: str) -> BuildError:

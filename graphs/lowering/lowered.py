@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int64": 8, "bool": 1}
+BITS = {
+    "float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8, "uint8": 8, "int4": 4, "uint4": 4,
+    "int64": 64, "bool": 8,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Weight:
     @property
     def bytes(self) -> int:
         """Size in the external-data file."""
-        return math.prod(self.shape) * ITEMSIZE[self.dtype]
+        return -(-math.prod(self.shape) * BITS[self.dtype] // 8)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Routed experts: ``com.microsoft.MoE``, which computes only the experts that a token has."""
+"""Routed experts: ``com.microsoft.MoE`` and ``QMoE``, which compute only the experts that a token has."""
 
 from __future__ import annotations
 
@@ -9,39 +9,84 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ....plugins.spec import DOMAIN
+from ...narrow.rules import inner_codes
+from .codes import ACCURACY, blocks_of
 from .contrib import CONTRIB
 
 _NOT_CHOSEN = -1e4  # a router logit that no chosen expert falls below
 _UNLIMITED = 1e30
 
 
-class Experts(RewriteRuleClassBase):
-    """``SparseExperts`` -> ``MoE``, whose weights have the same layout.
+def _pattern(op: Any, x: Any, experts: Any, scores: Any, gate_up: Any, down: Any) -> Any:
+    return op.SparseExperts(
+        x,
+        experts,
+        scores,
+        gate_up,
+        down,
+        _domain=DOMAIN,
+        _allow_other_inputs=True,
+        _allow_other_attributes=True,
+        _outputs=["y"],
+    )
 
-    The kernel routes by itself, softmax over its own top k. Given the logarithms of the scores, and a floor for every
-    other expert, it chooses the same experts and weighs them score / sum; the sum is put back afterwards.
+
+def _unfit(experts: ir.Value, gate_up: ir.Value, y: ir.Value) -> MatchResult:
+    """Why the kernels cannot do what the node does, if so."""
+    result, node = MatchResult(), y.producer()
+    if node is not None and node.attributes.get_string("inner_codes", ""):
+        return result.fail("what is between the two products is rounded", y)
+    if experts.shape is None or not isinstance(experts.shape[1], int):
+        return result.fail("the number of experts of a token is not static", experts)
+    if gate_up.shape is None or not isinstance(gate_up.shape[0], int):
+        return result.fail("the number of experts is not static", gate_up)
+    if any(inner_codes(node) for node, _ in experts.uses()):
+        return result.fail("the input of its second product is rounded, which the kernels cannot do", experts)
+    return result
+
+
+def _routing(op: Any, x: ir.Value, experts: ir.Value, scores: ir.Value, count: int) -> ir.Value:
+    """Router logits from which the kernel, by softmax over its own top k, takes the same experts, by score / sum.
+
+    The logarithms of the scores, and a floor for every other expert.
     """
+    shape = op.Concat(op.Shape(x, start=0, end=1), op.Constant(value_ints=[count]), axis=0)
+    floor = op.ConstantOfShape(shape, value=ir.tensor(np.array([_NOT_CHOSEN], np.float32)))
+    smallest = op.Constant(value_float=float(np.finfo(np.float32).tiny))
+    logits: ir.Value = op.ScatterElements(floor, experts, op.Log(op.Max(scores, smallest)), axis=1)
+    return logits
+
+
+def _weighed(op: Any, mixed: ir.Value, scores: ir.Value) -> Any:
+    """Put the sum of the scores back, which the kernel divides by."""
+    return op.Mul(mixed, op.ReduceSum(scores, op.Constant(value_ints=[1]), keepdims=1))
+
+
+def _biases(node: ir.Node) -> list[ir.Value | None]:
+    return [node.inputs[5], node.inputs[6]] if len(node.inputs) > 5 else [None, None]
+
+
+def _terms(node: ir.Node, experts: ir.Value) -> dict[str, Any]:
+    """The attributes that both kernels have."""
+    return {
+        "k": int(experts.shape[1]) if experts.shape is not None else 0,
+        "normalize_routing_weights": 1,
+        "activation_type": "swiglu",
+        "swiglu_fusion": 1,
+        "activation_alpha": node.attributes.get_float("alpha", 1.0),
+        "activation_beta": node.attributes.get_float("beta", 0.0),
+        "swiglu_limit": node.attributes.get_float("limit", 0.0) or _UNLIMITED,
+    }
+
+
+class Experts(RewriteRuleClassBase):
+    """``SparseExperts`` -> ``MoE``, whose weights have the same layout."""
 
     def pattern(self, op: Any, x: Any, experts: Any, scores: Any, gate_up: Any, down: Any) -> Any:
-        return op.SparseExperts(
-            x,
-            experts,
-            scores,
-            gate_up,
-            down,
-            _domain=DOMAIN,
-            _allow_other_inputs=True,
-            _allow_other_attributes=True,
-            _outputs=["y"],
-        )
+        return _pattern(op, x, experts, scores, gate_up, down)
 
-    def check(self, _: Any, experts: ir.Value, gate_up: ir.Value, **__: Any) -> MatchResult:
-        result = MatchResult()
-        if experts.shape is None or not isinstance(experts.shape[1], int):
-            return result.fail("the number of experts of a token is not static", experts)
-        if gate_up.shape is None or not isinstance(gate_up.shape[0], int):
-            return result.fail("the number of experts is not static", gate_up)
-        return result
+    def check(self, _: Any, experts: ir.Value, gate_up: ir.Value, y: ir.Value, **__: Any) -> MatchResult:
+        return _unfit(experts, gate_up, y)
 
     def rewrite(
         self,
@@ -53,28 +98,85 @@ class Experts(RewriteRuleClassBase):
         down: ir.Value,
         y: ir.Value,
     ) -> Any:
-        node = y.producer()
-        terms = {name: node.attributes[name].as_float() for name in ("alpha", "beta", "limit")}
-        biases = [node.inputs[5], node.inputs[6]] if len(node.inputs) > 5 else [None, None]
-        active, count = int(experts.shape[1]), int(gate_up.shape[0])
-        shape = op.Concat(op.Shape(x, start=0, end=1), op.Constant(value_ints=[count]), axis=0)
-        floor = op.ConstantOfShape(shape, value=ir.tensor(np.array([_NOT_CHOSEN], np.float32)))
-        smallest = op.Constant(value_float=float(np.finfo(np.float32).tiny))
-        routing = op.ScatterElements(floor, experts, op.Log(op.Max(scores, smallest)), axis=1)
-        mixed = op.MoE(
+        node: Any = y.producer()
+        (first, second), count = _biases(node), int(gate_up.shape[0])
+        routing = _routing(op, x, experts, scores, count)
+        mixed = op.MoE(x, routing, gate_up, first, down, second, **_terms(node, experts), _domain=CONTRIB)
+        return _weighed(op, mixed, scores)
+
+
+class NarrowExperts(RewriteRuleClassBase):
+    """``SparseExperts`` over dequantised codes -> ``QMoE``, which multiplies with the codes as they are.
+
+    Both stacks have the same bits and blocks: the kernel has one attribute for each. Where the rule does not fit,
+    ``MoE`` takes what ``DequantizeLinear`` gives, and ONNX Runtime holds that in FP32.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(remove_nodes=False)
+
+    def pattern(
+        self,
+        op: Any,
+        x: Any,
+        experts: Any,
+        scores: Any,
+        of_gate: Any,
+        gate_scales: Any,
+        gate_middle: Any,
+        of_down: Any,
+        down_scales: Any,
+        down_middle: Any,
+    ) -> Any:
+        gate_up = op.DequantizeLinear(
+            of_gate, gate_scales, gate_middle, _allow_other_attributes=True, _outputs=["gate_up"]
+        )
+        down = op.DequantizeLinear(of_down, down_scales, down_middle, _allow_other_attributes=True, _outputs=["down"])
+        return _pattern(op, x, experts, scores, gate_up, down)
+
+    def check(
+        self, _: Any, experts: ir.Value, gate_up: ir.Value, down: ir.Value, y: ir.Value, **__: Any
+    ) -> MatchResult:
+        result, both = MatchResult(), [blocks_of(gate_up), blocks_of(down)]
+        for blocks, weight in zip(both, (gate_up, down), strict=True):
+            if blocks.fault:
+                return result.fail(blocks.fault, blocks.codes)
+            if len(weight.uses()) > 1:
+                return result.fail("something else reads the weight as well", weight)
+        if len({(blocks.bits, blocks.size) for blocks in both}) > 1:
+            return result.fail("the two products differ in bits or blocks", down)
+        return _unfit(experts, gate_up, y)
+
+    def rewrite(
+        self,
+        op: Any,
+        x: ir.Value,
+        experts: ir.Value,
+        scores: ir.Value,
+        gate_up: ir.Value,
+        down: ir.Value,
+        y: ir.Value,
+        **_: Any,
+    ) -> Any:
+        node: Any = y.producer()
+        (first, second), count = _biases(node), int(gate_up.shape[0])
+        both = [blocks_of(gate_up), blocks_of(down)]
+        for blocks in both:
+            blocks.as_bytes(split=False)
+        routing = _routing(op, x, experts, scores, count)
+        mixed = op.QMoE(
             x,
             routing,
-            gate_up,
-            biases[0],
-            down,
-            biases[1],
-            k=active,
-            normalize_routing_weights=1,
-            activation_type="swiglu",
-            swiglu_fusion=1,
-            activation_alpha=terms["alpha"],
-            activation_beta=terms["beta"],
-            swiglu_limit=terms["limit"] or _UNLIMITED,
+            both[0].codes,
+            both[0].scales,
+            first,
+            both[1].codes,
+            both[1].scales,
+            second,
+            expert_weight_bits=both[0].bits,
+            block_size=both[0].size,
+            accuracy_level=ACCURACY,
+            **_terms(node, experts),
             _domain=CONTRIB,
         )
-        return op.Mul(mixed, op.ReduceSum(scores, op.Constant(value_ints=[1]), keepdims=1))
+        return _weighed(op, mixed, scores)

@@ -1,9 +1,10 @@
 """Lowerings ``tensorrt`` and ``tensorrt-sm100``: what TensorRT's parser takes and its fused kernels serve.
 
 Attention and cache writes become standard opset-24 nodes; routed experts their dense body inlined (TensorRT's parser is
-not known to tell overloads of one function apart), or TensorRT's layer for them where the GPU has it. What is left of
-our domain stays one node each: a plugin in TensorRT, its function body in ONNX Runtime. Graphs are traced in float16 or
-bfloat16: TensorRT has no attention kernel for float32, which serves to compare these lowerings with ``std``.
+not known to tell overloads of one function apart), or TensorRT's layer for them where the GPU has it; what is rounded
+in blocks TensorRT's nodes for MXFP8. What is left of our domain stays one node each: a plugin in TensorRT, its function
+body in ONNX Runtime. Graphs are traced in float16 or bfloat16: TensorRT has no attention kernel for float32, which
+serves to compare these lowerings with ``std``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from .. import std
-from . import attention, experts, plugins
+from . import attention, experts, mx, plugins
 
 __all__ = ["apply"]
 
@@ -22,6 +23,7 @@ def apply(model: ir.Model, *, expert_layer: bool) -> None:
     attention.apply(model)
     if expert_layer:
         experts.apply(model)
+    mx.apply(model)
     std.apply(model)
     common.InlinePass(lambda function: function.name == "SparseExperts")(model)
     plugins.select(model)

@@ -1,5 +1,8 @@
 """``CachedAttention`` -> two ``TensorScatter`` into the network's own caches, and ``Attention`` under a shared mask.
 
+Caches of codes are written by our own op, for TensorRT's update takes no FP8, and dequantised as a whole in front of
+the attention, for the standard operator takes none either: half the memory, but a pass over the cache in every step.
+
 The query heads that share a key head lie below one another as rows of that head, so that both have equally many. Given
 more query heads than key heads, TensorRT writes keys and values out once per query head, whole cache, in every layer.
 """
@@ -39,15 +42,40 @@ def _rewrite(graph: ir.Graph, node: ir.Node, masks: _Masks) -> None:
     if positions not in masks:
         masks[positions] = additive_mask(op, q, start, cache[2], window, sharing)
     mask = masks[positions]
-    k_out = op.TensorScatter(k_cache, k, start, axis=2)
-    v_out = op.TensorScatter(v_cache, v, start, axis=2)
+    if k_cache.dtype == ir.DataType.FLOAT8E4M3FN:
+        (k_out, v_out), (keys, values) = _in_codes(op, node)
+    else:
+        keys = k_out = op.TensorScatter(k_cache, k, start, axis=2)
+        values = v_out = op.TensorScatter(v_cache, v, start, axis=2)
     if spelled:
-        heads_first = spelled_attention(op, q, k_out, v_out, mask, sinks, cache=cache, scale=scale, softcap=softcap)
+        heads_first = spelled_attention(op, q, keys, values, mask, sinks, cache=cache, scale=scale, softcap=softcap)
     elif sharing > 1:
         rows = op.Reshape(q, op.constant([0, groups, -1, cache[3]]))
-        mixed = op.Attention(rows, k_out, v_out, mask, scale=scale)
+        mixed = op.Attention(rows, keys, values, mask, scale=scale)
         heads_first = op.Reshape(mixed, op.constant([0, heads, -1, cache[3]]))
     else:
-        heads_first = op.Attention(q, k_out, v_out, mask, scale=scale)
+        heads_first = op.Attention(q, keys, values, mask, scale=scale)
     y = op.Transpose(heads_first, perm=[0, 2, 1, 3])
     ir.convenience.replace_nodes_and_values(graph, node, [node], op.nodes, node.outputs, [y, k_out, v_out])
+
+
+def _in_codes(op: Nodes, node: ir.Node) -> tuple[list[ir.Value], list[ir.Value]]:
+    """The caches with what is new in them, and the numbers that their codes stand for."""
+    q, k, v, k_cache, v_cache, start = node.inputs[:6]
+    caches = (k_cache, v_cache)
+    scales = [_scale(op, node.attributes[f"{kind}_scale"].as_float()) for kind in "kv"]
+    written = op.op_multi_out("CacheWriteFp8", [*caches, k, v, start, *scales], num_outputs=2, domain=DOMAIN)
+    for value, cache in zip(written, caches, strict=True):
+        value.shape, value.type = cache.shape, cache.type
+    numbers = [
+        op.DequantizeLinear(value, scale, output_dtype=q.dtype) for value, scale in zip(written, scales, strict=True)
+    ]
+    for value, cache in zip(numbers, caches, strict=True):
+        value.shape, value.type = cache.shape, q.type
+    return list(written), numbers
+
+
+def _scale(op: Nodes, scale: float) -> ir.Value:
+    value = op.constant(scale, ir.DataType.FLOAT)
+    value.shape, value.type = ir.Shape([]), ir.TensorType(ir.DataType.FLOAT)
+    return value

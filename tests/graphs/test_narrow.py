@@ -11,9 +11,6 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 from peagle.compiler import parts
 from peagle.compiler.checkpoint import Checkpoint
@@ -22,19 +19,21 @@ from peagle.compiler.progress import Quiet
 from peagle.compiler.recipes import RECIPES
 from peagle.compiler.stages import StageStore
 from peagle.graphs import reference, store
-from peagle.graphs.fp8 import Fp8Weight, Matmul, matmuls
-from peagle.graphs.fp8 import narrow as narrow_graph
 from peagle.graphs.lowering import Lowered, Lowering, Weight
+from peagle.graphs.narrow import Matmul, NarrowWeight, Rounding, matmuls
+from peagle.graphs.narrow import narrow as narrow_graph
 from peagle.graphs.weights import attach
 from peagle.plugins.errors import BuildError
-from tests.fp8_pairs import LINEAR, fake_quantised, fp8_target, input_scale
+from tests.fp8_pairs import LINEAR, fake_quantised, fp8_target, input_scale, rounded
 from tests.graphs.checking import check
 from tests.graphs.conftest import CACHE, Traced
+from tests.graphs.forced import forced, rounded_inputs, showing
 from tests.graphs.running import Graph, target_inputs
 from tests.models import LAYERS, VOCAB
 
 E4M3 = "float8e4m3fn"
-FAMILIES = ["qwen3", "qwen3-moe", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "gemma-4"))]
+SLOW = ("llama", "gemma-4", "gpt-oss")
+FAMILIES = ["qwen3", "qwen3-moe", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,13 @@ def narrow_of(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPa
     def make(family: str, form: str = "modelopt-fp8") -> Narrow:
         traced = trace_of(family)
         folder = fp8_target(traced.pair.target, tmp_path_factory.mktemp(f"{family}-fp8") / "target", form)
-        half = target_half(Checkpoint.open(folder), traced.target, RECIPES["fp8"])
+        checkpoint = Checkpoint.open(folder)
+        half = target_half(checkpoint, traced.target, RECIPES["fp8"])
         stage = parts.trace(StageStore.default(), half, "float32", Quiet())
 
         @cache
         def compiled(lowering: Lowering) -> parts.Compiled:
+            half = target_half(checkpoint, traced.target, RECIPES["fp8"], lowering)
             return parts.attach(
                 StageStore.default(), half, stage, lowering=lowering, cache_length=CACHE, progress=Quiet()
             )
@@ -79,9 +80,9 @@ def narrow(request: pytest.FixtureRequest, narrow_of: Callable[[str], Narrow]) -
     return narrow_of(request.param)
 
 
-def _rounded(narrow: Narrow) -> dict[str, float]:
+def _rounded(narrow: Narrow, lowering: Lowering) -> dict[str, float]:
     """Module by module, the scale of its input: q, k and v share the largest of theirs, and so do gate and up."""
-    linears = [name.removesuffix(".weight") for name, each in narrow.found("tensorrt").items() if each.computed == E4M3]
+    linears = [name.removesuffix(".weight") for name, each in narrow.found(lowering).items() if each.computed == E4M3]
     shared = {"q_proj": "k_proj", "v_proj": "k_proj"}  # the fixture gives k the largest
     return {
         name: input_scale(
@@ -109,58 +110,76 @@ def test_so_does_the_body_of_tensorrt_s_layer_of_experts(
 
 
 def _compare(narrow: Narrow, lowering: Lowering, rng: np.random.Generator, tmp_path: Path) -> None:
-    """To 1e-4, but where the seventh digit of a number decides to which E4M3 neighbour it is rounded."""
+    """To 1e-4, linear by linear. What enters experts cannot be given to torch: there the seventh digit of a number may
+    decide to which E4M3 neighbour it is rounded, in a few windows, and the layers that follow then differ."""
     prompts, width = 24, 3
-    model = fake_quantised(narrow.target, tmp_path / "plain", _rounded(narrow))
-    caches = narrow.traced.target.caches
-    graph = Graph(narrow.graph(lowering), caches, CACHE, rows=prompts)
+    scales = _rounded(narrow, lowering)
+    experts = {name: scale for name, scale in scales.items() if ".experts." in name}
+    model = fake_quantised(narrow.target, tmp_path / "plain", experts)
+    caches, spec = narrow.traced.target.caches, narrow.traced.target
+    inputs = rounded_inputs(narrow.graph(lowering))
+    assert inputs.keys() == scales.keys() - experts.keys()
+    graph = Graph(showing(narrow.graph(lowering), set(inputs.values()), tmp_path), caches, CACHE, rows=prompts)
     wide = Graph(narrow.traced.built("target", "std"), caches, CACHE, rows=prompts)
     ids = rng.integers(2, VOCAB, (prompts, width))
     window = target_inputs(ids, 0, width - 1, width)
-    passes = [reference.target_pass(model, narrow.traced.target, row.tolist()) for row in ids]
     out, unrounded = graph(**window), wide(**window)
-    for place, name in enumerate(("logits", "aux_hidden")):
-        expected = np.stack([values[place].numpy() for values in passes])
-        differences = np.abs(out[name] - expected).max(axis=-1)
-        assert np.mean(differences < 1e-4) > 0.8
-        assert np.median(differences) < 1e-5
-        assert np.abs(unrounded[name] - expected).max(axis=-1).min() > 1e-3  # FP8 is not a no-op here
+    apart = 0
+    for row, tokens in enumerate(ids):
+        given = {module: out[name][row] for module, name in inputs.items()}
+        with forced(model, given, lambda module, x: rounded(x, scales[module])) as distances:
+            logits, aux = reference.target_pass(model, spec, tokens.tolist())
+        assert distances.keys() == given.keys()
+        furthest = max(
+            *distances.values(),
+            *(np.abs(out[name][row] - x.numpy()).max() for name, x in (("logits", logits), ("aux_hidden", aux))),
+        )
+        apart += furthest >= 1e-4
+        assert np.abs(unrounded["logits"][row] - logits.numpy()).max() > 1e-3  # FP8 is not a no-op here
+    assert apart <= (prompts // 8 if experts else 0)
 
 
 def test_the_checker_passes_both_graphs(narrow: Narrow) -> None:
     check(narrow.graph("tensorrt"), narrow.compiled("tensorrt").attached.path / parts.SEMANTIC)
 
 
-def test_linears_multiply_in_fp8_experts_only_store_it_and_the_rest_is_wide(narrow: Narrow) -> None:
+def test_linears_and_experts_multiply_in_fp8_and_the_rest_is_wide(narrow: Narrow) -> None:
     found = narrow.found("tensorrt")
     kinds = Counter(
         (name.split(".")[-2 if name.endswith("weight") else -1], m.stored, m.computed) for name, m in found.items()
     )
-    moe = narrow.traced.target.family == "qwen3-moe"
-    dense = 1 if moe else LAYERS
-    wanted = {(f"{name}_proj", E4M3, E4M3): LAYERS for name in "qko"}
+    routed, router = {"qwen3-moe": (LAYERS - 1, "gate"), "gpt-oss": (LAYERS, "router")}.get(
+        narrow.traced.target.family, (0, "")
+    )
+    wanted = Counter({(f"{name}_proj", E4M3, E4M3): LAYERS for name in "qko"})
     wanted["v_proj", E4M3, E4M3] = sum(
         bool(LINEAR.fullmatch(name)) and "v_proj" in name for name in Checkpoint.open(narrow.target).tensors
     )
-    wanted |= {(f"{name}_proj", E4M3, E4M3): dense for name in ("gate", "up", "down")}
+    wanted.update({(f"{name}_proj", E4M3, E4M3): LAYERS - routed for name in ("gate", "up")})
+    wanted["gate_up_proj", E4M3, E4M3] = routed
+    wanted["down_proj", E4M3, E4M3] = LAYERS  # one in a layer, of experts or not
     wanted["lm_head" if "lm_head.weight" in found else "embed_tokens", "float32", "float32"] = 1
-    if moe:
-        wanted |= {(f"{name}_proj", E4M3, "float32"): LAYERS - 1 for name in ("gate_up", "down")}
-        wanted["gate", "float32", "float32"] = LAYERS - 1
-    assert kinds == wanted
+    wanted[router, "float32", "float32"] = routed
+    assert kinds == wanted  # those of none count as absent
 
 
 def test_an_input_that_is_shared_is_rounded_once_to_the_largest_scale(narrow: Narrow) -> None:
     model = store.load(narrow.graph("tensorrt"))
     nodes = [node for node in model.graph if node.op_type == "QuantizeLinear"]
-    dense = 1 if narrow.traced.target.family == "qwen3-moe" else LAYERS
-    assert len(nodes) == 2 * LAYERS + 2 * dense  # of q, k and v; of o; of gate and up; of down
-    scales = Counter(round(float(node.inputs[1].const_value.numpy()), 6) for node in nodes)
-    assert scales == {0.012: LAYERS, 0.004: LAYERS, 0.009: 2 * dense}
+    # of q, k and v; of o; of gate and up; of down; the same of all experts of a layer
+    assert len(nodes) == 4 * LAYERS
+    scales = Counter(round(_number(node.inputs[1]), 6) for node in nodes)
+    assert scales == {0.012: LAYERS, 0.004: LAYERS, 0.009: 2 * LAYERS}
     record = narrow.compiled("tensorrt").precision
     assert record is not None
     shared = {len(each["weights"]): (each["scale"], each["smallest"]) for each in record["shared_inputs"]}
     assert shared[3] == pytest.approx((0.012, 0.010))
+
+
+def _number(value: ir.Value) -> float:
+    """An initializer, or a constant node from the body of an op."""
+    maker = value.producer()
+    return float(value.const_value.numpy()) if maker is None else maker.attributes["value_float"].as_float()
 
 
 def test_weights_are_the_bytes_of_the_checkpoint(narrow_of: Callable[[str], Narrow]) -> None:
@@ -207,13 +226,12 @@ def _product(weight_readers: int = 1, perm: tuple[int, int] = (1, 0)) -> ir.Mode
     return ir.Model(graph, ir_version=11)
 
 
-SCALE = Fp8Weight(np.asarray(0.5, np.float32), 0.1)
+SCALE = NarrowWeight("float8_e4m3fn", input=Rounding("float8_e4m3fn", 0.1))
 
 
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (_product(weight_readers=2), "ReduceSum reads it as well"),
         (_product(perm=(0, 1)), "not turned like the weight of a linear"),
     ],
 )
@@ -234,21 +252,17 @@ def test_a_weight_that_no_product_has_says_so() -> None:
 
 def test_without_a_scale_the_input_stays_wide() -> None:
     model = _product()
-    narrow_graph(model, {"w": Fp8Weight(np.asarray(0.5, np.float32))})
+    narrow_graph(model, {"w": NarrowWeight("float8_e4m3fn")})
     assert Counter(node.op_type for node in model.graph) == {"DequantizeLinear": 1, "Transpose": 1, "MatMul": 1}
     (found,) = matmuls(model)
     assert (found.stored, found.computed, found.numbers) == (E4M3, "float32", 16)
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    scale=arrays.arrays(
-        np.float32, st.sampled_from([(), (3,), (3, 4)]), elements=st.sampled_from([0.25, 0.5, 1.0, 2.0])
-    )
-)
-def test_scales_are_as_few_as_say_the_same(scale: np.ndarray) -> None:
-    kept = Fp8Weight.of(scale).scale
-    assert kept.ndim <= scale.ndim
-    spread = kept.reshape(kept.shape + (1,) * (scale.ndim - kept.ndim))
-    np.testing.assert_array_equal(np.broadcast_to(spread, scale.shape), scale)
-    assert kept.ndim == 0 or not np.all(kept == kept[..., :1])
+def test_what_else_reads_a_weight_goes_on_reading_it_wide() -> None:
+    model = _product(weight_readers=2)
+    result = narrow_graph(model, {"w": SCALE})
+    assert result.done == ("w",)
+    assert set(model.graph.initializers) == {"w", "w.codes", "w_scale", "x_scale"}
+    assert {node.op_type for node, _ in model.graph.initializers["w"].uses()} == {"ReduceSum"}
+    (found,) = matmuls(model)
+    assert (found.weight, found.stored, found.computed) == ("w.codes", E4M3, E4M3)

@@ -1,27 +1,35 @@
-"""The patterns that take an FP8 weight. Each says of a node why it does not."""
+"""The patterns that take a weight of a narrow type. Each says of a node why it does not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import onnx_ir as ir
 
 from ...plugins.spec import DOMAIN
+from .weight import Rounding
 
 
 @dataclass(frozen=True)
 class Site:
-    """A weight of a node that a rule knows. ``x`` is the place of the input that may be rounded, None for none.
+    """A weight of a ``node`` that a rule knows. ``x`` is the place of the input that may be rounded, None for none.
 
-    ``fault`` says why the weight cannot be FP8 there.
+    ``reader`` is the node that has the weight itself for an input. ``fault`` says why it cannot be narrow there. Where
+    the product is ``inside`` of the node, the node is told how to round what enters it.
     """
 
     node: ir.Node
     weight: ir.Value
     x: int | None
+    reader: ir.Node
     fault: str = ""
+    inside: bool = False
+
+    def round_inside(self, rounding: Rounding) -> None:
+        """Have the node round what it multiplies with the weight."""
+        self.node.attributes["inner_codes"] = ir.AttrString("inner_codes", rounding.codes)
+        self.node.attributes["inner_scale"] = ir.AttrFloat32("inner_scale", rounding.scale or 0.0)
 
 
 class Rule(Protocol):
@@ -41,32 +49,30 @@ class Linear:
         turn = node.inputs[1].producer()
         if turn is None or turn.op_type != "Transpose" or not is_weight(turn.inputs[0]):
             return []
-        weight = turn.inputs[0]
-        fault = _other_uses(weight, lambda user: user.op_type == "Transpose" and _only_products(user))
+        fault = "" if _only_products(turn) else "something else reads it turned as well"
         if list(turn.attributes["perm"].as_ints()) != [1, 0]:
             fault = "it is not turned like the weight of a linear"
-        return [Site(node, weight, 0, fault)]
+        return [Site(node, turn.inputs[0], 0, turn, fault)]
 
 
 class Experts:
-    """``SparseExperts``: both stacks of weights.
-
-    What enters them stays wide. The input of the second product is inside the op, and a first product in FP8 would
-    want one scale for all experts.
-    """
+    """``SparseExperts``: both stacks of weights; x is rounded before the node, what enters ``down`` in it."""
 
     def sites(self, node: ir.Node) -> list[Site]:
         """Gate-and-up and down."""
         if node.domain != DOMAIN or node.op_type != "SparseExperts":
             return []
-        return [
-            Site(node, weight, None, _other_uses(weight, lambda user: user.op_type == "SparseExperts"))
-            for weight in node.inputs[3:5]
-            if weight is not None and is_weight(weight)
-        ]
+        gate_up, down = node.inputs[3], node.inputs[4]
+        sites = [Site(node, gate_up, 0, node)] if gate_up is not None and is_weight(gate_up) else []
+        return sites + ([Site(node, down, None, node, inside=True)] if down is not None and is_weight(down) else [])
 
 
 RULES: tuple[Rule, ...] = (Linear(), Experts())
+
+
+def inner_codes(node: ir.Node) -> str:
+    """What a ``SparseExperts`` rounds the input of its second product to; empty for nothing."""
+    return node.attributes["inner_codes"].as_string() if "inner_codes" in node.attributes else ""
 
 
 def is_weight(value: ir.Value | None) -> bool:
@@ -76,8 +82,3 @@ def is_weight(value: ir.Value | None) -> bool:
 
 def _only_products(node: ir.Node) -> bool:
     return all(user.op_type == "MatMul" and place == 1 for user, place in node.outputs[0].uses())
-
-
-def _other_uses(weight: ir.Value, fits: Callable[[ir.Node], bool]) -> str:
-    others = sorted({user.op_type for user, _ in weight.uses() if not fits(user)})
-    return f"{', '.join(others)} reads it as well" if others else ""

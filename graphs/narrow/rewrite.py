@@ -1,0 +1,91 @@
+"""From a semantic graph to one that keeps weights in narrow types: find the sites, narrow the weights, round the
+inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from ...plugins.spec import DOMAIN, VERSION
+from ..tape import Nodes
+from .nodes import dequantized, onnx_type, rounded, scale_dtype, scale_shape, streamed
+from .rules import RULES, Site
+from .weight import Narrowing, NarrowWeight, Rounding, SharedInput, Stream
+
+Weights = Mapping[str, NarrowWeight]
+
+
+def narrow(model: ir.Model, weights: Weights) -> Narrowing:
+    """Rewrite a semantic graph in place so that ``weights``, by their names in it, are stored as codes.
+
+    An input that several of them share (of q, k and v; of gate and up) is rounded once, to the largest of their scales:
+    a smaller one would clip what the others were measured to need. A weight that no rule fits stays as it is. What else
+    reads a weight (the embedding of a tied head) goes on reading it wide, beside its codes.
+    """
+    found = [site for node in tuple(model.graph) for rule in RULES for site in rule.sites(node)]
+    sites = [site for site in found if site.weight.name in weights]
+    refused = {str(site.weight.name): site.fault for site in sites if site.fault}
+    missing = weights.keys() - {site.weight.name for site in sites}
+    refused |= dict.fromkeys(sorted(missing), "no node of the graph multiplies with it in a form that is known")
+    sites = [site for site in sites if site.weight.name not in refused]
+    streams = _narrow(model.graph, sites, weights)
+    shared = _round_inputs(model.graph, sites, weights)
+    for site in sites:
+        if site.inside and (rounding := weights[str(site.weight.name)].input):
+            site.round_inside(rounding)
+    if any(node.op_type == "MicroscaledRound" for node in model.graph):
+        model.opset_imports.setdefault(DOMAIN, VERSION)
+    done = tuple(dict.fromkeys(stream.weight for stream in streams.values()))
+    return Narrowing(done, refused, shared, streams)
+
+
+def _narrow(graph: ir.Graph, sites: list[Site], weights: Weights) -> dict[str, Stream]:
+    order = {node: place for place, node in enumerate(graph)}
+    readers: dict[ir.Value, list[Site]] = {}
+    for site in sites:
+        readers.setdefault(site.weight, []).append(site)
+    streams: dict[str, Stream] = {}
+    for value, group in readers.items():
+        name, wide = str(value.name), ir.DataType(value.const_value.dtype)
+        weight, tied = weights[name], len(value.uses()) > len({site.reader for site in group})
+        shape = tuple(int(dim) for dim in value.const_value.shape)
+        of_codes, of_scales = f"{name}.codes" if tied else name, f"{name}_scale"
+        if not tied:
+            del graph.initializers[name]
+        op = Nodes()
+        codes = streamed(graph, of_codes, shape, onnx_type(weight.codes))
+        scales = streamed(graph, of_scales, scale_shape(weight), scale_dtype(weight, wide))
+        result = dequantized(op, codes, scales, weight, wide)
+        nodes = [site.reader for site in group]
+        graph.insert_before(min(nodes, key=order.__getitem__), op.nodes)
+        for reader, place in tuple(value.uses()):
+            if reader in nodes:
+                reader.replace_input_with(place, result)
+        streams |= {of_codes: Stream(name, scales=False), of_scales: Stream(name, scales=True)}
+    return streams
+
+
+def _round_inputs(graph: ir.Graph, sites: list[Site], weights: Weights) -> tuple[SharedInput, ...]:
+    readers: dict[ir.Value, list[Site]] = {}
+    for site in sites:
+        if site.x is not None and weights[str(site.weight.name)].input:
+            readers.setdefault(site.node.inputs[site.x], []).append(site)
+    shared = []
+    for x, group in readers.items():
+        roundings = [each for site in group if (each := weights[str(site.weight.name)].input)]
+        scales = [each.scale for each in roundings if each.scale is not None]
+        op = Nodes()
+        result = rounded(op, graph, x, _widest(roundings))
+        graph.insert_before(group[0].node, op.nodes)  # sites are in the order of the graph
+        for site in group:
+            site.node.replace_input_with(site.x or 0, result)
+        if len(group) > 1 and scales:
+            shared.append(SharedInput(tuple(str(s.weight.name) for s in group), max(scales), min(scales)))
+    return tuple(shared)
+
+
+def _widest(roundings: list[Rounding]) -> Rounding:
+    scales = [each.scale for each in roundings if each.scale is not None]
+    return replace(roundings[0], scale=max(scales)) if scales else roundings[0]

@@ -1,0 +1,71 @@
+"""What a rewrite to narrow types is told of a weight, and what it says it did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Codes = Literal["float8_e4m3fn", "int8", "uint8", "int4", "uint4"]  # as ml_dtypes and the weight plan call them
+Shape = tuple[int, ...]
+
+MIDDLE: Mapping[str, int] = {"uint8": 128, "uint4": 8}  # the code that means zero
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How an input is rounded before the product: to ``codes`` times one calibrated ``scale``.
+
+    Without a scale every ``block`` of neighbours along the last axis gets a power of two of its own at run time (MX).
+    """
+
+    codes: Codes
+    scale: float | None = None
+    block: int = 0
+
+
+@dataclass(frozen=True)
+class NarrowWeight:
+    """A weight that is stored as codes; they, less the middle code of an unsigned type, times a scale are its values.
+
+    ``scale`` is the shape of its scales: ``()`` for one, or one for each of the leading dims (``[out]`` of a matrix,
+    ``[E]`` or ``[E,J]`` of stacked experts). With a ``block`` they have as many dims as the weight, and the last counts
+    blocks of so many columns. ``input`` says how what it is multiplied with is rounded; None leaves that as it is.
+    With ``powers`` the scales are powers of two, kept as their exponents + 127 (E8M0), a byte each.
+    """
+
+    codes: Codes
+    scale: Shape = ()
+    block: int = 0
+    input: Rounding | None = None
+    powers: bool = False
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What an initializer of a narrowed graph takes its values from: the codes, or the scales, of a weight."""
+
+    weight: str
+    scales: bool
+
+
+@dataclass(frozen=True)
+class SharedInput:
+    """Weights that are multiplied with the same tensor, rounded once: ``scale`` is the largest of theirs."""
+
+    weights: tuple[str, ...]
+    scale: float
+    smallest: float
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """What a rewrite did. ``refused``: why a weight that was to become narrow did not.
+
+    ``shared``: the inputs that several weights share. ``streams``: the initializers that hold codes and scales.
+    """
+
+    done: tuple[str, ...]
+    refused: Mapping[str, str]
+    shared: tuple[SharedInput, ...]
+    streams: Mapping[str, Stream]

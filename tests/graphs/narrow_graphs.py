@@ -1,0 +1,131 @@
+"""Small graphs of codes with values, and what they mean, for the tests of lowerings that read codes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+from hypothesis import strategies as st
+
+from peagle.compiler.narrow.codes import block_scales, rounded, values_of
+from peagle.graphs import store
+from peagle.graphs.lowering import LOWERINGS, Lowering
+from peagle.graphs.lowering.finish import ROPE_METADATA, finish
+from peagle.graphs.narrow import Narrowing, NarrowWeight
+from peagle.graphs.narrow import narrow as narrow_graph
+from peagle.graphs.narrow.weight import Codes
+from peagle.graphs.weights import attach
+
+Array = np.ndarray[Any, Any]
+COLUMNS, ROWS = 64, 48
+BITS: dict[Codes, int] = {"uint4": 4, "uint8": 8}
+KINDS = st.sampled_from(sorted(BITS))
+
+
+class Small:
+    """A graph of some weights, narrow, with values: ``codes``, ``scales`` and what they mean, ``wide``."""
+
+    def __init__(self, model: ir.Model, weights: Mapping[str, Array], how: Mapping[str, NarrowWeight]) -> None:
+        self.model = model
+        self.made: Narrowing = narrow_graph(model, how)
+        self.codes: dict[str, Array] = {}
+        self.scales: dict[str, Array] = {}
+        self.wide: dict[str, Array] = {}
+        for name, values in weights.items():
+            kind, grouped = how[name].codes, values.reshape(*values.shape[:-1], -1, how[name].block)
+            scales = block_scales(grouped, kind)
+            codes = rounded(grouped, scales[..., None], kind)
+            self.codes[name], self.scales[name] = codes.reshape(values.shape), scales
+            self.wide[name] = values_of(codes, scales[..., None], kind).reshape(values.shape)
+
+    def read(self, name: str) -> Array:
+        stream = self.made.streams[name]
+        return (self.scales if stream.scales else self.codes)[stream.weight]
+
+    def lowered(self, lowering: Lowering, path: Path) -> ir.Model:
+        """Lower it, and write it with its weights to ``path``."""
+        LOWERINGS[lowering](self.model)
+        lowered = finish(self.model)
+        self.runs = attach(lowered, self.read, path)
+        return store.load(path)
+
+
+def _value(name: str, shape: list[Any], kind: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
+    return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(kind))
+
+
+def _weight(name: str, shape: list[int]) -> ir.Value:
+    value = _value(name, shape)
+    value.const_value = ir.ExternalTensor("weights", None, None, ir.DataType.FLOAT, shape=value.shape, name=name)
+    return value
+
+
+def linears(*names: str, rows: int = ROWS, columns: int = COLUMNS) -> ir.Model:
+    """``y.w = x @ w.T`` for every weight."""
+    x, outputs, nodes = _value("x", ["N", columns]), [], []
+    weights = [_weight(name, [rows, columns]) for name in names]
+    for weight in weights:
+        turn = ir.node("Transpose", [weight], {"perm": [1, 0]})
+        product = ir.node("MatMul", [x, turn.outputs[0]])
+        last = ir.node("Identity", product.outputs)
+        nodes += [turn, product, last]
+        outputs.append(last.outputs[0])
+        outputs[-1].name, outputs[-1].shape = f"y.{weight.name}", ir.Shape(["N", rows])
+        outputs[-1].type = ir.TensorType(ir.DataType.FLOAT)
+    graph = ir.Graph([x], outputs, nodes=nodes, initializers=weights, opset_imports={"": 24}, name="linears")
+    return ir.Model(graph, ir_version=11, metadata_props={ROPE_METADATA: "{}"})
+
+
+def experts(terms: Mapping[str, float], biased: bool) -> ir.Model:
+    count, hidden, inner, active = 4, 64, 32, 2
+    inputs = [
+        _value("x", ["N", hidden]), _value("experts", ["N", active], ir.DataType.INT64),
+        _value("scores", ["N", active]),
+    ]  # fmt: skip
+    weights = [_weight("gate_up", [count, 2 * inner, hidden]), _weight("down", [count, hidden, inner])]
+    biases = [_value("gate_up_bias", [count, 2 * inner]), _value("down_bias", [count, hidden])] if biased else []
+    node = ir.node("SparseExperts", [*inputs, *weights, *biases], dict(terms), domain="peagle")
+    y = node.outputs[0]
+    y.name, y.shape, y.type = "y", ir.Shape(["N", hidden]), ir.TensorType(ir.DataType.FLOAT)
+    graph = ir.Graph(
+        [*inputs, *biases], [y], nodes=[node], initializers=weights, opset_imports={"": 24, "peagle": 1}, name="layer"
+    )
+    return ir.Model(graph, ir_version=11)
+
+
+def outputs_of(path: Path, **inputs: Array) -> list[Array]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, inputs))
+
+
+def in_blocks(kind: Codes, block: int, *shape: int) -> NarrowWeight:
+    return NarrowWeight(kind, (*shape[:-1], shape[-1] // block), block)
+
+
+def noise(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def small_linears(kind: Codes, block: int, *names: str) -> Small:
+    weights = {name: noise(place, ROWS, COLUMNS) for place, name in enumerate(names)}
+    return Small(linears(*names), weights, dict.fromkeys(names, in_blocks(kind, block, ROWS, COLUMNS)))
+
+
+def with_wide_inputs(model: ir.Model) -> ir.Model:
+    """Let the kernels round nothing but what is rounded already."""
+    for node in model.graph:
+        if "accuracy_level" in node.attributes:
+            node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", 0)
+    return model
+
+
+def ops(model: ir.Model) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph if node.op_type != "Identity")

@@ -1,0 +1,86 @@
+"""Routed experts over codes of four and eight bits on ONNX Runtime, and those that its kernel does not take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.graphs.lowering import LOWERINGS
+from peagle.graphs.lowering.ort.experts import NarrowExperts
+from peagle.graphs.narrow import matmuls
+from peagle.graphs.narrow import narrow as narrow_graph
+from peagle.graphs.narrow.weight import Codes
+from tests.graphs.narrow_graphs import (
+    BITS,
+    KINDS,
+    Small,
+    experts,
+    in_blocks,
+    noise,
+    ops,
+    outputs_of,
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    kind=KINDS,
+    tokens=st.integers(1, 4),
+    terms=st.sampled_from([(1.0, 0.0, 0.0), (1.702, 1.0, 7.0), (1.702, 1.0, 0.25)]),
+    biased=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_experts_of_codes_compute_what_their_dequantised_weights_do(
+    kind: Codes,
+    tokens: int,
+    terms: tuple[float, float, float],
+    biased: bool,
+    seed: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder, draw = tmp_path_factory.mktemp("experts"), np.random.default_rng(seed)
+    attributes = dict(zip(("alpha", "beta", "limit"), terms, strict=True))
+    shapes = {"gate_up": (4, 64, 64), "down": (4, 64, 32)}
+    weights = {name: noise(seed, *shape) / np.float32(8) for name, shape in shapes.items()}
+    how = {name: in_blocks(kind, 32, *shape) for name, shape in shapes.items()}
+    inputs = {
+        "x": noise(seed + 1, tokens, 64),
+        "experts": np.array([draw.permutation(4)[:2] for _ in range(tokens)]),
+        "scores": draw.random((tokens, 2)).astype(np.float32),
+    }
+    inputs |= {"gate_up_bias": noise(3, 4, 64), "down_bias": noise(4, 4, 64)} if biased else {}
+    results = {}
+    for lowering in ("std", "ort"):
+        small = Small(experts(attributes, biased), weights, how)
+        model = small.lowered(lowering, folder / f"{lowering}.onnx")
+        assert ops(model)["QMoE"] == (lowering == "ort")
+        assert {(each.weight, each.stored) for each in matmuls(model)} == {(name, f"int{BITS[kind]}") for name in how}
+        (results[lowering],) = outputs_of(folder / f"{lowering}.onnx", **inputs)
+    error = np.linalg.norm(results["ort"] - results["std"]) / np.linalg.norm(results["std"])
+    assert error < 0.03  # both inputs are rounded to eight bits
+
+
+@pytest.mark.parametrize(
+    ("attributes", "block", "said"),
+    [
+        ({}, 64, "differ in bits or blocks"),
+        ({}, 8, "a power of two from 16 on must divide them"),
+        ({"inner_codes": "int8", "inner_scale": 0.1}, 32, "between the two products is rounded"),
+    ],
+)
+def test_experts_that_the_kernel_does_not_take_say_why_and_stay(
+    attributes: dict[str, Any], block: int, said: str
+) -> None:
+    model = experts(attributes, biased=False)
+    narrow_graph(model, {"gate_up": in_blocks("uint4", block, 4, 64, 64), "down": in_blocks("uint4", 32, 4, 64, 32)})
+    node = next(node for node in model.graph if node.op_type == "SparseExperts")
+    weights = dict(zip(("gate_up", "down"), node.inputs[3:5], strict=True))
+    result = NarrowExperts().check(None, experts=node.inputs[1], y=node.outputs[0], **weights)  # type: ignore[arg-type]
+    assert said in result.reason
+    LOWERINGS["ort"](model)
+    assert ops(model)["QMoE"] == 0
+    assert ops(model)["MoE"] == (not attributes)

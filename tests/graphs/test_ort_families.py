@@ -1,0 +1,80 @@
+"""INT4 and INT8 targets of every family on ONNX Runtime, held against the same codes dequantised."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from peagle.compiler import parts
+from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.parts import target_half
+from peagle.compiler.progress import Quiet
+from peagle.compiler.recipes import RECIPES
+from peagle.compiler.stages import StageStore
+from peagle.graphs import store
+from peagle.graphs.lowering import Lowering
+from peagle.graphs.narrow import matmuls
+from tests.graphs.conftest import CACHE, Traced
+from tests.graphs.narrow_graphs import (
+    with_wide_inputs,
+)
+from tests.graphs.running import Graph, target_inputs
+from tests.models import LAYERS, VOCAB
+
+
+@pytest.fixture(scope="session")
+def narrow_of(trace_of: Callable[[str], Traced]) -> Callable[[str, str, Lowering], parts.Compiled]:
+    """A family's target in a precision."""
+
+    @cache
+    def make(family: str, precision: str, lowering: Lowering) -> parts.Compiled:
+        traced = trace_of(family)
+        half = target_half(
+            Checkpoint.open(traced.pair.target), traced.target, RECIPES[precision].on("fp32", "ort"), "ort"
+        )
+        stage = parts.trace(StageStore.default(), half, "float32", Quiet())
+        return parts.attach(StageStore.default(), half, stage, lowering=lowering, cache_length=CACHE, progress=Quiet())
+
+    return make
+
+
+SLOW = ("llama", "gemma-4", "gpt-oss")
+
+
+@pytest.mark.parametrize("precision", ["int4", "int8"])
+@pytest.mark.parametrize(
+    "family", ["qwen3", "qwen3-moe", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
+def test_a_family_computes_what_its_dequantised_weights_do(
+    family: str,
+    precision: str,
+    narrow_of: Callable[[str, str, Lowering], parts.Compiled],
+    trace_of: Callable[[str], Traced],
+    rng: np.random.Generator,
+    tmp_path: Path,
+) -> None:
+    ort, std = (narrow_of(family, precision, lowering) for lowering in ("ort", "std"))
+    assert ort.precision is not None
+    assert ort.precision["share"] == 1
+    found = Counter(each["op"] for each in ort.precision["matmuls"] if each["stored"] == precision)
+    assert found["MatMulNBits"] >= 2 * LAYERS  # q+k+v and o
+    spec, ids = trace_of(family).target, rng.integers(2, VOCAB, (1, 12))
+    window = target_inputs(ids, 0, 11, 12)
+    ir.save(with_wide_inputs(store.load(ort.attached.path / parts.MODEL)), tmp_path / "exact.onnx")
+    shutil.copy(ort.attached.path / f"{parts.MODEL}.data", tmp_path)
+    files = (ort.attached.path / parts.MODEL, tmp_path / "exact.onnx", std.attached.path / parts.MODEL)
+    fast, exact, theirs = (Graph(file, spec.caches, CACHE)(**window)["logits"] for file in files)
+    np.testing.assert_allclose(exact, theirs, atol=1e-4)
+    assert 0 < np.linalg.norm(fast - theirs) / np.linalg.norm(theirs) < 0.25  # Gemma's logits move most
+    semantic = store.load(ort.attached.path / parts.SEMANTIC)
+    narrow = [each["weight"].split("+") for each in ort.precision["matmuls"] if each["stored"] == precision]
+    assert {each.weight for each in matmuls(semantic) if each.stored == precision} == {
+        n for each in narrow for n in each
+    }

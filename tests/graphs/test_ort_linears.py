@@ -1,0 +1,158 @@
+"""Linears over codes of four and eight bits on ONNX Runtime: what they give, the bytes read, and what does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.graphs.lowering import LOWERINGS
+from peagle.graphs.lowering.finish import finish
+from peagle.graphs.lowering.ort.nbits import NarrowLinear
+from peagle.graphs.narrow import NarrowWeight, matmuls
+from peagle.graphs.narrow import narrow as narrow_graph
+from peagle.graphs.narrow.weight import Codes
+from peagle.graphs.weights import refer
+from tests.graphs.checking import check
+from tests.graphs.conftest import CACHE
+from tests.graphs.narrow_graphs import (
+    BITS,
+    COLUMNS,
+    KINDS,
+    ROWS,
+    Small,
+    in_blocks,
+    linears,
+    noise,
+    ops,
+    outputs_of,
+    small_linears,
+    with_wide_inputs,
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(kind=KINDS, block=st.sampled_from([16, 32, 64]), tokens=st.integers(1, 7), seed=st.integers(0, 99))
+def test_a_linear_differs_from_its_dequantised_weight_by_how_its_input_is_rounded(
+    kind: Codes, block: int, tokens: int, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("linear") / "model.onnx"
+    small, x = small_linears(kind, block, "w"), noise(seed, tokens, COLUMNS)
+    assert ops(small.lowered("ort", path)) == {"MatMulNBits": 1}
+    (found,) = outputs_of(path, x=x)
+    step = abs(x.reshape(tokens, -1, block)).max(axis=-1) / 127  # a block of the input has 255 codes
+    most = np.repeat(step / 2, block, axis=1) @ abs(small.wide["w"]).T
+    assert np.all(abs(found - x @ small.wide["w"].T) <= 1.01 * most + 1e-4)
+
+
+@pytest.mark.parametrize("block", [16, 32, 64])
+def test_with_a_wide_input_four_bits_are_exact(block: int, tmp_path: Path) -> None:
+    small, x = small_linears("uint4", block, "w"), noise(1, 5, COLUMNS)
+    assert small.scales["w"].min() < 0 < small.scales["w"].max()
+    model = small.lowered("ort", tmp_path / "model.onnx")
+    ir.save(with_wide_inputs(model), tmp_path / "exact.onnx")
+    (found,) = outputs_of(tmp_path / "exact.onnx", x=x)
+    np.testing.assert_allclose(found, x @ small.wide["w"].T, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", BITS)
+def test_the_file_holds_the_codes_and_the_semantic_graph_reads_the_same_bytes(kind: Codes, tmp_path: Path) -> None:
+    names, x = ("q", "k", "v"), noise(1, 5, COLUMNS)
+    small, semantic = small_linears(kind, 32, *names), linears(*names)
+    narrow_graph(semantic, dict.fromkeys(names, in_blocks(kind, 32, ROWS, COLUMNS)))
+    model = small.lowered("ort", tmp_path / "model.onnx")
+    content = (tmp_path / "model.onnx.data").read_bytes()
+    for name in names:
+        codes = small.codes[name].astype(np.uint8)
+        packed = codes if kind == "uint8" else codes[:, 0::2] | codes[:, 1::2] << 4
+        run = small.runs[name]
+        assert content[run.offset : run.offset + run.length] == packed.tobytes()
+        assert run.length == ROWS * COLUMNS * BITS[kind] // 8
+    codes = model.graph.initializers["q+k+v"]
+    assert (list(codes.shape), codes.dtype) == ([3 * ROWS, 2, 4 * BITS[kind]], ir.DataType.UINT8)
+    refer(semantic, small.runs, "model.onnx.data", CACHE)
+    LOWERINGS["std"](semantic)
+    ir.save(semantic, tmp_path / "std.onnx")
+    check(tmp_path / "std.onnx")
+    for name, y in zip(names, outputs_of(tmp_path / "std.onnx", x=x), strict=True):
+        np.testing.assert_allclose(y, x @ small.wide[name].T, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", BITS)
+def test_packed_linears_compute_what_they_compute_alone_bit_for_bit(kind: Codes, tmp_path: Path) -> None:
+    names, x = ("q", "k", "v"), noise(1, 5, COLUMNS)
+    together = small_linears(kind, 32, *names)
+    assert ops(together.lowered("ort", tmp_path / "all.onnx")) == {"MatMulNBits": 1, "Split": 1}
+    for name, y in zip(names, outputs_of(tmp_path / "all.onnx", x=x), strict=True):
+        alone = Small(
+            linears(name), {name: noise(names.index(name), ROWS, COLUMNS)}, {name: in_blocks(kind, 32, ROWS, COLUMNS)}
+        )
+        alone.lowered("ort", tmp_path / f"{name}.onnx")
+        np.testing.assert_array_equal(y, outputs_of(tmp_path / f"{name}.onnx", x=x)[0])
+
+
+def test_linears_of_other_codes_or_blocks_are_not_packed_with_them(tmp_path: Path) -> None:
+    how = {
+        "a": in_blocks("uint4", 32, ROWS, COLUMNS), "b": in_blocks("uint4", 16, ROWS, COLUMNS),
+        "c": in_blocks("uint8", 32, ROWS, COLUMNS),
+    }  # fmt: skip
+    small = Small(
+        linears(
+            *how,
+        ),
+        {name: noise(0, ROWS, COLUMNS) for name in how},
+        how,
+    )
+    model = small.lowered("ort", tmp_path / "model.onnx")
+    assert ops(model) == {"MatMulNBits": 3}
+    assert {(each.weight, each.stored, each.computed, each.numbers) for each in matmuls(model)} == {
+        (name, f"int{bits}", "int8", ROWS * COLUMNS) for name, bits in (("a", 4), ("b", 4), ("c", 8))
+    }
+
+
+def _reason(model: ir.Model) -> str:
+    """What keeps its only weight from the kernel."""
+    node = next(node for node in model.graph if node.op_type == "DequantizeLinear")
+    return NarrowLinear().check(None, weight=node.outputs[0], codes=node.inputs[0]).reason  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("columns", "how", "said"),
+    [
+        (64, NarrowWeight("uint8"), "no scale for every block"),
+        (64, NarrowWeight("uint8", (ROWS,)), "no scale for every block"),
+        (64, in_blocks("uint4", 8, ROWS, 64), "a power of two from 16 on must divide them"),
+        (96, in_blocks("uint4", 48, ROWS, 96), "a power of two from 16 on must divide them"),
+    ],
+)
+def test_a_linear_that_the_kernel_does_not_take_says_why_and_stays(
+    columns: int, how: NarrowWeight, said: str, tmp_path: Path
+) -> None:
+    model = linears("w", columns=columns)
+    narrow_graph(model, {"w": how})
+    assert said in _reason(model)
+    LOWERINGS["ort"](model)
+    assert ops(model)["MatMulNBits"] == 0
+    (found,) = matmuls(finish(model).model)
+    assert (found.stored, found.computed) == (f"int{BITS[how.codes]}", "float32")
+
+
+def test_codes_around_another_middle_are_left_to_who_knows_them() -> None:
+    model = linears("w")
+    narrow_graph(model, {"w": in_blocks("uint8", 32, ROWS, COLUMNS)})
+    fill = next(node for node in model.graph if node.op_type == "ConstantOfShape")
+    fill.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array([127], np.uint8)))
+    assert "around their middle" in _reason(model)
+
+
+def test_what_else_reads_a_weight_keeps_it_from_the_kernel() -> None:
+    model = linears("w")
+    narrow_graph(model, {"w": in_blocks("uint8", 32, ROWS, COLUMNS)})
+    wide = next(node for node in model.graph if node.op_type == "DequantizeLinear").outputs[0]
+    model.graph.append(ir.node("ReduceSum", [wide]))
+    model.graph.outputs.append(model.graph[-1].outputs[0])
+    assert "no linear reads the weight as well" in _reason(model)
