@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..plugins.errors import EnvironmentProblem
+from ..plugins.spec import FLOAT8
 from .records import decode
 
 FILE_NAME = "engine.json"
@@ -49,10 +50,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Cache:
-    """One key/value cache pair of a graph: [rows, heads, cache_length, head_dim]."""
+    """One key/value cache pair of a graph: [rows, heads, cache_length, head_dim], of the graph's type unless said."""
 
     heads: int
     head_dim: int
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -286,12 +288,15 @@ def _plan_contradictions(name: str, part: Part, backend: Backend) -> list[str]:
     """Plans and GPUs come together, and a plan has the tensors of its part and sizes that can be."""
     plan = part.plan
     problems = [f"backend.gpus: {gpu!r} is no GPU" for gpu in backend.gpus if not re.fullmatch(r"sm_\d{2,3}", gpu)]
+    if bad := {cache.dtype for cache in part.caches} - {"", FLOAT8}:
+        problems.append(f"{name}.caches: {min(bad)!r} is no type of a cache")
     if (plan is not None) != bool(backend.gpus):
         problems.append(f"{name}.plan and backend.gpus must be there together")
     if plan is None:
         return problems
     if {tensor.name for tensor in plan.tensors} != {*part.inputs, *part.outputs}:
         problems.append(f"{name}.plan.tensors are not its inputs and outputs")
+    problems += _cache_contradictions(name, part, plan)
     for profile in plan.profiles:
         for field in ("rows", "columns", "emitted"):
             sizes = getattr(profile, field)
@@ -300,6 +305,14 @@ def _plan_contradictions(name: str, part: Part, backend: Backend) -> list[str]:
     if not plan.profiles:
         problems.append(f"{name}.plan has no profiles")
     return problems
+
+
+def _cache_contradictions(name: str, part: Part, plan: Plan) -> list[str]:
+    """Memory is given by what the part says of its caches, and written by what the plan was built with."""
+    found = {tensor.name.removesuffix(".out"): tensor.dtype for tensor in plan.tensors if "_cache." in tensor.name}
+    said = {f"{kind}_cache.{i}": cache.dtype for i, cache in enumerate(part.caches) for kind in "kv"}
+    wrong = [cache for cache, dtype in found.items() if (dtype == FLOAT8) != (said.get(cache) == FLOAT8)]
+    return [f"{name}.plan has {cache} in another type than {name}.caches" for cache in wrong[:1]]
 
 
 def is_engine(folder: Path) -> bool:

@@ -18,12 +18,13 @@ from ..manifest import Manifest, Part
 from ..sampling import SamplingParams, policy_of
 from .base import Chunk, Emitted
 
-SMALL_TARGET = 64 * 2**20  # bytes of weights
+SMALL_TARGET = 64 * 2**20  # bytes of weights as stored: a pass takes as long as they do, within a factor of two
 
 Arrays = dict[str, np.ndarray]
 
 
-def _session(path: Path, threads: int) -> Any:
+def open_session(path: Path, threads: int) -> Any:
+    """One graph on the CPU, with ``threads`` threads; 0 is one for each physical core."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -33,6 +34,9 @@ def _session(path: Path, threads: int) -> Any:
     options.intra_op_num_threads = threads
     # Two sessions take turns: the threads of the one that waits would spin on the cores that the other needs.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Types that no kernel multiplies in (FP8) are computed as the graph spells them: fusions meant for integers fail on
+    # them. Weights that a node scales are folded at load, so they take as much memory as wide ones.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the binding raises its own family of exceptions
@@ -179,8 +183,8 @@ class OnnxRuntimeBackend:
         self.prefill_columns = manifest.shapes.max_seq_len
         self.num_speculative_tokens = 0
         count = threads or _default_threads(manifest)
-        self.target = _session(folder / manifest.target.file, count)
-        self.drafter = _session(folder / manifest.drafter.file, count)
+        self.target = open_session(folder / manifest.target.file, count)
+        self.drafter = open_session(folder / manifest.drafter.file, count)
         length = manifest.shapes.cache_length
         self.target_caches = _allocate(manifest.target, num_slots, length)
         self.drafter_caches = _allocate(manifest.drafter, num_slots, length)

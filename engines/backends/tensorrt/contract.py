@@ -11,7 +11,9 @@ from ...manifest import Manifest, Part
 WINDOW = ("input_ids", "start", "window_len", "draft_len")
 NEXT = tuple(f"next_{name}" for name in WINDOW)
 
-ITEMSIZE = {"i64": 8, "i32": 4, "f32": 4, "bool": 1, "bfloat16": 2, "float16": 2, "float32": 4}
+ITEMSIZE = {
+    "i64": 8, "i32": 4, "f32": 4, "bool": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float8e4m3fn": 1,
+}  # fmt: skip
 
 _TENSORS = {
     "input_ids": ("i64", "B S"), "start": ("i64", "B"), "window_len": ("i32", "B"), "draft_len": ("i32", "B"),
@@ -33,7 +35,8 @@ class Sizes:
 
 
 class Contract:
-    """Shapes and bytes of every tensor but the caches, by name; ``wide`` is the type of features, logits and caches."""
+    """Shapes and bytes of every tensor but the caches, by name; ``wide`` is the type of features and logits, and
+    of caches that have no other."""
 
     def __init__(self, manifest: Manifest) -> None:
         shapes, plan = manifest.shapes, manifest.target.plan
@@ -67,6 +70,15 @@ def cache_shapes(part: Part, rows: int, length: int) -> dict[str, tuple[int, ...
     """``k_cache.0`` and so on: ``[rows, heads, T, head_dim]``."""
     return {
         f"{kind}_cache.{layer}": (rows, cache.heads, length, cache.head_dim)
+        for kind in "kv"
+        for layer, cache in enumerate(part.caches)
+    }
+
+
+def cache_itemsizes(part: Part, wide: str) -> dict[str, int]:
+    """Bytes of a number in each of them; ``wide`` is the type of those that have none of their own."""
+    return {
+        f"{kind}_cache.{layer}": ITEMSIZE[cache.dtype or wide]
         for kind in "kv"
         for layer, cache in enumerate(part.caches)
     }

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from ....plugins.errors import EnvironmentProblem
 from ...manifest import Manifest, Part
 from ...sampling import POLICY
-from .contract import ITEMSIZE, Contract, Sizes, cache_shapes
+from .contract import ITEMSIZE, Contract, Sizes, cache_itemsizes, cache_shapes
 from .device import ALIGNMENT, Device
 
 # Large, and read by nobody but the next pass: every pass writes them to the same place.
@@ -41,7 +41,7 @@ def tensor_block(device: Device, contract: Contract, names: Iterable[str], sizes
 class Memory:
     """What every pass over ``slots`` rows shares. ``largest`` are the sizes of the largest passes.
 
-    Caches begin as zeros: what no token was written to must at least be numbers.
+    Caches begin as zeros, which are zeros as codes too: what no token was written to must at least be numbers.
     """
 
     def __init__(self, device: Device, manifest: Manifest, slots: int, largest: Iterable[Sizes]) -> None:
@@ -51,7 +51,7 @@ class Memory:
         # Where an idle row points: its pass writes there all the same, behind everything a request can hold.
         self.parking = manifest.shapes.max_seq_len
         self.caches = {
-            half: Caches(device, part, slots, manifest.shapes.cache_length, ITEMSIZE[self.contract.wide])
+            half: Caches(device, part, slots, manifest.shapes.cache_length, self.contract.wide)
             for half, part in (("target", manifest.target), ("drafter", manifest.drafter))
         }
         self.numbers = device.allocate(slots * self.numbers_length * ITEMSIZE["f32"])
@@ -68,9 +68,9 @@ class Memory:
 class Caches:
     """Key and value caches of one half, ``[slots, heads, T, head_dim]`` each; input and output share an address."""
 
-    def __init__(self, device: Device, part: Part, slots: int, length: int, itemsize: int) -> None:
-        self._shapes = cache_shapes(part, slots, length)
-        self._rows = {name: math.prod(shape[1:]) * itemsize for name, shape in self._shapes.items()}
+    def __init__(self, device: Device, part: Part, slots: int, length: int, wide: str) -> None:
+        self._shapes, sizes = cache_shapes(part, slots, length), cache_itemsizes(part, wide)
+        self._rows = {name: math.prod(shape[1:]) * sizes[name] for name, shape in self._shapes.items()}
         if slots > 1 and any(size % ALIGNMENT for size in self._rows.values()):
             raise EnvironmentProblem(
                 "this engine runs one request at a time only",

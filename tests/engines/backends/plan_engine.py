@@ -21,13 +21,19 @@ from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.stand_in import DTYPES, VERSION, quiet_session, stand_in, write_plan
 
 
-def lowered(target: Path, drafter: Path, dtype: Dtype, cache_length: int) -> dict[str, Path]:
-    """Both halves of a checkpoint pair, traced in ``dtype`` and lowered for TensorRT, with their weights."""
+def lowered(target: Path, drafter: Path, dtype: Dtype, cache_length: int, cache_scale: float = 0.0) -> dict[str, Path]:
+    """Both halves of a checkpoint pair, traced in ``dtype`` and lowered for TensorRT, with their weights.
+
+    With a ``cache_scale`` the target's caches hold codes, all of them times that.
+    """
     store, (checkpoint, head_checkpoint) = StageStore.default(), (Checkpoint.open(target), Checkpoint.open(drafter))
     family = family_for(checkpoint.config)
     head = HeadSpec.read(head_checkpoint.config, head_checkpoint.shapes, family.describe(checkpoint.config))
     spec = family.describe(checkpoint.config, head.taps)
     halves = parts.target_half(checkpoint, spec), parts.drafter_half(head_checkpoint, head, spec)
+    if cache_scale:
+        caches = {f"{kind}_cache.{i}": cache_scale for kind in "kv" for i in range(len(spec.caches))}
+        halves = replace(halves[0], caches=caches), halves[1]
     return {
         half.name: parts.attach(
             store,

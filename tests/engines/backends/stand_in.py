@@ -7,8 +7,10 @@ TensorRT refuses: shapes outside of the profile, addresses that are not aligned,
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,11 @@ from peagle.engines.backends.tensorrt.device import ALIGNMENT
 from peagle.engines.manifest import Profile
 from tests.engines.backends.host_device import HostDevice
 
-DTYPES = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float)": "float32", "tensor(float16)": "float16"}
+DTYPES = {
+    "tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float)": "float32", "tensor(float16)": "float16",
+    "tensor(float8e4m3fn)": "float8e4m3fn",
+}  # fmt: skip
+_FP8 = "tensor(float8e4m3fn)"
 VERSION = "0.0.1"
 
 
@@ -157,14 +163,36 @@ class _Context:
         if unbound or self._needs_memory or self._profile is None:
             return engine.logger.refuse(f"not ready: {sorted(unbound)} have no address")
         inputs = {
-            name: engine.device.view(self._addresses[name], self._shapes[name], DTYPES[value.type])
+            name: engine.device.view(self._addresses[name], self._shapes[name], _numpy(value.type))
             for name, value in engine.inputs.items()
         }
-        addresses = dict(self._addresses)
+        types, addresses = {name: value.type for name, value in engine.inputs.items()}, dict(self._addresses)
 
         def run() -> None:
-            for name, value in zip(engine.outputs, engine.session.run(None, inputs), strict=True):
-                np.copyto(engine.device.view(addresses[name], value.shape, value.dtype), value)
+            given = {name: _value(x, types[name]) for name, x in inputs.items()}
+            for name, value in zip(engine.outputs, engine.session.run_with_ort_values(None, given), strict=True):
+                found = _array(value)
+                np.copyto(engine.device.view(addresses[name], found.shape, found.dtype), found)
 
         engine.device.enqueue(run)
         return True
+
+
+def _numpy(dtype: str) -> str:
+    return "uint8" if dtype == _FP8 else DTYPES[dtype]
+
+
+def _value(x: np.ndarray, dtype: str) -> Any:
+    """A tensor as ONNX Runtime has it; codes come as bytes."""
+    if dtype == _FP8:
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(x, 17)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(x)
+
+
+def _array(value: Any) -> np.ndarray:
+    """And back: codes as bytes."""
+    if value.data_type() != _FP8:
+        return np.asarray(value.numpy())
+    count = math.prod(value.shape())
+    raw = (ctypes.c_uint8 * count).from_address(value.data_ptr())
+    return np.frombuffer(raw, np.uint8).reshape(value.shape()).copy()
