@@ -63,14 +63,20 @@ def _compare(name: str, oracle: str, origins: Sequence[Origin], pairs: Callable[
     )
 
 
-def _incomparable(origin: Origin) -> str:
-    """Why the checkpoint an engine was built from cannot be compared with, if so."""
+def gone(origin: Origin) -> str:
+    """Why the checkpoint that an engine was built from cannot be read again, if so."""
     try:
         checkpoint = Checkpoint.open(Path(origin.source))
     except PeagleError as error:
         return f"the checkpoint is not there any more: {error.what}"
-    if checkpoint.fingerprint != origin.revision:
-        return f"{origin.source} was changed after the build"
+    return "" if checkpoint.fingerprint == origin.revision else f"{origin.source} was changed after the build"
+
+
+def _incomparable(origin: Origin) -> str:
+    """Why it cannot be compared with, if so."""
+    if why := gone(origin):
+        return why
+    checkpoint = Checkpoint.open(Path(origin.source))
     if checkpoint.format != "plain":
         return f"its weights are stored as {checkpoint.format}, which transformers does not compute with in FP32"
     return ""

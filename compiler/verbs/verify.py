@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...plugins.errors import UsageError, VerificationError
+from ...plugins.errors import EnvironmentProblem, UsageError, VerificationError
 from ..console import columns, emit, interruptible
 from .common import EngineFolder, Json, Threads
 
 if TYPE_CHECKING:
+    from ...engines import Engine
+    from ...engines.manifest import Manifest
     from ..verify import Verification
+    from ..verify.measure import Request
 
 
 @interruptible("nothing was written")
@@ -22,36 +27,89 @@ def verify(
     num_speculative_tokens: Annotated[
         str, typer.Option(help="The values of K to compare with plain decoding.")
     ] = "1,3,5,8",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON Lines to measure the precision on: text, messages or input_ids in each line. (default: bundled "
+            "texts that nothing is calibrated with)",
+            show_default=False,
+        ),
+    ] = None,
+    max_perplexity_increase: Annotated[
+        float | None,
+        typer.Option(min=0, help="In percent. (default: the limit of the precision)", show_default=False),
+    ] = None,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="Find the layers that cost most, and what to leave wide with --exclude.")
+    ] = False,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Prove that speculation changes no token, and that the graphs compute what torch computes.
+    """Prove that speculation changes no token, and measure what the precision costs.
 
-    Greedy and seeded sampling, with speculation on and off; then logits against the checkpoints the engine was built
-    from, where torch is installed and they still exist. Writes verify.json into the engine folder.
+    Greedy and seeded sampling, with speculation on and off; then logits against torch for an FP32 engine, and for every
+    other one perplexity, logits, layers, greedy text and acceptance length against the same pair in FP32. This takes
+    the checkpoints that the engine was built from. Writes verify.json into the engine folder.
 
     Example: peagle-compile verify demo-engine
     """
     depths = _depths(num_speculative_tokens)
-    from ...engines import Engine
+    from ...engines.manifest import Manifest
     from ..progress import shown
     from ..prompt_set import code_prompts
-    from ..verify import FILE_NAME
+    from ..verify import FILE_NAME, verify_elsewhere
     from ..verify import verify as run_verify
+    from ..verify.lines import lines
 
-    loaded = Engine.load(engine, threads=threads)
+    manifest = Manifest.read(engine)
+    manifest.check(engine)
+    request = _request(manifest, data, max_perplexity_increase, bisect)
+    loaded = _load(engine, manifest, threads)
     with shown() as progress:
-        found = run_verify(loaded, prompts=code_prompts(prompts), max_tokens=max_tokens, k=depths, progress=progress)
+        if isinstance(loaded, str):
+            found = verify_elsewhere(engine, manifest, loaded, request=request, progress=progress)
+        else:
+            found = run_verify(
+                loaded,
+                prompts=code_prompts(prompts),
+                max_tokens=max_tokens,
+                k=depths,
+                request=request,
+                progress=progress,
+            )
     if as_json:
         emit(found.as_json())
     else:
-        print(_summary(found))
+        print(columns(lines(found)))
     if not found.passed:
         raise VerificationError(
             "the engine does not do what it promises",
             why="; ".join(_failures(found)),
-            fix=f"{engine / FILE_NAME} has the details; a rebuild with `--lowering std` tells graph from kernel",
+            fix=_fix(found, engine / FILE_NAME),
         )
+
+
+def _load(folder: Path, manifest: Manifest, threads: int | None) -> Engine | str:
+    """The engine, or why it cannot run here where its recipe can be emulated."""
+    from ...engines import Engine
+    from ..verify.origin import loses_without_running
+
+    try:
+        return Engine.load(folder, threads=threads, check_hashes=False)  # they were checked
+    except EnvironmentProblem as error:
+        if not manifest.backend.gpus or not loses_without_running(manifest.precision):
+            raise
+        return error.what
+
+
+def _request(manifest: Manifest, data: Path | None, increase: float | None, bisect: bool) -> Request:
+    from ..verify.measure import Request
+    from ..verify.thresholds import LIMITS
+
+    recipe = manifest.precision.get("recipe", "")
+    if recipe not in LIMITS or increase is None:
+        return Request(data, bisect)
+    return Request(data, bisect, replace(LIMITS[recipe], perplexity_increase=increase / 100))
 
 
 def _depths(text: str) -> list[int]:
@@ -67,32 +125,24 @@ def _depths(text: str) -> list[int]:
 
 
 def _failures(found: Verification) -> list[str]:
-    lossless = found.losslessness
-    reasons = [
+    lossless, precision = found.losslessness, found.precision
+    reasons = []
+    if lossless is not None and not lossless.passed:
+        reasons.append(f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens differ")
+    reasons += [
         f"{check.name} differ by {check.largest_difference}" for check in found.parity if check.status == "failed"
     ]
-    if not lossless.passed:
-        reasons.insert(0, f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens differ")
+    if precision is not None:
+        reasons += precision.failures()
+    if not reasons and precision is not None:
+        reasons.append(f"nothing could be checked: {precision.skipped}; {found.not_run}")
     return reasons
 
 
-def _summary(found: Verification) -> str:
-    lossless = found.losslessness
-    rows = [
-        ("compared", f"{lossless.prompts} prompts x {lossless.max_tokens} tokens, K = {lossless.k}"),
-        ("policies", ", ".join(lossless.policies)),
-        ("differing", f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens"),
-    ]
-    rows += [(f"acceptance length, {name}", f"{length:.2f}") for name, length in lossless.acceptance_length.items()]
-    rows += [
-        (
-            f"first difference, {d.policy}, K = {d.k}, {d.prompt}",
-            f"position {d.position}: {d.plain} became {d.speculative}, logits {d.margin:.2e} apart",
-        )
-        for d in lossless.divergences[:10]
-    ]
-    for check in found.parity:
-        number = "" if check.largest_difference is None else f" ({check.largest_difference:.1e} of the largest)"
-        rows.append((check.name, f"{check.status}: {check.detail}{number}"))
-    rows.append(("result", "passed" if found.passed else "FAILED"))
-    return columns(rows)
+def _fix(found: Verification, path: Path) -> str:
+    precision = found.precision
+    if precision is None or precision.status != "failed":
+        return f"{path} has the details; a rebuild with `--lowering std` tells graph from kernel"
+    if precision.bisection is None:
+        return f"`verify --bisect` finds the layers that cost most and what to --exclude; {path} has the details"
+    return f"build again with what the bisection excludes, or in another precision; {path} has the details"

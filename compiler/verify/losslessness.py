@@ -1,23 +1,17 @@
-"""Prove an engine lossless (the same tokens with speculation on and off), and its logits those of torch."""
+"""The same tokens with speculation on and off."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .parity import Parity, compare_with_sources
-from .progress import Progress, Quiet
-from .prompt_set import Prompt, code_prompts
+from ..progress import Progress
+from ..prompt_set import Prompt
 
 if TYPE_CHECKING:
-    from ..engines import Engine, SamplingParams
+    from ...engines import Engine, SamplingParams
 
-FILE_NAME = "verify.json"
-DEFAULT_K = (1, 3, 5, 8)
 TEMPERATURE = 0.8
 
 
@@ -53,49 +47,11 @@ class Losslessness:
         return self.tokens_compared > 0 and not self.tokens_differing
 
 
-@dataclass(frozen=True)
-class Verification:
-    """Everything ``verify`` found out."""
-
-    engine: str
-    product_version: str
-    losslessness: Losslessness
-    parity: tuple[Parity, ...] = field(default=())
-
-    @property
-    def passed(self) -> bool:
-        """Whether no check failed; a check that could not be made does not fail."""
-        return self.losslessness.passed and all(check.status != "failed" for check in self.parity)
-
-    def as_json(self) -> dict[str, Any]:
-        """What ``verify.json`` holds."""
-        losslessness = {"passed": self.losslessness.passed, **asdict(self.losslessness)}
-        return {"passed": self.passed, **asdict(self), "losslessness": losslessness}
-
-
-def verify(
-    engine: Engine,
-    *,
-    prompts: Sequence[Prompt] | None = None,
-    max_tokens: int = 128,
-    k: Sequence[int] = DEFAULT_K,
-    progress: Progress | None = None,
-) -> Verification:
-    """Check ``engine`` and write ``verify.json`` into its folder; a K that it has no room for is left out."""
-    progress = progress or Quiet()
-    prompts = code_prompts() if prompts is None else prompts
-    most = engine.manifest.speculation.max_num_speculative_tokens
-    losslessness = _losslessness(engine, prompts, max_tokens, [i for i in k if i <= most] or [most], progress)
-    parity = compare_with_sources(engine, prompts, progress)
-    found = Verification(str(engine.folder), engine.manifest.product_version, losslessness, parity)
-    _write(engine.folder / FILE_NAME, found.as_json())
-    return found
-
-
-def _losslessness(
+def compare_on_and_off(
     engine: Engine, prompts: Sequence[Prompt], max_tokens: int, depths: Sequence[int], progress: Progress
 ) -> Losslessness:
-    from ..engines import SamplingParams
+    """Greedy and seeded sampling, each with and without drafts."""
+    from ...engines import SamplingParams
 
     greedy = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     policies = {"greedy": greedy, f"temperature {TEMPERATURE}": replace(greedy, temperature=TEMPERATURE)}
@@ -146,9 +102,3 @@ def _divergence(
     both = plain is not None and speculative is not None
     margin = float(abs(logits[plain] - logits[speculative])) if both else 0.0
     return Divergence(prompt.id, policy, k, position, plain, speculative, margin)
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    temporary.replace(path)

@@ -19,7 +19,7 @@ from peagle.compiler.verify import verify
 from peagle.engines import Acceptance, SamplingParams
 from peagle.engines.manifest import FileEntry
 
-from ..engines.test_manifest import manifest_of
+from ...engines.test_manifest import manifest_of
 
 PROMPTS = [Prompt("one", "ab"), Prompt("two", "cde")]
 

@@ -1,0 +1,18 @@
+"""Prove an engine: speculation changes no token, logits are those of torch, and a precision costs what it may."""
+
+from __future__ import annotations
+
+from .losslessness import Divergence, Losslessness
+from .precision import Precision
+from .run import DEFAULT_K, FILE_NAME, Verification, verify, verify_elsewhere
+
+__all__ = [
+    "DEFAULT_K",
+    "FILE_NAME",
+    "Divergence",
+    "Losslessness",
+    "Precision",
+    "Verification",
+    "verify",
+    "verify_elsewhere",
+]

@@ -1,0 +1,162 @@
+"""Which layers of a narrow target cost most, and which to leave wide so that it costs little enough.
+
+Every group of matrices is narrowed alone, everything else wide, and its divergence from FP32 measured. Divergences of
+groups add up to nearly that of all, which predicts what an exclusion brings; what is suggested was measured as well.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..narrow import Provider
+from ..perplexity import Array
+from ..progress import Progress
+from ..recipes import Recipe
+from ..stages import StageStore
+from .groups import Group, Only, groups_of, patterns_of
+from .logits import LogitsComparison, compare_logits
+from .origin import reference_recipe
+from .texts import Texts
+from .thresholds import Limits
+
+if TYPE_CHECKING:
+    from ...graphs.lowering import Lowering
+    from .pairs import Workshop
+
+_TEXTS, _TOKENS = 6, 192
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one group does to the logits when it alone is narrow: mean divergence in nats."""
+
+    group: str
+    exclude: tuple[str, ...]
+    weights: int
+    kl_mean: float
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """``costs`` by size, from a few pieces of text. ``before`` and ``after`` are measured on all of it: with all groups
+    narrow, and without those that ``exclude`` names. ``predicted`` is the divergence that costs promise for ``after``.
+
+    ``reached``: ``after`` is as ``goal`` says. ``left_wide`` is the share of the narrow numbers that would be wide.
+    """
+
+    costs: tuple[Cost, ...]
+    goal: str
+    exclude: tuple[str, ...]
+    left_wide: float
+    predicted: float
+    before: LogitsComparison
+    after: LogitsComparison
+    reached: bool
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class _Goal:
+    """What an exclusion is to bring the logits to."""
+
+    text: str
+    kl_mean: float
+    perplexity_increase: float
+
+    @classmethod
+    def of(cls, before: LogitsComparison, limits: Limits) -> _Goal:
+        """The limits where ``before`` is beyond them; else half of its divergence."""
+        goal = cls("within the limits", limits.kl_mean, limits.perplexity_increase)
+        if goal.reached(before):
+            return cls("half the divergence", before.kl_mean / 2, math.inf)
+        return goal
+
+    def reached(self, found: LogitsComparison) -> bool:
+        return found.kl_mean <= self.kl_mean and found.perplexity_increase <= self.perplexity_increase
+
+    def divergence(self, before: LogitsComparison) -> float:
+        """What the mean divergence must come to, if perplexity falls with it in proportion."""
+        increase = before.perplexity_increase
+        share = self.perplexity_increase / increase if increase > self.perplexity_increase else 1.0
+        return min(self.kl_mean, before.kl_mean * share)
+
+
+class Trial:
+    """The target with any of its narrow weights, against FP32."""
+
+    def __init__(self, shop: Workshop, recipe: Recipe, lowering: Lowering, texts: Texts) -> None:
+        self._shop, self._recipe, self._lowering = shop, recipe, lowering
+        self._all, self._few = texts, texts.first(_TEXTS, _TOKENS)
+        self._half = shop.half(recipe, lowering)
+        if self._half.narrow is None:
+            raise ValueError("the target has nothing narrow")
+        self.provider: Provider = self._half.narrow
+        self._reference = shop.target(reference_recipe(), "ort", texts.longest)
+        self._kept = {ids: self._reference.logits(ids) for ids in self._few.ids}
+
+    def measure(self, names: Collection[str], *, quick: bool = False) -> LogitsComparison:
+        """With these weights narrow and all others wide, on all texts or for a ``quick`` look on a few pieces.
+
+        The graph is not kept: each is as large as the model.
+        """
+        texts = self._few if quick else self._all
+        half = replace(self._half, narrow=Only(self.provider, frozenset(names)))
+        with tempfile.TemporaryDirectory(dir=self._shop.store.root, prefix=".bisect.") as folder:
+            store = StageStore(Path(folder))
+            target = self._shop.target_of(half, self._recipe, self._lowering, self._all.longest, store)
+            return compare_logits(self._of_reference, target.logits, texts.ids)
+
+    def _of_reference(self, ids: Sequence[int]) -> Array:
+        kept = self._kept.get(tuple(ids))
+        return self._reference.logits(ids) if kept is None else kept
+
+
+def bisect(trial: Trial, limits: Limits, progress: Progress) -> Bisection:
+    """Rank the groups, then leave out the most expensive until the goal is reached, or little is left."""
+    groups = groups_of(trial.provider)
+    every = {name for group in groups for name in group.weights}
+    with progress.step("narrow one group at a time", len(groups) + 1) as advance:
+        before = trial.measure(every)
+        advance(1)
+        found: list[tuple[float, Group]] = []
+        for group in groups:
+            found.append((trial.measure(group.weights, quick=True).kl_mean, group))
+            advance(1)
+    ranked = sorted(found, key=lambda each: -each[0] if each[0] == each[0] else -math.inf)  # not a number: the worst
+    goal = _Goal.of(before, limits)
+    count, after = 0, before
+    with progress.step("measure what to exclude"):
+        while not goal.reached(after) and count < len(ranked) - 1:
+            count = max(count + -(-count // 2), _enough(ranked, before.kl_mean, goal.divergence(before)), 1)
+            count = min(count, len(ranked) - 1)
+            after = trial.measure(every - {name for _, group in ranked[:count] for name in group.weights})
+    out = [group for _, group in ranked[:count]]
+    sizes = {group.name: sum(trial.provider.wanted[name].count for name in group.weights) for group in groups}
+    return Bisection(
+        costs=tuple(Cost(group.name, group.patterns, sizes[group.name], cost) for cost, group in ranked),
+        goal=goal.text,
+        exclude=patterns_of(out, groups),
+        left_wide=sum(sizes[group.name] for group in out) / max(sum(sizes.values()), 1),
+        predicted=_predicted(ranked, before.kl_mean, count),
+        before=before,
+        after=after,
+        reached=goal.reached(after),
+    )
+
+
+def _enough(ranked: Sequence[tuple[float, Group]], before: float, wanted: float) -> int:
+    """How many of the first have to go so that the rest is predicted to diverge by no more than ``wanted``."""
+    fits = (count for count in range(len(ranked)) if _predicted(ranked, before, count) <= wanted)
+    return next(fits, len(ranked) - 1)
+
+
+def _predicted(ranked: Sequence[tuple[float, Group]], before: float, count: int) -> float:
+    total = sum(cost for cost, _ in ranked)
+    if not math.isfinite(before) or not math.isfinite(total):  # nothing adds up then: the costs that are numbers
+        return sum(cost for cost, _ in ranked[count:])
+    return before * sum(cost for cost, _ in ranked[count:]) / total if total else 0.0

@@ -1,0 +1,101 @@
+"""What two engines write after the same beginnings, and how many of their drafts they accept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..progress import Advance
+
+if TYPE_CHECKING:
+    from ...engines import Engine, RequestOutput
+
+MAX_TOKENS = 96
+
+
+@dataclass(frozen=True)
+class GreedyAgreement:
+    """Greedy tokens of both, by position. ``first_difference``: of each prompt, None where there is none."""
+
+    prompts: int
+    tokens: int
+    equal_share: float
+    identical: int
+    first_difference: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Tokens a round with ``k`` drafts, over all prompts; ``before`` is the wide pair's.
+
+    ``error``: the standard error of ``change`` (relative), from how prompts differ.
+    """
+
+    k: int
+    prompts: int
+    rounds: int
+    before: float
+    after: float
+    error: float
+
+    @property
+    def change(self) -> float:
+        """Relative to the wide pair."""
+        return self.after / self.before - 1
+
+
+Outputs = Sequence["RequestOutput"]
+
+
+def generate(engine: Engine, prompts: Sequence[Sequence[int]], k: int, advance: Advance) -> list[RequestOutput]:
+    """Greedy continuations of every prompt with ``k`` drafts a round."""
+    from ...engines import SamplingParams
+
+    outputs = []
+    for prompt in prompts:
+        room = engine.max_seq_len - len(prompt)
+        params = SamplingParams(max_tokens=min(MAX_TOKENS, room), ignore_eos=True)
+        outputs += engine.generate([prompt], params, num_speculative_tokens=k)
+        advance(1)
+    return outputs
+
+
+def compare_tokens(wide: Outputs, narrow: Outputs) -> GreedyAgreement:
+    """Both lists are in the order of the prompts."""
+    equal = tokens = 0
+    first: list[int | None] = []
+    for one, other in zip(wide, narrow, strict=True):
+        pairs = list(zip(one.token_ids, other.token_ids, strict=False))
+        length = max(len(one.token_ids), len(other.token_ids))
+        same = [a == b for a, b in pairs] + [False] * (length - len(pairs))
+        equal += sum(same)
+        tokens += length
+        first.append(same.index(False) if False in same else None)
+    return GreedyAgreement(len(first), tokens, equal / tokens if tokens else math.nan, first.count(None), tuple(first))
+
+
+def compare_acceptance(wide: Outputs, narrow: Outputs, k: int) -> Acceptance:
+    """Both lists are in the order of the prompts. NaN where nothing was drafted."""
+    before, after = _length(wide), _length(narrow)
+    rounds = sum(output.acceptance.rounds for output in narrow)
+    return Acceptance(k, len(narrow), rounds, before, after, _error(wide, narrow))
+
+
+def _length(outputs: Outputs) -> float:
+    rounds = sum(output.acceptance.rounds for output in outputs)
+    return 1 + sum(output.acceptance.accepted for output in outputs) / rounds if rounds else math.nan
+
+
+def _error(wide: Outputs, narrow: Outputs) -> float:
+    """Leave one prompt out at a time: the jackknife, which a ratio of sums needs."""
+    count = len(wide)
+    if count < 2:
+        return math.nan
+    changes = []
+    for out in range(count):
+        some = [[*each[:out], *each[out + 1 :]] for each in (wide, narrow)]
+        changes.append(_length(some[1]) / _length(some[0]) - 1)
+    mean = sum(changes) / count
+    return math.sqrt((count - 1) / count * sum((change - mean) ** 2 for change in changes))

@@ -1,0 +1,140 @@
+"""The narrow matrices of a target in groups (a layer's attention, its MLP, its experts), and graphs with some of them.
+
+Each group has the pattern that ``build --exclude`` takes for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from ...graphs.sources import Array, Shape
+from ..exclude import excluded
+from ..narrow import Provider
+from ..narrow.provider import Weight
+from ..recipes import Recipe
+
+if TYPE_CHECKING:
+    from ...graphs.narrow import NarrowWeight
+
+_MODEL, _WEIGHT = "model.", ".weight"
+
+
+@dataclass(frozen=True)
+class Group:
+    """``name`` for people (``layer 3 mlp``); ``pattern`` names its ``weights`` and no others."""
+
+    name: str
+    layer: int | None
+    weights: tuple[str, ...]
+    patterns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Only:
+    """A provider that narrows some of its weights, and leaves the others as wide as the rest of the graph."""
+
+    whole: Provider
+    names: Collection[str]
+
+    @property
+    def recipe(self) -> Recipe:
+        """See ``Provider``."""
+        return self.whole.recipe
+
+    @property
+    def wanted(self) -> Mapping[str, Weight]:
+        """See ``Provider``."""
+        return {name: weight for name, weight in self.whole.wanted.items() if name in self.names}
+
+    @property
+    def key(self) -> Any:
+        """See ``Provider``."""
+        return [self.whole.key, sorted(self.names)]
+
+    @property
+    def losses(self) -> Mapping[str, float]:
+        """See ``Provider``."""
+        return self.whole.losses
+
+    def uncalibrated(self) -> list[str]:
+        """See ``Provider``."""
+        return [name for name in self.whole.uncalibrated() if name in self.names]
+
+    def check(self) -> None:
+        """See ``Provider``."""
+        self.whole.check()
+
+    def weights(self) -> tuple[dict[str, NarrowWeight], dict[str, str]]:
+        """See ``Provider``."""
+        taken, wide = self.whole.weights()
+        return (
+            {name: how for name, how in taken.items() if name in self.names},
+            {name: why for name, why in wide.items() if name in self.names},
+        )
+
+    def codes(self, name: str, shape: Shape) -> Iterator[Array]:
+        """See ``Provider``."""
+        return self.whole.codes(name, shape)
+
+    def scales(self, name: str, shape: Shape) -> Iterator[Array]:
+        """See ``Provider``."""
+        return self.whole.scales(name, shape)
+
+    def notes(self) -> list[str]:
+        """See ``Provider``."""
+        return []
+
+
+def groups_of(provider: Provider) -> list[Group]:
+    """Of every weight that the provider narrows, in the order of the layers."""
+    taken = provider.weights()[0]
+    together: dict[tuple[int | None, str], list[str]] = defaultdict(list)
+    for name, weight in provider.wanted.items():
+        if name in taken:
+            together[_layer(name), weight.role].append(name)
+    modules = [_module(name) for name in taken]
+    return [
+        Group(
+            role if layer is None else f"layer {layer} {role}",
+            layer,
+            tuple(names),
+            _patterns([_module(name) for name in names], modules),
+        )
+        for (layer, role), names in together.items()
+    ]
+
+
+def patterns_of(groups: Iterable[Group], every: Iterable[Group]) -> tuple[str, ...]:
+    """What excludes ``groups``: one pattern for a layer of which nothing stays narrow."""
+    groups, every = list(groups), list(every)
+    found: list[str] = []
+    for group in groups:
+        layer = [each for each in every if group.layer is not None and each.layer == group.layer]
+        whole = layer and all(each in groups for each in layer)
+        found += (f"layers.{group.layer}.*",) if whole else group.patterns
+    return tuple(dict.fromkeys(found))
+
+
+def _layer(name: str) -> int | None:
+    parts = name.split(".")
+    at = parts.index("layers") if "layers" in parts else len(parts)
+    return int(parts[at + 1]) if parts[at + 1 : at + 2] else None
+
+
+def _module(name: str) -> str:
+    return name.removesuffix(_WEIGHT)
+
+
+def _patterns(own: list[str], every: list[str]) -> tuple[str, ...]:
+    """The shortest pattern that names these modules alone, or all of their names."""
+    columns = zip(*(name.split(".") for name in own), strict=False)
+    prefix = ".".join(column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns))
+    if len(own) > 1 and prefix:
+        pattern = f"{prefix.removeprefix(_MODEL)}.*"
+        if excluded({name: name for name in every}, [pattern]) == set(own):
+            return (pattern,)
+    return tuple(name.removeprefix(_MODEL) for name in own)

@@ -1,0 +1,95 @@
+"""What an engine was made from, opened again: its checkpoints, its recipe, the ranges of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ...engines.manifest import Manifest
+from ...graphs.families import TargetSpec, family_for
+from ...graphs.heads import HeadSpec
+from ...plugins.errors import EnvironmentProblem
+from ..checkpoint import Checkpoint
+from ..inputs import read_head
+from ..parity import gone
+from ..recipes import DTYPES, RECIPES, Overrides, Recipe, wide_type
+
+_CPU = "fp32"  # what ONNX Runtime computes in on a CPU
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The checkpoints of a pair, unchanged since the build, and what they hold."""
+
+    target: Checkpoint
+    drafter: Checkpoint
+    spec: TargetSpec
+    head: HeadSpec
+
+    @classmethod
+    def open(cls, manifest: Manifest) -> Origins:
+        """Raise ``EnvironmentProblem`` for a checkpoint that is gone or was changed."""
+        for part in (manifest.target, manifest.drafter):
+            if why := gone(part.origin):
+                raise EnvironmentProblem(why, fix="build the engine again from a checkpoint that stays")
+        target, drafter = (Checkpoint.open(Path(part.origin.source)) for part in (manifest.target, manifest.drafter))
+        spec = family_for(target.config).describe(target.config, manifest.shapes.taps)
+        return cls(target, drafter, spec, read_head(drafter, spec))
+
+
+def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:
+    """The recipe that the manifest records, in the types of its backend.
+
+    Raises ``EnvironmentProblem`` where this version makes another table of it.
+    """
+    recorded, lowering = _types(manifest.precision), manifest.backend.lowering
+    wide = wide_type(target) if manifest.backend.gpus else _CPU
+    base = RECIPES.get(recorded.get("recipe", ""))
+    found = base and _overrides(recorded).of(base.on(wide, lowering))
+    if found is None or found.record() != recorded:
+        raise EnvironmentProblem(
+            f"this version has no recipe {recorded.get('recipe')!r} that comes to what the engine was built with",
+            why=f"its manifest records {recorded}",
+            fix="verify with the version that built it, or build it again",
+        )
+    return found
+
+
+def on_cpu(recipe: Recipe) -> Recipe:
+    """The same narrow types over FP32; a wide type that a CPU does not have, the KV cache's as well, becomes FP32."""
+    table: dict[str, Any] = {
+        each.name: _CPU for each in fields(recipe) if getattr(recipe, each.name) in DTYPES and each.name != "name"
+    }
+    return replace(recipe, **table | {"kv_cache": _CPU})
+
+
+def reference_recipe() -> Recipe:
+    """FP32, which every precision is measured against."""
+    return RECIPES[_CPU]
+
+
+def is_reference(precision: Mapping[str, str]) -> bool:
+    """Whether a manifest's table has nothing that could lose anything."""
+    return all(kind == _CPU for kind in _types(precision).values())
+
+
+def loses_without_running(precision: Mapping[str, str]) -> bool:
+    """Whether a manifest's table has a narrow type, whose rounding FP32 arithmetic shows as well."""
+    return any(kind not in DTYPES for kind in (precision.get(name) for name in ("weights", "lm_head", "drafter")))
+
+
+def _types(precision: Mapping[str, str]) -> dict[str, str]:
+    """Without where ranges come from."""
+    return {name: kind for name, kind in precision.items() if name != "calibration"}
+
+
+def _overrides(recorded: Mapping[str, str]) -> Overrides:
+    patterns = recorded.get("exclude", "")
+    return Overrides(
+        recorded.get("kv_cache"),
+        recorded.get("lm_head"),
+        recorded.get("drafter"),
+        tuple(patterns.split(", ")) if patterns else (),
+    )

@@ -1,0 +1,108 @@
+"""Pairs and targets in any recipe, run by ONNX Runtime from the stage store: nothing is published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...engines.manifest import Backend, Manifest, Part
+from .. import parts
+from ..inputs import cache_length
+from ..progress import Progress
+from ..recipes import Recipe
+from ..stages import StageStore
+from .origin import Origins
+from .ranges import ranges_again
+from .target import Target
+
+if TYPE_CHECKING:
+    from ...engines import Engine
+    from ...graphs.lowering import Lowering
+    from ..calibration import Scales
+
+_SHORT = 64  # T of a graph that only ever sees one text is a multiple of it
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Makes them for one engine: its checkpoints, its sizes, its tokenizer in ``folder``."""
+
+    folder: Path
+    manifest: Manifest
+    origins: Origins
+    store: StageStore
+    progress: Progress
+
+    def pair(self, recipe: Recipe, lowering: Lowering, *, wide_drafter: bool = False) -> Engine:
+        """Target and drafter as an engine with the sizes of the one that is verified."""
+        from ...engines import Engine
+        from ...engines.backends.onnxruntime import OnnxRuntimeBackend
+        from ...engines.tokenizer import Tokenizer
+
+        old = self.manifest
+        length = cache_length(old.shapes.max_seq_len, old.speculation.max_num_speculative_tokens, lowering)
+        origins = self.origins
+        of_drafter = replace(recipe, drafter=recipe.wide) if wide_drafter else recipe
+        made = [
+            self._compile(half, recipe, lowering, length)
+            for half in (
+                self.half(recipe, lowering),
+                parts.drafter_half(origins.drafter, origins.head, origins.spec, of_drafter, lowering),
+            )
+        ]
+        target, drafter = (_part(part, done) for part, done in zip((old.target, old.drafter), made, strict=True))
+        files = {str(done.attached.path / n): entry for done in made for n, entry in done.attached.files.items()}
+        manifest = replace(
+            old,
+            target=target,
+            drafter=drafter,
+            backend=Backend("onnxruntime", lowering, {}),
+            shapes=replace(old.shapes, cache_length=length),
+            files=files,
+        )
+        backend = OnnxRuntimeBackend(self.folder, manifest, num_slots=1, threads=None)
+        return Engine(self.folder, manifest, backend, Tokenizer(self.folder, old.eos_token_ids))
+
+    def half(self, recipe: Recipe, lowering: Lowering, *, every_layer: bool = False) -> parts.Half:
+        """The target, with the drafter's taps or one at every layer."""
+        spec = self.origins.spec
+        if every_layer:
+            spec = replace(spec, taps=tuple(range(spec.num_layers)))
+        return parts.target_half(self.origins.target, spec, recipe, lowering, self.scales(recipe, lowering))
+
+    def target(self, recipe: Recipe, lowering: Lowering, longest: int, *, every_layer: bool = False) -> Target:
+        """The target alone, for texts of up to ``longest`` tokens."""
+        return self.target_of(self.half(recipe, lowering, every_layer=every_layer), recipe, lowering, longest)
+
+    def target_of(
+        self, half: parts.Half, recipe: Recipe, lowering: Lowering, longest: int, store: StageStore | None = None
+    ) -> Target:
+        """The same of a half; its weights go into ``store``."""
+        length = -(-longest // _SHORT) * _SHORT
+        done = self._compile(half, recipe, lowering, length, store)
+        return Target(
+            done.attached.path / parts.MODEL, self.manifest.target.caches, length, self.origins.spec.hidden_size
+        )
+
+    def scales(self, recipe: Recipe, lowering: Lowering) -> Scales | None:
+        """The ranges that the engine was built with, where its recipe needs any."""
+        from ..narrow import uncalibrated
+
+        if not uncalibrated(self.origins.target, recipe, lowering):
+            return None
+        return ranges_again(self.folder, self.origins, self.store, self.progress)
+
+    def _compile(
+        self, half: parts.Half, recipe: Recipe, lowering: Lowering, length: int, store: StageStore | None = None
+    ) -> parts.Compiled:
+        traced = parts.trace(self.store, half, recipe.dtype, self.progress)
+        return parts.attach(
+            store or self.store, half, traced, lowering=lowering, cache_length=length, progress=self.progress
+        )
+
+
+def _part(part: Part, done: parts.Compiled) -> Part:
+    return replace(
+        part, file=str(done.attached.path / parts.MODEL), inputs=done.inputs, outputs=done.outputs, plan=None
+    )

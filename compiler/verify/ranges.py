@@ -1,0 +1,45 @@
+"""The calibrated ranges of an engine once more: the engine folder says what they were calibrated with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ...plugins.errors import EnvironmentProblem, PeagleError
+from ..calibration import Scales
+from ..calibration.ranges import describe
+from ..progress import Progress
+from ..resolved import FILE_NAME, ranges_of
+from ..stages import StageStore
+from .origin import Origins
+
+_REPORT = "build_report.json"
+
+
+def ranges_again(folder: Path, origins: Origins, store: StageStore, progress: Progress) -> Scales:
+    """Kept, or calibrated in the same way.
+
+    Raises ``EnvironmentProblem`` where the samples or the saved ranges are not what they were.
+    """
+    config, recorded = _read(folder / FILE_NAME), _read(folder / _REPORT).get("calibration")
+    how = ranges_of(config)
+    try:
+        how.check()
+        found = how.obtain(origins.target, origins.spec, store, progress)
+    except PeagleError as error:
+        raise EnvironmentProblem(f"the calibrated ranges of the engine are not to be had: {error.what}") from None
+    if json.loads(json.dumps(describe(found))) != recorded:
+        raise EnvironmentProblem(
+            "the calibrated ranges of the engine are not to be had",
+            why=f"{_REPORT} records {recorded}, and its samples give {describe(found)} now",
+        )
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

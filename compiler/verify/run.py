@@ -1,0 +1,105 @@
+"""Everything that is checked of one engine, and the file that keeps it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...engines.manifest import Manifest
+from ..parity import Parity, compare_with_sources
+from ..progress import Progress, Quiet
+from ..prompt_set import Prompt, code_prompts
+from .losslessness import Losslessness, compare_on_and_off
+from .measure import Request, measure
+from .origin import is_reference
+from .precision import Precision
+
+if TYPE_CHECKING:
+    from ...engines import Engine
+
+FILE_NAME = "verify.json"
+DEFAULT_K = (1, 3, 5, 8)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Everything ``verify`` found out. ``losslessness`` is None where the engine cannot run: ``not_run`` says why."""
+
+    engine: str
+    product_version: str
+    losslessness: Losslessness | None
+    parity: tuple[Parity, ...] = field(default=())
+    precision: Precision | None = None
+    not_run: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was checked and nothing failed; a check that could not be made does not fail."""
+        if self.precision is not None and self.precision.status == "failed":
+            return False
+        if self.losslessness is None:
+            return self.precision is not None and self.precision.status == "passed"
+        return self.losslessness.passed and all(check.status != "failed" for check in self.parity)
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``verify.json`` holds."""
+        lossless, precision = self.losslessness, self.precision
+        return {
+            "passed": self.passed,
+            "engine": self.engine,
+            "product_version": self.product_version,
+            "losslessness": {"passed": lossless.passed, **asdict(lossless)} if lossless else None,
+            "not_run": self.not_run,
+            "parity": [asdict(check) for check in self.parity],
+            "precision": precision.as_json() if precision else None,
+        }
+
+
+def verify(
+    engine: Engine,
+    *,
+    prompts: Sequence[Prompt] | None = None,
+    max_tokens: int = 128,
+    k: Sequence[int] = DEFAULT_K,
+    request: Request | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Check ``engine`` and write ``verify.json`` into its folder; a K that it has no room for is left out."""
+    progress = progress or Quiet()
+    prompts = code_prompts() if prompts is None else prompts
+    most = engine.manifest.speculation.max_num_speculative_tokens
+    losslessness = compare_on_and_off(engine, prompts, max_tokens, [i for i in k if i <= most] or [most], progress)
+    parity = _not_torchs(engine.manifest) or compare_with_sources(engine, prompts, progress)
+    precision = measure(engine.folder, engine.manifest, engine, request or Request(), progress)
+    return _kept(
+        engine.folder,
+        Verification(str(engine.folder), engine.manifest.product_version, losslessness, parity, precision),
+    )
+
+
+def verify_elsewhere(
+    folder: Path, manifest: Manifest, why: str, *, request: Request | None = None, progress: Progress | None = None
+) -> Verification:
+    """The same for an engine that cannot run here (``why``): its recipe is emulated, and no more is checked."""
+    precision = measure(folder, manifest, None, request or Request(), progress or Quiet())
+    return _kept(folder, Verification(str(folder), manifest.product_version, None, precision=precision, not_run=why))
+
+
+def _not_torchs(manifest: Manifest) -> tuple[Parity, ...]:
+    """Of an engine that rounds, whose logits are not meant to be those of torch: what it costs is measured instead."""
+    if is_reference(manifest.precision):
+        return ()
+    why = f"the engine is {manifest.precision.get('recipe')}, not fp32: what that costs is measured under precision"
+    return tuple(Parity(name, "skipped", why) for name in ("target logits", "drafter logits"))
+
+
+def _kept(folder: Path, found: Verification) -> Verification:
+    path = folder / FILE_NAME
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n")
+    temporary.replace(path)
+    return found

@@ -1,0 +1,232 @@
+"""Engines of tiny pairs: what their precision costs is measured, a bad one fails, and the layer to blame is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from peagle.compiler.build import build
+from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.options import BuildOptions
+from peagle.compiler.progress import Quiet
+from peagle.compiler.recipes import RECIPES, wide_type
+from peagle.compiler.verify import FILE_NAME, verify_elsewhere
+from peagle.compiler.verify.groups import groups_of, patterns_of
+from peagle.compiler.verify.measure import Request, measure
+from peagle.compiler.verify.precision import EMULATED, RUN, Precision
+from peagle.compiler.verify.thresholds import LIMITS, Limits
+from peagle.engines import Engine
+from peagle.engines.manifest import Backend, Manifest
+
+from ...fp8_pairs import fp8_pair
+from ...models import Pair, make_pair
+from ..conftest import Run
+
+BAD_LAYER = 3
+FREE = Limits(10.0, 10.0, 10.0)
+SHORT = ("--prompts", 1, "--max-tokens", 4, "--num-speculative-tokens", "2")
+
+
+def built(pair: Pair, out: Path, precision: str, **options: object) -> Path:
+    return build(
+        BuildOptions(
+            str(pair.target), out, str(pair.head), backend="onnxruntime", precision=precision, max_seq_len=256,
+            num_speculative_tokens=2, **options,
+        )
+    ).path  # fmt: skip
+
+
+def measured(engine: Path, request: Request) -> Precision:
+    found = measure(engine, Manifest.read(engine), Engine.load(engine), request, Quiet())
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Few and short texts: what they are does not matter to a random model."""
+    path = tmp_path / "data.jsonl"
+    ids = [[(7 * i + 3 * j * j) % 90 + 2 for j in range(48)] for i in range(4)]
+    path.write_text("".join(json.dumps({"input_ids": each}) + "\n" for each in ids))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("tiny"), "qwen3")
+
+
+@pytest.fixture(scope="module")
+def int8(tiny: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tiny, tmp_path_factory.mktemp("int8") / "engine", "int8")
+
+
+@pytest.fixture(scope="module")
+def clipped(tiny: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An FP8 engine with one layer whose calibrated input is far too small, so that nearly all of it is cut off.
+
+    That MLP is made to matter, in FP32 as well: in a random model no layer does.
+    """
+    folder = tmp_path_factory.mktemp("clipped")
+    pair = fp8_pair(tiny, folder)
+    path = pair.target / "model.safetensors"
+    tensors = load_file(path)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        tensors[f"model.layers.{BAD_LAYER}.mlp.{name}.input_scale"] *= 1e-4
+    tensors[f"model.layers.{BAD_LAYER}.mlp.down_proj.weight_scale"] *= 40
+    save_file(tensors, path)
+    return built(pair, folder / "engine", "fp8")
+
+
+def test_an_int8_engine_is_measured_against_fp32(int8: Path, data: Path, cli: Run) -> None:
+    done = cli("verify", int8, *SHORT, "--data", data, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)["precision"]
+    assert (found["status"], found["recipe"], found["measured"]) == ("passed", "int8", RUN)
+    assert (found["logits"]["texts"], found["logits"]["tokens"]) == (4, 4 * 48)
+    assert 0 < found["logits"]["kl_mean"] < 0.05
+    assert [each["layer"] for each in found["layers"]] == list(range(7))
+    assert found["layers"][0]["error"] == 0 < found["layers"][1]["error"] < 0.05
+    assert found["greedy"]["prompts"] == found["acceptance"]["prompts"] == 8
+    assert found["drafter_acceptance"] is None
+    assert found["notes"] == []
+    assert json.loads((int8 / FILE_NAME).read_text()) == json.loads(done.out)
+    assert {check["status"] for check in json.loads(done.out)["parity"]} == {"skipped"}
+
+
+def test_an_fp32_engine_has_no_precision_to_measure(cli: Run, engine: Path) -> None:
+    done = cli("verify", engine, *SHORT, "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["precision"] is None
+
+
+@pytest.mark.slow
+def test_a_bad_layer_fails_and_bisecting_names_it(clipped: Path, data: Path, cli: Run) -> None:
+    done = cli("verify", clipped, *SHORT, "--data", data, "--bisect")
+    assert done.code == 4, done.out
+    assert "divergence of the logits is" in done.err
+    found = json.loads((clipped / FILE_NAME).read_text())["precision"]
+    bisection = found["bisection"]
+    assert bisection["costs"][0]["group"] == f"layer {BAD_LAYER} mlp"
+    assert bisection["costs"][0]["kl_mean"] > 5 * bisection["costs"][1]["kl_mean"]
+    assert bisection["exclude"] == [f"layers.{BAD_LAYER}.mlp.*"]
+    assert bisection["reached"]
+    assert bisection["goal"] == "within the limits"
+    assert bisection["after"]["kl_mean"] <= LIMITS["fp8"].kl_mean < bisection["before"]["kl_mean"]
+    assert f"--exclude 'layers.{BAD_LAYER}.mlp.*'" in bisection["command"]
+    assert bisection["command"] in done.out
+    assert f"layer {BAD_LAYER} adds most" in done.out
+
+
+@pytest.mark.slow
+def test_a_limit_of_the_users_decides(int8: Path, data: Path) -> None:
+    assert measured(int8, Request(data, limits=replace(FREE, kl_mean=1e-9))).status == "failed"
+    assert measured(int8, Request(data, limits=FREE)).status == "passed"
+
+
+def gone(tiny: Pair) -> str:
+    shutil.rmtree(tiny.target)
+    return "not there any more"
+
+
+def changed(tiny: Pair) -> str:
+    config = tiny.head / "config.json"
+    config.write_text(config.read_text() + "\n")
+    weights = tiny.head / "model.safetensors"
+    save_file({name: tensor * 2 for name, tensor in load_file(weights).items()}, weights)
+    return "was changed after the build"
+
+
+@pytest.mark.parametrize("harm", [gone, changed])
+def test_without_the_checkpoint_it_is_skipped_with_the_reason(
+    pair: Pair, tmp_path: Path, data: Path, harm: Callable[[Pair], str]
+) -> None:
+    engine = built(pair, tmp_path / "engine", "int8")
+    why = harm(pair)
+    found = measured(engine, Request(data))
+    assert found.status == "skipped"
+    assert why in found.skipped
+    assert found.checks == ()
+
+
+@pytest.mark.slow
+def test_a_plan_that_cannot_run_here_has_its_recipe_emulated_and_says_so(int8: Path, tiny: Pair, data: Path) -> None:
+    manifest = Manifest.read(int8)
+    plan = replace(
+        manifest,
+        backend=Backend("tensorrt-rtx", "tensorrt", {}, ("sm_120",)),
+        precision=RECIPES["int4"].on(wide_type(Checkpoint.open(tiny.target)), "tensorrt").record(),
+    )
+    found = verify_elsewhere(int8, plan, "there is no GPU", request=Request(data, limits=FREE))
+    assert found.losslessness is None
+    assert found.precision is not None
+    assert found.precision.measured == EMULATED
+    assert (found.passed, found.precision.status) == (True, "passed")
+    assert found.precision.logits is not None
+    assert found.precision.logits.kl_mean > 0
+
+
+def test_a_wide_plan_that_cannot_run_here_is_not_measured(int8: Path, data: Path) -> None:
+    plan = replace(
+        Manifest.read(int8),
+        backend=Backend("tensorrt-rtx", "tensorrt", {}, ("sm_120",)),
+        precision=RECIPES["fp16"].record(),
+    )
+    found = verify_elsewhere(int8, plan, "there is no GPU", request=Request(data))
+    assert not found.passed
+    assert found.precision is not None
+    assert "only where the engine runs" in found.precision.skipped
+
+
+@pytest.mark.slow
+def test_an_engine_that_is_not_its_recipe_says_that_layers_are_not_its_own(
+    int8: Path, tiny: Pair, data: Path, tmp_path: Path
+) -> None:
+    engine = Path(shutil.copytree(int8, tmp_path / "engine"))
+    weights = engine / "target" / "model.onnx.data"
+    content = bytearray(weights.read_bytes())
+    weights.unlink()
+    start = len(content) // 2
+    content[start : start + 4096] = bytes(4096)
+    weights.write_bytes(content)
+    found = measure(engine, Manifest.read(engine), Engine.load(engine, check_hashes=False), Request(data), Quiet())
+    assert found is not None
+    assert "does not compute what the engine does" in found.notes[0]
+
+
+def test_groups_have_patterns_that_name_them_alone() -> None:
+    class Weight:
+        def __init__(self, role: str) -> None:
+            self.role = role
+
+    class Provider:
+        wanted: ClassVar = {
+            "model.layers.0.self_attn.q_proj.weight": Weight("attention"),
+            "model.layers.0.self_attn.o_proj.weight": Weight("attention"),
+            "model.layers.0.mlp.gate_proj.weight": Weight("mlp"),
+            "model.layers.0.mlp.experts.down_proj": Weight("experts"),
+            "model.layers.1.mlp.gate_proj.weight": Weight("mlp"),
+            "model.layers.1.mlp.up_proj.weight": Weight("mlp"),
+            "lm_head.weight": Weight("lm_head"),
+        }
+
+        def weights(self) -> tuple[dict[str, None], dict[str, str]]:
+            return dict.fromkeys(self.wanted), {}
+
+    groups = groups_of(Provider())
+    assert {group.name: group.patterns for group in groups} == {
+        "layer 0 attention": ("layers.0.self_attn.*",),
+        "layer 0 mlp": ("layers.0.mlp.gate_proj",),
+        "layer 0 experts": ("layers.0.mlp.experts.down_proj",),
+        "layer 1 mlp": ("layers.1.mlp.*",),
+        "lm_head": ("lm_head",),
+    }
+    assert patterns_of(groups[:2], groups) == ("layers.0.self_attn.*", "layers.0.mlp.gate_proj")
+    assert patterns_of([*groups[:3], groups[4]], groups) == ("layers.0.*", "lm_head")
