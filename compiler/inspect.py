@@ -5,6 +5,7 @@ Of plans it says what was counted when they were built: that needs neither a GPU
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from typing import Any
 from ..engines.manifest import Manifest, Part
 
 KERNELS = "plugins"
+REPORT = "build_report.json"
 _WRITTEN_LATER = ("verify.json", "tune.json")
 
 
@@ -34,6 +36,7 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
             for name, part in (("target", manifest.target), ("drafter", manifest.drafter))
         },
         "kernels": _kernels(folder) if manifest.backend.gpus else [],
+        "matmuls": _matmuls(folder),
         "reports": [name for name in _WRITTEN_LATER if (folder / name).is_file()],
     }
 
@@ -47,6 +50,16 @@ def _operators(folder: Path, part: Part) -> dict[str, int] | None:
     graph = onnx.load_model(folder / part.file, load_external_data=False).graph
     counts = Counter(f"{node.domain}::{node.op_type}" if node.domain else str(node.op_type) for node in graph.node)
     return dict(counts.most_common())
+
+
+def _matmuls(folder: Path) -> dict[str, Any]:
+    """Of target and drafter, as the build report has them; engines of fp32 graphs do not say."""
+    try:
+        report = json.loads((folder / REPORT).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    found = report.get("matmuls") if isinstance(report, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _kernels(folder: Path) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
+from ..legal import available
 from .machine import Device, Machine, look
 from .targets import DATA_CENTRE_SMS, RTX_SMS, Product, require_targets, sm_name, sm_names, sm_number
 
@@ -74,7 +75,7 @@ def _choose(precision: str | None, wanted: tuple[str, ...], machine: Machine) ->
 
 
 def _onnxruntime(precision: str | None, wanted: tuple[str, ...], why: str) -> Choice:
-    if precision not in (None, "fp32"):
+    if precision not in (None, *available("ort")):
         raise UsageError(
             f"the precision {precision!r} is not available with ONNX Runtime",
             why="on a CPU it computes in fp32",

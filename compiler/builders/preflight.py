@@ -64,6 +64,9 @@ def survey(path: Path, gpus: Sequence[str], profiles: Sequence[Profile]) -> Surv
             "KV_CACHE_UPDATE": count["TensorScatter"] + count["TRT_KVCacheUpdate"],
             "ATTENTION_INPUT": count["Attention"] + count["TRT_Attention"],
             "MOE": count["TRT_MoE"],
+            "QUANTIZE": count["QuantizeLinear"],
+            "DEQUANTIZE": count["DequantizeLinear"] + count["TRT_MXFP8DequantizeLinear"],
+            "DYNAMIC_QUANTIZE": count["TRT_MXFP8DynamicQuantize"],
         },
         plugins=plugins,
         others=tuple(

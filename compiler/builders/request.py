@@ -11,6 +11,7 @@ from typing import Any
 from ...engines.manifest import Plan, Profile
 from ...engines.records import decode
 from ...plugins.errors import BuildError, UsageError
+from .matmuls import BuiltMatmul
 from .targets import PRODUCTS, Product
 
 
@@ -72,7 +73,7 @@ class PlanRequest:
 class PlanFacts:
     """A finished plan: its contract, and what it took. ``peak_rss_bytes`` is the building process's own.
 
-    ``versions`` maps distribution names to versions.
+    ``versions`` maps distribution names to versions. ``matmuls`` are the products with weights, as TensorRT has them.
     """
 
     plan: Plan
@@ -81,6 +82,7 @@ class PlanFacts:
     peak_rss_bytes: int
     versions: Mapping[str, str]
     warnings: tuple[str, ...] = ()
+    matmuls: tuple[BuiltMatmul, ...] = ()
 
     def to_record(self) -> dict[str, Any]:
         """As JSON values."""

@@ -13,6 +13,8 @@ from .targets import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
 SYMBOLS = {"B": "rows", "S": "columns", "E": "emitted"}  # dims of the graph contract, and their field of a profile
 _HEAD_SIZE = 256  # of the fused attention of TensorRT-RTX 1.7: 256 builds, 264 does not; there is nothing else for it
 _LINEAR = re.compile(r"[\w\s+-]+")
+_FP8_SINCE = 89  # SM
+_MX_BLOCK = 32
 _CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -20,11 +22,13 @@ def complaints_of(node: Node, graph: Graph, gpus: Sequence[str], profiles: Seque
     """What is known to be wrong with a node of ``graph`` on ``gpus`` (``sm_120``) in these profiles."""
     if node.op_type == "TRT_MoE":
         return _of_moe_layer(gpus)
+    if node.op_type == "TRT_MXFP8DynamicQuantize":
+        return _of_blocks(node) + _of_fp8(node, gpus)
     if node.domain:
-        return []
+        return _of_fp8(node, gpus)
     if node.op_type == "TensorScatter":
         return _of_cache_update(node, graph, profiles)
-    problems = _of_head_size(node, gpus) if node.op_type == "Attention" else []
+    problems = _of_head_size(node, gpus) if node.op_type == "Attention" else _of_fp8(node, gpus)
     rule = _RULES.get(node.op_type)
     return problems + (rule(node) if rule else [])
 
@@ -52,6 +56,22 @@ def _of_moe_layer(gpus: Sequence[str]) -> list[str]:
         return []
     able = ", ".join(map(sm_name, MOE_LAYER_SMS))
     return [f"TensorRT makes no code for its expert layer on {', '.join(lacking)}, only on {able}"]
+
+
+def _of_blocks(node: Node) -> list[str]:
+    x = node.inputs[0] if node.inputs else None
+    columns = x.shape[-1] if x is not None and x.shape else 0
+    if isinstance(columns, int) and columns and columns % _MX_BLOCK == 0:
+        return []
+    return [f"it rounds blocks of {_MX_BLOCK}, and its input has {columns or 'an unknown number of'} columns"]
+
+
+def _of_fp8(node: Node, gpus: Sequence[str]) -> list[str]:
+    """TensorRT refuses the whole graph for one such tensor."""
+    lacking = [name for name in gpus if sm_number(name) < _FP8_SINCE]
+    if not lacking or not any(value and value.dtype == "float8e4m3fn" for value in (*node.inputs, *node.outputs)):
+        return []
+    return [f"TensorRT makes no code for FP8 on {', '.join(lacking)}, only from {sm_name(_FP8_SINCE)} on"]
 
 
 def _of_cache_update(node: Node, graph: Graph, profiles: Sequence[Profile]) -> list[str]:

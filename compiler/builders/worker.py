@@ -23,9 +23,12 @@ from ..durable import writing
 from .callbacks import Log, logger, monitor, writer
 from .channel import STEPS, Channel
 from .config import configure, load_timings, save_timings
+from .inspector import inspected
 from .machine import look
+from .matmuls import as_built, of_network
 from .network import Parsed, parse, plugin_complaint, require_layers
 from .preflight import Survey, survey
+from .program import read_programs
 from .request import PlanFacts, PlanRequest
 from .targets import require_targets
 
@@ -68,12 +71,15 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     builder = _builder(trt, log_to, log)
     parsed = parse(trt, builder, log_to, log, found)
     require_layers(parsed.layers, request.layers)
+    matmuls = of_network(parsed.network)
     config = configure(trt, builder, found, request)
     notes = load_timings(request, config)
     progress = monitor(trt, channel.done, STEPS)
     config.progress_monitor = progress
     size = _write(trt, builder, parsed, config, out, found, log)
     notes += save_timings(request, config)
+    said = inspected(trt, log_to, out) if request.product == "tensorrt" else []
+    matmuls = as_built(matmuls, said, "inspector") if said else as_built(matmuls, read_programs(out), "plan")
     return PlanFacts(
         plan=Plan(request.profiles, parsed.layers, found.plugins, parsed.tensors),
         size=size,
@@ -81,6 +87,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
         peak_rss_bytes=_peak_rss_bytes(),
         versions={request.product: str(trt.__version__), "onnx": version("onnx")},
         warnings=(*notes, *log.warnings),
+        matmuls=matmuls,
     )
 
 

@@ -31,13 +31,15 @@ def inspect(
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
+    from ..matmul_table import described
+
     speculation, shapes, backend = found["speculation"], found["shapes"], found["backend"]
     gpus = f" for {', '.join(backend['gpus'])}" if backend["gpus"] else ""
     rows: list[tuple[str, Any]] = [
         ("engine", f"{found['engine']}, {size(found['bytes'])}, made by peagle-compile {found['product_version']}"),
         ("backend", f"{backend['name']} {backend['versions'].get(backend['name'], '')}{gpus}"),
         ("lowering", backend["lowering"]),
-        ("precision", found["precision"].get("recipe", "")),
+        *_precision(found["precision"]),
         ("drafts per round", f"{speculation['num_speculative_tokens']} (trained for {speculation['trained_depth']})"),
         ("max_seq_len", f"{shapes['max_seq_len']} (caches hold {shapes['cache_length']})"),
         ("vocabulary", f"{shapes['vocab_size']} (drafter {shapes['draft_vocab_size']})"),
@@ -55,10 +57,21 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
             rows += _plan(part)
         else:
             rows += [("  inputs", _names(part["inputs"])), ("  outputs", _names(part["outputs"]))]
+        if name in found["matmuls"]:
+            rows.append(("  matmuls", described(found["matmuls"][name])))
         if found["operators"][name]:
             rows.append(("  operators", _counts(found["operators"][name])))
     rows += [(f"kernel {kernel['op']}", _kernel(kernel)) for kernel in found["kernels"]]
     rows += [(name, size(entry["size"])) for name, entry in found["files"].items()]
+    return rows
+
+
+def _precision(table: dict[str, str]) -> list[tuple[str, Any]]:
+    """The recipe, and below it what is of which type where not all is of one."""
+    rows: list[tuple[str, Any]] = [("precision", table.get("recipe", ""))]
+    types = {name: kind for name, kind in table.items() if name != "recipe"}
+    if len(set(types.values())) > 1:
+        rows += [(f"  {name.replace('_', ' ')}", kind) for name, kind in types.items()]
     return rows
 
 

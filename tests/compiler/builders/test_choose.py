@@ -86,6 +86,7 @@ def test_what_is_missing_is_named_with_what_works_instead(
         ("tensorrt-rtx", "fp16", (), "--gpu sm_120"),
         ("tensorrt-rtx", "fp16", ("b200",), "--backend tensorrt"),
         ("onnxruntime", "fp16", (), "fp32"),
+        ("onnxruntime", "int4", ("sm_120",), "--gpu"),
         ("onnxruntime", None, ("sm_120",), "--gpu"),
         (None, None, ("b2000",), "b200"),
         ("tensort", None, (), "tensorrt"),

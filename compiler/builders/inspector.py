@@ -1,0 +1,73 @@
+"""What an engine of full TensorRT runs, as its inspector says. It needs the GPU that the engine is for.
+
+The answer is documented as JSON, its fields are not. They are read as TensorRT 10 was seen to write them, and whatever
+does not look like that is no program: then less is known of the engine, and nothing fails.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .program import ONNX_LAYERS, PRODUCT, Held, Program, Step
+
+_PRODUCTS = ("gemm", "matmul", "matrix", "fully", "convolution")
+_TYPES = (  # the first that a description has
+    (("fp8", "e4m3"), "float8e4m3fn"),
+    (("int4",), "int4"),
+    (("int8",), "int8"),
+    (("bf16", "bfloat"), "bfloat16"),
+    (("fp16", "half"), "float16"),
+    (("fp32", "float"), "float32"),
+)
+
+
+def inspected(trt: Any, logger: Any, plan: Path) -> list[Program]:
+    """The programs of an engine file; none where there is no GPU for it or the inspector does not answer."""
+    try:
+        engine = trt.Runtime(logger).deserialize_cuda_engine(plan.read_bytes())
+        text = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
+        return programs_of(json.loads(text))
+    except Exception:  # of whatever kind: the engine is built, and its inspection is no part of that
+        return []
+
+
+def programs_of(answer: Any) -> list[Program]:
+    """One program, from the inspector's JSON at full detail; none from names alone."""
+    layers = answer.get("Layers") if isinstance(answer, dict) else None
+    described = [layer for layer in layers or () if isinstance(layer, dict)]
+    if not described:
+        return []
+    made = {name for layer in described for name in _names(layer, "Outputs")} | set(answer.get("Bindings") or ())
+    tensors = {
+        str(tensor.get("Name")): _held(tensor, constant=tensor.get("Name") not in made)
+        for layer in described
+        for side in ("Inputs", "Outputs")
+        for tensor in layer.get(side) or ()
+    }
+    return [Program(tensors, tuple(_step(layer) for layer in described))]
+
+
+def _step(layer: Mapping[str, Any]) -> Step:
+    kind = str(layer.get("LayerType", ""))
+    return Step(
+        PRODUCT if any(word in kind.lower() for word in _PRODUCTS) else kind,
+        str(layer.get("Name", "")),
+        _names(layer, "Inputs"),
+        _names(layer, "Outputs"),
+        tuple(ONNX_LAYERS.findall(str(layer.get("Metadata", "")))),
+    )
+
+
+def _held(tensor: Mapping[str, Any], *, constant: bool) -> Held:
+    dims = tensor.get("Dimensions") or ()
+    text = f"{tensor.get('Format/Datatype', '')} {tensor.get('Datatype', '')}".lower()
+    dtype = next((name for words, name in _TYPES if any(word in text for word in words)), "")
+    return Held(dtype, math.prod(dims) if all(isinstance(dim, int) and dim > 0 for dim in dims) else 0, constant)
+
+
+def _names(layer: Mapping[str, Any], side: str) -> tuple[str, ...]:
+    return tuple(str(tensor.get("Name")) for tensor in layer.get(side) or ())

@@ -1,0 +1,164 @@
+"""What a finished plan runs, as it says itself.
+
+A plan of TensorRT-RTX holds, in plain text, the programs of its compiler: every tensor with its type, every step with
+the tensors it reads and the layers it came from; kernels for them are made when the plan is loaded. The text is not
+documented. It was read from plans of TensorRT-RTX 1.7, and a plan that has none gives no program.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO
+
+PRODUCT = "fully_connected"  # the kind of step that multiplies two factors, its first two inputs
+KERNEL = "function"  # and of one whose code is generated
+_MARK, _BEFORE = b"NLYM", 16  # mark, four bytes of a version, eight of a length; then the text
+_TEXT = b"header {\n"
+_PIECE = 1 << 24
+_TENSOR = re.compile(r"^ *(?:sub_)?tensor=\{.*? dims=\{([^}]*)\}.*? name=\"([^\"]*)\".*? type=(\w+) \}$", re.M)
+_STEP = re.compile(r"^ *(\w+)=\{ name=(?:\"([^\"]*)\"|(\S+)) (.*)$", re.M)
+_READS = re.compile(r"(?:^| )(?:input|input_args)=\{([^}]*)\}")
+_WRITES = re.compile(r"(?:^| )(?:output|output_args)=\{([^}]*)\}")
+ONNX_LAYERS = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
+_INPUTS = re.compile(r"^ *inputs=\{([^}]*)\}", re.M)
+_QUOTED = re.compile(r"\"([^\"]*)\"")
+_FUSION = "runtime_fusion"
+_DTYPES = {
+    "half": "float16",
+    "bfloat": "bfloat16",
+    "bf16": "bfloat16",
+    "float": "float32",
+    "fp8_e4m3": "float8e4m3fn",
+}
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor of a program. ``numbers`` is 0 where its shape is known only at run time."""
+
+    dtype: str
+    numbers: int
+    constant: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that a program does. ``layers`` are those of the network that it came from.
+
+    ``fused``: as part of one kernel with the product that follows, with nothing in between written to memory.
+    """
+
+    kind: str
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    layers: tuple[str, ...]
+    fused: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one profile of a plan runs, the insides of its fused kernels included."""
+
+    tensors: Mapping[str, Held]
+    steps: tuple[Step, ...] = field(repr=False)
+
+
+def read_programs(path: Path) -> list[Program]:
+    """Of a plan, in its own order: one for each profile, or none where it does not say."""
+    with path.open("rb") as file:
+        texts = [text.decode("utf-8", "replace") for text in _texts(file)]
+    programs: list[Program] = []
+    for text in texts:
+        inside = _is_inside(text)
+        part = parse(text, fused=inside)
+        if inside and programs:
+            programs[-1] = _within(programs[-1], part, _names(_INPUTS.search(text)))
+        elif not inside:
+            programs.append(part)
+    return programs
+
+
+def parse(text: str, *, fused: bool = False) -> Program:
+    """One program; ``fused`` for what goes on inside a kernel."""
+    descriptors, _, rest = text.partition("\nmain {")
+    main = rest.partition("\n}")[0]
+    tensors = {
+        each[2]: Held(_DTYPES.get(each[3], each[3]), _numbers(each[1]), "const_payload_size=" in each[0])
+        for each in _TENSOR.finditer(descriptors)
+    }
+    return Program(tensors, tuple(_step(match, fused) for match in _STEP.finditer(main)))
+
+
+def _is_inside(text: str) -> bool:
+    return "region=runtime-fusion-consts" in text or "name=runtime-fusion-consts" in text
+
+
+def _within(program: Program, inside: Program, inputs: Sequence[str]) -> Program:
+    """With what goes on inside one of its kernels, which has other names for some of what it is given."""
+    layers = {layer for step in inside.steps for layer in step.layers}
+    outer = next((s for s in program.steps if s.kind == _FUSION and layers and layers <= set(s.layers)), None)
+    given = dict(zip(inputs, outer.reads, strict=False)) if outer else {}
+    steps = tuple(replace(s, reads=tuple(given.get(name, name) for name in s.reads)) for s in inside.steps)
+    return Program({**inside.tensors, **program.tensors}, program.steps + steps)
+
+
+def _step(match: re.Match[str], fused: bool) -> Step:
+    rest = match[4]
+    return Step(
+        match[1],
+        match[2] or match[3],
+        _names(_READS.search(rest)),
+        _names(_WRITES.search(rest)),
+        tuple(ONNX_LAYERS.findall(rest)),
+        fused,
+    )
+
+
+def _names(match: re.Match[str] | None) -> tuple[str, ...]:
+    return tuple(_QUOTED.findall(match[1])) if match else ()
+
+
+def _numbers(dims: str) -> int:
+    """Their product; symbols are quoted."""
+    sizes = dims.split()
+    return math.prod(map(int, sizes)) if all(size.isdecimal() for size in sizes) else 0
+
+
+def _texts(file: BinaryIO) -> Iterator[bytes]:
+    """Every program's text, found by the mark before it; weights may hold all of that by chance but a whole text."""
+    size = file.seek(0, os.SEEK_END)
+    for at in _marks(file):
+        file.seek(at)
+        head = file.read(_BEFORE + len(_TEXT))
+        if len(head) < _BEFORE + len(_TEXT) or head[_BEFORE:] != _TEXT:
+            continue
+        (length,) = struct.unpack_from("<Q", head, 8)
+        if length > size - at - _BEFORE:
+            continue
+        file.seek(at + _BEFORE)
+        text = file.read(length)
+        if b"\ndescriptors {" in text and text.endswith(b"}\n"):
+            yield text
+
+
+def _marks(file: BinaryIO) -> Iterator[int]:
+    """Where the mark stands, also by chance among the weights."""
+    start, kept = 0, b""
+    while True:
+        file.seek(start + len(kept))
+        piece = kept + file.read(_PIECE)
+        if len(piece) < len(_MARK):
+            return
+        at = piece.find(_MARK)
+        while at >= 0:
+            yield start + at
+            at = piece.find(_MARK, at + 1)
+        kept = piece[1 - len(_MARK) :]
+        start += len(piece) - len(kept)

@@ -1,0 +1,69 @@
+"""A target with caches of codes becomes a plan, ahead of time, that takes and gives them in FP8, in place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler import parts
+from peagle.compiler.builders.plan import build_plan
+from peagle.compiler.builders.preflight import survey
+from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.parts import MODEL, target_half
+from peagle.compiler.progress import Quiet
+from peagle.compiler.stages import StageStore
+from peagle.engines.manifest import Profile
+from peagle.graphs.trace import Dtype
+from tests.compiler.builders.small import request
+from tests.models import make_pair
+
+GPUS = ("sm_89", "sm_120")
+PROFILES = (
+    Profile("verify", (1, 4, 8), (1, 5, 7), (1, 5, 7)),
+    Profile("prefill", (1, 1, 1), (1, 64, 64), (1, 5, 7)),
+)
+
+
+def _graph(folder: Path, family: str, width: Dtype) -> tuple[Path, int]:
+    """The lowered target of a family with caches of codes, and how many layers it has."""
+    pair = make_pair(folder, family)
+    spec, _ = pair.specs()
+    half = target_half(Checkpoint.open(pair.target), spec)
+    scales = {f"{kind}_cache.{layer}": 0.02 + layer / 100 for kind in "kv" for layer in range(len(spec.caches))}
+    half, store = replace(half, caches=scales), StageStore.default()
+    traced = parts.trace(store, half, width, Quiet())
+    made = parts.attach(store, half, traced, lowering="tensorrt", cache_length=128, progress=Quiet())
+    return made.attached.path / MODEL, len(spec.caches)
+
+
+def test_what_the_parser_must_find_is_counted(tmp_path: Path) -> None:
+    graph, layers = _graph(tmp_path, "qwen3", "float16")
+    found = survey(graph, GPUS, PROFILES)
+    assert found.plugins == {"AcceptPrefix": 1, "CacheWriteFp8": layers}
+    assert found.layers["KV_CACHE_UPDATE"] == 0
+    assert found.aliases
+    assert {v.dtype for v in (*found.graph.inputs, *found.graph.outputs) if "_cache." in v.name} == {"float8e4m3fn"}
+
+
+@pytest.mark.parametrize(
+    ("family", "width"),
+    [
+        ("qwen3", "float16"),
+        pytest.param("qwen3", "bfloat16", marks=pytest.mark.slow),
+        pytest.param("gpt-oss", "bfloat16", marks=pytest.mark.slow),
+        pytest.param("gemma-4", "float16", marks=pytest.mark.slow),
+    ],
+)
+def test_a_plan_has_fp8_caches(tmp_path: Path, family: str, width: Dtype) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
+    graph, layers = _graph(tmp_path / "pair", family, width)
+    plugins = {"PLUGIN_V3": 1 + layers, "KV_CACHE_UPDATE": 0}
+    asked = request(graph, name="target", gpus=GPUS, profiles=PROFILES, layers=plugins)
+    facts = build_plan(asked, tmp_path / "model.plan", Quiet())
+    assert facts.plan.plugins == {"AcceptPrefix": 1, "CacheWriteFp8": layers}
+    caches = [tensor for tensor in facts.plan.tensors if "_cache." in tensor.name]
+    assert len(caches) == 4 * layers
+    assert {tensor.dtype for tensor in caches} == {"float8e4m3fn"}
+    assert {tensor.dtype for tensor in facts.plan.tensors if tensor.name == "logits"} == {width}

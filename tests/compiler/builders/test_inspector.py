@@ -1,0 +1,82 @@
+"""What full TensorRT's inspector answers, as products. The real one needs a GPU."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.compiler.builders.inspector import inspected, programs_of
+from peagle.compiler.builders.machine import look
+from peagle.compiler.builders.matmuls import BuiltMatmul, as_built
+from peagle.compiler.builders.plan import build_plan
+from peagle.compiler.progress import Quiet
+from tests.compiler.builders.products import FORMS, products
+from tests.compiler.builders.small import request
+
+
+def _tensor(name: str, dims: list[int], kind: str) -> dict[str, Any]:
+    return {"Name": name, "Location": "Device", "Dimensions": dims, "Format/Datatype": kind}
+
+
+ANSWER = {
+    "Layers": [
+        {
+            "Name": "__myl_Cast_myl0_1",
+            "LayerType": "kgen",
+            "Inputs": [_tensor("v_dconst", [6, 4], "Int8")],
+            "Outputs": [_tensor("v_wide", [6, 4], "Half")],
+            "Metadata": "[ONNX Layer: unpack]",
+        },
+        {
+            "Name": "second_myl0_2",
+            "LayerType": "gemm",
+            "Inputs": [_tensor("x", [-1, 6], "Half"), _tensor("v_wide", [6, 4], "Half")],
+            "Outputs": [_tensor("z", [-1, 4], "Half")],
+            "Metadata": "[ONNX Layer: second]",
+        },
+        {
+            "Name": "first_myl0_3",
+            "LayerType": "gemm",
+            "Inputs": [_tensor("codes", [-1, 6], "FP8"), _tensor("w_dconst", [6, 4], "Row major linear FP8 format")],
+            "Outputs": [_tensor("y", [-1, 4], "Half")],
+            "Metadata": "[ONNX Layer: first]\x1e[ONNX Layer: dequantize]",
+        },
+    ],
+    "Bindings": ["x", "codes", "y", "z"],
+}
+
+
+def test_layers_are_read_as_products() -> None:
+    found = [
+        BuiltMatmul("first", "w", "float8e4m3fn", "float16", 24),
+        BuiltMatmul("second", "v", "int8", "int8", 24),
+    ]
+    assert as_built(found, programs_of(ANSWER), "inspector") == (
+        BuiltMatmul("first", "w", "float8e4m3fn", "float8e4m3fn", 24, by="inspector"),
+        BuiltMatmul("second", "v", "int8", "float16", 24, unpacked=True, by="inspector"),
+    )
+
+
+@pytest.mark.parametrize("answer", [None, {}, [], {"Layers": []}, {"Layers": ["a name", "another"]}])
+def test_an_answer_without_details_is_no_program(answer: object) -> None:
+    assert programs_of(answer) == []
+
+
+def test_an_engine_that_cannot_be_loaded_is_no_program(tmp_path: Path) -> None:
+    (tmp_path / "plan").write_bytes(b"no engine")
+    assert inspected(object(), None, tmp_path / "plan") == []
+
+
+@pytest.mark.gpu
+@pytest.mark.tensorrt
+@pytest.mark.skipif(not look().sms or find_spec("tensorrt") is None, reason="needs TensorRT and a GPU for it")
+def test_the_inspector_of_a_real_engine_names_every_product(tmp_path: Path) -> None:
+    gpu = f"sm_{look().sms[0]}"
+    facts = build_plan(request(products(tmp_path), product="tensorrt", gpus=(gpu,)), tmp_path / "plan", Quiet())
+    assert {each.weight: each.stored for each in facts.matmuls} == {
+        f"{name}.weight": stored for name, (stored, _, _) in FORMS.items()
+    }
+    assert {each.by for each in facts.matmuls} == {"inspector"}

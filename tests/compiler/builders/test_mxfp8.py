@@ -1,0 +1,114 @@
+"""MXFP8 in TensorRT-RTX: its nodes are parsed one for one, and a plan keeps a byte for each weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from peagle.compiler import parts
+from peagle.compiler.builders.plan import build_plan
+from peagle.compiler.builders.preflight import survey
+from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.narrow.codes import exponents, rounded
+from peagle.compiler.parts import target_half
+from peagle.compiler.progress import Quiet
+from peagle.compiler.recipes import RECIPES
+from peagle.compiler.stages import StageStore
+from peagle.graphs.lowering.tensorrt import mx
+from peagle.graphs.narrow import NarrowWeight, Rounding, narrow
+from peagle.plugins.errors import BuildError
+from peagle.plugins.microscaled_round.reference import powers_of_two
+from tests.compiler.builders.conftest import CACHE
+from tests.compiler.builders.small import profiles, request
+from tests.models import BLOCKED, CONFIGS, LAYERS, make_pair
+
+pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
+
+SIZE, BLOCK = 1024, 32
+F16 = ir.TensorType(ir.DataType.FLOAT16)
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``y = x @ w.T`` in MXFP8, as TensorRT gets it."""
+    x = ir.Value(name="x", shape=ir.Shape(["B", SIZE]), type=F16)
+    w = ir.Value(name="w", shape=ir.Shape([SIZE, SIZE]), type=F16)
+    w.const_value = ir.ExternalTensor("weights", None, None, ir.DataType.FLOAT16, shape=w.shape, name="w")
+    turn = ir.node("Transpose", [w], {"perm": [1, 0]})
+    y = ir.node("MatMul", [x, turn.outputs[0]]).outputs[0]
+    y.name, y.shape, y.type = "y", ir.Shape(["B", SIZE]), F16
+    producer = y.producer()
+    assert producer is not None
+    model = ir.Model(
+        ir.Graph([x], [y], nodes=[turn, producer], initializers=[w], opset_imports={"": 24}), ir_version=11
+    )
+    rounding = Rounding("float8_e4m3fn", None, BLOCK)
+    narrow(model, {"w": NarrowWeight("float8_e4m3fn", (SIZE, SIZE // BLOCK), BLOCK, rounding, powers=True)})
+    mx.apply(model)
+    RemoveUnusedNodesPass()(model)
+    blocks = np.random.default_rng(0).normal(size=(SIZE, SIZE // BLOCK, BLOCK)).astype(np.float32)
+    scales = powers_of_two(np.abs(blocks).max(axis=-1))
+    values = model.graph.initializers
+    values["w"].const_value = ir.tensor(rounded(blocks, scales[..., None], "float8_e4m3fn").reshape(SIZE, SIZE))
+    values["w_scale"].const_value = ir.tensor(exponents(scales))
+    path = tmp_path_factory.mktemp("mxfp8") / "model.onnx"
+    onnx.save_model(ir.to_proto(model), path)
+    return path
+
+
+@pytest.mark.parametrize("gpu", ["sm_89", "sm_120"])
+def test_a_plan_keeps_weights_in_a_byte_each(product: Path, gpu: str, tmp_path: Path) -> None:
+    layers = {"DYNAMIC_QUANTIZE": 1, "DEQUANTIZE": 2, "QUANTIZE": 0}
+    facts = build_plan(request(product, gpus=(gpu,), layers=layers), tmp_path / "plan", Quiet())
+    numbers = SIZE * SIZE
+    assert numbers < facts.size < 2 * numbers  # kernels included
+
+
+@pytest.mark.parametrize("gpus", [("sm_80",), ("sm_86", "sm_120")])
+def test_gpus_without_fp8_are_refused_before_tensorrt_sees_the_graph(product: Path, gpus: tuple[str, ...]) -> None:
+    with pytest.raises(BuildError) as caught:
+        survey(product, gpus, profiles())
+    assert f"TensorRT makes no code for FP8 on {gpus[0]}, only from sm_89 on" in caught.value.why
+
+
+def test_an_input_that_is_no_whole_blocks_is_refused(product: Path, tmp_path: Path) -> None:
+    model = onnx.load(product)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1000
+    onnx.save_model(model, tmp_path / "model.onnx")
+    with pytest.raises(BuildError) as caught:
+        survey(tmp_path / "model.onnx", ("sm_120",), profiles())
+    assert "it rounds blocks of 32, and its input has 1000 columns" in caught.value.why
+
+
+@pytest.fixture(scope="module")
+def target_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The graph of a tiny target in FP16 and MXFP8."""
+
+    @cache
+    def make(family: str) -> Path:
+        pair = make_pair(tmp_path_factory.mktemp(family), family, sizes=BLOCKED)
+        half = target_half(Checkpoint.open(pair.target), pair.specs()[0], RECIPES["mxfp8"].on("fp16"), "tensorrt")
+        kept = StageStore.default()
+        traced = parts.trace(kept, half, "float16", Quiet())
+        made = parts.attach(kept, half, traced, lowering="tensorrt", cache_length=CACHE, progress=Quiet())
+        return made.attached.path / parts.MODEL
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", list(CONFIGS))
+def test_every_family_becomes_a_plan(family: str, target_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """With a layer for each node that quantises, which the build counts."""
+    asked = request(target_of(family), name="target", gpus=("sm_89", "sm_120"))
+    layers = survey(asked.graph, asked.gpus, asked.profiles).layers
+    assert layers["DYNAMIC_QUANTIZE"] >= 2 * LAYERS
+    assert layers["DEQUANTIZE"] > 2 * layers["DYNAMIC_QUANTIZE"]
+    assert build_plan(asked, tmp_path / "plan", Quiet()).size > 0

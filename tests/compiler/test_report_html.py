@@ -1,0 +1,73 @@
+"""The build report as a page."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.compiler.builders.matmuls import BuiltMatmul
+from peagle.compiler.matmul_table import matmul_table
+from peagle.compiler.report_html import report_html
+
+_VOID = ("meta",)
+_TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1) | st.sampled_from(["<script>", "</td>&"])
+
+
+class _Page(HTMLParser):
+    """Its text, and its tags as they are opened and closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text, self.tags, self.open = "", list[str](), list[str]()
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def _report(name: str, warning: str, built: list[BuiltMatmul]) -> dict[str, Any]:
+    return {
+        "product_version": "1.0",
+        "num_speculative_tokens": 4,
+        "phases": [{"phase": "trace", "seconds": 1.25, "peak_rss_bytes": 10**9, "reused": True}],
+        "bytes": {"target": 12345},
+        "warnings": [warning],
+        "plans": {"target": {"seconds": 2.0, "peak_rss_bytes": 10**8}},
+        "matmuls": {"target": matmul_table(None, built)},
+        "precision": {"target": {"losses": {name: 0.0123, "small": 0.001}}},
+    }
+
+
+@settings(max_examples=30)
+@given(_TEXTS, _TEXTS)
+def test_every_text_is_shown_and_none_is_markup(name: str, warning: str) -> None:
+    built = [BuiltMatmul("y", name, "float8e4m3fn", "float16", 1234, unpacked=True, by="plan")]
+    page = _Page(report_html(_report(name, warning, built), {"recipe": name, "kv_cache": "fp16"}, warning))
+    assert page.open == []
+    assert name in page.text
+    assert page.text.count(warning) >= 3
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert "1.230%" in page.text
+    assert "1,234" in page.text
+    assert "1 fp8 unpacked to fp16 before every product (100.0% of the weights)" in page.text
+
+
+def test_a_build_of_which_little_is_known_has_a_page_too() -> None:
+    report = _report("w", "careful", [BuiltMatmul("y", "w", "int4", "float16", 8)])
+    for name in ("matmuls", "plans", "precision"):
+        del report[name]
+    page = _Page(report_html(report | {"warnings": []}, {"recipe": "fp32"}, "demo-engine"))
+    assert "demo-engine" in page.text
+    assert "Warnings" not in page.text
