@@ -7,24 +7,32 @@ import json
 import platform
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engines.manifest import Manifest
 from . import parts
 from .choose_k import Choice, Rate, choose_k
 from .engine_manifest import engine_manifest
+from .input_ranges import calibrated
 from .inputs import Inputs, read_inputs
 from .options import BuildOptions
 from .plan_stages import PLAN, PlanStage, build_kernels, build_plan
 from .progress import Progress, Quiet
 from .prompt_set import code_prompts
 from .publish import Assembly, assembling
-from .recipes import Recipe, widened
+from .recipes import Recipe, emulated, twice_rounded, widened
 from .registry import resolve
-from .report import Phases, build_report, resolved_config
+from .report import Phases, build_report
+from .report_html import report_html
+from .resolved import FILE_NAME as RESOLVED
+from .resolved import resolved_config
 from .settle import Settled, recipe_for, settle
 from .stages import Stage, StageStore
 
+if TYPE_CHECKING:
+    from .calibration import Scales
+
+_FP8_TAKEN = "the checkpoint is FP8 with scales for its inputs, and so is the engine: --precision bf16 would widen it"
 _SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
 
 
@@ -44,6 +52,7 @@ class _Made:
     compiled: list[parts.Compiled]
     plans: list[PlanStage]
     kernels: Stage | None
+    ranges: Scales | None = None
 
     def placed(self) -> list[Stage]:
         """What goes into ``target/`` and ``drafter/``."""
@@ -69,12 +78,13 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
     with phase("read"), progress.step("read checkpoints"):
         inputs = read_inputs(options, resolved)
         recipe = recipe_for(settled, options, inputs.target)
+        chosen = [_FP8_TAKEN] if options.precision is None and recipe.name == "fp8" else []
         options = replace(options, precision=recipe.name)
     made = _make(options, settled, recipe, inputs, store, phase, progress)
     for done in made.plans:  # what the libraries say of themselves is what a load compares
         versions |= done.facts.versions
-    k, warnings = options.num_speculative_tokens or inputs.depth, list(inputs.warnings)
-    manifest = engine_manifest(settled, recipe, inputs, k, made.compiled, made.plans, versions)
+    k, warnings = options.num_speculative_tokens or inputs.depth, [*inputs.warnings, *chosen]
+    manifest = engine_manifest(settled, recipe, inputs, k, made.compiled, made.plans, versions, made.ranges)
     placed = made.placed()
     sizes = {
         name: sum(entry.size for entry in stage.files.values())
@@ -97,12 +107,17 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
             manifest = replace(manifest, speculation=speculation)
             if choice.speedup <= 1:
                 warnings.append("on this machine no number of drafts decodes faster than plain decoding")
-        warnings += widened(recipe, inputs.target)
-        warnings += [note for done in made.compiled if done.precision for note in done.precision["notes"]]
+        warnings += [
+            *widened(recipe, inputs.target),
+            *twice_rounded(recipe, inputs.target),
+            *emulated(recipe, settled.lowering),
+        ]
+        warnings += parts.noted(dict(zip(("target", "drafter"), made.compiled, strict=True)))
         warnings += [warning for done in made.plans for warning in done.facts.warnings]
-        report = build_report(manifest, phase, sizes, choice, warnings, made.compiled, made.plans)
+        report = build_report(manifest, phase, sizes, choice, warnings, made.compiled, made.plans, made.ranges)
         assembly.place_text("build_report.json", json.dumps(report, indent=2) + "\n")
-        assembly.place_text("resolved_config.yaml", resolved_config(options, settled, inputs, manifest))
+        assembly.place_text("build_report.html", report_html(report, manifest.precision, options.out.name))
+        assembly.place_text(RESOLVED, resolved_config(options, settled, inputs, manifest))
         with progress.step("publish"):
             manifest = assembly.write_manifest(manifest)
     return BuildResult(options.out, manifest, report)
@@ -117,9 +132,13 @@ def _make(
     phase: Phases,
     progress: Progress,
 ) -> _Made:
+    ranges = calibrated(
+        options.ranges, inputs.target, inputs.spec, recipe, settled.lowering, store, phase, progress,
+        model=options.model,
+    )  # fmt: skip
     halves = (
-        parts.target_half(inputs.target, inputs.spec, recipe),
-        parts.drafter_half(inputs.drafter, inputs.head, inputs.spec),
+        parts.target_half(inputs.target, inputs.spec, recipe, settled.lowering, ranges),
+        parts.drafter_half(inputs.drafter, inputs.head, inputs.spec, recipe, settled.lowering),
     )
     length = inputs.cache_length(settled.lowering)
     compiled: list[parts.Compiled] = []
@@ -133,7 +152,7 @@ def _make(
             )
             record["reused"] = compiled[-1].attached.reused
     if not settled.makes_plans:
-        return _Made(compiled, [], None)
+        return _Made(compiled, [], None, ranges)
     plans = []
     for half, done in zip(halves, compiled, strict=True):
         with phase(f"plan {half.name}") as record:
@@ -147,7 +166,7 @@ def _make(
     with phase("kernels") as record:
         kernels = build_kernels(store, settled.gpus, progress)
         record["reused"] = kernels.reused
-    return _Made(compiled, plans, kernels)
+    return _Made(compiled, plans, kernels, ranges)
 
 
 def _assemble(assembly: Assembly, inputs: Inputs, placed: list[Stage], kernels: Stage | None) -> None:

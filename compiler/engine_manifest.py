@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ..engines.manifest import Backend, Cache, Evidence, Manifest, Origin, Part, Shapes, Speculation
+from ..plugins.spec import FLOAT8
 from . import parts
+from .calibration.ranges import in_words
 from .checkpoint import Checkpoint
 from .inputs import Inputs
 from .plan_stages import PLAN, PlanStage
 from .recipes import Recipe
 from .settle import Settled
+
+if TYPE_CHECKING:
+    from .calibration import Scales
 
 _NAMES = ("target", "drafter")
 
@@ -23,6 +29,7 @@ def engine_manifest(
     compiled: Sequence[parts.Compiled],
     plans: Sequence[PlanStage],
     versions: Mapping[str, str],
+    ranges: Scales | None = None,
 ) -> Manifest:
     """What is known before any file is placed; ``plans`` may be none."""
     resolved, spec, head = inputs.resolved, inputs.spec, inputs.head
@@ -36,7 +43,7 @@ def engine_manifest(
             file=f"{name}/{PLAN if plans else parts.MODEL}",
             inputs=done.inputs,
             outputs=done.outputs,
-            caches=tuple(Cache(cache.heads, cache.head_dim) for cache in caches),
+            caches=tuple(Cache(cache.heads, cache.head_dim, _cache_dtype(name, recipe)) for cache in caches),
             plan=plans[i].facts.plan if plans else None,
         )
         for i, (name, origin, done, caches) in enumerate(
@@ -48,7 +55,7 @@ def engine_manifest(
         target=target,
         drafter=drafter,
         backend=Backend(settled.backend, settled.lowering, versions, settled.gpus),
-        precision=recipe.record(),
+        precision=recipe.record() | ({"calibration": in_words(ranges)} if ranges else {}),
         speculation=Speculation(k, inputs.max_k, inputs.trained_depth),
         shapes=Shapes(
             max_seq_len=inputs.max_seq_len,
@@ -62,6 +69,11 @@ def engine_manifest(
         files={},
         evidence=_evidence(settled, inputs, versions),
     )
+
+
+def _cache_dtype(half: str, recipe: Recipe) -> str:
+    """Of codes, or that of the graph, which has no name here. A drafter's caches are few, and stay wide."""
+    return FLOAT8 if half == "target" and recipe.kv_cache == "fp8" else ""
 
 
 def _evidence(settled: Settled, inputs: Inputs, versions: Mapping[str, str]) -> tuple[Evidence, ...]:

@@ -6,70 +6,27 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..plugins.errors import UsageError
+from ..graphs.families import TargetSpec
+from ..graphs.heads import HeadSpec
 from . import parts
+from .calibration.ranges import describe
 from .checkpoint import Checkpoint
+from .export_options import ExportOptions
+from .input_ranges import calibrated
 from .inputs import ASSUMED_DEPTH, cache_length, read_inputs, read_target
-from .precisions import PRECISIONS
 from .progress import Progress, Quiet
-from .publish import EXPORT, Assembly, assembling, require_apart, require_publishable
-from .recipes import RECIPES, Recipe, wide_type, widened
+from .publish import EXPORT, Assembly, assembling
+from .recipes import Recipe, emulated, twice_rounded, wide_type, widened
 from .registry import Resolved, has_drafter, resolve, resolve_target
 from .report import Phases, peak_rss
 from .stages import StageStore
 
-if TYPE_CHECKING:
-    from ..graphs.lowering import Lowering
+__all__ = ["ExportOptions", "ExportResult", "export"]
 
 FORMAT_VERSION = 1
 REPORT = "export_report.json"
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """What to export. ``lowering`` says what the graphs are for; ``precision`` None takes the one that suits it."""
-
-    model: str
-    out: Path
-    draft: str | None = None
-    revision: str | None = None
-    draft_revision: str | None = None
-    lowering: Lowering = "ort"
-    precision: str | None = None
-    num_speculative_tokens: int | None = None
-    max_seq_len: int = 2048
-    force: bool = False
-
-    @property
-    def chosen_precision(self) -> str:
-        """The precision asked for, else the first that the lowering has."""
-        return self.precision or PRECISIONS[self.lowering][0]
-
-    def check(self) -> None:
-        """Refuse what can be refused before anything is read."""
-        if self.lowering not in PRECISIONS:
-            raise UsageError(
-                f"--for {self.lowering} does not exist",
-                why=f"it is one of {', '.join(PRECISIONS)}",
-                fix="try --for ort",
-            )
-        if self.chosen_precision not in PRECISIONS[self.lowering]:
-            raise UsageError(
-                f"the precision {self.precision!r} cannot be exported for {self.lowering}",
-                why=f"this version writes {' or '.join(PRECISIONS[self.lowering])} for it",
-                fix="choose one of those; fp8 is for --for tensorrt",
-            )
-        if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:
-            raise UsageError(
-                f"--num-speculative-tokens {self.num_speculative_tokens} is below 1",
-                fix="it is the number of tokens drafted per round; the caches have room for two rounds of them",
-            )
-        if self.max_seq_len < 1:
-            raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="2048 is the default")
-        require_apart(self.out, self.model, self.draft)
-        require_publishable(self.out)
 
 
 @dataclass(frozen=True)
@@ -82,15 +39,21 @@ class ExportResult:
 
 @dataclass(frozen=True)
 class _Job:
-    """The halves to export, the sizes of their graphs, and what names the checkpoints again."""
+    """The checkpoints to export, the sizes of their graphs, and what names the checkpoints again."""
 
-    halves: tuple[parts.Half, ...]
+    target: Checkpoint
+    spec: TargetSpec
+    drafter: tuple[Checkpoint, HeadSpec] | None
     recipe: Recipe
     max_seq_len: int
     max_k: int
     cache_length: int
     repeat: Mapping[str, str | None]
     warnings: tuple[str, ...]
+
+    def checkpoints(self) -> dict[str, Checkpoint]:
+        """By half."""
+        return {"target": self.target} | ({"drafter": self.drafter[0]} if self.drafter else {})
 
 
 def export(options: ExportOptions, progress: Progress | None = None, store: StageStore | None = None) -> ExportResult:
@@ -113,9 +76,15 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
     imports = peak_rss()
     with phase("read"), progress.step("read checkpoints"):
         job = _pair(options, resolved) if isinstance(resolved, Resolved) else _target_alone(options, *resolved)
+    ranges = calibrated(
+        options.ranges, job.target, job.spec, job.recipe, options.lowering, store, phase, progress, model=options.model
+    )
+    halves = [parts.target_half(job.target, job.spec, job.recipe, options.lowering, ranges)]
+    if job.drafter:
+        halves.append(parts.drafter_half(*job.drafter, job.spec, job.recipe, options.lowering))
     own = replace(store, root=store.root / "exports")  # the export takes these steps away: nobody else may hold them
     compiled = {}
-    for half in job.halves:
+    for half in halves:
         with phase(f"trace {half.name}") as record:
             traced = parts.trace(store, half, job.recipe.dtype, progress)
             record["reused"] = traced.reused
@@ -127,14 +96,16 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
     sizes = {name: sum(e.size for e in done.attached.files.values()) for name, done in compiled.items()}
     with assembling(options.out, sizes) as assembly:
         with phase("assemble"), progress.step("assemble"):
-            for half in job.halves:
+            for half in halves:
                 assembly.take_stage(compiled[half.name].attached, half.name)
                 assembly.place_copy(half.checkpoint.folder / "config.json", f"{half.name}/config.json")
-            assembly.place_tokenizer(job.halves[0].checkpoint.folder)
+            assembly.place_tokenizer(job.target.folder)
         report = _report(options, job, phase, sizes, imports)
+        if ranges:
+            report["calibration"] = describe(ranges)
         if narrowed := {name: done.precision for name, done in compiled.items() if done.precision}:
             report["precision_of"] = narrowed
-            report["warnings"] += [note for record in narrowed.values() for note in record["notes"]]
+            report["warnings"] += parts.noted(compiled)
         assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")
         with progress.step("publish"):
             assembly.place_text(EXPORT, json.dumps(_manifest(options, job, versions, assembly), indent=2) + "\n")
@@ -150,18 +121,22 @@ def _resolve(options: ExportOptions, progress: Progress) -> Resolved | tuple[Pat
 
 def _pair(options: ExportOptions, resolved: Resolved) -> _Job:
     inputs = read_inputs(options, resolved)
-    recipe = _recipe(options, inputs.target)
-    halves = (
-        parts.target_half(inputs.target, inputs.spec, recipe),
-        parts.drafter_half(inputs.drafter, inputs.head, inputs.spec),
+    recipe = options.recipe(wide_type(inputs.target))
+    return _Job(
+        target=inputs.target,
+        spec=inputs.spec,
+        drafter=(inputs.drafter, inputs.head),
+        recipe=recipe,
+        max_seq_len=inputs.max_seq_len,
+        max_k=inputs.max_k,
+        cache_length=inputs.cache_length(options.lowering),
+        repeat=resolved.repeatable(),
+        warnings=(*inputs.warnings, *_said(options, recipe, inputs.target)),
     )
-    length = inputs.cache_length(options.lowering)
-    warnings = (*inputs.warnings, *widened(recipe, inputs.target))
-    return _Job(halves, recipe, inputs.max_seq_len, inputs.max_k, length, resolved.repeatable(), warnings)
 
 
-def _recipe(options: ExportOptions, target: Checkpoint) -> Recipe:
-    return RECIPES[options.chosen_precision].on(wide_type(target))
+def _said(options: ExportOptions, recipe: Recipe, target: Checkpoint) -> list[str]:
+    return [*widened(recipe, target), *twice_rounded(recipe, target), *emulated(recipe, options.lowering)]
 
 
 def _target_alone(options: ExportOptions, folder: Path, commit: str | None) -> _Job:
@@ -171,9 +146,9 @@ def _target_alone(options: ExportOptions, folder: Path, commit: str | None) -> _
     max_k = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
     repeat = {"model": options.model if commit else str(folder), "draft": None, "revision": commit}
     length = cache_length(max_seq_len, max_k, options.lowering)
-    recipe = _recipe(options, target)
-    warnings += widened(recipe, target)
-    return _Job((parts.target_half(target, spec, recipe),), recipe, max_seq_len, max_k, length, repeat, tuple(warnings))
+    recipe = options.recipe(wide_type(target))
+    warnings += _said(options, recipe, target)
+    return _Job(target, spec, None, recipe, max_seq_len, max_k, length, repeat, tuple(warnings))
 
 
 def _report(options: ExportOptions, job: _Job, phase: Phases, sizes: Mapping[str, int], imports: int) -> dict[str, Any]:
@@ -186,8 +161,8 @@ def _report(options: ExportOptions, job: _Job, phase: Phases, sizes: Mapping[str
         "peak_rss_bytes": peak,
         "peak_rss_after_imports_bytes": imports,
         "peak_rss_beyond_imports_bytes": peak - imports,
-        "checkpoint_bytes": {half.name: half.checkpoint.stored_bytes for half in job.halves},
-        "checkpoint_format": {half.name: half.checkpoint.format for half in job.halves},
+        "checkpoint_bytes": {name: each.stored_bytes for name, each in job.checkpoints().items()},
+        "checkpoint_format": {name: each.format for name, each in job.checkpoints().items()},
         "bytes": dict(sizes),
         "for": options.lowering,
         "precision": options.chosen_precision,
@@ -202,11 +177,11 @@ def _manifest(options: ExportOptions, job: _Job, versions: Mapping[str, str], as
         "product_version": parts.product_version(),
         "for": options.lowering,
         "precision": options.chosen_precision,
-        **({"recipe": job.recipe.record()} if job.recipe.narrow else {}),
+        **({"recipe": job.recipe.record()} if job.recipe.narrows else {}),
         "cache_length": job.cache_length,
         "max_seq_len": job.max_seq_len,
         "max_num_speculative_tokens": job.max_k,
-        "checkpoints": {half.name: half.checkpoint.fingerprint for half in job.halves},
+        "checkpoints": {name: each.fingerprint for name, each in job.checkpoints().items()},
         **job.repeat,
         "versions": dict(versions),
         "files": {name: asdict(entry) for name, entry in sorted(assembly.files.items())},

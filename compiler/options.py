@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..plugins.errors import UsageError
+from . import legal
 from .builders.choose import require_known
+from .calibration.ranges import RangesFrom
 from .publish import require_apart, require_publishable
+from .recipes import Overrides
 
 if TYPE_CHECKING:
     from ..graphs.lowering import Lowering
 
 ONNXRUNTIME = "onnxruntime"
-PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
 LOWERINGS = ("ort", "std")
 MAX_BATCH_SIZE = 256  # the kernels are tested up to here
 
@@ -24,8 +26,9 @@ class BuildOptions:
     """What to build. None leaves a choice to the build, which writes what it chose into ``resolved_config.yaml``.
 
     ``backend`` and ``precision`` follow from this machine and from the checkpoint. ``num_speculative_tokens`` is
-    measured where the engine can run. ``gpus`` names those that TensorRT plans are for (``b200``, ``sm_120``). The last
-    five are TensorRT's alone.
+    measured where the engine can run. ``gpus`` names those that TensorRT plans are for (``b200``, ``sm_120``); the five
+    fields from there on are TensorRT's alone. ``overrides`` change what the precision stands for, and ``ranges`` says
+    where those of inputs come from that are rounded with a calibrated scale.
     """
 
     model: str
@@ -44,6 +47,8 @@ class BuildOptions:
     optimization_level: int | None = None
     workspace_gb: float | None = None
     weight_streaming: bool = False
+    overrides: Overrides = field(default=Overrides())
+    ranges: RangesFrom = field(default=RangesFrom())
 
     def tensorrt_only(self) -> dict[str, object]:
         """The flags that were given and that only TensorRT has."""
@@ -59,7 +64,8 @@ class BuildOptions:
     def check(self) -> None:
         """Refuse what can be refused before anything is read."""
         require_known(self.backend)
-        _one_of("precision", self.precision, PRECISIONS, "leave --precision out")
+        legal.require_known(self.precision)
+        self.ranges.check()
         _one_of("lowering", self.lowering, LOWERINGS, "leave --lowering out; TensorRT has its own")
         if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:
             raise UsageError(

@@ -15,7 +15,6 @@ from ..graphs.heads import HeadSpec
 from ..graphs.sources import Array, Shape, Sources
 from ..plugins.errors import EnvironmentProblem
 from .checkpoint import Checkpoint
-from .fp8 import Fp8Weights
 from .progress import Progress
 from .recipes import Recipe
 from .stages import Stage, StageStore
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
     from ..graphs.lowering import Lowering
     from ..graphs.trace import Dtype
+    from .calibration import Scales
+    from .narrow import Provider
 
 EXPORT_PACKAGES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 MODEL = "model.onnx"
@@ -38,8 +39,8 @@ class Half:
     """What to trace and where its weights come from. ``facts`` is everything that the structure depends on.
 
     ``check(shapes)`` refuses a checkpoint that does not hold the graph's weights; ``read(weight, shape)`` gives one of
-    them as consecutive runs of rows; ``key(weight)`` names the tensor that its first rows are stored as. ``fp8`` is
-    there for a recipe that keeps weights in FP8.
+    them as consecutive runs of rows; ``key(weight)`` names the tensor that its first rows are stored as. ``narrow``
+    is there for a recipe that keeps weights in narrow types, ``caches`` for one with FP8 caches: their scales by name.
     """
 
     name: str
@@ -49,14 +50,15 @@ class Half:
     check: Callable[[Mapping[str, Shape]], None]
     read: Callable[[str, Shape], Iterator[Array]]
     key: Callable[[str, Shape], str]
-    fp8: Fp8Weights | None = None
+    narrow: Provider | None = None
+    caches: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
 class Compiled:
     """A half's runnable graph and its I/O contract. ``traced`` and ``attached`` are the stages it came from.
 
-    ``precision`` is what ``compiler.fp8`` proved of a graph with FP8 weights.
+    ``precision`` is what ``compiler.narrow`` proved of a graph with narrow weights.
     """
 
     traced: Stage
@@ -66,15 +68,20 @@ class Compiled:
     precision: Mapping[str, Any] | None = None
 
 
-def target_half(checkpoint: Checkpoint, spec: TargetSpec, recipe: Recipe | None = None) -> Half:
+def target_half(
+    checkpoint: Checkpoint,
+    spec: TargetSpec,
+    recipe: Recipe | None = None,
+    lowering: Lowering = "tensorrt",
+    ranges: Scales | None = None,
+) -> Half:
     """The target as its family traces it, its weights put together as the family says.
 
-    Raises ``BuildError`` for a checkpoint that a ``recipe`` with FP8 weights cannot be made from.
+    A ``recipe`` with narrow weights takes them from an FP8 checkpoint as they are, and rounds those of a wide one as
+    ``lowering`` wants them; ``ranges`` are the calibrated ones of their inputs. Raises ``BuildError`` for a checkpoint
+    that it cannot be made from.
     """
     sources = Sources(family_for(checkpoint.config), checkpoint.config, checkpoint.shapes)
-    fp8 = Fp8Weights(checkpoint, sources, recipe) if recipe and recipe.narrow else None
-    if fp8:
-        fp8.check()  # before the minutes that tracing takes
 
     def trace(dtype: Dtype) -> ir.Model:
         from ..graphs.skeleton import weight_shapes
@@ -89,13 +96,34 @@ def target_half(checkpoint: Checkpoint, spec: TargetSpec, recipe: Recipe | None 
     def key(name: str, shape: Shape) -> str:
         return sources.key(sources.pieces(name, shape)[0].keys[0])
 
+    narrow = None
+    if recipe and recipe.narrow:
+        from .narrow import of_target
+
+        narrow = of_target(checkpoint, recipe, lowering, ranges)
+    if narrow:
+        narrow.check()  # before the minutes that tracing takes
+    caches = None
+    if recipe and recipe.kv_cache == "fp8":
+        from .narrow.caches import cache_scales
+
+        caches = cache_scales(checkpoint, len(spec.caches), ranges)
     structure = {name: value for name, value in checkpoint.config.items() if name not in _STORAGE}
     facts = {"config": structure, "spec": asdict(spec)}
-    return Half("target", checkpoint, facts, trace, sources.check, read, key, fp8)
+    return Half("target", checkpoint, facts, trace, sources.check, read, key, narrow, caches)
 
 
-def drafter_half(checkpoint: Checkpoint, head: HeadSpec, spec: TargetSpec) -> Half:
-    """The P-EAGLE head on its target; the graph names weights by module, the head knows their names in the file."""
+def drafter_half(
+    checkpoint: Checkpoint,
+    head: HeadSpec,
+    spec: TargetSpec,
+    recipe: Recipe | None = None,
+    lowering: Lowering = "tensorrt",
+) -> Half:
+    """The P-EAGLE head on its target; the graph names weights by module, the head knows their names in the file.
+
+    A ``recipe`` whose drafter is narrow has the matrices of its layers so, and multiplies them wide.
+    """
 
     def trace(dtype: Dtype) -> ir.Model:
         from ..graphs.trace import trace_drafter
@@ -111,7 +139,12 @@ def drafter_half(checkpoint: Checkpoint, head: HeadSpec, spec: TargetSpec) -> Ha
     def check(_: Mapping[str, Shape]) -> None:
         """``HeadSpec.read`` has compared every shape."""
 
-    return Half("drafter", checkpoint, {"head": asdict(head), "spec": asdict(spec)}, trace, check, read, key)
+    narrow = None
+    if recipe and recipe.drafter != recipe.wide:
+        from .narrow import of_drafter
+
+        narrow = of_drafter(head, recipe, lowering, read)
+    return Half("drafter", checkpoint, {"head": asdict(head), "spec": asdict(spec)}, trace, check, read, key, narrow)
 
 
 def product_version() -> str:
@@ -156,27 +189,37 @@ def attach(
 ) -> Compiled:
     """The half's graph as its backend runs it, with its weights."""
     key: list[Any] = [traced.path.name, lowering, cache_length, half.checkpoint.fingerprint]
-    key += [half.fp8.key] if half.fp8 else []
+    key += [half.narrow.key] if half.narrow else []
+    key += [half.caches] if half.caches else []
 
     def make(folder: Path) -> None:
         from ..graphs.lowering import lower
+        from ..graphs.narrow import narrow_caches
         from ..graphs.store import load, save
         from ..graphs.weights import attach as stream
         from ..graphs.weights import refer, wanted
         from .durable import require_space
+        from .narrow import Narrowed
 
         semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)
         shapes = wanted(semantic)
         half.check(shapes)
-        narrowed = half.fp8.narrow(semantic, copy) if half.fp8 else None
+        narrowed = Narrowed.of(half.narrow, semantic, copy) if half.narrow else None
+        if half.caches:
+            for model in (semantic, copy):
+                narrow_caches(model, half.caches)
         lowered = lower(copy, lowering, cache_length=cache_length)
-        codes = narrowed.prove(lowered) if narrowed else frozenset()
+        streams = narrowed.streams if narrowed else {}
+        if narrowed:
+            narrowed.prove(lowered)
         require_space(store.root, lowered.total_bytes)
 
+        def weight_of(name: str) -> str:
+            return streams[name].weight if name in streams else name
+
         def read(name: str) -> Iterator[Array]:
-            if half.fp8 and name in codes:
-                return half.fp8.codes(name, shapes[name])
-            return half.read(name, shapes[name])
+            shape = shapes[weight_of(name)]
+            return narrowed.read(name, shape) if narrowed and name in streams else half.read(name, shape)
 
         with progress.step(f"attach {half.name} weights", lowered.total_bytes) as advance:
             runs = stream(
@@ -184,7 +227,7 @@ def attach(
                 read,
                 folder / MODEL,
                 advance,
-                lambda name: half.checkpoint.position(half.key(name, shapes[name])),
+                lambda name: half.checkpoint.position(half.key(weight_of(name), shapes[weight_of(name)])),
             )
         refer(semantic, runs, f"{MODEL}.data", cache_length)
         save(semantic, folder / SEMANTIC)
@@ -192,8 +235,18 @@ def attach(
             (folder / PRECISION).write_text(json.dumps(narrowed.record(), indent=2) + "\n")
 
     attached = store.run(f"attach-{half.name}", key, make, needed=_weight_bytes(half.checkpoint))
-    precision = json.loads((attached.path / PRECISION).read_bytes()) if half.fp8 else None
+    precision = json.loads((attached.path / PRECISION).read_bytes()) if half.narrow else None
     return Compiled(traced, attached, *_contract(attached.path / MODEL), precision)
+
+
+def noted(compiled: Mapping[str, Compiled]) -> list[str]:
+    """What the proofs of narrow graphs, by half, have to tell; of the drafter's it is said whose they are."""
+    return [
+        note if name == "target" else f"{name}: {note}"
+        for name, done in compiled.items()
+        if done.precision
+        for note in done.precision["notes"]
+    ]
 
 
 def _contract(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -73,9 +73,13 @@ def build_plan(
 
     def make(folder: Path) -> None:
         from .builders.plan import build_plan as run
+        from .narrow.built import require_effect
 
         require_space(store.root, weights)
         facts = run(request, folder / PLAN, progress)
+        if compiled.precision:
+            notes = require_effect(half.name, compiled.precision, facts.matmuls)
+            facts = replace(facts, warnings=(*facts.warnings, *notes))
         (folder / _FACTS).write_text(json.dumps(facts.to_record()))
 
     stage = store.run(f"plan-{half.name}", key, make, needed=weights)

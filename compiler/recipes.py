@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-from ..plugins.errors import UsageError
-from .precisions import DTYPES
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from ..graphs.trace import Dtype
     from .checkpoint import Checkpoint
 
-FP8_SINCE = 89  # SM: the first with tensor cores for it
+DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+HEAD: Literal["lm_head"] = "lm_head"
+DRAFTER_ROLE = "drafter"  # of the drafter's matrices: stored as a type says, and what enters them stays wide
+_SHARE = 0.9
+_AT_RUN_TIME = "int8 at run time"  # ONNX Runtime's kernels for integer weights round what enters them themselves
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Types by name (``fp32 fp16 bf16 fp8``).
+    """Types by name (``fp32 fp16 bf16 fp8 mxfp8 int8 int4``).
 
     ``weights`` are the matrices of attention and MLP, ``activations`` what they are multiplied with, ``experts`` and
     ``expert_activations`` the same of routed experts. ``wide`` is everything else, and what flows between layers.
-    A build whose graph stores less than ``share`` of what the recipe narrows in the type that it names has failed.
+    ``exclude`` are patterns of modules that stay wide all the same. A build whose graph stores less than ``share`` of
+    what the recipe narrows in the type that it names has failed.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Recipe:
     drafter: str
     share: float = 0.0
     says: str = ""
+    exclude: tuple[str, ...] = field(default=())
 
     @property
     def dtype(self) -> Dtype:
@@ -44,9 +47,24 @@ class Recipe:
         return DTYPES[self.wide]
 
     @property
+    def title(self) -> str:
+        """The narrow type, for people."""
+        return self.narrow.upper()
+
+    @property
     def narrow(self) -> str:
-        """The type of the matrices that are narrower than the rest; empty for none."""
-        return "" if self.weights == self.wide else self.weights
+        """The type of the matrices that are narrower than the rest, or of the head if it alone is; empty for none."""
+        return next((kind for kind in (self.weights, self.lm_head) if kind != self.wide), "")
+
+    @property
+    def narrows(self) -> bool:
+        """Whether anything at all, the drafter and the caches included, is of another type than the rest."""
+        return bool(self.narrow) or not self.drafter == self.kv_cache == self.wide
+
+    @property
+    def narrow_types(self) -> frozenset[str]:
+        """The types of all that are."""
+        return frozenset(self.precision(role) for role in self.narrow_roles)
 
     @property
     def narrow_roles(self) -> frozenset[str]:
@@ -55,19 +73,37 @@ class Recipe:
 
     def precision(self, role: str) -> str:
         """What weights of a role are stored in."""
+        if role == DRAFTER_ROLE:
+            return self.drafter
         return str(getattr(self, _ROLES[role])) if role in _ROLES else self.wide
 
-    def on(self, wide: str) -> Recipe:
-        """The same over another wide type, which the drafter and the caches have too."""
-        if not self.narrow or wide == self.wide:
+    def on(self, wide: str, lowering: str = "tensorrt") -> Recipe:
+        """The same over another wide type, which the drafter and the caches have too, as ``lowering`` computes it."""
+        recipe = self
+        if self.narrow and wide != self.wide:
+            moved: dict[str, Any] = {name: wide for name in _FIELDS if getattr(self, name) == self.wide}
+            recipe = replace(self, **moved, says=self.says.replace(self.wide, wide))
+        if lowering == "tensorrt-sm100":  # TensorRT's own layer of experts is given none that are rounded
+            return replace(recipe, expert_activations=recipe.wide)
+        return recipe if lowering.startswith("tensorrt") else recipe._on_onnxruntime()
+
+    def _on_onnxruntime(self) -> Recipe:
+        if self.weights not in _INTEGERS:
             return self
-        moved: dict[str, Any] = {name: wide for name in _FIELDS if getattr(self, name) == self.wide}
-        return replace(self, **moved, says=self.says.replace(self.wide, wide))
+        says = f"{_INTEGERS[self.weights]} in blocks, inputs rounded to int8 at run time{_rest(self.wide)}"
+        return replace(self, activations=_AT_RUN_TIME, expert_activations=_AT_RUN_TIME, says=says)
+
+    def of_drafter(self) -> Recipe:
+        """The table of the drafter's own graph: matrices in ``drafter``, what they are multiplied with wide."""
+        table: dict[str, Any] = dict.fromkeys(_FIELDS, self.wide)
+        kind = self.drafter
+        return Recipe(**table | {"name": kind, "drafter": kind, "share": 0.0 if kind == self.wide else _SHARE})
 
     def record(self) -> dict[str, str]:
         """The table, as the manifest of an engine keeps it."""
-        fields = _FIELDS if self.narrow else _UNIFORM_FIELDS
-        return {"recipe": self.name} | {name: getattr(self, name) for name in fields if name != "wide"}
+        fields = _FIELDS if self.narrows else _UNIFORM_FIELDS
+        table = {"recipe": self.name} | {name: getattr(self, name) for name in fields if name != "wide"}
+        return table | ({"exclude": ", ".join(self.exclude)} if self.exclude else {})
 
 
 _ROLES: Mapping[str, str] = {
@@ -75,6 +111,7 @@ _ROLES: Mapping[str, str] = {
 }  # fmt: skip
 _UNIFORM_FIELDS = ("weights", "activations", "kv_cache", "lm_head", "drafter")
 _FIELDS = ("wide", *_UNIFORM_FIELDS, "experts", "expert_activations", "router")
+_INTEGERS = {"int8": "8-bit integers", "int4": "4-bit integers"}
 
 
 def _uniform(name: str, says: str) -> Recipe:
@@ -82,36 +119,59 @@ def _uniform(name: str, says: str) -> Recipe:
     return Recipe(name=name, says=says, **every)
 
 
+def _narrow(name: str, how: str, **others: str) -> Recipe:
+    kinds: dict[str, Any] = {"weights": name, "experts": name, **others}
+    return replace(_uniform("bf16", f"{how}{_rest('bf16')}"), name=name, share=_SHARE, **kinds)
+
+
+def _rest(wide: str) -> str:
+    return (
+        ", for the matrices of attention, mlp and experts; embedding, lm_head, router, norms, biases, sinks and "
+        f"the KV cache stay {wide}"
+    )
+
+
 RECIPES: Mapping[str, Recipe] = {
     "fp32": _uniform("fp32", "every weight and the KV cache in fp32"),
     "fp16": _uniform("fp16", "every weight and the KV cache in fp16; none stays wider"),
     "bf16": _uniform("bf16", "every weight and the KV cache in bf16; none stays wider"),
-    "fp8": replace(
-        _uniform(
-            "bf16",
-            "E4M3 for the matrices of attention, mlp and experts; embedding, lm_head, router, norms, biases, sinks "
-            "and the KV cache stay bf16",
-        ),
-        name="fp8",
-        weights="fp8",
-        activations="fp8",
-        experts="fp8",
-        share=0.9,
-    ),
+    "fp8": _narrow("fp8", "E4M3 with calibrated inputs", activations="fp8", expert_activations="fp8"),
+    "mxfp8": _narrow("mxfp8", "E4M3 in blocks of 32 with a power of two each, inputs as well", activations="mxfp8"),
+    "int8": _narrow("int8", "8-bit integers with calibrated inputs", activations="int8", expert_activations="int8"),
+    "int4": _narrow("int4", "4-bit integers in blocks, multiplied wide"),
 }
 
 
-def require_gpus(precision: str | None, gpus: Sequence[str]) -> None:
-    """Raise ``UsageError`` for a precision that one of the GPUs (``sm_120``) has no arithmetic for."""
-    if precision is None or not RECIPES[precision].narrow:
-        return
-    lacking = [gpu for gpu in gpus if int(gpu.removeprefix("sm_")) < FP8_SINCE]
-    if lacking:
-        raise UsageError(
-            f"the precision {precision!r} is not available on {', '.join(lacking)}",
-            why=f"GPUs multiply in FP8 from sm_{FP8_SINCE} on",
-            fix="use --precision bf16 or fp16 there, or build for another GPU, for example --gpu sm_120",
-        )
+@dataclass(frozen=True)
+class Overrides:
+    """What of a table was asked for by itself; None keeps what the recipe says. ``exclude`` are patterns of modules."""
+
+    kv_cache: str | None = None
+    lm_head: str | None = None
+    drafter: str | None = None
+    exclude: tuple[str, ...] = ()
+
+    def of(self, recipe: Recipe) -> Recipe:
+        """The recipe with them."""
+        given = {"kv_cache": self.kv_cache, "lm_head": self.lm_head, "drafter": self.drafter}
+        changed: dict[str, Any] = {name: kind for name, kind in given.items() if kind and kind != getattr(recipe, name)}
+        if not changed and not self.exclude:
+            return recipe
+        said = [f"{name.replace('_', ' ')} in {kind}" for name, kind in changed.items()]
+        said += [f"{', '.join(self.exclude)} in {recipe.wide}"] if self.exclude else []
+        result = replace(recipe, **changed, exclude=self.exclude, says=f"{recipe.says}; but {', '.join(said)}")
+        return replace(result, share=_SHARE) if result.narrow else result
+
+
+def emulated(recipe: Recipe, lowering: str) -> list[str]:
+    """What to tell of types that a CPU has no arithmetic for."""
+    kinds = sorted({*recipe.narrow_types, recipe.drafter} & {"fp8", "mxfp8"})
+    if lowering.startswith("tensorrt") or not kinds:
+        return []
+    return [
+        f"{' and '.join(kinds)} is emulated here: numbers are rounded to it and multiplied in {recipe.wide}, which "
+        "tells what it costs in accuracy and makes nothing faster"
+    ]
 
 
 def widened(recipe: Recipe, target: Checkpoint) -> list[str]:
@@ -121,6 +181,16 @@ def widened(recipe: Recipe, target: Checkpoint) -> list[str]:
         return []
     return [
         f"{narrow} tensors that the checkpoint stores in FP8 were widened to {recipe.wide}; --precision fp8 does not"
+    ]
+
+
+def twice_rounded(recipe: Recipe, target: Checkpoint) -> list[str]:
+    """What to tell of a checkpoint whose MXFP4 experts a recipe rounds once more."""
+    if recipe.experts == recipe.wide or "mxfp4" not in target.format.lower():
+        return []
+    return [
+        f"the checkpoint's experts are MXFP4 already and are rounded a second time, to {recipe.experts}; "
+        "build_report.json says of each tensor how far that moved it"
     ]
 
 

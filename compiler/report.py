@@ -1,23 +1,24 @@
-"""What a build leaves behind about itself: time and memory of its phases, sizes, the choice of K, every option."""
+"""What a build leaves behind about itself: time and memory of its phases, sizes, the choice of K."""
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engines.manifest import Manifest
+from .calibration.ranges import describe
 from .choose_k import Choice
-from .inputs import Inputs
-from .options import BuildOptions
+from .matmul_table import matmul_table
 from .parts import Compiled
 from .plan_stages import PlanStage
-from .settle import DEFAULT_BATCH_SIZE, Settled
+
+if TYPE_CHECKING:
+    from .calibration import Scales
 
 
 def peak_rss() -> int:
@@ -50,6 +51,7 @@ def build_report(
     warnings: list[str],
     compiled: Sequence[Compiled],
     plans: Sequence[PlanStage],
+    ranges: Scales | None = None,
 ) -> dict[str, Any]:
     """What ``build_report.json`` says. Of plans it says what TensorRT took to build them, whenever that was."""
     halves = ("target", "drafter")
@@ -65,26 +67,16 @@ def build_report(
         report["choose_k"] = {"speedup": round(choice.speedup, 3), **asdict(choice)}
     if narrowed := {name: done.precision for name, done in zip(halves, compiled, strict=True) if done.precision}:
         report["precision"] = narrowed
+    built = [done.facts.matmuls for done in plans] or [(), ()]
+    tables = {
+        name: matmul_table(done.precision, matmuls) for name, done, matmuls in zip(halves, compiled, built, strict=True)
+    }
+    report["matmuls"] = {name: table for name, table in tables.items() if table}
+    if ranges:
+        report["calibration"] = describe(ranges)
     if plans:
         report["plans"] = {
             name: {"seconds": round(done.facts.seconds, 3), "peak_rss_bytes": done.facts.peak_rss_bytes}
             for name, done in zip(halves, plans, strict=True)
         }
     return report
-
-
-def resolved_config(options: BuildOptions, settled: Settled, inputs: Inputs, manifest: Manifest) -> str:
-    """Every choice, enough to repeat the build. JSON, which is YAML too."""
-    tensorrt = settled.makes_plans
-    content = asdict(options) | {
-        "out": str(options.out),
-        **inputs.resolved.repeatable(),
-        "num_speculative_tokens": manifest.speculation.num_speculative_tokens,
-        "max_seq_len": inputs.max_seq_len,
-        "backend": settled.backend,
-        "lowering": None if tensorrt else settled.lowering,
-        "gpus": settled.gpus,
-        "max_batch_size": (options.max_batch_size or DEFAULT_BATCH_SIZE) if tensorrt else None,
-    }
-    del content["force"]
-    return json.dumps(content, indent=2) + "\n"

@@ -10,9 +10,9 @@ from ..plugins.errors import EnvironmentProblem, UsageError
 from .builders.choose import choose_backend, look
 from .builders.targets import MOE_LAYER_SMS, sm_name, sm_number
 from .checkpoint import Checkpoint
+from .legal import require_legal, supports
 from .options import ONNXRUNTIME, BuildOptions
-from .precisions import PRECISIONS
-from .recipes import RECIPES, Recipe, require_gpus, wide_type
+from .recipes import RECIPES, Recipe, wide_type
 
 if TYPE_CHECKING:
     from ..graphs.lowering import Lowering
@@ -55,7 +55,7 @@ def settle(options: BuildOptions) -> Settled:
     choice = choose_backend(options.backend, options.precision, options.gpus, machine)
     if choice.backend == ONNXRUNTIME:
         _refuse_tensorrts(options.tensorrt_only())
-        return Settled(ONNXRUNTIME, version(ONNXRUNTIME), (), options.lowering or "ort", True)
+        return _legal(Settled(ONNXRUNTIME, version(ONNXRUNTIME), (), options.lowering or "ort", True), options)
     here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
     installed = machine.products[choice.backend]
     if not installed[:1].isdigit():
@@ -71,29 +71,38 @@ def settle(options: BuildOptions) -> Settled:
             why="its parser takes a lowering of its own",
             fix="leave --lowering out, or build for --backend onnxruntime",
         )
-    available = PRECISIONS["tensorrt"]
-    if options.precision is not None and options.precision not in available:
-        raise UsageError(
-            f"the precision {options.precision!r} cannot be built for {settled.title}",
-            why=f"this version builds {', '.join(available)} for it",
-            fix="choose one of those, or leave --precision out",
-        )
-    require_gpus(options.precision, settled.gpus)
+    return _legal(settled, options)
+
+
+def _legal(settled: Settled, options: BuildOptions) -> Settled:
+    """Refuse what the request says of types, as far as it can be told before the checkpoint is read."""
+    wide = "bf16" if settled.makes_plans else "fp32"
+    recipe = options.overrides.of(RECIPES[options.precision or wide].on(wide, settled.lowering))
+    require_legal(recipe, settled.lowering, settled.gpus, settled=not settled.makes_plans)
     return settled
 
 
 def precision_for(settled: Settled, options: BuildOptions, target: Checkpoint) -> str:
-    """The precision asked for; else FP32 for ONNX Runtime, and for TensorRT the checkpoint's own."""
+    """The precision asked for; else FP32 for ONNX Runtime, and for TensorRT the checkpoint's own.
+
+    That is FP8 for a checkpoint that holds it with scales for its inputs, where all GPUs have arithmetic for it.
+    """
     if options.precision is not None:
         return options.precision
     if not settled.makes_plans:
         return "fp32"
-    return wide_type(target)
+    from .narrow import is_whole_fp8
+
+    fp8 = all(supports(gpu, "fp8") for gpu in settled.gpus) and is_whole_fp8(target, settled.lowering)
+    return "fp8" if fp8 else wide_type(target)
 
 
 def recipe_for(settled: Settled, options: BuildOptions, target: Checkpoint) -> Recipe:
-    """What that precision comes to for this target."""
-    return RECIPES[precision_for(settled, options, target)].on(wide_type(target))
+    """What that precision, and what was asked for beside it, comes to for this target."""
+    wide = wide_type(target) if settled.makes_plans else "fp32"
+    recipe = options.overrides.of(RECIPES[precision_for(settled, options, target)].on(wide, settled.lowering))
+    require_legal(recipe, settled.lowering, settled.gpus)
+    return recipe
 
 
 def _lowering(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:

@@ -30,7 +30,7 @@ _BUILD_CODE = (
     "engines/records.py",
     "compiler/builders/**/*.py",
     "compiler/checkpoint.py",
-    "compiler/fp8/**/*.py",
+    "compiler/narrow/**/*.py",
     "compiler/formats/**/*.py",
     "compiler/safetensors_file.py",
 )

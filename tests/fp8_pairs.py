@@ -19,6 +19,8 @@ from tools.checkpoint_formats import encode, hf_quant_config, quantization_confi
 
 LINEAR = re.compile(r"model\.(?:language_model\.)?layers\.\d+\..+\.(?:[qkvo]|gate|up|down)_proj\.weight")
 
+STACKED = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(?:gate_up|down)_proj")
+
 
 def everything(_: str) -> bool:
     return True
@@ -26,7 +28,8 @@ def everything(_: str) -> bool:
 
 def input_scale(name: str) -> float:
     """A number for the input of a weight; those of q, k and v differ, as they may in a checkpoint."""
-    return {"q": 0.011, "k": 0.012, "v": 0.010, "o": 0.004}.get(name.rsplit(".", 2)[1][0], 0.009)
+    module = name.removesuffix(".weight").rsplit(".", 1)[1]
+    return {"q": 0.011, "k": 0.012, "v": 0.010, "o": 0.004}.get(module[0], 0.009)
 
 
 def fp8_target(
@@ -41,9 +44,9 @@ def fp8_target(
     """A copy of a target with its ``chosen`` linears in FP8; ``options`` are those of ``encode``."""
     shutil.copytree(source, folder)
     stored: dict[str, torch.Tensor] = {}
-    wide = ["lm_head"]
+    wide, stacks = ["lm_head"], form == "modelopt-fp8"  # the only form that keeps experts in one tensor
     for name, tensor in load_file(source / "model.safetensors").items():
-        if LINEAR.fullmatch(name) and chosen(name):
+        if (LINEAR.fullmatch(name) or (stacks and STACKED.fullmatch(name))) and chosen(name):
             scale = {"input_scale": input_scale(name)} if static else {}
             stored |= encode(name, tensor, form, **scale, **options)
         else:
@@ -78,15 +81,42 @@ def fake_quantised(folder: Path, work: Path, scales: Mapping[str, float]) -> Any
     model = family_for(config).load(work, config)
     modules = {name.replace("model.language_model.", "model."): module for name, module in model.named_modules()}
     for name, scale in scales.items():
-        modules[name].register_forward_pre_hook(_rounding(scale))
+        path, _, stack = name.rpartition(".")
+        if stack == "gate_up_proj":
+            modules[path].forward = _experts(modules[path], scale, scales[f"{path}.down_proj"])
+        elif not path.endswith(".experts"):
+            modules[name].register_forward_pre_hook(_rounding(scale))
     return model
 
 
-def _rounding(scale: float) -> Callable[[Any, tuple[torch.Tensor]], tuple[torch.Tensor]]:
+def rounded(x: torch.Tensor, scale: float) -> torch.Tensor:
+    """To E4M3 and back."""
     factor = torch.tensor(scale)
+    return (x / factor).clamp(-448, 448).to(torch.float8_e4m3fn).float() * factor
 
+
+def _experts(module: Any, x_scale: float, inner_scale: float) -> Callable[..., torch.Tensor]:
+    """The experts of a layer, what enters both of their products rounded."""
+
+    def project(name: str, expert: int, x: torch.Tensor) -> torch.Tensor:
+        weight = getattr(module, name)[expert]
+        y = x @ (weight if module.is_transposed else weight.T)
+        return y + getattr(module, f"{name}_bias")[expert] if module.has_bias else y
+
+    def forward(hidden: torch.Tensor, experts: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        x, result = rounded(hidden, x_scale), torch.zeros_like(hidden)
+        for expert in range(module.num_experts):
+            token, rank = torch.where(experts == expert)
+            inner = module._apply_gate(project("gate_up_proj", expert, x[token]))
+            y = project("down_proj", expert, rounded(inner, inner_scale)) * scores[token, rank, None]
+            result.index_add_(0, token, y)
+        return result
+
+    return forward
+
+
+def _rounding(scale: float) -> Callable[[Any, tuple[torch.Tensor]], tuple[torch.Tensor]]:
     def hook(_: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-        (x,) = inputs
-        return ((x / factor).clamp(-448, 448).to(torch.float8_e4m3fn).float() * factor,)
+        return (rounded(inputs[0], scale),)
 
     return hook

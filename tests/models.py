@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ _COMMON = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256,
     "rms_norm_eps": 1e-6, "bos_token_id": 0, "eos_token_id": 0,
 }  # fmt: skip
+_COMMON_SIZES = {"hidden_size": 48, "intermediate_size": 80}
+# Of tiny models whose matrices can be stored in MX blocks of 32 columns.
+BLOCKED = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32}
 _ROPE_LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
@@ -100,9 +103,11 @@ class Pair:
         return {name: tensors[key] for name, key in head.keys.items()}
 
 
-def head_tensors(generator: torch.Generator, draft_vocab: int, layers: int = 2) -> dict[str, torch.Tensor]:
+def head_tensors(
+    generator: torch.Generator, draft_vocab: int, layers: int = 2, sizes: Mapping[str, int] = _COMMON_SIZES
+) -> dict[str, torch.Tensor]:
     """Random head in the flat layout for the tiny targets."""
-    h, q, kv, inner = 48, 64, 32, 80
+    h, q, kv, inner = sizes["hidden_size"], 64, 32, sizes["intermediate_size"]
     shapes = {
         "embed_tokens.weight": (VOCAB, h), "fc.weight": (h, 3 * h), "mask_hidden": (1, 1, 3 * h),
         "norm.weight": (h,), "lm_head.weight": (draft_vocab, h), "midlayer.hidden_norm.weight": (h,),
@@ -127,15 +132,17 @@ def head_tensors(generator: torch.Generator, draft_vocab: int, layers: int = 2) 
     return tensors
 
 
-def make_pair(folder: Path, family: str, *, draft_vocab: int = VOCAB) -> Pair:
+def make_pair(folder: Path, family: str, *, draft_vocab: int = VOCAB, sizes: Mapping[str, int] = _COMMON_SIZES) -> Pair:
     """Write a random target of ``family`` and a random head for it, with a byte-level tokenizer."""
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    config = CONFIGS[family]
+    config = copy.deepcopy(CONFIGS[family])
+    if sizes is not _COMMON_SIZES:
+        config.get("text_config", config).update(sizes)
     torch.manual_seed(0)
     cls = getattr(transformers, config["architectures"][0])
-    model = cls(cls.config_class.from_dict(copy.deepcopy(config))).eval()
+    model = cls(cls.config_class.from_dict(config)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             centre = 1.0 if "norm" in name else 0.0
@@ -152,10 +159,10 @@ def make_pair(folder: Path, family: str, *, draft_vocab: int = VOCAB) -> Pair:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(target / "tokenizer.json"))
     head.mkdir(parents=True)
-    head_config = {k: v for k, v in _COMMON.items() if not k.endswith("_token_id")} | {
+    head_config = {k: sizes.get(k, v) for k, v in _COMMON.items() if not k.endswith("_token_id")} | {
         "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 2,
         "draft_vocab_size": draft_vocab, "ptd_token_id": 1, "rope_theta": 10000.0, "num_speculative_tokens": 6,
     }  # fmt: skip
     (head / "config.json").write_text(json.dumps(head_config))
-    save_file(head_tensors(torch.Generator().manual_seed(3), draft_vocab), head / "model.safetensors")
+    save_file(head_tensors(torch.Generator().manual_seed(3), draft_vocab, sizes=sizes), head / "model.safetensors")
     return Pair(target, head)

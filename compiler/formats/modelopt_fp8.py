@@ -1,4 +1,7 @@
-"""FP8 as ModelOpt exports it: one scale for a weight, one for its input, and one each for cached keys and values."""
+"""FP8 as ModelOpt exports it: one scale for a weight, one for its input, and one each for cached keys and values.
+
+Experts that a model keeps stacked in one parameter (GPT-OSS) are one weight: with one scale, and one for their inputs.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ def _view(stored: Stored, _: Settings, problems: Problems) -> View:
         others=(".k_scale", ".v_scale"),
         block=_block,
         layout="each FP8 weight has a weight_scale that is one number",
+        stacks=True,
     )
 
 

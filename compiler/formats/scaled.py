@@ -18,12 +18,16 @@ from .problems import Problems, listed
 Shape = tuple[int, ...]
 Block = tuple[int, int]
 _FP8 = "F8_E4M3"
+_WEIGHT = ".weight"
 _SCALE_TYPES = (*FLOATS, "F8_E8M0")
 
 
 @dataclass(frozen=True)
 class ScaledFp8:
-    """A matrix of FP8 numbers; those of one ``block`` of rows and columns are multiplied by one scale."""
+    """A matrix of FP8 numbers; those of one ``block`` of rows and columns are multiplied by one scale.
+
+    Or stacked matrices with one scale for all.
+    """
 
     name: str
     entry: TensorEntry
@@ -44,6 +48,9 @@ class ScaledFp8:
     def rows(self, begin: int, end: int) -> Array:
         values = as_numbers(_FP8, read_rows(self.name, self.entry, begin, end))
         scales = self._scales(begin, end)
+        if self._one_scale:
+            values *= scales[0, 0]
+            return values
         width = self.block[1]
         for column in range(scales.shape[1]):
             values[:, column * width : (column + 1) * width] *= scales[:, column : column + 1]
@@ -137,34 +144,36 @@ def scaled_view(
     others: tuple[str, ...],
     block: Callable[[Shape, Shape], Block | None],
     layout: str,
+    stacks: bool = False,
 ) -> View:
     """FP8 tensors with the scales that lie beside them under ``suffix``, and everything else plain.
 
     ``input_scale`` is what the scale of a module's input is called, ``others`` end the names of further companions.
-    ``block(weight, scale)`` says from two shapes how many rows and
-    columns share a scale, or None when they do not fit; ``layout`` tells a user what would.
+    ``block(weight, scale)`` says from two shapes how many rows and columns share a scale, or None when they do not fit;
+    ``layout`` tells a user what would. With ``stacks`` there may be stacked matrices as well, parameters of a module
+    that has several: ``x`` with ``x_weight_scale`` and ``x_input_scale``.
     """
     tensors: dict[str, ScaledFp8] = {}
     misfits: dict[str, list[str]] = defaultdict(list)
     for name, entry in stored.items():
-        scale = stored.get(name + suffix)
+        stacked = stacks and not name.endswith(_WEIGHT)
+        beside = f"{name}_weight{suffix}" if stacked else f"{name}{suffix}"
+        given = f"{name}_{input_scale}" if stacked else f"{name.removesuffix(_WEIGHT)}.{input_scale}"
+        scale = stored.get(beside)
         if entry.dtype != _FP8:
-            if scale and name.endswith(".weight"):
-                misfits["scales beside weights that are not FP8"].append(f"{name + suffix} ({entry.dtype})")
+            if scale and (stacked or name.endswith(_WEIGHT)):
+                misfits["scales beside weights that are not FP8"].append(f"{beside} ({entry.dtype})")
         elif scale is None:
-            misfits["FP8 weights without a scale"].append(f"{name} (no {name + suffix})")
+            misfits["FP8 weights without a scale"].append(f"{name} (no {beside})")
         elif scale.dtype not in _SCALE_TYPES:
-            misfits["scales of a type that is not known"].append(f"{name + suffix} ({scale.dtype})")
-        elif len(entry.shape) != 2 or not (found := block(entry.shape, scale.shape)):
-            misfits["scales of a wrong shape"].append(
-                f"{name + suffix} {list(scale.shape)} for a weight {list(entry.shape)}"
-            )
+            misfits["scales of a type that is not known"].append(f"{beside} ({scale.dtype})")
+        elif len(entry.shape) != 2 + stacked or not (found := block(entry.shape, scale.shape)):
+            misfits["scales of a wrong shape"].append(f"{beside} {list(scale.shape)} for a weight {list(entry.shape)}")
         else:
-            given = f"{name.removesuffix('.weight')}.{input_scale}"
-            tensors[name] = ScaledFp8(name, entry, name + suffix, scale, found, given, stored.get(given))
-    scales = {name for name in stored if name.endswith(f".weight{suffix}")}
-    scales |= {name + suffix for name, entry in stored.items() if entry.dtype == _FP8 and name + suffix in stored}
-    if lone := [name for name in scales if name.removesuffix(suffix) not in stored]:
+            tensors[name] = ScaledFp8(name, entry, beside, scale, found, given, stored.get(given))
+    weights = {name: weight for name in stored if (weight := _weight_of(name, suffix, stacks))}
+    scales = weights.keys() | {each.scale_name for each in tensors.values()}
+    if lone := [name for name, weight in weights.items() if weight not in stored]:
         misfits["scales without a weight"] = lone
     for what, names in misfits.items():
         problems.add(
@@ -172,7 +181,16 @@ def scaled_view(
             why=layout,
             fix="download the files of the model again: weights, scales and config.json do not belong together",
         )
-    used = scales | {name for name in stored if name.endswith((f".{input_scale}", *others))}
+    inputs = (f".{input_scale}", *([f"_{input_scale}"] if stacks else []))
+    used = scales | {name for name in stored if name.endswith((*inputs, *others))}
     plain = {n: entry for n, entry in stored.items() if n not in used and entry.dtype != _FP8}
     companions = {name: entry for name, entry in stored.items() if name in used}
     return View({**plain_tensors(plain, problems), **tensors}, companions)
+
+
+def _weight_of(scale: str, suffix: str, stacks: bool) -> str:
+    """The weight that a tensor is the scale of, going by its name; empty if it is of none."""
+    if scale.endswith(f"{_WEIGHT}{suffix}"):
+        return scale.removesuffix(suffix)
+    end = f"_weight{suffix}"
+    return scale.removesuffix(end) if stacks and scale.endswith(end) else ""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...graphs.families import family_for
 from ...plugins.errors import UsageError
 from ..checkpoint import Checkpoint
 from ..console import emit
 from ..inputs import ASSUMED_DEPTH, read_head
-from ..precisions import PRECISIONS
+from ..legal import available
+from ..recipes import Overrides
 from ..registry import PAIRS, Folder, drafter_source, target_config
 from .facts import Plan
 from .make import UNKNOWN_HEAD, make_plan
@@ -31,6 +32,7 @@ class Asked:
     max_seq_len: int = 2048
     num_speculative_tokens: int | None = None
     gpu: str | None = None
+    overrides: Overrides = field(default=Overrides())
 
     @property
     def chosen_lowering(self) -> str:
@@ -50,9 +52,7 @@ def print_plan(asked: Asked, *, as_json: bool) -> None:
 def plan(asked: Asked) -> Plan:
     """The plan for a target and, where its checkpoint lies on this machine, its drafter."""
     lowering = asked.chosen_lowering
-    if lowering not in PRECISIONS:
-        raise UsageError(f"--for {lowering} does not exist", why=f"it is one of {', '.join(PRECISIONS)}")
-    precision = asked.precision or PRECISIONS[lowering][0]
+    precision = asked.precision or available(lowering)[0]
     gpu, notes = _gpu(asked.gpu)
     config, origin = target_config(asked.model, asked.revision)
     pair, source = PAIRS.get(asked.model), drafter_source(asked.model, asked.draft)
@@ -64,7 +64,7 @@ def plan(asked: Asked) -> Plan:
     elif asked.draft is None and pair and pair.drafter_size:
         unknown = f"{pair.drafter_size}; the rest is {UNKNOWN_HEAD}"
     depth = (head.trained_depth if head else None) or (pair.trained_depth if pair else None) or ASSUMED_DEPTH
-    if precision not in PRECISIONS[lowering]:
+    if precision not in available(lowering):
         notes.append(f"{precision} for {lowering} is planned by arithmetic: this version does not write it yet")
     if gpu and lowering != "tensorrt":
         notes.append(f"the verdict compares bytes: what runs on a GPU here is TensorRT, not {lowering}")
@@ -77,6 +77,7 @@ def plan(asked: Asked) -> Plan:
         num_speculative_tokens=max(depth, asked.num_speculative_tokens or 0),
         lowering=lowering,
         gpu=gpu,
+        overrides=asked.overrides,
         head=head,
         head_note="" if head else unknown,
         notes=tuple(notes),

@@ -6,6 +6,7 @@ import difflib
 from dataclasses import dataclass
 
 from ...plugins.errors import UsageError
+from ..legal import lacks
 
 RESERVE = 0.1
 RESERVED_FOR = "activations, workspaces, the driver and fragments"
@@ -82,8 +83,8 @@ def fit(gpu: Gpu, precision: str, weight_bytes: int, slot_bytes: int, slots: int
     reserve = int(gpu.memory_bytes * RESERVE)
     room = gpu.memory_bytes - reserve - weight_bytes
     refusal = ""
-    if precision == "fp8" and not gpu.fp8:
-        refusal = f"it has no FP8 arithmetic (sm_{gpu.sm}; FP8 begins with sm_89): plan bf16 for it"
+    if reason := lacks(gpu.sm, precision):
+        refusal = f"{reason}: plan bf16 for it"
     return Verdict(
         gpu=gpu,
         reserve_bytes=reserve,

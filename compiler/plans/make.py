@@ -12,7 +12,8 @@ from ...graphs.lowering import LOWERINGS
 from ...plugins.errors import UsageError
 from ..checkpoint import PIECE
 from ..inputs import cache_length
-from ..recipes import Recipe
+from ..legal import available, require_legal
+from ..recipes import Overrides, Recipe
 from .facts import TABLES, Drafter, Graph, HostMemory, KvCache, Plan, Time
 from .gpus import Verdict, find_gpu, fit
 from .weight_bytes import BYTES, head_weights, line, recipe, weight_lines
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
     from ...graphs.trials import Trials
 
+NOTHING = Overrides()
 UNKNOWN_HEAD = "unknown until downloaded"
 
 # `make bench-export` writes 120 MB/s in FP16 and 187 MB/s in FP32 (docs/performance.md); below both, on the safe side.
@@ -47,6 +49,7 @@ def make_plan(
     lowering: str,
     gpu: str | None = None,
     slots: int | None = None,
+    overrides: Overrides = NOTHING,
     head: HeadSpec | None = None,
     head_note: str = "",
     notes: tuple[str, ...] = (),
@@ -61,7 +64,10 @@ def make_plan(
     from ...graphs.census import census
     from ...graphs.trials import run_trials
 
-    chosen, known = recipe(precision), cast("Lowering", lowering)
+    known = cast("Lowering", lowering)
+    chosen = overrides.of(recipe(precision).on("fp32" if lowering == "ort" else "bf16", known))
+    if precision in available(lowering):
+        require_legal(chosen, lowering, settled=False)
     family = family_for(config)
     spec = family.describe(config, head.taps if head else None)
     possible = min(max_seq_len, spec.max_position_embeddings)
@@ -70,8 +76,8 @@ def make_plan(
     found = census(config)
     trials = run_trials(config, spec, chosen.dtype)
     tables = length * trials.table_bytes(known)
-    weights = (*weight_lines(found, precision), line(TABLES, tables // BYTES[chosen.wide], chosen.wide))
-    drafter, kv = _drafter(head, head_note, chosen), _kv_cache(spec, head, chosen, length)
+    weights = (*weight_lines(found, chosen, known), line(TABLES, chosen.wide, tables // int(BYTES[chosen.wide])))
+    drafter, kv = _drafter(head, head_note, chosen, known), _kv_cache(spec, head, chosen, length)
     graph = _graph(trials, known)
     written = sum(each.bytes for each in weights) + (drafter.bytes or 0)
     return Plan(
@@ -129,22 +135,22 @@ def _texts(error: UsageError) -> tuple[str, str, str]:
     return error.what, error.why, error.fix
 
 
-def _drafter(head: HeadSpec | None, note: str, chosen: Recipe) -> Drafter:
-    """A drafter is never narrowed with its target."""
+def _drafter(head: HeadSpec | None, note: str, chosen: Recipe, lowering: Lowering) -> Drafter:
+    """A drafter is never narrowed with its target: only where it was asked for."""
     if head is None:
-        return Drafter(chosen.wide, None, None, note or UNKNOWN_HEAD)
-    count, size = head_weights(head, chosen.wide)
-    return Drafter(chosen.wide, count, size, note)
+        return Drafter(chosen.drafter, None, None, note or UNKNOWN_HEAD)
+    count, size = head_weights(head, chosen, lowering)
+    return Drafter(chosen.drafter, count, size, note)
 
 
 def _kv_cache(spec: TargetSpec, head: HeadSpec | None, chosen: Recipe, length: int) -> KvCache:
-    target = _token_bytes(spec.caches, chosen.wide)
+    target = _token_bytes(spec.caches, chosen.kv_cache)
     drafter = _token_bytes(head.caches, chosen.wide) if head else None
-    return KvCache(chosen.wide, target, drafter, target * length, None if drafter is None else drafter * length)
+    return KvCache(chosen.kv_cache, target, drafter, target * length, None if drafter is None else drafter * length)
 
 
 def _token_bytes(caches: tuple[CacheSpec, ...], precision: str) -> int:
-    return sum(2 * cache.heads * cache.head_dim for cache in caches) * BYTES[precision]
+    return sum(2 * cache.heads * cache.head_dim for cache in caches) * int(BYTES[precision])
 
 
 def _graph(trials: Trials, lowering: Lowering) -> Graph:
@@ -155,7 +161,7 @@ def _graph(trials: Trials, lowering: Lowering) -> Graph:
 def _buffers(census: tuple[RoledWeight, ...]) -> int:
     """A checkpoint is read in pieces, of which one expert is the least."""
     expert = max((math.prod(each.shape[1:]) for each in census if each.role == "experts"), default=0)
-    return _PIECES_AT_ONCE * max(PIECE, expert * BYTES["fp32"])
+    return _PIECES_AT_ONCE * max(PIECE, expert * int(BYTES["fp32"]))
 
 
 def _verdict(gpu: str | None, precision: str, weight_bytes: int, kv: KvCache, slots: int | None) -> Verdict | None:

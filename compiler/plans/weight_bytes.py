@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...plugins.errors import UsageError
-from ..recipes import RECIPES, Recipe
+from ..recipes import HEAD, RECIPES, Recipe
 
 if TYPE_CHECKING:
     from ...graphs.census import RoledWeight
     from ...graphs.heads import HeadSpec
+    from ...graphs.lowering import Lowering
+    from ..narrow.choose import Matrix
 
-BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
-_SCALES_PER_MATRIX = 2  # of the weight, and of what it is multiplied with
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "mxfp8": 1, "int8": 1, "int4": 0.5, "e8m0": 1}
+SCALES = "scales"
 _ID_BYTES = 8
 
 
@@ -40,28 +43,67 @@ def recipe(precision: str) -> Recipe:
     return RECIPES[precision]
 
 
-def weight_lines(census: Iterable[RoledWeight], precision: str) -> tuple[WeightLine, ...]:
-    """A line for every role that the target has weights of, and one for the scales of its narrow matrices.
+def weight_lines(census: Iterable[RoledWeight], chosen: Recipe, lowering: Lowering) -> tuple[WeightLine, ...]:
+    """A line for every role and type that the target has weights of, and one for each type of their scales.
 
-    A narrow matrix has two scales in FP32; the experts' gate, up and down projections have theirs each.
+    Raises ``UsageError`` for an exclusion that names nothing.
     """
     from ...graphs.census import ROLES
+    from ..narrow.provider import narrowed
 
-    chosen, weights = recipe(precision), tuple(census)
-    counts = {role: sum(each.count for each in weights if each.role == role) for role in ROLES}
-    narrow = sum(each.matrices for each in weights if each.role in chosen.narrow_roles)
-    lines = [line(role, count, chosen.precision(role)) for role, count in counts.items() if count]
-    return (*lines, line("scales", narrow * _SCALES_PER_MATRIX, "fp32")) if narrow else tuple(lines)
+    every = tuple(census)
+    scales = {weight.name: _scales(weight, chosen, lowering) for weight in narrowed(every, chosen).values()}
+    counts: Counter[tuple[str, str]] = Counter()
+    for weight in every:
+        kind = chosen.precision(weight.role) if scales.get(weight.name) else chosen.wide
+        counts[weight.role, kind] += weight.count
+    tied = narrowed(every, chosen).keys() - {weight.name for weight in every}
+    for name in tied:  # codes beside the embedding, which stays as it is
+        counts[HEAD, chosen.lm_head] += narrowed(every, chosen)[name].count
+    lines = [line(role, kind, counts[role, kind]) for role, kind in sorted(counts, key=lambda key: ROLES.index(key[0]))]
+    of_scales = sum(scales.values(), Counter())
+    return (*lines, *(line(SCALES, kind, count) for kind, count in sorted(of_scales.items())))
 
 
-def line(role: str, count: int, precision: str) -> WeightLine:
+def _scales(weight: RoledWeight | Matrix, chosen: Recipe, lowering: Lowering) -> Counter[str]:
+    """How many of which type go with a narrow weight and its input; none where its columns fit no block.
+
+    Experts' gate, up and down projections have theirs each.
+    """
+    from ..narrow.schemes import rounds_input, scheme
+
+    how = scheme(chosen.precision(weight.role), lowering)
+    found: Counter[str] = Counter()
+    if how.block:
+        kind = "e8m0" if how.powers and lowering.startswith("tensorrt") else chosen.wide
+        block = how.block_for(weight.shape[-1])
+        return Counter({kind: weight.count // block}) if block else found
+    found["fp32"] = math.prod(weight.shape[:-1]) if how.group == "row" else weight.matrices
+    if how.input and rounds_input(chosen, weight.role, lowering):
+        found["fp32"] += weight.matrices
+    return found
+
+
+def line(role: str, precision: str, count: int) -> WeightLine:
     """``count`` weights stored in ``precision``."""
-    return WeightLine(role, count, precision, count * BYTES[precision])
+    return WeightLine(role, count, precision, math.ceil(count * BYTES[precision]))
 
 
-def head_weights(head: HeadSpec, precision: str) -> tuple[int, int]:
-    """How many weights the drafter has, and their bytes. Its ids stay integers; what it shares is the target's."""
+def head_weights(head: HeadSpec, chosen: Recipe, lowering: Lowering) -> tuple[int, int]:
+    """How many weights the drafter has, and their bytes with scales.
+
+    Its ids stay integers; what it shares is the target's.
+    """
     own = {name: math.prod(shape) for name, shape in head.expected_shapes().items() if name not in head.shared}
     ids = own.pop("d2t", 0)
     count = sum(own.values())
-    return count + ids, count * BYTES[precision] + ids * _ID_BYTES
+    size = count * BYTES[chosen.wide] + ids * _ID_BYTES
+    if chosen.drafter != chosen.wide:
+        from ..narrow.choose import matrices
+
+        table = chosen.of_drafter()
+        for weight in matrices(head).values():
+            if scales := _scales(weight, table, lowering):
+                size += weight.count * (BYTES[chosen.drafter] - BYTES[chosen.wide])
+                size += sum(number * BYTES[kind] for kind, number in scales.items())
+    return count + ids, math.ceil(size)

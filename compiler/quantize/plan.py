@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...graphs.families import family_for
@@ -11,8 +11,9 @@ from ...plugins.errors import BuildError, UsageError
 from ..calibration.names import HEAD, Wanted, cache_name, layer_prefix, weight_name
 from ..calibration.scales import Scales
 from ..checkpoint import Checkpoint
+from ..exclude import excluded
 from ..formats.problems import listed
-from .exclude import excluded, listed_modules
+from .exclude import listed_modules
 
 _WEIGHT = ".weight"
 _CACHES = {"k": "k_proj.k_scale", "v": "v_proj.v_scale"}
@@ -20,7 +21,9 @@ _CACHES = {"k": "k_proj.k_scale", "v": "v_proj.v_scale"}
 
 @dataclass(frozen=True)
 class Narrow:
-    """One stored matrix that becomes FP8. What enters it is ``inputs[range]``, of its ``expert`` if there are any.
+    """One stored matrix, or the stacked ones of all experts, that becomes FP8.
+
+    What enters it is ``inputs[range]``, of its ``expert`` if it belongs to one.
 
     ``together`` are the matrices that take the largest magnitude of them all for their scale, itself among them.
     """
@@ -32,22 +35,28 @@ class Narrow:
 
     @property
     def module(self) -> str:
-        """What the matrix belongs to."""
+        """What the matrix belongs to; of stacked ones, themselves."""
         return self.key.removesuffix(_WEIGHT)
+
+    @property
+    def stacked(self) -> bool:
+        """Whether it is a parameter of its module that has another name than ``weight``."""
+        return not self.key.endswith(_WEIGHT)
 
     @property
     def weight_scale(self) -> str:
         """The name of the scale of its numbers."""
-        return f"{self.key}_scale"
+        return f"{self.key}_weight_scale" if self.stacked else f"{self.key}_scale"
 
     @property
     def input_scale(self) -> str:
         """The name of the scale of what enters it."""
-        return f"{self.module}.input_scale"
+        return f"{self.module}_input_scale" if self.stacked else f"{self.module}.input_scale"
 
     def input_amax(self, scales: Scales) -> float:
         """The calibrated range of what enters it."""
-        return float(scales.inputs[self.range][() if self.expert is None else self.expert])
+        ranges = scales.inputs[self.range]
+        return float(ranges.max() if self.expert is None else ranges[self.expert])
 
 
 @dataclass(frozen=True)
@@ -86,18 +95,22 @@ def make_plan(checkpoint: Checkpoint, wanted: Wanted, patterns: Sequence[str] = 
     shapes = weight_shapes(checkpoint.config)
     sources.check(shapes)
     candidates: list[Narrow] = []
+    turned = set[str]()
     for name in (name for name in wanted.inputs if name != weight_name(HEAD)):
-        stored = [tuple(map(sources.key, piece.keys)) for piece in sources.pieces(name, shapes[name])]
+        pieces = sources.pieces(name, shapes[name])
+        stored = [tuple(map(sources.key, piece.keys)) for piece in pieces]
+        turned |= {sources.key(key) for piece in pieces if piece.how == "transpose" for key in piece.keys}
         candidates += _matrices(name, stored, experts=bool(wanted.inputs[name]))
     out = excluded({each.module: family.canonical(each.module) for each in candidates}, patterns)
     chosen = {each.key: each for each in candidates if each.module not in out}
     if not chosen:
         raise UsageError("--exclude leaves nothing to quantise", fix="exclude less")
-    _check(chosen.values(), checkpoint)
+    _check(chosen.values(), checkpoint, turned)
     wide = {sources.key(weight_name(HEAD)).removesuffix(_WEIGHT)} | {
         key.removesuffix(_WEIGHT)
         for key, shape in checkpoint.shapes.items()
-        if key not in chosen and len(shape) > 1  # embedding, routers, what the towers of multimodal models have
+        # embedding, routers, what the towers of multimodal models have; stacked biases belong to their weights
+        if key not in chosen and len(shape) > 1 and not key.endswith("bias")
     }
     modules = [each.module for each in chosen.values()]
     return Plan(chosen, _cache_scales(wanted, sources) if kv_cache else {}, listed_modules(wide, modules))
@@ -106,27 +119,25 @@ def make_plan(checkpoint: Checkpoint, wanted: Wanted, patterns: Sequence[str] = 
 def _matrices(name: str, stored: Sequence[tuple[str, ...]], *, experts: bool) -> list[Narrow]:
     """The stored matrices of one graph weight: itself, or two or one for each expert."""
     return [
-        Narrow(key, name, index if experts else None, together)
+        Narrow(key, name, index if experts and len(stored) > 1 else None, together)
         for index, together in enumerate(stored)
         for key in together
     ]
 
 
-def _check(chosen: Iterable[Narrow], checkpoint: Checkpoint) -> None:
-    """Raise ``BuildError`` naming what is not a matrix with a name of its own."""
-    stacked = [each.module for each in chosen if not _is_linear(each.key, checkpoint.shapes[each.key])]
-    if stacked:
+def _check(chosen: Iterable[Narrow], checkpoint: Checkpoint, turned: Container[str]) -> None:
+    """Raise ``BuildError`` naming what is neither a matrix with a name of its own nor experts of ``[E, in, out]``."""
+    others = [
+        each.module
+        for each in chosen
+        if len(checkpoint.shapes[each.key]) != 2 + each.stacked or (each.stacked and each.key not in turned)
+    ]
+    if others:
         raise BuildError(
-            f"{len(stacked)} tensors of {checkpoint.folder} cannot be written in ModelOpt's FP8: {listed(stacked)}",
-            why="it keeps the experts of this family in one tensor with one scale for all of them, and that is neither "
-            "written nor read here",
-            fix="leave them wide with --exclude '*.experts.*', which still quantises attention; or build from the "
-            "MXFP4 checkpoint of the model, where there is one",
+            f"{len(others)} tensors of {checkpoint.folder} cannot be written in ModelOpt's FP8: {listed(others)}",
+            why="how it stores such tensors is not known",
+            fix="leave them wide with --exclude '*.experts.*', which still quantises attention",
         )
-
-
-def _is_linear(key: str, shape: Sequence[int]) -> bool:
-    return key.endswith(_WEIGHT) and len(shape) == 2
 
 
 def _cache_scales(wanted: Wanted, sources: Sources) -> dict[str, CacheScale]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...graphs.families import TargetSpec, family_for
+from ...graphs.families import family_for
 from ...plugins.errors import UsageError
 from .. import parts
+from ..calibration.ranges import FLAGS, RangesFrom, describe
 from ..checkpoint import CONFIG, Checkpoint
 from ..durable import require_space
 from ..progress import Progress, Quiet
-from ..publish import QUANTIZED, TOKENIZER, Assembly, assembling, require_apart, require_publishable
+from ..publish import QUANTIZED, Assembly, assembling, require_apart, require_publishable
 from ..registry import PAIRS, resolve_target
 from ..report import Phases, peak_rss
 from ..stages import StageStore
@@ -25,11 +25,10 @@ from .settings import QUANT_CONFIG, hf_quant_config, quantization_config
 from .write import layout, total_bytes, write
 
 if TYPE_CHECKING:
-    from ..calibration import Method, Scales
-    from ..calibration.names import Wanted
+    from ..calibration import Scales
 
-METHODS = ("max", "percentile", "mse")
 CALIBRATION = "calibration"
+_FLAGS = {**FLAGS, "method": "--method", "num_samples": "--num-samples", "max_length": "--max-length"}
 _BESIDE_IT = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "chat_template*", "*.jinja",
     "generation_config.json", "*processor_config.json", "LICENSE*", "NOTICE*",
@@ -57,30 +56,20 @@ class QuantizeOptions:
     scales: Path | None = None
     force: bool = False
 
+    @property
+    def ranges(self) -> RangesFrom:
+        """Where those of activations come from."""
+        return RangesFrom(self.calib_data, self.method, self.num_samples, self.max_length, self.scales)
+
     def check(self) -> None:
         """Refuse what can be refused before anything is read."""
-        if self.method not in (None, *METHODS):
-            raise UsageError(f"the method {self.method!r} does not exist", fix=f"it is one of {', '.join(METHODS)}")
         if self.kv_cache_dtype not in (None, "fp8"):
             raise UsageError(
                 f"--kv-cache-dtype {self.kv_cache_dtype} cannot be stored",
                 why="scales of cached keys and values are for fp8",
                 fix="--kv-cache-dtype fp8, or leave it out",
             )
-        asked = {
-            "--calib-data": self.calib_data, "--method": self.method, "--num-samples": self.num_samples,
-            "--max-length": self.max_length,
-        }  # fmt: skip
-        given = [flag for flag, value in asked.items() if value is not None]
-        if self.scales is not None and given:
-            raise UsageError(
-                f"--scales does not go with {', '.join(given)}",
-                why="saved ranges are used as they are, and nothing is calibrated",
-                fix="leave one or the other out",
-            )
-        for flag, path in (("--calib-data", self.calib_data), ("--scales", self.scales)):
-            if path is not None and not path.exists():
-                raise UsageError(f"{flag} {path} does not exist", fix="name a file or folder that is there")
+        self.ranges.check(_FLAGS)
         require_apart(self.out, self.model, self.scales)
         require_publishable(self.out)
 
@@ -118,7 +107,7 @@ def quantize(
         size = total_bytes(layout(checkpoint, plan))
         require_space(options.out.absolute().parent, size)
     with phase("calibrate"):
-        scales = _scales(options, checkpoint, spec, needed, store, progress)
+        scales = options.ranges.obtain(checkpoint, spec, store, progress, model=options.model)
     with assembling(options.out, {"weights": size}) as assembly:
         with phase("write"):
             write(assembly.folder, checkpoint, plan, scales, progress)
@@ -130,41 +119,6 @@ def quantize(
         }
         assembly.place_text(QUANTIZED, json.dumps(report, indent=2) + "\n")
     return QuantizeResult(options.out, report)
-
-
-def _scales(
-    options: QuantizeOptions,
-    checkpoint: Checkpoint,
-    spec: TargetSpec,
-    needed: Wanted,
-    store: StageStore,
-    progress: Progress,
-) -> Scales:
-    from ..calibration import Encoder, Limits, Scales, Settings, bundled, calibrate, read_jsonl
-
-    if options.scales is not None:
-        saved = Scales.load(options.scales, needed)
-        with progress.step("compare the weights with those that were calibrated"):
-            saved.check_model(checkpoint.fingerprint)
-        return saved
-    defaults = Limits()
-    limits = Limits(options.num_samples or defaults.max_samples, options.max_length or defaults.max_length)
-    with progress.step("read the samples"):
-        has_tokenizer = (checkpoint.folder / TOKENIZER).is_file()
-        if options.calib_data is None:
-            samples = bundled(Encoder.open(checkpoint.folder), spec.vocab_size, limits)
-        else:
-            encoder = Encoder.open(checkpoint.folder) if has_tokenizer else None
-            samples = read_jsonl(options.calib_data, encoder, spec.vocab_size, limits)
-    settings = Settings(method=_method(options.method or METHODS[0]))
-    return calibrate(checkpoint, spec, samples, settings, store, progress, model=options.model)
-
-
-def _method(name: str) -> Method:
-    from ..calibration import Max, Mse, Percentile
-
-    methods: Mapping[str, Method] = {"max": Max(), "percentile": Percentile(), "mse": Mse()}
-    return methods[name]
 
 
 def _describe(assembly: Assembly, checkpoint: Checkpoint, plan: Plan, options: QuantizeOptions) -> None:
@@ -184,7 +138,6 @@ def _report(
     options: QuantizeOptions, checkpoint: Checkpoint, plan: Plan, scales: Scales, phase: Phases, size: int
 ) -> dict[str, Any]:
     """What was done, with what, and how long it took."""
-    facts = scales.facts
     return {
         "product_version": parts.product_version(),
         "format": "modelopt-fp8",
@@ -196,14 +149,9 @@ def _report(
         "exclude": list(options.exclude),
         "exclude_modules": list(plan.exclude_modules),
         "kv_cache_dtype": options.kv_cache_dtype,
-        "calibration": {
-            "method": dict(facts.method),
-            "dataset": facts.dataset,
-            "num_samples": facts.num_samples,
-            "num_tokens": facts.num_tokens,
-        },
+        "calibration": describe(scales),
         "phases": phase.done,
         "seconds": round(sum(record["seconds"] for record in phase.done), 1),
         "peak_rss_bytes": peak_rss(),
-        "warnings": list(facts.warnings),
+        "warnings": list(scales.facts.warnings),
     }

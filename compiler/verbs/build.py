@@ -11,22 +11,32 @@ import typer
 
 from ..console import columns, emit, interruptible, note, size
 from .common import (
+    CalibData,
+    CalibLength,
+    CalibMethod,
+    CalibSamples,
     Draft,
+    DraftPrecision,
     DraftRevision,
     DryRun,
+    Exclude,
     Force,
     Json,
+    KvCacheDtype,
+    LmHeadPrecision,
     MaxSeqLen,
     Model,
     ModelArgument,
     PlanGpus,
     Revision,
+    ScalesFolder,
     one_model,
 )
 
 if TYPE_CHECKING:
     from ..build import BuildResult
 
+_NOT_TYPES = ("exclude", "calibration")  # of the manifest's table
 _RESUME = "nothing was published; finished steps are kept, and the same command goes on from there"
 
 
@@ -52,10 +62,21 @@ def build(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Recipe. (default: fp32 for onnxruntime; for TensorRT bf16 where the checkpoint has any, else fp16)",
+            help="Recipe: fp32, fp16, bf16, fp8, mxfp8, int8 or int4. fp8, and int8 for TensorRT, calibrate first. "
+            "(default: fp32 for onnxruntime; for TensorRT fp8 from an FP8 checkpoint with scales for its inputs, else "
+            "bf16 where the checkpoint has any, else fp16)",
             show_default=False,
         ),
     ] = None,
+    kv_cache_dtype: KvCacheDtype = None,
+    lm_head_precision: LmHeadPrecision = None,
+    draft_precision: DraftPrecision = None,
+    exclude: Exclude = None,
+    calib_data: CalibData = None,
+    calib_method: CalibMethod = None,
+    calib_samples: CalibSamples = None,
+    calib_length: CalibLength = None,
+    scales: ScalesFolder = None,
     num_speculative_tokens: Annotated[
         int | None,
         typer.Option(help="Tokens drafted per round. (default: the fastest one, measured)", show_default=False),
@@ -89,7 +110,10 @@ def build(
 
     Example: peagle-compile build --model demo --out demo-engine
     """
+    from ..recipes import Overrides
+
     chosen = one_model(name, model)
+    overrides = Overrides(kv_cache_dtype, lm_head_precision, draft_precision, tuple(exclude or ()))
     if dry_run:
         from ..builders.choose import require_known
         from ..plans.dry_run import Asked, print_plan
@@ -97,10 +121,11 @@ def build(
         require_known(backend)
         planned = "tensorrt" if backend and backend.startswith("tensorrt") else lowering
         planned = "ort" if planned is None and backend is not None else planned
-        asked = Asked(chosen, draft, revision, planned, precision, max_seq_len, num_speculative_tokens, gpu)
+        asked = Asked(chosen, draft, revision, planned, precision, max_seq_len, num_speculative_tokens, gpu, overrides)
         print_plan(asked, as_json=as_json)
         return
     from ..build import build as run_build
+    from ..calibration.ranges import RangesFrom
     from ..options import BuildOptions
     from ..progress import shown
 
@@ -116,6 +141,8 @@ def build(
         max_seq_len=max_seq_len,
         lowering=lowering,  # type: ignore[arg-type]  # checked with the other options
         force=force,
+        overrides=overrides,
+        ranges=RangesFrom(calib_data, calib_method, calib_samples, calib_length, scales),
         gpus=tuple(each.strip() for each in gpu.split(",")) if gpu else (),
         max_batch_size=max_batch_size,
         optimization_level=optimization_level,
@@ -136,7 +163,7 @@ def _precision(table: Mapping[str, str]) -> str:
     """One word where all is of one type, else what is of which."""
     by_type: dict[str, list[str]] = {}
     for name, kind in table.items():
-        if name != "recipe":
+        if name not in ("recipe", *_NOT_TYPES):
             by_type.setdefault(kind, []).append(name.replace("_", " "))
     if len(by_type) == 1:
         return table["recipe"]
@@ -144,12 +171,15 @@ def _precision(table: Mapping[str, str]) -> str:
 
 
 def _summary(result: BuildResult) -> str:
+    from ..matmul_table import described
+
     report = result.report
     reused = [phase["phase"] for phase in report["phases"] if phase.get("reused")]
     gpus = ", ".join(result.manifest.backend.gpus)
     rows = [
         ("engine", f"{result.path}, for {result.manifest.backend.name}" + (f" on {gpus}" if gpus else "")),
         ("precision", _precision(result.manifest.precision)),
+        *((f"{name} matmuls", described(table)) for name, table in report["matmuls"].items()),
         ("plans" if gpus else "weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),
         ("drafts per round", report["num_speculative_tokens"]),
         ("time", f"{sum(phase['seconds'] for phase in report['phases']):.1f} s"),

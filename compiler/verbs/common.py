@@ -44,6 +44,57 @@ PlanGpus = Annotated[
         show_default=False,
     ),
 ]
+KvCacheDtype = Annotated[
+    str | None,
+    typer.Option(
+        help="fp8: keys and values are cached in it (TensorRT). (default: as the model computes)", show_default=False
+    ),
+]
+LmHeadPrecision = Annotated[
+    str | None,
+    typer.Option(help="Of the head's matrix: fp8, mxfp8, int8 or int4. (default: stays wide)", show_default=False),
+]
+DraftPrecision = Annotated[
+    str | None,
+    typer.Option(
+        help="Of the matrices of the drafter's layers: fp8, int8 or int4; they are multiplied wide. (default: wide)",
+        show_default=False,
+    ),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Modules of the target to leave wide, for example 'layers.0.*'. May be given several times.",
+        show_default=False,
+    ),
+]
+CalibData = Annotated[
+    Path | None,
+    typer.Option(
+        help="JSON Lines to calibrate with: text, messages or input_ids in each line. (default: the bundled samples of "
+        "code and chat)",
+        show_default=False,
+    ),
+]
+CalibMethod = Annotated[
+    str | None,
+    typer.Option(
+        help="How ranges of activations are chosen: max, percentile (99.99) or mse. (default: max)", show_default=False
+    ),
+]
+CalibSamples = Annotated[
+    int | None, typer.Option(min=1, help="How many samples at most. (default: 128)", show_default=False)
+]
+CalibLength = Annotated[
+    int | None, typer.Option(min=1, help="Longest sample, in tokens. (default: 512)", show_default=False)
+]
+ScalesFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help="Ranges of an earlier calibration (the folder calibration/ of what it made), instead of a new one.",
+        show_default=False,
+    ),
+]
 EngineFolder = Annotated[Path, typer.Argument(metavar="ENGINE", help="Engine folder made by `peagle-compile build`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
 _THREADS = "CPU threads. (default: one for a small model, else one per core)"

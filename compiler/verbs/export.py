@@ -9,7 +9,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..console import columns, emit, interruptible, note, size
-from .common import Draft, DraftRevision, DryRun, Force, Gpu, Json, MaxSeqLen, Model, ModelArgument, Revision, one_model
+from .common import (
+    CalibData,
+    CalibLength,
+    CalibMethod,
+    CalibSamples,
+    Draft,
+    DraftPrecision,
+    DraftRevision,
+    DryRun,
+    Exclude,
+    Force,
+    Gpu,
+    Json,
+    KvCacheDtype,
+    LmHeadPrecision,
+    MaxSeqLen,
+    Model,
+    ModelArgument,
+    Revision,
+    ScalesFolder,
+    one_model,
+)
 
 if TYPE_CHECKING:
     from ..export import ExportResult
@@ -37,9 +58,20 @@ def export(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Of weights and caches. (default: fp32 for ort and std, bf16 for tensorrt)", show_default=False
+            help="Recipe: fp32, fp16, bf16, fp8, mxfp8, int8 or int4. fp8, and int8 for TensorRT, calibrate first. "
+            "(default: fp32 for ort and std, bf16 for tensorrt)",
+            show_default=False,
         ),
     ] = None,
+    kv_cache_dtype: KvCacheDtype = None,
+    lm_head_precision: LmHeadPrecision = None,
+    draft_precision: DraftPrecision = None,
+    exclude: Exclude = None,
+    calib_data: CalibData = None,
+    calib_method: CalibMethod = None,
+    calib_samples: CalibSamples = None,
+    calib_length: CalibLength = None,
+    scales: ScalesFolder = None,
     num_speculative_tokens: Annotated[
         int | None,
         typer.Option(help="Drafts that the caches have room for. (default: the trained depth)", show_default=False),
@@ -57,13 +89,17 @@ def export(
 
     Example: peagle-compile export --model demo --out demo-onnx
     """
+    from ..recipes import Overrides
+
     chosen = one_model(name, model)
+    overrides = Overrides(kv_cache_dtype, lm_head_precision, draft_precision, tuple(exclude or ()))
     if dry_run:
         from ..plans.dry_run import Asked, print_plan
 
-        asked = Asked(chosen, draft, revision, lowering, precision, max_seq_len, num_speculative_tokens, gpu)
+        asked = Asked(chosen, draft, revision, lowering, precision, max_seq_len, num_speculative_tokens, gpu, overrides)
         print_plan(asked, as_json=as_json)
         return
+    from ..calibration.ranges import RangesFrom
     from ..export import ExportOptions
     from ..export import export as run_export
     from ..progress import shown
@@ -79,6 +115,8 @@ def export(
         num_speculative_tokens=num_speculative_tokens,
         max_seq_len=max_seq_len,
         force=force,
+        overrides=overrides,
+        ranges=RangesFrom(calib_data, calib_method, calib_samples, calib_length, scales),
     )
     with shown() as progress:
         result = run_export(options, progress)

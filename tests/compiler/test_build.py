@@ -23,6 +23,7 @@ from peagle.compiler import parts, publish
 from peagle.compiler.build import build
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.registry import resolve
+from peagle.compiler.resolved import repeated
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.manifest import Manifest
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
@@ -69,7 +70,8 @@ def test_the_engine_folder_holds_what_the_manifest_says(demo_engine: Path) -> No
     manifest.check(demo_engine)
     found = {str(path.relative_to(demo_engine)) for path in demo_engine.rglob("*") if path.is_file()}
     assert found == {*manifest.files, "engine.json"}
-    expected = {"build_report.json", "resolved_config.yaml", "tokenizer.json", "generation_config.json"}
+    expected = {"build_report.json", "build_report.html", "resolved_config.yaml"}
+    expected |= {"tokenizer.json", "generation_config.json"}
     expected |= {
         f"{part}/{name}" for part in ("target", "drafter") for name in ("model.onnx", "model.onnx.data", "config.json")
     }
@@ -94,7 +96,7 @@ def test_the_report_has_time_memory_and_the_choice_of_k(demo_engine: Path) -> No
 
 def test_the_resolved_config_repeats_the_build(demo_engine: Path, tmp_path: Path) -> None:
     config = json.loads((demo_engine / "resolved_config.yaml").read_text())
-    result = build(BuildOptions(**config | {"out": tmp_path / "again"}))
+    result = build(repeated(config, tmp_path / "again"))
     first, second = Manifest.read(demo_engine), result.manifest
     assert (first.target, first.drafter, first.shapes, first.speculation) == (
         second.target, second.drafter, second.shapes, second.speculation,
@@ -163,7 +165,7 @@ def test_k_below_one_is_wrong_usage(pair: Pair, k: int) -> None:
     ("kind", "changes", "available"),
     [
         (UsageError, {"backend": "openvino"}, "onnxruntime, tensorrt, tensorrt-rtx"),
-        (UsageError, {"precision": "fp8", "backend": "onnxruntime"}, "computes in fp32"),
+        (UsageError, {"precision": "fp16", "backend": "onnxruntime"}, "computes in fp32"),
         (UsageError, {"lowering": "tensorrt"}, "ort, std"),
         (UsageError, {"max_seq_len": 0}, ""),
     ],

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from peagle.compiler import cli as program
-from peagle.compiler import verify as verification
 from peagle.compiler.cli import EXIT_CODES
 from peagle.compiler.console import Interrupted, columns, interruptible, report_failure, size
+from peagle.compiler.verify import losslessness
+from peagle.compiler.verify import run as verification
 from peagle.plugins import errors
 
 from .conftest import Run
@@ -198,7 +199,7 @@ def test_verify_passes_on_the_demo_engine(cli: Run, engine: Path) -> None:
 
 
 def test_verify_fails_when_speculation_changes_a_token(cli: Run, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    generate = verification._generate
+    generate = losslessness._generate
 
     def lossy(*arguments: Any) -> Any:
         return generate(*arguments[:-1], 0) if arguments[-1] != 5 else generate(arguments[0], *_other(arguments[1:]))
@@ -206,7 +207,7 @@ def test_verify_fails_when_speculation_changes_a_token(cli: Run, engine: Path, m
     def _other(rest: tuple[Any, ...]) -> tuple[Any, ...]:
         return (type(rest[0])(rest[0].id, "class Other:"), *rest[1:])
 
-    monkeypatch.setattr(verification, "_generate", lossy)
+    monkeypatch.setattr(losslessness, "_generate", lossy)
     monkeypatch.setattr(verification, "compare_with_sources", lambda *_: ())
     done = cli("verify", engine, "--prompts", 1, "--max-tokens", 8)
     assert done.code == 4

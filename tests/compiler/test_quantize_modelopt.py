@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from peagle.compiler.quantize import QuantizeOptions, quantize
 from ..models import make_pair
 
 TOOL = Path(__file__).parents[2] / "tools" / "modelopt_checkpoint.py"
-_EXPERT = ".experts."
+_EXPERT = re.compile(r"(.*\.experts\.)\d+(\..*)")
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,7 +32,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3-moe", "gemma-4"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3-moe", "gemma-4", "gpt-oss"])
 def test_both_write_the_same(family: str, tmp_path: Path) -> None:
     """Names, types, shapes, weights, scales and settings. Experts have input scales of their own here, shared there."""
     target = make_pair(tmp_path, family).target
@@ -50,10 +51,9 @@ def test_both_write_the_same(family: str, tmp_path: Path) -> None:
     for name, tensor in theirs.items():
         if not name.endswith(("input_scale", ".k_scale", ".v_scale")):
             assert torch.equal(ours[name].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)), name
-        elif _EXPERT in name:
-            before, _, after = name.partition(_EXPERT)
-            tail = after.partition(".")[2]
-            largest = max(float(ours[f"{before}{_EXPERT}{e}.{tail}"]) for e in range(6))
+        elif found := _EXPERT.fullmatch(name):
+            before, tail = found.groups()
+            largest = max(float(ours[f"{before}{e}{tail}"]) for e in range(6))
             assert largest == pytest.approx(float(tensor), rel=1e-5), name
         else:
             assert float(ours[name]) == pytest.approx(float(tensor), rel=1e-5), name

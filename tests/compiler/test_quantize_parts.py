@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file
 
+from peagle.compiler.exclude import excluded
 from peagle.compiler.quantize.e4m3 import codes, magnitude, scale_for
-from peagle.compiler.quantize.exclude import excluded, listed_modules
+from peagle.compiler.quantize.exclude import listed_modules
 from peagle.compiler.quantize.shard import Slot, writing_shard
 from peagle.compiler.safetensors_file import read_header
 

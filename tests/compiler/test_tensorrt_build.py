@@ -23,6 +23,7 @@ from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.plan_stages import profiles
 from peagle.compiler.prompt_set import code_prompts
+from peagle.compiler.resolved import repeated
 from peagle.compiler.settle import precision_for, settle
 from peagle.compiler.stages import StageStore
 from peagle.engines import Engine, SamplingParams
@@ -30,6 +31,7 @@ from peagle.engines.manifest import Manifest, Profile
 from peagle.plugins.kernels.pack import read_pack
 from peagle.plugins.kernels.sources import kernel_ops
 from tests.engines.backends.plan_engine import plan_engine, plan_manifest
+from tests.fp8_pairs import fp8_target
 from tests.models import CONFIGS, LAYERS, Pair, make_pair
 
 from .conftest import Run
@@ -108,7 +110,7 @@ def test_the_plans_cover_decoding_and_prompts(demo_plans: Path) -> None:
 
 def test_a_rerun_reuses_every_step_and_says_the_same(demo_plans: Path, tmp_path: Path) -> None:
     config = json.loads((demo_plans / "resolved_config.yaml").read_text())
-    result = build(BuildOptions(**config | {"out": tmp_path / "again"}))
+    result = build(repeated(config, tmp_path / "again"))
     steps = {phase["phase"]: phase["reused"] for phase in result.report["phases"] if "reused" in phase}
     assert set(steps) >= {"plan target", "plan drafter", "kernels"}
     assert all(steps.values())
@@ -124,6 +126,10 @@ def test_the_report_has_what_tensorrt_took(demo_plans: Path) -> None:
     assert all(report["plans"][name]["peak_rss_bytes"] > 1 << 26 for name in ("target", "drafter"))
     (warning,) = report["warnings"]
     assert warning.startswith("K = 8 is the depth that the head was trained for, not measured")
+    for table in report["matmuls"].values():
+        assert {(each["stored"], each["computed"], each["by"]) for each in table["list"]} == {
+            ("float16", "float16", "plan")
+        }
 
 
 def test_inspect_needs_neither_a_gpu_nor_tensorrt(cli: Run, demo_plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +138,7 @@ def test_inspect_needs_neither_a_gpu_nor_tensorrt(cli: Run, demo_plans: Path, mo
     text = cli("inspect", demo_plans).out
     for said in (
         "for sm_120", "verify: rows 1 to 8, columns 1 to 9", "prefill: rows 1, columns 1 to 512", "AcceptPrefix 1",
+        "fp16 (100.0% of the weights); as the plan itself has them",
         "PlaceholderDraft 1", "KV_CACHE_UPDATE 24", "24 caches float16 [?, 2, 2112, 32]", "input_ids int64 [?, ?]",
         "target/model.plan", "kernel NumbersAt", "registers",
     ):  # fmt: skip
@@ -218,7 +225,11 @@ def test_a_damaged_plan_is_refused_before_anything_reads_it(cli: Run, plans: Pat
         (["demo", "--backend", "tensorrt-rtx", "--gpu", "b200"], 2, ["no code for sm_100", "--backend tensorrt"]),
         (["demo", "--backend", "tensorrt-rtx", "--gpu", "rtx-5909"], 2, ["rtx-5090"]),
         (["demo", *RTX[:-1], "fp32"], 2, ["no attention kernel"]),
-        (["demo", *RTX[:2], "--gpu", "sm_80", "--precision", "fp8"], 2, ["FP8 from sm_89", "--precision bf16 or fp16"]),
+        (
+            ["demo", *RTX[:2], "--gpu", "sm_80", "--precision", "fp8"],
+            2,
+            ["FP8 from sm_89", "--precision int8, bf16 or fp16"],
+        ),
         (["demo", *RTX[:-1], "fp7"], 2, ["the precision 'fp7' does not exist"]),
         (["demo", *RTX, "--lowering", "ort"], 2, ["--lowering ort does not go with TensorRT-RTX"]),
         (["demo", *RTX, "--max-batch-size", 0], 2, ["not from 1 to 256"]),
@@ -251,6 +262,15 @@ def test_the_precision_of_a_plan_is_the_checkpoint_s_own(tiny: Pair, stored: str
     save_file(weights, folder / "model.safetensors")
     options = BuildOptions(str(folder), tmp_path / "out", backend="tensorrt-rtx", gpus=("sm_120",))
     assert precision_for(settle(options), options, Checkpoint.open(folder)) == chosen
+
+
+@pytest.mark.parametrize(("gpus", "chosen"), [(("sm_89", "sm_120"), "fp8"), (("sm_80", "sm_120"), "fp16")])
+def test_an_fp8_checkpoint_stays_fp8_where_all_gpus_have_it(
+    tiny: Pair, gpus: tuple[str, ...], chosen: str, tmp_path: Path
+) -> None:
+    checkpoint = Checkpoint.open(fp8_target(tiny.target, tmp_path / "target"))
+    options = BuildOptions(str(checkpoint.folder), tmp_path / "out", backend="tensorrt-rtx", gpus=gpus)
+    assert precision_for(settle(options), options, checkpoint) == chosen
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,9 @@ def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: 
     ("arguments", "says"),
     [
         (("--gpu", "b2000"), "b200"),
-        (("--precision", "int4"), "fp8"),
+        (("--precision", "int3"), "fp8"),
+        (("--exclude", "layers.0.*"), "nothing to exclude from"),
+        (("--precision", "int4", "--exclude", "layer.0.*"), "names none of the matrices"),
         (("--for", "coreml"), "--for coreml does not exist"),
         (("--max-seq-len", 0), "max"),
         (("--gpu", "b200,h200"), "names several GPUs"),

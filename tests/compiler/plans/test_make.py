@@ -14,9 +14,11 @@ from peagle.compiler.plans.facts import Plan
 from peagle.compiler.plans.make import make_plan
 from peagle.compiler.plans.text import render
 from peagle.compiler.plans.weight_bytes import head_weights, weight_lines
+from peagle.compiler.recipes import RECIPES, Overrides
 from peagle.compiler.registry import target_config
-from peagle.graphs.census import census
+from peagle.graphs.census import RoledWeight, census
 from peagle.graphs.heads import HeadSpec
+from peagle.graphs.lowering import Lowering
 from peagle.plugins.errors import UsageError
 from tests.models import CONFIGS, VOCAB, make_pair
 
@@ -143,7 +145,7 @@ def test_a_known_head_is_counted_tensor_by_tensor(head: HeadSpec, tmp_path: Path
     tensors.pop("t2d")
     ids = tensors["d2t"].numel()
     count = sum(tensor.numel() for tensor in tensors.values())
-    assert head_weights(head, "bf16") == (count, 2 * (count - ids) + 8 * ids)
+    assert head_weights(head, RECIPES["bf16"], "std") == (count, 2 * (count - ids) + 8 * ids)
 
 
 def test_a_known_head_has_a_cache_in_every_slot(tiny: Plan, head: HeadSpec) -> None:
@@ -154,7 +156,7 @@ def test_a_known_head_has_a_cache_in_every_slot(tiny: Plan, head: HeadSpec) -> N
     assert tiny.kv.drafter_slot_bytes == tiny.kv.drafter_token_bytes * (256 + 16)
     assert tiny.layers == {"sparse": 2, "dense": 1}
     assert tiny.graph.traced_layers == 3
-    count, size = head_weights(head, "fp32")
+    count, size = head_weights(head, RECIPES["fp32"], "ort")
     assert (tiny.drafter.count, tiny.drafter.bytes) == (count, size)
     assert f"{count:,} weights in fp32" in render(tiny)
 
@@ -162,23 +164,60 @@ def test_a_known_head_has_a_cache_in_every_slot(tiny: Plan, head: HeadSpec) -> N
 @pytest.mark.parametrize(("precision", "width"), [("fp32", 4), ("fp16", 2), ("bf16", 2)])
 def test_one_width_is_the_width_of_every_weight(precision: str, width: int) -> None:
     weights = census(CONFIGS["gpt-oss"])
-    lines = weight_lines(weights, precision)
+    lines = weight_lines(weights, RECIPES[precision], "std")
     assert {line.precision for line in lines} == {precision}
     assert sum(line.bytes for line in lines) == width * sum(weight.count for weight in weights)
 
 
-@pytest.mark.parametrize("precision", ["mxfp8", "int8", "int4"])
-def test_what_cannot_be_planned_is_refused_with_what_can(precision: str) -> None:
+# Bytes of a matrix of 4096 x 2048, and how many scales of which type it has.
+MATRIX = 4096 * 2048
+NARROW = {
+    ("int8", "tensorrt"): (MATRIX, {"fp32": 4096 + 1}),  # of every row, and of the input
+    ("int4", "tensorrt"): (MATRIX // 2, {"bf16": MATRIX // 128}),
+    ("mxfp8", "tensorrt"): (MATRIX, {"e8m0": MATRIX // 32}),
+    ("fp8", "tensorrt"): (MATRIX, {"fp32": 2}),
+    ("int8", "ort"): (MATRIX, {"fp32": MATRIX // 128}),
+    ("int4", "ort"): (MATRIX // 2, {"fp32": MATRIX // 32}),
+}
+
+
+@pytest.mark.parametrize(("precision", "lowering"), NARROW)
+def test_a_narrow_matrix_takes_its_codes_and_its_scales(precision: str, lowering: Lowering) -> None:
+    recipe = RECIPES[precision].on("fp32" if lowering == "ort" else "bf16", lowering)
+    lines = weight_lines((RoledWeight("a.weight", (4096, 2048), "mlp", 1),), recipe, lowering)
+    size, scales = NARROW[precision, lowering]
+    assert [(each.role, each.precision, each.bytes) for each in lines[:1]] == [("mlp", precision, size)]
+    assert {each.precision: each.count for each in lines[1:]} == scales
+
+
+def test_what_was_asked_for_by_itself_is_counted_by_itself(head: HeadSpec) -> None:
+    config = CONFIGS["qwen3"] | {"num_hidden_layers": 3}
+    options = _asked(precision="int8", lowering="ort", head=replace(head, taps=(0, 1, 2)))
+    plans = [
+        make_plan("x", config, "x", **options, overrides=each)
+        for each in (Overrides(), Overrides(lm_head="int4", drafter="int8", exclude=("layers.0.*",)))
+    ]
+    plain, asked = plans
+    assert _line(plain, "embedding")[2] == _line(asked, "embedding")[2] == 4 * VOCAB * 48
+    assert _line(asked, "lm_head") == (VOCAB * 48, "int4", VOCAB * 24)  # tied: beside the embedding
+    kept = {each.precision: each.count for each in asked.weights if each.role == "attention"}
+    assert kept["int8"] == 2 * kept["fp32"]
+    assert asked.drafter.precision == "int8"
+    assert (asked.drafter.bytes or 0) < (plain.drafter.bytes or 0)
+    assert "but lm head in int4, drafter in int8, layers.0.* in fp32" in render(asked)
+
+
+def test_a_precision_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(UsageError) as caught:
-        weight_lines((), precision)
-    assert precision in caught.value.what
+        make_plan("x", CONFIGS["qwen3"], "x", **_asked(precision="int3"))
+    assert "int3" in caught.value.what
     assert "fp32, fp16, bf16, fp8" in caught.value.why
 
 
 def test_every_misfit_is_named_at_once() -> None:
-    asked = _asked(precision="int4", lowering="triton", max_seq_len=0, num_speculative_tokens=0)
+    asked = _asked(precision="int3", lowering="triton", max_seq_len=0, num_speculative_tokens=0)
     with pytest.raises(UsageError) as caught:
         make_plan("x", CONFIGS["qwen3"], "x", **asked, gpu="rtx-509", slots=0)
     text = str(caught.value)
-    for part in ("'int4'", "'triton'", "max_seq_len 0", "num_speculative_tokens 0", "slots 0", "did you mean rtx-5090"):
+    for part in ("'int3'", "'triton'", "max_seq_len 0", "num_speculative_tokens 0", "slots 0", "did you mean rtx-5090"):
         assert part in text

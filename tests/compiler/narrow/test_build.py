@@ -10,13 +10,14 @@ import pytest
 
 from peagle.compiler.builders.machine import look
 from peagle.compiler.export import ExportOptions, export
+from peagle.compiler.narrow import schemes
 from peagle.engines.manifest import Manifest
 from peagle.graphs import store
-from peagle.graphs.fp8 import matmuls
+from peagle.graphs.narrow import matmuls
 from peagle.plugins.errors import BuildError
 from tests.compiler.conftest import Run
 from tests.fp8_pairs import fp8_pair, fp8_target
-from tests.models import Pair, make_pair
+from tests.models import LAYERS, Pair, make_pair
 
 E4M3 = "float8e4m3fn"
 
@@ -34,7 +35,9 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 @needs_rtx
-@pytest.mark.parametrize("family", ["qwen3", pytest.param("qwen3-moe", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "family", ["qwen3", *(pytest.param(n, marks=pytest.mark.slow) for n in ("qwen3-moe", "gpt-oss"))]
+)
 def test_a_modelopt_checkpoint_becomes_plans_with_fp8_weights(family: str, tmp_path: Path, cli: Run) -> None:
     pair = fp8_pair(make_pair(tmp_path / "wide", family), tmp_path / "fp8")
     done = cli(
@@ -42,8 +45,8 @@ def test_a_modelopt_checkpoint_becomes_plans_with_fp8_weights(family: str, tmp_p
         "--precision", "fp8", "--max-seq-len", 64, "--max-batch-size", 2, "--out", tmp_path / "engine",
     )  # fmt: skip
     assert done.code == 0, done.err
-    assert "fp8: weights, activations, experts in fp8; kv cache, lm head, drafter" in done.out
-    assert ("experts are stored in FP8 and multiplied in fp16" in done.err) == (family == "qwen3-moe")
+    assert "fp8: weights, activations, experts, expert activations in fp8; kv cache, lm head, drafter" in done.out
+    assert "multiplied in fp16" not in done.err
     precision = Manifest.read(tmp_path / "engine").precision
     assert precision["weights"] == precision["activations"] == precision["experts"] == "fp8"
     assert precision["drafter"] == precision["kv_cache"] == precision["router"] == "fp16"
@@ -52,8 +55,43 @@ def test_a_modelopt_checkpoint_becomes_plans_with_fp8_weights(family: str, tmp_p
     by_weight = {each["weight"]: each for each in record["matmuls"]}
     query = by_weight["model.layers.0.self_attn.q_proj.weight"]
     assert (query["stored"], query["computed"]) == (E4M3, E4M3)
+    _check_products(tmp_path / "engine", done.out, cli)
+    experts = [(each["stored"], each["computed"]) for name, each in by_weight.items() if ".experts." in name]
+    assert set(experts) <= {(E4M3, E4M3)}
+    assert len(experts) == 2 * {"qwen3": 0, "qwen3-moe": LAYERS - 1, "gpt-oss": LAYERS}[family]
     head = by_weight.get("lm_head.weight") or by_weight["model.embed_tokens.weight"]
     assert (head["stored"], head["computed"]) == ("float16", "float16")
+
+
+def _check_products(engine: Path, said: str, cli: Run) -> None:
+    """TensorRT's own account of every product stands in the report, in the summary and in ``inspect``."""
+    table = json.loads((engine / "build_report.json").read_text())["matmuls"]["target"]
+    assert {row["by"] for row in table["list"]} == {"plan"}
+    narrow = {row["weight"]: row for row in table["list"] if row["stored"] == E4M3}
+    query = narrow["model.layers.0.self_attn.q_proj.weight"]
+    assert (query["computed"], query["unpacked"], query["role"]) == (E4M3, False, "attention")
+    assert query["graph"] == {"stored": E4M3, "computed": E4M3}
+    line = f"{table['total']}: "
+    assert line in said
+    assert line in cli("inspect", engine).out
+    assert json.loads(cli("inspect", engine, "--json").out)["matmuls"]["target"] == table
+    assert "model.layers.0.self_attn.q_proj.weight" in (engine / "build_report.html").read_text()
+
+
+@needs_rtx
+@pytest.mark.slow
+def test_a_recipe_that_tensorrt_does_not_carry_out_fails_and_names_the_weights(
+    dense: Pair, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(schemes._TENSORRT, "int8", schemes.Scheme("int8", block=16))  # which TensorRT widens
+    done = cli(
+        "build", dense.target, "--draft", dense.head, "--backend", "tensorrt-rtx", "--gpu", "sm_120",
+        "--precision", "int8", "--max-seq-len", 64, "--max-batch-size", 2, "--out", tmp_path / "engine",
+    )  # fmt: skip
+    assert done.code == 5
+    assert "0.0% of the weights that --precision int8 narrows are INT8 in the target plan" in done.err
+    assert "model.layers.0.self_attn.q_proj.weight: TensorRT stores it as float16" in done.err
+    assert not (tmp_path / "engine").exists()
 
 
 def test_an_export_for_tensorrt_holds_the_weights_in_fp8(dense: Pair, tmp_path: Path) -> None:
@@ -86,7 +124,7 @@ def test_other_fp8_checkpoints_export_too_and_say_what_re_scaling_cost(dense: Pa
     result = export(ExportOptions(str(target), tmp_path / "out", lowering="tensorrt", precision="fp8"))
     record = result.report["precision_of"]["target"]
     assert record["share"] == 1
-    rescaled = record["rescaled"]
+    rescaled = record["losses"]
     assert len(rescaled) == (49 if form == "fp8-blocks" else 0)
     assert all(0 < error < 0.04 for error in rescaled.values())
     assert any("relative error" in note for note in result.report["warnings"]) == bool(rescaled)
@@ -103,9 +141,19 @@ def test_a_recipe_that_did_not_take_effect_fails_and_names_the_layers(dense: Pai
     assert not (tmp_path / "out").exists()
 
 
-def test_a_checkpoint_that_is_not_fp8_is_refused_before_it_is_traced(
-    dense: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("peagle.compiler.parts.trace", lambda *_: pytest.fail("it traced"))
-    with pytest.raises(BuildError, match="is not an FP8 checkpoint"):
-        export(ExportOptions(str(dense.target), tmp_path / "out", lowering="tensorrt", precision="fp8"))
+@pytest.mark.parametrize("checkpoint", ["wide", "dynamic"])
+def test_what_has_no_scales_of_inputs_is_calibrated_first(dense: Pair, checkpoint: str, tmp_path: Path) -> None:
+    """From a wide checkpoint, and from one in FP8 whose inputs are meant to be scaled at run time."""
+    target = dense.target
+    if checkpoint == "dynamic":
+        target = fp8_target(dense.target, tmp_path / "target", "compressed-tensors-fp8", static=False, per_channel=True)
+    result = export(ExportOptions(str(target), tmp_path / "out", lowering="tensorrt", precision="fp8"))
+    assert [phase["phase"] for phase in result.report["phases"]][3] == "calibrate"
+    assert result.report["calibration"]["num_samples"] > 1
+    record = result.report["precision_of"]["target"]
+    assert record["share"] == 1
+    query = next(each for each in record["matmuls"] if "layers.0.self_attn.q_proj" in each["weight"])
+    assert (query["stored"], query["computed"]) == (E4M3, E4M3)
+    assert bool(record["losses"]) == (checkpoint == "wide"), "stored codes are taken as they are"
+    described = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert described["recipe"]["activations"] == "fp8"

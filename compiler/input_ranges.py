@@ -1,0 +1,54 @@
+"""The step of a build or an export that measures what its recipe rounds with calibrated scales, where there is any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..graphs.families import TargetSpec
+from ..plugins.errors import UsageError
+from .calibration.ranges import RangesFrom
+from .checkpoint import Checkpoint
+from .formats.problems import counted
+from .progress import Progress
+from .recipes import Recipe
+from .report import Phases
+from .stages import StageStore
+
+if TYPE_CHECKING:
+    from ..graphs.lowering import Lowering
+    from .calibration import Scales
+
+
+def calibrated(
+    ranges: RangesFrom,
+    checkpoint: Checkpoint,
+    spec: TargetSpec,
+    recipe: Recipe,
+    lowering: Lowering,
+    store: StageStore,
+    phase: Phases,
+    progress: Progress,
+    *,
+    model: str = "",
+) -> Scales | None:
+    """The ranges that a target in ``recipe`` needs, from where ``ranges`` says; None where it needs none.
+
+    Finished layers are kept in ``store``, and the same call goes on from there. Raises ``UsageError`` for a way of
+    calibrating where nothing is, ``BuildError`` for ranges and samples that are no use.
+    """
+    from .narrow import uncalibrated
+
+    needed = uncalibrated(checkpoint, recipe, lowering)
+    given = ranges.given() + (["--scales"] if ranges.scales is not None else [])
+    if not needed:
+        if given:
+            raise UsageError(
+                f"{' and '.join(given)} cannot be used: nothing is calibrated for --precision {recipe.name} here",
+                why="no input is rounded with a scale that is measured before, or the checkpoint has all of them",
+                fix="leave it out",
+            )
+        return None
+    with phase("calibrate") as record:
+        found = ranges.obtain(checkpoint, spec, store, progress, model=model)
+        record["for"] = counted(needed, "input")
+    return found

@@ -1,0 +1,222 @@
+"""`--precision` and what changes it, from the command line to engines that run: table, graph and report agree."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.compiler.build import BuildResult, build
+from peagle.compiler.calibration.ranges import RangesFrom
+from peagle.compiler.options import BuildOptions
+from peagle.compiler.recipes import Overrides
+from peagle.compiler.stages import StageStore
+from peagle.engines import Engine, SamplingParams
+from peagle.plugins.errors import BuildError, UsageError
+from tests.models import Pair, make_pair
+
+from .conftest import Run
+
+TEXTS = [text * 20 for text in ("def gcd(a, b):", "while b: a, b = b, a % b", "return a")]  # bytes are tokens
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where traces and calibrated layers are kept between the tests of this file."""
+    return tmp_path_factory.mktemp("precisions")
+
+
+@pytest.fixture(scope="module")
+def dense(where: Path) -> Pair:
+    return make_pair(where / "dense", "qwen3")
+
+
+@pytest.fixture(scope="module")
+def sparse(where: Path) -> Pair:
+    return make_pair(where / "sparse", "qwen3-moe")
+
+
+@pytest.fixture(scope="module")
+def texts(where: Path) -> Path:
+    path = where / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _cache(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEAGLE_CACHE", str(where / "cache"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def built(pair: Pair, out: Path, precision: str, **options: Any) -> BuildResult:
+    return build(
+        BuildOptions(
+            str(pair.target), out, str(pair.head), backend="onnxruntime", precision=precision, max_seq_len=64,
+            num_speculative_tokens=3, **options,
+        )
+    )  # fmt: skip
+
+
+def generated(out: Path) -> tuple[int, ...]:
+    params = SamplingParams(max_tokens=6, ignore_eos=True)
+    return tuple(Engine.load(out).generate(["abc"], params)[0].token_ids)
+
+
+def stored(result: BuildResult, half: str = "target") -> dict[str, str]:
+    """By weight; those that were packed into one product go by a name of all."""
+    matmuls = result.report["precision"][half]["matmuls"]
+    return {name: each["stored"] for each in matmuls for name in each["weight"].split("+")}
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_integer_weights_take_effect_and_generate(dense: Pair, precision: str, tmp_path: Path) -> None:
+    result = built(dense, tmp_path / "engine", precision)
+    assert result.report["precision"]["target"]["share"] == 1
+    assert "drafter" not in result.report["precision"]
+    assert stored(result)["model.layers.0.self_attn.q_proj.weight"] == precision
+    assert (result.manifest.precision["weights"], result.manifest.precision["drafter"]) == (precision, "fp32")
+    assert all(phase["phase"] != "calibrate" for phase in result.report["phases"])
+    assert len(generated(tmp_path / "engine")) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["int8", "int4", "fp8"])
+def test_routed_experts_take_effect_and_generate(sparse: Pair, precision: str, texts: Path, tmp_path: Path) -> None:
+    ranges = RangesFrom(data=texts) if precision == "fp8" else RangesFrom()
+    result = built(sparse, tmp_path / "engine", precision, ranges=ranges)
+    assert result.report["precision"]["target"]["share"] == 1
+    assert result.manifest.precision["experts"] == precision
+    assert len(generated(tmp_path / "engine")) == 6
+
+
+def test_what_was_asked_for_by_itself_is_in_the_table_the_graphs_and_the_record(dense: Pair, tmp_path: Path) -> None:
+    overrides = Overrides(lm_head="int8", drafter="int4", exclude=("layers.0.*", "*.down_proj"))
+    result = built(dense, tmp_path / "engine", "int4", overrides=overrides)
+    target, drafter = stored(result), stored(result, "drafter")
+    wide = {name for name, kind in target.items() if kind == "float32"}
+    assert wide == {name for name in target if ".layers.0." in name or name.endswith("down_proj.weight")}
+    assert {kind for name, kind in target.items() if "lm_head" in name} == {"int8"}
+    assert result.report["precision"]["target"]["share"] == 1, "what is excluded does not count"
+    assert {name for name, kind in drafter.items() if kind == "float32"} == {"lm_head.weight"}
+    assert {kind for name, kind in drafter.items() if name != "lm_head.weight"} == {"int4"}
+    table = result.manifest.precision
+    assert (table["lm_head"], table["drafter"], table["exclude"]) == ("int8", "int4", "layers.0.*, *.down_proj")
+    config = json.loads((tmp_path / "engine" / "resolved_config.yaml").read_text())
+    assert config["recipe"] == dict(table)
+    assert (config["lm_head_precision"], config["draft_precision"]) == ("int8", "int4")
+    assert config["exclude"] == ["layers.0.*", "*.down_proj"]
+    assert any(note.startswith("drafter: rounding weights") for note in result.report["warnings"])
+    assert len(generated(tmp_path / "engine")) == 6
+
+
+def test_a_wide_target_may_have_a_narrow_drafter(dense: Pair, tmp_path: Path) -> None:
+    result = built(dense, tmp_path / "engine", "fp32", overrides=Overrides(drafter="int8"))
+    assert set(result.report["precision"]) == {"drafter"}
+    assert (result.manifest.precision["weights"], result.manifest.precision["drafter"]) == ("fp32", "int8")
+
+
+def test_fp8_calibrates_first_once_and_says_so(dense: Pair, texts: Path, tmp_path: Path, cli: Run) -> None:
+    def run(name: str, *more: object) -> Any:
+        done = cli(
+            "build", dense.target, "--draft", dense.head, "--backend", "onnxruntime", "--precision", "fp8",
+            "--max-seq-len", 64, "--num-speculative-tokens", 3, "--calib-data", texts, "--out", tmp_path / name, *more,
+        )  # fmt: skip
+        assert done.code == 0, done.err
+        assert "fp8 is emulated here" in done.err
+        assert "calibration" not in done.out
+        return json.loads((tmp_path / name / "build_report.json").read_text())
+
+    first, second = run("first"), run("second", "--calib-method", "percentile")
+    third = run("third")
+    assert first["calibration"] == third["calibration"] != second["calibration"]
+    assert first["calibration"]["num_samples"] == len(TEXTS)
+    assert first["calibration"]["method"]["name"] == "max"
+    assert second["calibration"]["method"]["name"] == "percentile"
+    assert first["graphs"] == third["graphs"] != second["graphs"]
+    assert first["precision"]["target"]["share"] == 1
+    config = json.loads((tmp_path / "second" / "resolved_config.yaml").read_text())
+    assert (config["calib_method"], config["calib_data"]) == ("percentile", str(texts))
+    assert f"{len(TEXTS)} samples" in config["recipe"]["calibration"]
+    assert len(generated(tmp_path / "first")) == 6
+
+
+def test_an_interrupted_calibration_goes_on_where_it_was(
+    dense: Pair, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = import_module("peagle.compiler.calibration.calibrate")  # the package has a function of this name
+    steps: list[int] = []
+    layer, limit = module._layer, 3
+
+    def counted(work: Any, target: Any, states: Any, index: int, *more: Any) -> Any:
+        if len(steps) == limit:
+            raise KeyboardInterrupt
+        steps.append(index)
+        return layer(work, target, states, index, *more)
+
+    ranges = RangesFrom(data=texts, num_samples=2)
+    monkeypatch.setattr(module, "_layer", counted)
+    with pytest.raises(KeyboardInterrupt):
+        built(dense, tmp_path / "engine", "fp8", ranges=ranges)
+    assert not (tmp_path / "engine").exists()
+    done, limit = list(steps), 99
+    built(dense, tmp_path / "engine", "fp8", ranges=ranges)
+    assert steps[len(done) :] == list(range(len(done), 7))
+
+
+def test_saved_ranges_take_the_place_of_a_calibration(dense: Pair, sparse: Pair, texts: Path, tmp_path: Path) -> None:
+    from peagle.compiler.checkpoint import Checkpoint
+    from peagle.compiler.progress import Quiet
+    from peagle.graphs.families import family_for
+
+    checkpoint = Checkpoint.open(dense.target)
+    spec = family_for(checkpoint.config).describe(checkpoint.config)
+    found = RangesFrom(data=texts).obtain(checkpoint, spec, StageStore.default(), Quiet())
+    found.save(tmp_path / "ranges")
+    result = built(dense, tmp_path / "engine", "fp8", ranges=RangesFrom(scales=tmp_path / "ranges"))
+    assert result.report["calibration"]["samples"] == found.facts.samples
+    with pytest.raises(BuildError, match="cannot be used"):
+        built(sparse, tmp_path / "other", "fp8", ranges=RangesFrom(scales=tmp_path / "ranges"))
+    changed = Pair(Path(shutil.copytree(dense.target, tmp_path / "changed")), dense.head)
+    weights = changed.target / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(BuildError, match="not of these weights"):
+        built(changed, tmp_path / "other", "fp8", ranges=RangesFrom(scales=tmp_path / "ranges"))
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("precision", "overrides", "ranges", "says"),
+    [
+        ("int4", Overrides(exclude=("layer.0.*",)), RangesFrom(), "names none of the matrices"),
+        ("int4", Overrides(exclude=("*",)), RangesFrom(), "leaves nothing to quantise"),
+        ("int4", Overrides(), RangesFrom(method="mse"), "nothing is calibrated for --precision int4"),
+        ("fp8", Overrides(), RangesFrom(method="median"), "'median' does not exist"),
+        ("fp8", Overrides(), RangesFrom(scales=Path("nowhere")), "nowhere does not exist"),
+        ("fp8", Overrides(), RangesFrom(scales=Path(__file__).parent, method="max"), "does not go with --calib-method"),
+        ("int8", Overrides(kv_cache="fp8"), RangesFrom(), "not available with ONNX Runtime"),
+        ("int8", Overrides(drafter="bf16"), RangesFrom(), "does not go with a target in fp32"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_and_nothing_is_left(
+    dense: Pair, precision: str, overrides: Overrides, ranges: RangesFrom, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        built(dense, tmp_path / "engine", precision, overrides=overrides, ranges=ranges)
+    assert says in caught.value.what
+    assert caught.value.fix
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_malformed_samples_are_refused_with_their_line(dense: Pair, tmp_path: Path) -> None:
+    data = tmp_path / "bad.jsonl"
+    data.write_text('{"text": "fine"}\n{"text": \n')
+    with pytest.raises(BuildError, match="line 2"):
+        built(dense, tmp_path / "engine", "fp8", ranges=RangesFrom(data=data))
+    assert not (tmp_path / "engine").exists()
