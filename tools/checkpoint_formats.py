@@ -29,7 +29,8 @@ def encode(
     per_channel: bool = False,
     input_scale: float | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The stored tensors of one weight [out, in], or for `mxfp4` of one expert tensor [E, rows, cols].
+    """The stored tensors of one weight [out, in], or of one expert tensor: for `mxfp4` [E, rows, cols], for
+    `modelopt-fp8` [E, in, out] as GPT-OSS has them.
 
     `block` is for `fp8-blocks`, `per_channel` for `compressed-tensors-fp8`. An `input_scale` is calibrated elsewhere;
     ModelOpt always stores one, so there it is 1 unless given.
@@ -45,9 +46,13 @@ def encode(
         extra = {} if input_scale is None else {_sibling(name, "activation_scale"): torch.tensor(input_scale)}
         return {name: codes, f"{name}_scale_inv": scale} | extra
     if format == "modelopt-fp8":
-        codes, scale = _fp8(weight, *weight.shape)
+        matrix = weight.reshape(-1, weight.shape[-1])
+        codes, scale = _fp8(matrix, *matrix.shape)
+        names = (f"{name}_scale", _sibling(name, "input_scale"))
+        if weight.ndim == 3:
+            names = (f"{name}_weight_scale", f"{name}_input_scale")
         static = torch.tensor(1.0 if input_scale is None else input_scale)
-        return {name: codes, f"{name}_scale": scale.reshape(()), _sibling(name, "input_scale"): static}
+        return {name: codes.reshape(weight.shape), names[0]: scale.reshape(()), names[1]: static}
     if format == "compressed-tensors-fp8":
         codes, scale = _fp8(weight, 1 if per_channel else weight.shape[0], weight.shape[1])
         extra = {} if input_scale is None else {_sibling(name, "input_scale"): torch.tensor([input_scale])}
