@@ -139,7 +139,15 @@ def _bytes(rows: Any, weight: Weight, part: str) -> np.ndarray[Any, np.dtype[np.
         low: np.ndarray[Any, np.dtype[np.uint8]] = halves[0::2].copy()
         low[: halves.size // 2] |= halves[1::2] << np.uint8(4)
         return low
-    return np.ascontiguousarray(rows, dtype=dtype).reshape(-1).view(np.uint8)
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(rows, dtype=dtype)
+    if weight.dtype == "float16" and not np.isfinite(converted).all():
+        raise BuildError(
+            f"{part} holds numbers that float16 has no place for",
+            why="its largest is 65504",
+            fix="build in bf16 (`--precision bf16`), or on ONNX Runtime, which computes in fp32",
+        )
+    return converted.reshape(-1).view(np.uint8)
 
 
 def _misfit(weight: Weight, what: str) -> BuildError:

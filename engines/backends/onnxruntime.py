@@ -19,6 +19,9 @@ from ..sampling import SamplingParams, policy_of
 from .base import Chunk, Emitted
 
 SMALL_TARGET = 64 * 2**20  # bytes of weights as stored: a pass takes as long as they do, within a factor of two
+# Kernels of one column sum in another order than all wider ones, which agree with each other to the bit. Where numbers
+# are rounded afterwards such a difference decides some roundings, and text would change with the number of drafts.
+_LEAST_COLUMNS = 2
 
 Arrays = dict[str, np.ndarray]
 
@@ -99,6 +102,7 @@ class _Row:
     def __init__(self, backend: OnnxRuntimeBackend, slot: _Slot, width: int, emitted: int) -> None:
         m = backend.manifest
         i64, i32, f32 = np.int64, np.int32, np.float32
+        width = max(width, backend.least_columns)
         self.window: Arrays = {
             "input_ids": np.zeros((1, width), i64),
             "start": np.zeros(1, i64),
@@ -132,7 +136,8 @@ class _Row:
 
     def fill(self, ids: Sequence[int], start: int, draft_len: int, forced_next: int) -> None:
         """Lay out a window by hand."""
-        for name, value in (("input_ids", ids), ("start", start), ("window_len", len(ids)), ("draft_len", draft_len)):
+        self.window["input_ids"][0, : len(ids)] = ids
+        for name, value in (("start", start), ("window_len", len(ids)), ("draft_len", draft_len)):
             self.window[name][0] = value
         self.forced_next[0] = forced_next
 
@@ -182,6 +187,7 @@ class OnnxRuntimeBackend:
         self.manifest, self.num_slots = manifest, num_slots
         self.prefill_columns = manifest.shapes.max_seq_len
         self.num_speculative_tokens = 0
+        self.least_columns = 1 if manifest.precision["weights"] == "fp32" else _LEAST_COLUMNS
         count = threads or _default_threads(manifest)
         self.target = open_session(folder / manifest.target.file, count)
         self.drafter = open_session(folder / manifest.drafter.file, count)

@@ -266,3 +266,10 @@ def test_what_else_reads_a_weight_goes_on_reading_it_wide() -> None:
     assert {node.op_type for node, _ in model.graph.initializers["w"].uses()} == {"ReduceSum"}
     (found,) = matmuls(model)
     assert (found.weight, found.stored, found.computed) == ("w.codes", E4M3, E4M3)
+
+
+def test_a_number_too_large_for_float16_is_refused(tmp_path: Path) -> None:
+    model = _product()
+    lowered = Lowered(model, (Weight("w", ("w",), (4, 4), "float16"),))
+    with pytest.raises(BuildError, match="no place for"):
+        attach(lowered, lambda _: np.full((1, 4, 4), 70000, np.float32), tmp_path / "model.onnx")
