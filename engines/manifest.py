@@ -293,6 +293,8 @@ def _plan_contradictions(name: str, part: Part, backend: Backend) -> list[str]:
     if (plan is not None) != bool(backend.gpus):
         problems.append(f"{name}.plan and backend.gpus must be there together")
     if plan is None:
+        if any(cache.dtype for cache in part.caches):
+            problems.append(f"{name}.caches: only a plan has caches in a type of their own")
         return problems
     if {tensor.name for tensor in plan.tensors} != {*part.inputs, *part.outputs}:
         problems.append(f"{name}.plan.tensors are not its inputs and outputs")

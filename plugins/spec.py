@@ -57,8 +57,8 @@ class Operand:
     ``dims`` are names or linear expressions of names (``"S+E-2"``, outputs only); a bare name on an input binds it, and
     every input that repeats the name must agree. An output's dim may name an int attribute instead. A first dim ``...``
     stands for any number of dims, the same of all operands that have it. ``dtypes`` lists what is allowed; ``same_as``
-    ties an operand to the dtype of an earlier input. ``aliases`` marks an output that an in-place kernel writes into
-    that input's buffer.
+    ties an operand to the dtype of an earlier input, ``wide_as`` does so unless it holds codes. ``aliases`` marks an
+    output that an in-place kernel writes into that input's buffer.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Operand:
     doc: str = ""
     optional: bool = False
     same_as: str | None = None
+    wide_as: str | None = None
     aliases: str | None = None
 
 
@@ -147,6 +148,8 @@ class OpSpec:
         given: dict[str, str] = {}
         for operand, dtype in self._paired(dtypes, problems):
             allowed = (given[operand.same_as],) if operand.same_as in given else operand.dtypes
+            if operand.wide_as in given:
+                allowed = (given[operand.wide_as], *(each for each in allowed if each == FLOAT8))
             if dtype not in allowed:
                 problems.append(f"{operand.name} must be {' or '.join(allowed)}, not {dtype}")
             given[operand.name] = dtype

@@ -37,7 +37,11 @@ Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, n
         Operand("k", ("B", "Hkv", "S", "D"), FLOATS, "new keys, rotated", same_as="q"),
         Operand("v", ("B", "Hkv", "S", "D"), FLOATS, "new values", same_as="q"),
         Operand(
-            "k_cache", ("B", "Hkv", "T", "D"), (*FLOATS, FLOAT8), "keys by absolute position: of q's type or codes"
+            "k_cache",
+            ("B", "Hkv", "T", "D"),
+            (*FLOATS, FLOAT8),
+            "keys by absolute position: of q's type or codes",
+            wide_as="q",
         ),
         Operand("v_cache", ("B", "Hkv", "T", "D"), (*FLOATS, FLOAT8), "values by absolute position", same_as="k_cache"),
         Operand("start", ("B",), ("int64",), "absolute position of query 0: tokens already in the cache"),

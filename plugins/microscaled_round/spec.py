@@ -20,7 +20,8 @@ SPEC = OpSpec(
 
 The scale is the least power of two, from 2**-127 up, that brings the largest number of the block to 448 or less; each
 number divided by it is rounded to the nearest E4M3 number, ties to even, and multiplied with it again. The numbers are
-finite. Source: MXFP8 of OCP Microscaling Formats 1.0, with NVIDIA's rounding of the scale, which is up.""",
+finite; those that round to more than their type holds (in float16 from 63488 on) do not stay so. Source: MXFP8 of OCP
+Microscaling Formats 1.0, with NVIDIA's rounding of the scale, which is up.""",
     inputs=(Operand("x", ("...", "C"), FLOATS, "C is a multiple of 32"),),
     outputs=(Operand("y", ("...", "C"), FLOATS, "the nearest values that MXFP8 has", same_as="x"),),
     reference=microscaled_round,

@@ -321,3 +321,11 @@ def test_a_plan_is_read_by_its_own_version_only(engine: Path, found: str) -> Non
     with pytest.raises(EnvironmentProblem, match=r"built with tensorrt-rtx 1\.7\.1\.116") as caught:
         manifest.check_runtime({"tensorrt-rtx": found} if found else {})
     assert "pip install 'tensorrt-rtx==1.7.1.116'" in caught.value.fix
+
+
+def test_only_a_plan_has_caches_in_a_type_of_their_own(engine: Path) -> None:
+    honest = Manifest.read(engine)
+    narrow = tuple(dataclasses.replace(cache, dtype="float8e4m3fn") for cache in honest.target.caches)
+    dataclasses.replace(honest, target=dataclasses.replace(honest.target, caches=narrow)).write(engine)
+    with pytest.raises(EnvironmentProblem, match="only a plan"):
+        Manifest.read(engine)

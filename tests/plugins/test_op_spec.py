@@ -132,3 +132,12 @@ def test_the_ops_load_without_heavy_libraries() -> None:
     code = "import sys, peagle.plugins; print({'torch', 'onnx', 'onnxruntime', 'ml_dtypes'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_caches_hold_what_queries_hold_or_codes() -> None:
+    attention = OPS["CachedAttention"]
+    rest = ["float16", "float16"]
+    for cache in ("float16", "float8e4m3fn"):
+        assert attention.infer_dtypes(["float16", *rest, cache, cache, "int64"])[1:] == [cache, cache]
+    with pytest.raises(BuildError, match="k_cache must be float16 or float8e4m3fn"):
+        attention.infer_dtypes(["float16", *rest, "float32", "float32", "int64"])
