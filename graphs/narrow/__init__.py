@@ -6,7 +6,7 @@ from the lowered graph what became of it.
 
 from __future__ import annotations
 
-from .caches import narrow_caches
+from .caches import narrow_caches, round_caches
 from .matmuls import Matmul, matmuls
 from .rewrite import narrow
 from .weight import Codes, Narrowing, NarrowWeight, Rounding, SharedInput, Stream
@@ -22,4 +22,5 @@ __all__ = [
     "matmuls",
     "narrow",
     "narrow_caches",
+    "round_caches",
 ]

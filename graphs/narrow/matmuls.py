@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .rules import inner_codes, is_weight
 
-_PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "MoE", "SparseExperts", "TRT_MoE")
+_PRODUCTS = ("MatMul", "Gemm", "FusedMatMul")
 _STACKED = ("MoE", "SparseExperts", "TRT_MoE")  # hold both products of their experts
 _KERNELS = ("MatMulNBits", "QMoE")  # of ONNX Runtime, which read codes themselves
 _IN_INT8 = 4  # the accuracy level at which they round what they multiply with as well

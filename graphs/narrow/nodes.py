@@ -33,6 +33,11 @@ def streamed(graph: ir.Graph, name: str, shape: tuple[int, ...], dtype: ir.DataT
     return value
 
 
+def code_shape(weight: NarrowWeight, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of the initializer that holds the codes of a weight of ``shape``: every block is whole."""
+    return (*shape[:-1], weight.scale[-1] * weight.block) if weight.block else shape
+
+
 def scale_shape(weight: NarrowWeight) -> tuple[int, ...]:
     """Of the initializer that holds the scales: a backend wants no node between it and what it scales."""
     return weight.scale if weight.block or len(weight.scale) < 2 else (*weight.scale, 1)
@@ -76,14 +81,37 @@ def exponents(node: ir.Node) -> ir.Value | None:
 
 
 def rounded(op: Nodes, graph: ir.Graph, x: ir.Value, rounding: Rounding) -> ir.Value:
-    """``x`` to codes and back: one pair of nodes, or one node of ours, which a backend folds into what reads it."""
+    """``x`` to codes and back: one pair of nodes, or one node of ours, which a backend folds into what reads it.
+
+    A last block of ``x`` that is not whole is made so, and stays it: what reads it has as many rows.
+    """
     if rounding.scale is None:
+        x = _whole(op, x, rounding.block)
         return _described(op.op("MicroscaledRound", [x], domain=DOMAIN), f"{x.name}.rounded", x.shape, x.dtype)
     dtype = onnx_type(rounding.codes)
     factor = _constant(graph, f"{x.name}_scale", rounding.scale)
     codes = _described(op.QuantizeLinear(x, factor, output_dtype=dtype), f"{x.name}.codes", x.shape, dtype)
     result = op.DequantizeLinear(codes, factor, output_dtype=x.dtype)
     return _described(result, f"{x.name}.rounded", x.shape, x.dtype)
+
+
+def shortened(op: Nodes, value: ir.Value, columns: int) -> ir.Value:
+    """The first ``columns`` of every row; ``value`` itself where there are no more."""
+    shape = value.shape
+    if shape is None or shape[-1] == columns:
+        return value
+    result = op.Slice(value, op.constant([0]), op.constant([columns]), op.constant([-1]))
+    return _described(result, f"{value.name}.short", ir.Shape([*shape[:-1], columns]), value.dtype)
+
+
+def _whole(op: Nodes, x: ir.Value, block: int) -> ir.Value:
+    """``x`` with zeros behind every row, so that it ends with a block."""
+    columns = x.shape[-1] if x.shape is not None else None
+    if not isinstance(columns, int) or not columns % block:
+        return x
+    result = op.Pad(x, op.constant([0, -columns % block]), None, op.constant([-1]))
+    shape = ir.Shape([*x.shape[:-1], columns + -columns % block])
+    return _described(result, f"{x.name}.whole", shape, x.dtype)
 
 
 def _powers(op: Nodes, stored: ir.Value) -> ir.Value:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ...plugins.spec import DOMAIN, VERSION
 from ..tape import Nodes
-from .nodes import dequantized, onnx_type, rounded, scale_dtype, scale_shape, streamed
+from .nodes import code_shape, dequantized, onnx_type, rounded, scale_dtype, scale_shape, shortened, streamed
 from .rules import RULES, Site
 from .weight import Narrowing, NarrowWeight, Rounding, SharedInput, Stream
 
@@ -55,14 +55,20 @@ def _narrow(graph: ir.Graph, sites: list[Site], weights: Weights) -> dict[str, S
         if not tied:
             del graph.initializers[name]
         op = Nodes()
-        codes = streamed(graph, of_codes, shape, onnx_type(weight.codes))
+        stored = code_shape(weight, shape)
+        codes = streamed(graph, of_codes, stored, onnx_type(weight.codes))
         scales = streamed(graph, of_scales, scale_shape(weight), scale_dtype(weight, wide))
         result = dequantized(op, codes, scales, weight, wide)
+        whole = weight.input is not None and weight.input.block > 0  # as the inputs are, which end with zeros as well
+        if not whole:
+            result = shortened(op, result, shape[-1])
         nodes = [site.reader for site in group]
         graph.insert_before(min(nodes, key=order.__getitem__), op.nodes)
         for reader, place in tuple(value.uses()):
             if reader in nodes:
                 reader.replace_input_with(place, result)
+                if whole and reader.op_type == "Transpose":
+                    reader.outputs[0].shape = ir.Shape(stored[::-1])
         streams |= {of_codes: Stream(name, scales=False), of_scales: Stream(name, scales=True)}
     return streams
 

@@ -16,7 +16,8 @@ MIDDLE: Mapping[str, int] = {"uint8": 128, "uint4": 8}  # the code that means ze
 class Rounding:
     """How an input is rounded before the product: to ``codes`` times one calibrated ``scale``.
 
-    Without a scale every ``block`` of neighbours along the last axis gets a power of two of its own at run time (MX).
+    Without a scale every ``block`` of neighbours along the last axis gets a power of two of its own at run time (MX),
+    after zeros were put behind a last one that is not whole.
     """
 
     codes: Codes
@@ -30,8 +31,9 @@ class NarrowWeight:
 
     ``scale`` is the shape of its scales: ``()`` for one, or one for each of the leading dims (``[out]`` of a matrix,
     ``[E]`` or ``[E,J]`` of stacked experts). With a ``block`` they have as many dims as the weight, and the last counts
-    blocks of so many columns. ``input`` says how what it is multiplied with is rounded; None leaves that as it is.
-    With ``powers`` the scales are powers of two, kept as their exponents + 127 (E8M0), a byte each.
+    blocks of so many columns; a row that ends within one is stored with zeros up to its end. ``input`` says how what it
+    is multiplied with is rounded; None leaves that as it is. With ``powers`` the scales are powers of two, kept as
+    their exponents + 127 (E8M0), a byte each.
     """
 
     codes: Codes

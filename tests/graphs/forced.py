@@ -74,4 +74,7 @@ def _unrounded(value: ir.Value | None) -> ir.Value | None:
     node = value.producer() if value is not None else None
     if node is not None and node.op_type in _BACK and node.inputs[0] is not None:
         node = node.inputs[0].producer()
-    return node.inputs[0] if node is not None and node.op_type in _TO_CODES else None
+    if node is None or node.op_type not in _TO_CODES or node.inputs[0] is None:
+        return None
+    before = node.inputs[0].producer()  # zeros behind a block that is not whole
+    return before.inputs[0] if before is not None and before.op_type == "Pad" else node.inputs[0]

@@ -25,7 +25,7 @@ from peagle.graphs.families import TargetSpec, family_for
 from peagle.graphs.lowering import Lowering
 from peagle.graphs.narrow import Matmul, NarrowWeight, Rounding, matmuls
 from peagle.graphs.narrow import narrow as narrow_graph
-from peagle.plugins.microscaled_round.reference import microscaled_round
+from peagle.plugins.microscaled_round.reference import BLOCK, microscaled_round
 from tests.graphs.checking import check
 from tests.graphs.conftest import CACHE
 from tests.graphs.forced import forced, rounded_inputs, showing
@@ -33,12 +33,13 @@ from tests.graphs.running import Graph, target_inputs
 from tests.models import BLOCKED, LAYERS, VOCAB, Pair, make_pair
 
 E4M3 = "float8e4m3fn"
+ROUNDED = Rounding(codes="float8_e4m3fn", block=BLOCK)
 LOWERINGS: tuple[Lowering, ...] = ("std", "ort", "tensorrt", "tensorrt-sm100")
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """A tiny pair whose matrices are whole blocks, and its target's graphs in MXFP8."""
+    """A tiny pair, and its target's graphs in MXFP8."""
 
     pair: Pair
     spec: TargetSpec
@@ -63,17 +64,35 @@ class Blocked:
         return model
 
 
+def _product(columns: int) -> ir.Model:
+    """``y = x @ w.T``."""
+    x = ir.Value(name="x", shape=ir.Shape(["N", columns]), type=ir.TensorType(ir.DataType.FLOAT))
+    w = ir.Value(name="w", shape=ir.Shape([4, columns]), type=ir.TensorType(ir.DataType.FLOAT))
+    w.const_value = ir.ExternalTensor("weights", None, None, ir.DataType.FLOAT, shape=w.shape, name="w")
+    turn = ir.node("Transpose", [w], {"perm": [1, 0]})
+    turn.outputs[0].shape = ir.Shape([columns, 4])
+    product = ir.node("MatMul", [x, turn.outputs[0]])
+    product.outputs[0].name = "y"
+    graph = ir.Graph([x], product.outputs, nodes=[turn, product], initializers=[w], opset_imports={"": 24})
+    return ir.Model(graph, ir_version=11)
+
+
 def _rounded(x: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(microscaled_round(x.detach().numpy())[0])
+    """With zeros behind every row, as many as it takes to make the last block whole."""
+    columns = x.shape[-1]
+    whole = torch.nn.functional.pad(x.detach(), (0, -columns % BLOCK)).numpy()
+    return torch.from_numpy(microscaled_round(whole)[0][..., :columns].copy())
 
 
 @pytest.fixture(scope="module")
 def blocked_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Blocked]:
-    """A family in FP32 and MXFP8, so that ONNX Runtime can run it."""
+    """A family in FP32 and MXFP8, so that ONNX Runtime can run it; ``family:partial`` has rows that end in a block."""
 
     @cache
-    def make(family: str) -> Blocked:
-        pair = make_pair(tmp_path_factory.mktemp(f"{family}-blocked"), family, sizes=BLOCKED)
+    def make(kind: str) -> Blocked:
+        family, _, partial = kind.partition(":")
+        folder = tmp_path_factory.mktemp(f"{family}-blocked")
+        pair = make_pair(folder, family) if partial else make_pair(folder, family, sizes=BLOCKED)
         spec, _ = pair.specs()
         kept = StageStore.default()
 
@@ -88,7 +107,10 @@ def blocked_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bloc
     return make
 
 
-@pytest.fixture(scope="module", params=["qwen3", "qwen3-moe"])
+WHOLE = [pytest.param(family, marks=pytest.mark.slow) for family in ("qwen3", "qwen3-moe")]
+
+
+@pytest.fixture(scope="module", params=["qwen3:partial", "qwen3-moe:partial", *WHOLE])
 def blocked(request: pytest.FixtureRequest, blocked_of: Callable[[str], Blocked]) -> Blocked:
     return blocked_of(request.param)
 
@@ -150,10 +172,13 @@ def test_every_linear_multiplies_in_e4m3_and_experts_are_stored_in_it(blocked: B
 
 
 def test_a_weight_takes_a_byte_for_each_number_and_one_for_each_block(blocked: Blocked) -> None:
-    initializers = store.load(blocked.graph("tensorrt")).graph.initializers
+    initializers = ir.load(blocked.graph("tensorrt")).graph.initializers
     codes, scales = (initializers[f"model.layers.3.mlp.up_proj.weight{end}"].const_value for end in ("", "_scale"))
     assert (codes.dtype, scales.dtype) == (ir.DataType.FLOAT8E4M3FN, ir.DataType.UINT8)
-    assert codes.length == 32 * scales.length == codes.size
+    assert codes.length == BLOCK * scales.length == codes.size
+    hidden = blocked.spec.hidden_size
+    assert codes.shape[-1] == hidden + -hidden % BLOCK
+    assert not np.any(codes.numpy()[:, hidden:].astype(np.float32))
 
 
 def test_an_input_that_is_shared_is_rounded_once(blocked: Blocked) -> None:
@@ -168,26 +193,29 @@ def test_the_checker_passes_both_graphs(blocked: Blocked, lowering: Lowering) ->
     check(blocked.graph(lowering), blocked.compiled(lowering).attached.path / parts.SEMANTIC)
 
 
-def test_weights_whose_columns_are_no_whole_blocks_stay_wide_and_say_so(tmp_path: Path) -> None:
-    pair = make_pair(tmp_path, "qwen3")
-    half = target_half(Checkpoint.open(pair.target), pair.specs()[0], RECIPES["mxfp8"].on("fp32"), "ort")
-    assert half.narrow is not None
-    taken, wide = half.narrow.weights()
-    assert taken.keys() | wide.keys() == half.narrow.wanted.keys()
-    assert wide["model.layers.0.self_attn.q_proj.weight"] == "its 48 columns are not a multiple of 32"
-    assert taken["model.layers.0.self_attn.o_proj.weight"].powers
+@pytest.mark.parametrize(("columns", "stored"), [(64, 64), (48, 64), (20, 32)])
+@pytest.mark.parametrize("rounds", [True, False])
+def test_what_enters_ends_with_as_many_zeros_as_the_codes_or_those_are_cut_off(
+    columns: int, stored: int, rounds: bool
+) -> None:
+    model = _product(columns)
+    how = NarrowWeight("float8_e4m3fn", (4, stored // BLOCK), BLOCK, ROUNDED if rounds else None, True)
+    narrow_graph(model, {"w": how})
+    kinds = Counter(node.op_type for node in model.graph)
+    assert kinds["Pad"] == (rounds and stored > columns)
+    assert kinds["Slice"] == (not rounds and stored > columns)
+    assert list(model.graph.initializers["w"].shape) == [4, stored]
+    (product,) = (node for node in model.graph if node.op_type == "MatMul")
+    assert [list(value.shape) for value in product.inputs] == [
+        ["N", stored if rounds else columns], [stored if rounds else columns, 4]
+    ]  # fmt: skip
+    (found,) = matmuls(model)
+    assert (found.stored, found.computed) == (E4M3, E4M3 if rounds else "float32")
 
 
 def test_the_semantic_graph_says_it_with_one_node_for_an_input_and_a_byte_for_a_scale() -> None:
-    x = ir.Value(name="x", shape=ir.Shape(["N", 64]), type=ir.TensorType(ir.DataType.FLOAT))
-    w = ir.Value(name="w", shape=ir.Shape([4, 64]), type=ir.TensorType(ir.DataType.FLOAT))
-    w.const_value = ir.ExternalTensor("weights", None, None, ir.DataType.FLOAT, shape=w.shape, name="w")
-    turn = ir.node("Transpose", [w], {"perm": [1, 0]})
-    product = ir.node("MatMul", [x, turn.outputs[0]])
-    product.outputs[0].name = "y"
-    graph = ir.Graph([x], product.outputs, nodes=[turn, product], initializers=[w], opset_imports={"": 24})
-    model = ir.Model(graph, ir_version=11)
-    narrow_graph(model, {"w": NarrowWeight("float8_e4m3fn", (4, 2), 32, Rounding("float8_e4m3fn", None, 32), True)})
+    model = _product(64)
+    narrow_graph(model, {"w": NarrowWeight("float8_e4m3fn", (4, 2), BLOCK, ROUNDED, True)})
     assert Counter(node.op_type for node in model.graph)["MicroscaledRound"] == 1
     assert model.opset_imports["peagle"] == 1
     assert list(model.graph.initializers["w_scale"].shape) == [4, 2]

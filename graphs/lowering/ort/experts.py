@@ -34,14 +34,12 @@ def _pattern(op: Any, x: Any, experts: Any, scores: Any, gate_up: Any, down: Any
 def _unfit(experts: ir.Value, gate_up: ir.Value, y: ir.Value) -> MatchResult:
     """Why the kernels cannot do what the node does, if so."""
     result, node = MatchResult(), y.producer()
-    if node is not None and node.attributes.get_string("inner_codes", ""):
-        return result.fail("what is between the two products is rounded", y)
+    if node is not None and inner_codes(node):
+        return result.fail("what is between the two products is rounded, which the kernels cannot do", y)
     if experts.shape is None or not isinstance(experts.shape[1], int):
         return result.fail("the number of experts of a token is not static", experts)
     if gate_up.shape is None or not isinstance(gate_up.shape[0], int):
         return result.fail("the number of experts is not static", gate_up)
-    if any(inner_codes(node) for node, _ in experts.uses()):
-        return result.fail("the input of its second product is rounded, which the kernels cannot do", experts)
     return result
 
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ....plugins.spec import DOMAIN
 from ...tape import Nodes
+from .apart import round_apart
 from .mask import additive_mask
 from .spelled import spelled_attention
 
@@ -44,6 +45,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, masks: _Masks) -> None:
     mask = masks[positions]
     if k_cache.dtype == ir.DataType.FLOAT8E4M3FN:
         (k_out, v_out), (keys, values) = _in_codes(op, node)
+        round_apart(graph, q)  # the write is a plugin: k and v come before it, q behind
     else:
         keys = k_out = op.TensorScatter(k_cache, k, start, axis=2)
         values = v_out = op.TensorScatter(v_cache, v, start, axis=2)
