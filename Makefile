@@ -12,10 +12,10 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-export bench-kernels bench-aot test test-gpu lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-export bench-kernels bench-aot bench-precisions test test-gpu lint lock clean FORCE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 venv: $(STAMP) ## create the virtual environment and install the locked dependencies
 	@:
@@ -46,6 +46,10 @@ bench-kernels: ## speed of the kernels on this machine's GPU; PYTHON needs PyTor
 bench-aot: $(STAMP) ## time and memory of TensorRT-RTX builds of real width, ahead of time
 	@echo "Measuring (3 minutes, 4 GB of memory and of disk; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/aot_builds.py $(ARGS)
+
+bench-precisions: $(STAMP) ## plain decoding in FP32, INT8 and INT4 on this CPU, beside each other
+	@echo "Measuring (minutes; keep the machine idle) ..."
+	@$(BIN)/python benchmarks/precisions.py $(ARGS)
 
 test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" picks some
 	@echo "Running the tests ..."

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..engines.manifest import Manifest
 from . import parts
-from .choose_k import Choice, Rate, choose_k
+from .calibration.ranges import FOLDER
+from .choose_k import Choice, Rate, choose_k, require_finite
 from .engine_manifest import engine_manifest
 from .input_ranges import calibrated
 from .inputs import Inputs, read_inputs
@@ -92,7 +93,7 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
     }
     with assembling(options.out, sizes) as assembly:
         with phase("assemble"), progress.step("assemble"):
-            _assemble(assembly, inputs, placed, made.kernels)
+            _assemble(assembly, inputs, placed, made)
             manifest = assembly.write_manifest(manifest)
         choice = None
         if options.num_speculative_tokens is None and not settled.runs_here:
@@ -102,7 +103,9 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
             )
         elif options.num_speculative_tokens is None:
             with phase("choose K") as record:
-                choice, record["reused"] = _choose(store, manifest, assembly.folder, placed, inputs.depth, progress)
+                choice, record["reused"] = _choose(
+                    store, manifest, assembly.folder, placed, inputs.depth, progress, engine=options.out
+                )
             speculation = replace(manifest.speculation, num_speculative_tokens=choice.k)
             manifest = replace(manifest, speculation=speculation)
             if choice.speedup <= 1:
@@ -114,9 +117,11 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
         ]
         warnings += parts.noted(dict(zip(("target", "drafter"), made.compiled, strict=True)))
         warnings += [warning for done in made.plans for warning in done.facts.warnings]
-        report = build_report(manifest, phase, sizes, choice, warnings, made.compiled, made.plans, made.ranges)
+        report = build_report(
+            manifest, phase, sizes, choice, warnings, made.compiled, made.plans, made.ranges, recipe.wide
+        )
         assembly.place_text("build_report.json", json.dumps(report, indent=2) + "\n")
-        assembly.place_text("build_report.html", report_html(report, manifest.precision, options.out.name))
+        assembly.place_text("build_report.html", report_html(report, manifest, options.out.name))
         assembly.place_text(RESOLVED, resolved_config(options, settled, inputs, manifest))
         with progress.step("publish"):
             manifest = assembly.write_manifest(manifest)
@@ -169,12 +174,15 @@ def _make(
     return _Made(compiled, plans, kernels, ranges)
 
 
-def _assemble(assembly: Assembly, inputs: Inputs, placed: list[Stage], kernels: Stage | None) -> None:
+def _assemble(assembly: Assembly, inputs: Inputs, placed: list[Stage], made: _Made) -> None:
     for name, checkpoint, stage in zip(("target", "drafter"), (inputs.target, inputs.drafter), placed, strict=True):
         assembly.place_stage(stage, name)
         assembly.place_copy(checkpoint.folder / "config.json", f"{name}/config.json")
-    if kernels:
-        assembly.place_stage(kernels, "plugins")
+    if made.kernels:
+        assembly.place_stage(made.kernels, "plugins")
+    if made.ranges:
+        made.ranges.save(assembly.folder / FOLDER)
+        assembly.enter(FOLDER)
     assembly.place_tokenizer(inputs.target.folder)
 
 
@@ -185,20 +193,26 @@ def _choose(
     placed: list[Stage],
     depth: int,
     progress: Progress,
+    *,
+    engine: Path,
 ) -> tuple[Choice, bool]:
-    """Measure, or take the measurement of an earlier build of the same graphs on the same runtime."""
+    """Measure, or take the measurement of an earlier build of the same graphs on the same runtime.
+
+    ``engine`` is what ``folder`` will be called. Raises ``BuildError`` when the target gives no numbers.
+    """
 
     def make(stage: Path) -> None:
         from ..engines import Engine, SamplingParams
 
-        engine = Engine.load(folder, check_hashes=False)
+        loaded = Engine.load(folder, check_hashes=False)
         params = SamplingParams(max_tokens=_TOKENS, ignore_eos=True)
 
         def decode(prompt: str, k: int) -> tuple[int, float]:
-            output = engine.generate([prompt], params, num_speculative_tokens=k)[0]
+            output = loaded.generate([prompt], params, num_speculative_tokens=k)[0]
             return len(output.token_ids) - 1, output.decode_seconds  # the first is the prompt's pass
 
         prompts = [prompt.text for prompt in code_prompts(_PROMPTS)]
+        require_finite(lambda text: loaded.target_logits(loaded.tokenizer.encode(text)), prompts, manifest, engine)
         with progress.step(f"choose K among 1..{depth}", _SWEEPS * len(prompts)) as advance:
             choice = choose_k(decode, prompts, depth, sweeps=_SWEEPS, advance=advance)
         (stage / "choice.json").write_text(json.dumps(asdict(choice)))

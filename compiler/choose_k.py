@@ -6,7 +6,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from ..engines.manifest import Manifest
+from ..plugins.errors import BuildError
 from .progress import Advance
 
 # (prompt, K) -> (tokens, seconds of decoding); K = 0 is plain decoding
@@ -35,6 +41,31 @@ class Choice:
         """Against plain decoding in the same run."""
         by_k = {rate.k: rate.tokens_per_second for rate in self.rates}
         return by_k[self.k] / by_k[0]
+
+
+def require_finite(
+    logits_of: Callable[[str], np.ndarray[Any, Any]], prompts: Sequence[str], manifest: Manifest, engine: Path
+) -> None:
+    """Raise ``BuildError`` for a target whose logits after a prompt (``[len, V]``) are not all numbers.
+
+    Whatever K it is given, it would be fast and say nothing.
+    """
+    bad = [prompt for prompt in prompts if not np.isfinite(logits_of(prompt)).all()]
+    if not bad:
+        return
+    kinds = set(manifest.precision.values())
+    if kinds == {"fp32"}:
+        why, fix = "fp32 has room for all numbers that a model computes with", "download the checkpoint again"
+    else:
+        why = f"the weights overflow in this precision, {manifest.precision['recipe']}"
+        wider = ["--precision bf16, whose numbers reach as far as those of fp32"]
+        wider = wider if manifest.backend.gpus and "bf16" not in kinds else []
+        fix = f"build with {', or with '.join([*wider, '--backend onnxruntime --precision fp32'])}"
+    raise BuildError(
+        f"{engine} would not work: its target's logits are not finite after {len(bad)} of {len(prompts)} prompts",
+        why=why,
+        fix=fix,
+    )
 
 
 def choose_k(

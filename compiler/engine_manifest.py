@@ -12,13 +12,14 @@ from .calibration.ranges import in_words
 from .checkpoint import Checkpoint
 from .inputs import Inputs
 from .plan_stages import PLAN, PlanStage
-from .recipes import Recipe
+from .recipes import RECIPES, Recipe
 from .settle import Settled
 
 if TYPE_CHECKING:
     from .calibration import Scales
 
 _NAMES = ("target", "drafter")
+_VERIFIED = RECIPES["fp32"]  # what registered pairs were compared in
 
 
 def engine_manifest(
@@ -67,7 +68,7 @@ def engine_manifest(
         ),
         eos_token_ids=inputs.eos_token_ids,
         files={},
-        evidence=_evidence(settled, inputs, versions),
+        evidence=_evidence(settled, recipe, inputs, versions),
     )
 
 
@@ -76,17 +77,19 @@ def _cache_dtype(half: str, recipe: Recipe) -> str:
     return FLOAT8 if half == "target" and recipe.kv_cache == "fp8" else ""
 
 
-def _evidence(settled: Settled, inputs: Inputs, versions: Mapping[str, str]) -> tuple[Evidence, ...]:
-    """What a registered pair was verified for was verified on ONNX Runtime; a plan has been built, and no more.
+def _evidence(settled: Settled, recipe: Recipe, inputs: Inputs, versions: Mapping[str, str]) -> tuple[Evidence, ...]:
+    """What a registered pair was verified for was verified on ONNX Runtime in FP32, and holds for no engine whose
+    numbers are others; a plan has been built, and no more.
 
     No level says that full TensorRT built it on its GPU.
     """
     if settled.backend == "tensorrt-rtx":
         how = f"{settled.title} {versions[settled.backend]} built it ahead of time for {', '.join(settled.gpus)}"
         return (Evidence("aot", how if settled.runs_here else f"{how}; not run"),)
-    if settled.makes_plans:
+    pair = inputs.resolved.pair
+    if settled.makes_plans or pair is None or recipe.record() != _VERIFIED.record():
         return ()
-    return tuple(Evidence(*item) for item in inputs.resolved.pair.evidence) if inputs.resolved.pair else ()
+    return tuple(Evidence(*item) for item in pair.evidence)
 
 
 def _architecture(checkpoint: Checkpoint) -> str:

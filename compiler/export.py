@@ -11,11 +11,12 @@ from typing import Any
 from ..graphs.families import TargetSpec
 from ..graphs.heads import HeadSpec
 from . import parts
-from .calibration.ranges import describe
+from .calibration.ranges import FOLDER, describe
 from .checkpoint import Checkpoint
 from .export_options import ExportOptions
 from .input_ranges import calibrated
 from .inputs import ASSUMED_DEPTH, cache_length, read_inputs, read_target
+from .matmul_table import matmul_table
 from .progress import Progress, Quiet
 from .publish import EXPORT, Assembly, assembling
 from .recipes import Recipe, emulated, twice_rounded, wide_type, widened
@@ -100,12 +101,17 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
                 assembly.take_stage(compiled[half.name].attached, half.name)
                 assembly.place_copy(half.checkpoint.folder / "config.json", f"{half.name}/config.json")
             assembly.place_tokenizer(job.target.folder)
+            if ranges:
+                ranges.save(assembly.folder / FOLDER)
+                assembly.enter(FOLDER)
         report = _report(options, job, phase, sizes, imports)
         if ranges:
             report["calibration"] = describe(ranges)
         if narrowed := {name: done.precision for name, done in compiled.items() if done.precision}:
-            report["precision_of"] = narrowed
+            report["precision"] = narrowed
             report["warnings"] += parts.noted(compiled)
+        tables = {name: matmul_table(done.precision, ()) for name, done in compiled.items()}
+        report["matmuls"] = {name: table for name, table in tables.items() if table}
         assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")
         with progress.step("publish"):
             assembly.place_text(EXPORT, json.dumps(_manifest(options, job, versions, assembly), indent=2) + "\n")
@@ -165,7 +171,7 @@ def _report(options: ExportOptions, job: _Job, phase: Phases, sizes: Mapping[str
         "checkpoint_format": {name: each.format for name, each in job.checkpoints().items()},
         "bytes": dict(sizes),
         "for": options.lowering,
-        "precision": options.chosen_precision,
+        "recipe": job.recipe.record(),
         "warnings": list(job.warnings),
     }
 

@@ -34,7 +34,7 @@ def calibrated(
     """The ranges that a target in ``recipe`` needs, from where ``ranges`` says; None where it needs none.
 
     Finished layers are kept in ``store``, and the same call goes on from there. Raises ``UsageError`` for a way of
-    calibrating where nothing is, ``BuildError`` for ranges and samples that are no use.
+    calibrating where nothing is and for samples that are no use, ``BuildError`` for such ranges.
     """
     from .narrow import uncalibrated
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 
 from ..plugins.errors import UsageError
@@ -12,6 +13,7 @@ _SINCE: Mapping[str, int] = {"fp8": 89, "int8": 80, "int4": 80}  # SM: the first
 # it writes the weights out wide before every product.
 _MXFP8 = (100, 103, 110)
 _NARROW = ("fp8", "mxfp8", "int8", "int4")
+_WIDE = ("fp32", "fp16", "bf16")
 _DRAFTER = ("fp8", "int8", "int4")
 
 # The first is what a graph is written in unless told.
@@ -22,7 +24,6 @@ _AVAILABLE: Mapping[str, tuple[str, ...]] = {
     "tensorrt-sm100": ("bf16", "fp16", *_NARROW),
 }
 _NAMES = {"ort": "ONNX Runtime", "std": "standard ONNX", "tensorrt": "TensorRT", "tensorrt-sm100": "TensorRT"}
-_CACHES = "--kv-cache-dtype"
 _NO_FP32 = "TensorRT has no attention kernel for it"
 _ON_CPU = "on a CPU it computes in fp32"
 
@@ -42,7 +43,7 @@ def require_known(precision: str | None) -> None:
         raise UsageError(
             f"the precision {precision!r} does not exist",
             why=f"it is one of {', '.join(RECIPES)}",
-            fix="leave --precision out",
+            fix=_choice("use --precision", precision, tuple(RECIPES)),
         )
 
 
@@ -64,28 +65,46 @@ def require_legal(recipe: Recipe, lowering: str, gpus: Sequence[str] = (), *, se
             why=f"every weight of a target in {recipe.name} is wide",
             fix="leave it out, or add --precision int8 or another narrow one",
         )
-    _require_gpus(recipe, gpus)
-    _require_head(recipe, settled=settled)
-    _require_caches(recipe, lowering, settled=settled)
-    _require_drafter(recipe, settled=settled)
+    _require_drafter(recipe, lowering, settled=settled)
+    require_gpus(recipe, gpus)
+    _require_head(recipe, gpus, settled=settled)
+    _require_caches(recipe, lowering, gpus, settled=settled)
 
 
-def _require_gpus(recipe: Recipe, gpus: Sequence[str]) -> None:
-    kinds = {recipe.weights, recipe.experts, recipe.lm_head, recipe.drafter, recipe.kv_cache} & set(_NARROW)
-    for kind in sorted(kinds):
+def require_gpus(recipe: Recipe, gpus: Sequence[str]) -> None:
+    """Raise ``UsageError``, with what can be had instead, for a type that a GPU (``sm_120``) does not compute with."""
+    asked = [
+        ("--precision", recipe.weights),
+        ("--precision", recipe.experts),
+        ("--lm-head-precision", recipe.lm_head),
+        ("--draft-precision", recipe.drafter),
+        ("--kv-cache-dtype", recipe.kv_cache),
+    ]
+    for flag, kind in asked:
         lacking = [gpu for gpu in gpus if not supports(gpu, kind)]
-        if not lacking:
-            continue
-        rest = [each for each in ("fp8", "int8") if all(supports(gpu, each) for gpu in gpus)]
-        flag = _flag(recipe, kind)
-        between = rest[:1] if kind in ("fp8", "mxfp8") and flag != _CACHES else []
-        nearest = ", ".join([*between, "bf16 or fp16"])
-        raise UsageError(
-            f"the precision {kind!r} is not available on {', '.join(lacking)}",
-            why=_why(kind),
-            fix=f"use {flag} {nearest} there, or build for another GPU, for example --gpu "
-            + ("sm_100" if kind == "mxfp8" else "sm_120"),
-        )
+        if lacking:
+            raise UsageError(
+                f"{flag} {kind} is not available on {', '.join(lacking)}",
+                why=_why(kind),
+                fix=f"{_instead(flag, kind, gpus)}, or build {_elsewhere(kind)}",
+            )
+
+
+def _instead(flag: str, kind: str, gpus: Sequence[str]) -> str:
+    """The nearest that all of these GPUs have. Which wide type a target has is its checkpoint's to say."""
+    has = [each for each in ("fp8", "int8") if all(supports(gpu, each) for gpu in gpus)]
+    between = has[:1] if kind in ("fp8", "mxfp8") else []
+    if flag == "--precision":
+        return f"use {flag} {', '.join([*between, 'bf16 or fp16'])}"
+    return (
+        f"use {flag} {between[0]}, or leave it out" if between and flag != "--kv-cache-dtype" else f"leave {flag} out"
+    )
+
+
+def _elsewhere(kind: str) -> str:
+    if kind == "mxfp8":  # TensorRT-RTX has no targets that multiply in it
+        return f"with --backend tensorrt on a host that has sm_{_MXFP8[0]}"
+    return "for another GPU, for example --gpu sm_120"
 
 
 def supports(gpu: str, kind: str) -> bool:
@@ -112,46 +131,47 @@ def _why(kind: str) -> str:
     return f"GPUs multiply in {kind.upper()} from sm_{_SINCE[kind]} on"
 
 
-def _flag(recipe: Recipe, kind: str) -> str:
-    """What asked for it."""
-    others = {"--lm-head-precision": recipe.lm_head, "--draft-precision": recipe.drafter}
-    if kind not in (recipe.weights, recipe.experts):
-        return next((flag for flag, each in others.items() if each == kind), _CACHES)
-    return "--precision"
-
-
-def _require_head(recipe: Recipe, *, settled: bool) -> None:
-    if recipe.lm_head in _NARROW or (recipe.lm_head == recipe.wide if settled else recipe.lm_head in RECIPES):
+def _require_head(recipe: Recipe, gpus: Sequence[str], *, settled: bool) -> None:
+    kind, kinds = recipe.lm_head, [each for each in _NARROW if all(supports(gpu, each) for gpu in gpus)]
+    if kind in _NARROW or (kind == recipe.wide if settled else kind in RECIPES):
         return
     raise UsageError(
-        f"--lm-head-precision {recipe.lm_head} cannot be had with {_wide(recipe, settled=settled)}",
+        f"--lm-head-precision {kind} cannot be had with {_wide(recipe, settled=settled)}",
         why=f"it is {', '.join(_NARROW)}, or the type of what the model computes in",
-        fix=f"--lm-head-precision {_NARROW[0]}, or leave it out",
+        fix=_choice("--lm-head-precision", kind, kinds),
     )
 
 
-def _require_caches(recipe: Recipe, lowering: str, *, settled: bool) -> None:
-    kind = recipe.kv_cache
+def _require_caches(recipe: Recipe, lowering: str, gpus: Sequence[str], *, settled: bool) -> None:
+    kind, in_fp8 = recipe.kv_cache, lowering.startswith("tensorrt")
     if kind == "fp8":
-        if not lowering.startswith("tensorrt"):
+        if not in_fp8:
             raise UsageError(
                 f"--kv-cache-dtype fp8 is not available with {_NAMES[lowering]}",
                 why="its attention kernel reads keys and values as it computes, in fp32",
                 fix=f"leave --kv-cache-dtype out ({recipe.wide}), or build for a GPU from sm_{_SINCE['fp8']} on",
             )
-    elif kind != recipe.wide if settled else kind not in ("fp32", "fp16", "bf16"):
+    elif kind != recipe.wide if settled else kind not in _WIDE:
+        kinds = ["fp8"] if in_fp8 and all(supports(gpu, "fp8") for gpu in gpus) else []
         raise UsageError(
             f"--kv-cache-dtype {kind} cannot be had with {_wide(recipe, settled=settled)}",
-            why="caches are in the type that the model computes in, or in fp8",
-            fix="--kv-cache-dtype fp8, or leave it out",
+            why=f"caches are in the type that the model computes in{', or in fp8' if in_fp8 else ''}",
+            fix=_choice("--kv-cache-dtype", kind, kinds),
         )
 
 
-def _require_drafter(recipe: Recipe, *, settled: bool) -> None:
-    kind = recipe.drafter
-    if kind in _DRAFTER or (kind == recipe.wide if settled else kind in ("fp32", "fp16", "bf16")):
+def _require_drafter(recipe: Recipe, lowering: str, *, settled: bool) -> None:
+    kind, kinds = recipe.drafter, [each for each in _DRAFTER if each != "fp8" or not lowering.startswith("tensorrt")]
+    if kind == "fp8" and kind not in kinds:
+        raise UsageError(
+            "--draft-precision fp8 is not available with TensorRT",
+            why="what a drafter's matrices are multiplied with stays wide, and TensorRT multiplies FP8 with FP8 alone; "
+            "it would write the weights out wide before every product",
+            fix="--draft-precision int8, or leave it out",
+        )
+    if kind in kinds or (kind == recipe.wide if settled else kind in _WIDE):
         return
-    if kind in ("fp32", "fp16", "bf16"):
+    if kind in _WIDE:
         raise UsageError(
             f"--draft-precision {kind} does not go with a target in {recipe.wide}",
             why="the drafter reads the target's features as they are, in its type",
@@ -159,9 +179,15 @@ def _require_drafter(recipe: Recipe, *, settled: bool) -> None:
         )
     raise UsageError(
         f"--draft-precision {kind} does not exist",
-        why=f"a drafter is in its target's type, or its matrices are stored in {', '.join(_DRAFTER)}",
-        fix=f"--draft-precision {'fp8' if kind == 'mxfp8' else recipe.wide}",
+        why=f"a drafter is in its target's type, or its matrices are stored in {', '.join(kinds)}",
+        fix=_choice("--draft-precision", kind, kinds),
     )
+
+
+def _choice(flag: str, given: str, kinds: Sequence[str]) -> str:
+    """The name of ``kinds`` that is nearest, else the first."""
+    near = [*difflib.get_close_matches(given.lower(), kinds, 1), *kinds][:1]
+    return f"{flag} {near[0]}, or leave it out" if near else "leave it out"
 
 
 def _wide(recipe: Recipe, *, settled: bool) -> str:

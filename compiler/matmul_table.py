@@ -57,31 +57,48 @@ def _promised(graph: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Totals, most weights first. ``share`` is of all weights that are multiplied, counted as numbers."""
+    """Totals, most weights first. ``share`` is of all weights that are multiplied, counted as numbers.
+
+    A weight counts once, as the widest of its products has it.
+    """
     groups: dict[tuple[str, str, bool], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["stored"], row["computed"], row["unpacked"]), []).append(row)
-    whole = max(_numbers(rows), 1)
+    whole, widest = max(_numbers(rows), 1), _once(rows)
+    own = {kind: [row for row in group if widest[row["weight"]] is row] for kind, group in groups.items()}
     totals = [
         {
-            "stored": stored,
-            "computed": computed,
-            "unpacked": unpacked,
+            "stored": kind[0],
+            "computed": kind[1],
+            "unpacked": kind[2],
             "matmuls": len(group),
-            "numbers": _numbers(group),
-            "bytes": _bytes(group),
-            "share": round(_numbers(group) / whole, 6),
+            "numbers": _numbers(own[kind]),
+            "bytes": _bytes(own[kind]),
+            "share": round(_numbers(own[kind]) / whole, 6),
         }
-        for (stored, computed, unpacked), group in groups.items()
+        for kind, group in groups.items()
     ]
     return sorted(totals, key=lambda total: -int(str(total["numbers"])))
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]]) -> int:
-    """A weight that is multiplied twice is one."""
-    return sum({row["weight"]: int(row["numbers"]) for row in rows}.values())
+    return sum(int(row["numbers"]) for row in _once(rows).values())
 
 
 def _bytes(rows: Sequence[Mapping[str, Any]]) -> int:
     """As stored, without scales."""
-    return sum({row["weight"]: bytes_of(row["stored"], row["numbers"]) for row in rows}.values())
+    return sum(bytes_of(row["stored"], row["numbers"]) for row in _once(rows).values())
+
+
+def _once(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """By weight, the widest of its rows: one that is multiplied twice is one."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        known = found.get(row["weight"])
+        if known is None or _width(known) < _width(row):
+            found[row["weight"]] = row
+    return found
+
+
+def _width(row: Mapping[str, Any]) -> tuple[int, bool, int]:
+    return bytes_of(row["stored"], 8), row["unpacked"], bytes_of(row["computed"], 8)

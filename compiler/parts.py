@@ -41,6 +41,7 @@ class Half:
     ``check(shapes)`` refuses a checkpoint that does not hold the graph's weights; ``read(weight, shape)`` gives one of
     them as consecutive runs of rows; ``key(weight)`` names the tensor that its first rows are stored as. ``narrow``
     is there for a recipe that keeps weights in narrow types, ``caches`` for one with FP8 caches: their scales by name.
+    ``emulates_caches`` has keys and values rounded to the codes of such caches and kept wide, for ONNX Runtime.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Half:
     key: Callable[[str, Shape], str]
     narrow: Provider | None = None
     caches: Mapping[str, float] | None = None
+    emulates_caches: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,11 +192,11 @@ def attach(
     """The half's graph as its backend runs it, with its weights."""
     key: list[Any] = [traced.path.name, lowering, cache_length, half.checkpoint.fingerprint]
     key += [half.narrow.key] if half.narrow else []
-    key += [half.caches] if half.caches else []
+    key += [half.caches, half.emulates_caches] if half.caches else []
 
     def make(folder: Path) -> None:
         from ..graphs.lowering import lower
-        from ..graphs.narrow import narrow_caches
+        from ..graphs.narrow import narrow_caches, round_caches
         from ..graphs.store import load, save
         from ..graphs.weights import attach as stream
         from ..graphs.weights import refer, wanted
@@ -207,11 +209,11 @@ def attach(
         narrowed = Narrowed.of(half.narrow, semantic, copy) if half.narrow else None
         if half.caches:
             for model in (semantic, copy):
-                narrow_caches(model, half.caches)
+                (round_caches if half.emulates_caches else narrow_caches)(model, half.caches)
         lowered = lower(copy, lowering, cache_length=cache_length)
         streams = narrowed.streams if narrowed else {}
         if narrowed:
-            narrowed.prove(lowered)
+            narrowed.prove(lowered, lowering)
         require_space(store.root, lowered.total_bytes)
 
         def weight_of(name: str) -> str:
@@ -235,7 +237,9 @@ def attach(
             (folder / PRECISION).write_text(json.dumps(narrowed.record(), indent=2) + "\n")
 
     attached = store.run(f"attach-{half.name}", key, make, needed=_weight_bytes(half.checkpoint))
-    precision = json.loads((attached.path / PRECISION).read_bytes()) if half.narrow else None
+    precision = None
+    if half.narrow:  # whose table is this build's: what of it the graph does not depend on may be another's
+        precision = json.loads((attached.path / PRECISION).read_bytes()) | {"recipe": half.narrow.recipe.record()}
     return Compiled(traced, attached, *_contract(attached.path / MODEL), precision)
 
 

@@ -66,6 +66,11 @@ class Assembly:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         self.files[name] = FileEntry.of(path)
 
+    def enter(self, below: str) -> None:
+        """Count in what somebody else wrote into a sub-folder."""
+        for path in sorted((self.folder / below).iterdir()):
+            self.files[f"{below}/{path.name}"] = FileEntry.of(path)
+
     def place_tokenizer(self, checkpoint: Path) -> None:
         """Copy what turns text into ids and back."""
         for name in (TOKENIZER, *_BESIDE_IT):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -85,13 +86,16 @@ class Recipe:
             recipe = replace(self, **moved, says=self.says.replace(self.wide, wide))
         if lowering == "tensorrt-sm100":  # TensorRT's own layer of experts is given none that are rounded
             return replace(recipe, expert_activations=recipe.wide)
-        return recipe if lowering.startswith("tensorrt") else recipe._on_onnxruntime()
+        return recipe if lowering.startswith("tensorrt") else recipe._on_onnxruntime(kernels=lowering == "ort")
 
-    def _on_onnxruntime(self) -> Recipe:
+    def _on_onnxruntime(self, *, kernels: bool) -> Recipe:
+        """Without its kernels for integers a graph has weights scaled first, and multiplied wide."""
         if self.weights not in _INTEGERS:
             return self
-        says = f"{_INTEGERS[self.weights]} in blocks, inputs rounded to int8 at run time{_rest(self.wide)}"
-        return replace(self, activations=_AT_RUN_TIME, expert_activations=_AT_RUN_TIME, says=says)
+        inputs = _AT_RUN_TIME if kernels else self.wide
+        how = "inputs rounded to int8 at run time" if kernels else "multiplied wide"
+        says = f"{_INTEGERS[self.weights]} in blocks, {how}{_rest(self.wide)}"
+        return replace(self, activations=inputs, expert_activations=inputs, says=says)
 
     def of_drafter(self) -> Recipe:
         """The table of the drafter's own graph: matrices in ``drafter``, what they are multiplied with wide."""
@@ -100,10 +104,19 @@ class Recipe:
         return Recipe(**table | {"name": kind, "drafter": kind, "share": 0.0 if kind == self.wide else _SHARE})
 
     def record(self) -> dict[str, str]:
-        """The table, as the manifest of an engine keeps it."""
+        """The table, as the manifest of an engine keeps it; ``patterns`` reads what is excluded."""
         fields = _FIELDS if self.narrows else _UNIFORM_FIELDS
         table = {"recipe": self.name} | {name: getattr(self, name) for name in fields if name != "wide"}
-        return table | ({"exclude": ", ".join(self.exclude)} if self.exclude else {})
+        return table | ({"exclude": json.dumps(self.exclude)} if self.exclude else {})
+
+
+def patterns(record: Mapping[str, str]) -> tuple[str, ...]:
+    """What a recorded table excludes. Commas stood between patterns before they were a list, and stand in some."""
+    recorded = record.get("exclude", "")
+    try:
+        return tuple(json.loads(recorded))
+    except ValueError:
+        return tuple(recorded.split(", ")) if recorded else ()
 
 
 _ROLES: Mapping[str, str] = {

@@ -198,6 +198,11 @@ def drafter_source(model: str, draft: str | None) -> Source | None:
     return _source(draft, "--draft", None) if draft is not None else pair.drafter if pair else None
 
 
+def target_source(model: str, revision: str | None = None) -> Source:
+    """Where the target would come from, without fetching it."""
+    return _source(model, "--model", revision)
+
+
 def target_config(model: str, revision: str | None = None) -> tuple[dict[str, Any], str]:
     """The target's ``config.json``, without weights, and a sentence that says where it is from.
 

@@ -52,8 +52,12 @@ def build_report(
     compiled: Sequence[Compiled],
     plans: Sequence[PlanStage],
     ranges: Scales | None = None,
+    wide: str = "",
 ) -> dict[str, Any]:
-    """What ``build_report.json`` says. Of plans it says what TensorRT took to build them, whenever that was."""
+    """What ``build_report.json`` says; ``wide`` is the type of all that is in no narrow one.
+
+    Of plans it says what TensorRT took to build them, whenever that was.
+    """
     halves = ("target", "drafter")
     report: dict[str, Any] = {
         "product_version": manifest.product_version,
@@ -63,6 +67,8 @@ def build_report(
         "num_speculative_tokens": manifest.speculation.num_speculative_tokens,
         "warnings": warnings,
     }
+    if wide:
+        report["wide"] = wide
     if choice:
         report["choose_k"] = {"speedup": round(choice.speedup, 3), **asdict(choice)}
     if narrowed := {name: done.precision for name, done in zip(halves, compiled, strict=True) if done.precision}:

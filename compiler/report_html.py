@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ..engines.manifest import Manifest
 from .console import size
 from .matmul_table import described
+from .recipes import patterns
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c1c1c; }
@@ -20,17 +22,21 @@ li { margin: .3rem 0; } code { font-size: .9em; overflow-wrap: anywhere; }
 _UNNAMED = "other"
 
 
-def report_html(report: Mapping[str, Any], precision: Mapping[str, str], title: str) -> str:
-    """The page for what ``build_report.json`` holds; ``precision`` is the manifest's table."""
+def report_html(report: Mapping[str, Any], manifest: Manifest, title: str) -> str:
+    """The page for what ``build_report.json`` and the manifest hold."""
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<p>peagle-compile {escape(str(report['product_version']))}, "
         f"{escape(str(report['num_speculative_tokens']))} drafts per round</p>",
         *_warnings(report["warnings"]),
+        "<h2>Engine</h2>",
+        _table(("", ""), _engine(manifest)),
         "<h2>Precision</h2>",
-        _table(("of", "type"), [(name.replace("_", " "), kind) for name, kind in precision.items()]),
+        _table(("of", "type"), _types(report, manifest.precision)),
+        *_calibration(report.get("calibration") or {}),
         *_matmuls(report.get("matmuls") or {}),
         *_losses(report.get("precision") or {}),
+        *_speed(report.get("choose_k") or {}),
         "<h2>Time and memory</h2>",
         _table(("phase", "seconds", "most memory so far", ""), [_phase(each) for each in report["phases"]]),
         *_plans(report.get("plans") or {}),
@@ -48,6 +54,50 @@ def _warnings(warnings: Sequence[str]) -> list[str]:
     if not warnings:
         return []
     return ["<h2>Warnings</h2>", "<ul>", *(f"<li>{escape(str(each))}</li>" for each in warnings), "</ul>"]
+
+
+def _engine(manifest: Manifest) -> list[tuple[str, Any]]:
+    """What it was made from, what runs it, and what is known of it."""
+    rows: list[tuple[str, Any]] = []
+    for name, part in (("target", manifest.target), ("drafter", manifest.drafter)):
+        rows.append((name, f"{part.origin.id} ({part.origin.architecture})"))
+        rows.append((f"{name} fingerprint", part.origin.revision))
+    backend = manifest.backend
+    rows.append(("backend", f"{backend.name} {backend.versions.get(backend.name, '')}, lowered for {backend.lowering}"))
+    rows += [("GPUs", ", ".join(backend.gpus))] if backend.gpus else []
+    rows.append(("longest sequence", manifest.shapes.max_seq_len))
+    return rows + ([(f"evidence: {e.level}", e.how) for e in manifest.evidence] or [("evidence", "none")])
+
+
+def _types(report: Mapping[str, Any], table: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The wide type first: what no other row names is in it."""
+    rows = [(name.replace("_", " "), kind) for name, kind in table.items() if name != "exclude"]
+    wide = [("all else", report["wide"])] if "wide" in report else []
+    excluded = [("excluded", ", ".join(patterns(table)))] if patterns(table) else []
+    return wide + rows + excluded
+
+
+def _calibration(facts: Mapping[str, Any]) -> Iterable[str]:
+    if not facts:
+        return
+    method = ", ".join(f"{name} {value}" if name != "name" else str(value) for name, value in facts["method"].items())
+    rows = [("dataset", facts["dataset"]), ("digest of its tokens", facts["samples"])]
+    rows += [("samples", facts["num_samples"]), ("tokens", facts["num_tokens"]), ("method", method)]
+    yield "<h2>Calibration</h2>"
+    yield _table(("", ""), rows)
+
+
+def _speed(choice: Mapping[str, Any]) -> Iterable[str]:
+    """How K was chosen; nothing where it was given."""
+    if not choice:
+        return
+    yield "<h2>Choice of the drafts per round</h2>"
+    yield f"<p>{choice['k']} are {choice['speedup']:.2f}x plain decoding on this machine</p>"
+    rates = [
+        (rate["k"], *(f"{rate[name]:.1f}" for name in ("tokens_per_second", "slowest", "fastest")))
+        for rate in choice["rates"]
+    ]
+    yield _table(("drafts", "tokens per second, median", "slowest", "fastest"), rates)
 
 
 def _matmuls(tables: Mapping[str, Any]) -> Iterable[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -77,7 +77,10 @@ def settle(options: BuildOptions) -> Settled:
 def _legal(settled: Settled, options: BuildOptions) -> Settled:
     """Refuse what the request says of types, as far as it can be told before the checkpoint is read."""
     wide = "bf16" if settled.makes_plans else "fp32"
-    recipe = options.overrides.of(RECIPES[options.precision or wide].on(wide, settled.lowering))
+    overrides = options.overrides
+    if settled.makes_plans and options.precision is None:  # an FP8 checkpoint has something to exclude from
+        overrides = replace(overrides, exclude=())
+    recipe = overrides.of(RECIPES[options.precision or wide].on(wide, settled.lowering))
     require_legal(recipe, settled.lowering, settled.gpus, settled=not settled.makes_plans)
     return settled
 

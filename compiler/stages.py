@@ -24,7 +24,10 @@ _PACKAGE = Path(__file__).parent.parent
 _BUILD_CODE = (
     "graphs/**/*.py",
     "plugins/**/*.py",
+    "compiler/choose_k.py",
+    "compiler/exclude.py",
     "compiler/parts.py",
+    "compiler/plan_stages.py",
     "compiler/recipes.py",
     "engines/manifest.py",
     "engines/records.py",

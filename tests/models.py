@@ -28,7 +28,7 @@ _COMMON = {
     "rms_norm_eps": 1e-6, "bos_token_id": 0, "eos_token_id": 0,
 }  # fmt: skip
 _COMMON_SIZES = {"hidden_size": 48, "intermediate_size": 80}
-# Of tiny models whose matrices can be stored in MX blocks of 32 columns.
+# Of tiny models whose matrices are whole MX blocks of 32 columns.
 BLOCKED = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32}
 _ROPE_LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

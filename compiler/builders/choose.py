@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
-from ..legal import available
+from ..legal import available, supports
 from .machine import Device, Machine, look
 from .targets import DATA_CENTRE_SMS, RTX_SMS, Product, require_targets, sm_name, sm_names, sm_number
 
@@ -16,6 +16,7 @@ __all__ = ["BACKENDS", "BackendName", "Choice", "Device", "Machine", "choose_bac
 BackendName = Literal["onnxruntime", "tensorrt", "tensorrt-rtx"]
 BACKENDS: tuple[BackendName, ...] = ("onnxruntime", "tensorrt", "tensorrt-rtx")
 
+_KERNELS = ("int8", "int4")  # that ONNX Runtime multiplies in on a CPU, beside fp32
 _INSTALL: Mapping[Product, str] = {
     "tensorrt": "pip install 'peagle-compile[tensorrt]'",
     "tensorrt-rtx": "pip install 'peagle-compile[rtx]'",
@@ -34,9 +35,9 @@ class Choice:
 def choose_backend(requested: str | None, precision: str | None, gpus: Sequence[str], machine: Machine) -> Choice:
     """The backend for a build of ``precision`` (None: the backend's own) for ``gpus`` (none: those of the machine).
 
-    With nothing requested that is TensorRT where a data-centre GPU and TensorRT are, else ONNX Runtime, which computes
-    in fp32 only. Raises ``UsageError`` for what no machine could do, and for what this one cannot
-    ``EnvironmentProblem``, which says what is missing and what can be done instead.
+    With nothing requested that is TensorRT where a data-centre GPU and TensorRT are, else ONNX Runtime for what it has
+    kernels for. What it would only emulate must be asked for. Raises ``UsageError`` for what no machine could do, and
+    for what this one cannot ``EnvironmentProblem``, which says what is missing and what can be done instead.
     """
     require_known(requested)
     wanted = sm_names(gpus)
@@ -46,7 +47,7 @@ def choose_backend(requested: str | None, precision: str | None, gpus: Sequence[
         return _onnxruntime(precision, wanted, "it was asked for")
     product: Product = "tensorrt" if requested == "tensorrt" else "tensorrt-rtx"
     _require_wide(product, precision)
-    return _tensorrt(product, precision, wanted, machine) if product == "tensorrt" else _rtx(wanted, machine)
+    return _tensorrt(product, precision, wanted, machine) if product == "tensorrt" else _rtx(precision, wanted, machine)
 
 
 def require_known(backend: str | None) -> None:
@@ -63,9 +64,7 @@ def _choose(precision: str | None, wanted: tuple[str, ...], machine: Machine) ->
     ready = machine.has("tensorrt") and any(sm in DATA_CENTRE_SMS for sm in machine.sms)
     if precision == "fp32":
         return _onnxruntime(precision, wanted, "TensorRT has no attention kernel for fp32")
-    if precision is None and not wanted:
-        if ready:
-            return _tensorrt("tensorrt", precision, wanted, machine)
+    if not wanted and not ready and precision in (None, *_KERNELS):
         return Choice("onnxruntime", (), "there is no data-centre GPU with TensorRT here")
     if ready and (not wanted or set(wanted) <= {sm_name(sm) for sm in machine.sms}):
         return _tensorrt("tensorrt", precision, wanted, machine)
@@ -79,15 +78,26 @@ def _onnxruntime(precision: str | None, wanted: tuple[str, ...], why: str) -> Ch
         raise UsageError(
             f"the precision {precision!r} is not available with ONNX Runtime",
             why="on a CPU it computes in fp32",
-            fix="leave --precision out, or build for a GPU with --backend tensorrt or tensorrt-rtx",
+            fix="leave --precision out, or build for a GPU, for example with --backend tensorrt-rtx --gpu sm_120",
         )
     if wanted:
         raise UsageError(
-            f"--gpu {','.join(wanted)} does not go with ONNX Runtime and fp32",
-            why="its engines run on a CPU, and TensorRT has no attention kernel for fp32",
-            fix="leave --gpu out, or build with --backend tensorrt-rtx --precision fp16",
+            f"--gpu {','.join(wanted)} does not go with ONNX Runtime" + (f" in {precision}" if precision else ""),
+            why="its engines run on a CPU"
+            + (", and TensorRT has no attention kernel for fp32" if precision == "fp32" else ""),
+            fix=f"leave --gpu out, or build with {_for_gpus(precision, wanted)}",
         )
     return Choice("onnxruntime", (), why)
+
+
+def _for_gpus(precision: str | None, wanted: tuple[str, ...]) -> str:
+    """The flags that build for these GPUs, in the precision that was asked for or what is nearest."""
+    rtx = all(sm_number(gpu) in RTX_SMS for gpu in wanted)
+    backend = "--backend tensorrt-rtx" if rtx else "--backend tensorrt on a host that has them, with"
+    if precision is None:
+        return backend.removesuffix(", with")
+    has = [each for each in (precision, "fp8", "int8") if each != "fp32" and all(supports(gpu, each) for gpu in wanted)]
+    return f"{backend} --precision {'fp16' if precision == 'fp32' else has[0] if has else 'fp16'}"
 
 
 def _require_wide(product: Product, precision: str | None) -> None:
@@ -109,12 +119,12 @@ def _tensorrt(product: Product, precision: str | None, wanted: tuple[str, ...], 
     return Choice("tensorrt", gpus, f"this machine has {name} and TensorRT")
 
 
-def _rtx(wanted: tuple[str, ...], machine: Machine) -> Choice:
+def _rtx(precision: str | None, wanted: tuple[str, ...], machine: Machine) -> Choice:
     if not machine.has("tensorrt-rtx"):
         raise EnvironmentProblem(
             "TensorRT-RTX is not installed",
             why="it builds the plans; it needs no GPU for that",
-            fix=f"{_INSTALL['tensorrt-rtx']}, or use --backend onnxruntime",
+            fix=f"{_INSTALL['tensorrt-rtx']}; {_on_cpu(precision, wanted)}",
         )
     gpus = wanted or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
     if not gpus:
@@ -139,13 +149,25 @@ def _cannot(product: Product, precision: str | None, wanted: tuple[str, ...], ma
         missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data-centre GPU")
     if not machine.has(product):
         missing.append(f"TensorRT is not installed ({_INSTALL[product]})")
-    rtx = [gpu for gpu in wanted if sm_number(gpu) in RTX_SMS] or ["sm_120"]
+    rtx = [gpu for gpu in wanted if sm_number(gpu) in RTX_SMS and supports(gpu, precision or "")] or ["sm_120"]
     install = "" if machine.has("tensorrt-rtx") else f" (after {_INSTALL['tensorrt-rtx']})"
+    instead = " --precision fp8" if precision == "mxfp8" else ""  # none of its targets multiplies in MXFP8
     return EnvironmentProblem(
         f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"
         + (f" on {', '.join(wanted)}" if wanted else ""),
         why="; ".join(missing),
         fix="`peagle-compile export --for tensorrt` prepares the graphs here for a host that can; "
-        f"--backend tensorrt-rtx --gpu {','.join(rtx)} builds ahead of time for RTX GPUs{install}; "
-        "--backend onnxruntime builds in fp32 for this CPU",
+        f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} builds ahead of time for RTX GPUs{install}; "
+        + _on_cpu(precision, wanted),
     )
+
+
+def _on_cpu(precision: str | None, wanted: tuple[str, ...]) -> str:
+    """What ONNX Runtime can do instead."""
+    without = " and no --gpu" if wanted else ""
+    if precision in ("fp8", "mxfp8"):
+        return f"--backend onnxruntime{without} emulates it, to measure what it costs in accuracy"
+    if precision in _KERNELS:
+        return f"--backend onnxruntime{without} builds in {precision} for this CPU"
+    asked = " --precision fp32" if precision else ""
+    return f"--backend onnxruntime{asked}{without} builds in fp32 for this CPU"

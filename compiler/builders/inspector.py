@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..console import size
 from .program import ONNX_LAYERS, PRODUCT, Held, Program, Step
 
+_COPIES = 2  # of a plan while it is inspected: as it was read, and as TensorRT has it
 _PRODUCTS = ("gemm", "matmul", "matrix", "fully", "convolution")
 _TYPES = (  # the first that a description has
     (("fp8", "e4m3"), "float8e4m3fn"),
@@ -25,14 +28,39 @@ _TYPES = (  # the first that a description has
 )
 
 
-def inspected(trt: Any, logger: Any, plan: Path) -> list[Program]:
-    """The programs of an engine file; none where there is no GPU for it or the inspector does not answer."""
+def inspected(trt: Any, logger: Any, plan: Path) -> tuple[list[Program], list[str]]:
+    """The programs of an engine file; none where there is no GPU for it or the inspector does not answer.
+
+    And what to tell: a plan for which memory is short is not looked at, since whoever runs out of it loses the plan.
+    """
     try:
+        held, free = plan.stat().st_size, free_memory()
+        if _COPIES * held > free:
+            note = f"the plan was not inspected: it has {size(held)}, and {size(free)} of memory are free"
+            return [], [f"{note}; of its products is said what TensorRT parsed"]
         engine = trt.Runtime(logger).deserialize_cuda_engine(plan.read_bytes())
         text = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-        return programs_of(json.loads(text))
+        return programs_of(json.loads(text)), []
     except Exception:  # of whatever kind: the engine is built, and its inspection is no part of that
-        return []
+        return [], []
+
+
+def free_memory(proc: Path = Path("/proc"), group: Path = Path("/sys/fs/cgroup")) -> float:
+    """Bytes that this process can take, of the machine and of its container; infinite where neither says."""
+    free = math.inf
+    with suppress(OSError, ValueError, KeyError):
+        free = _numbers(proc / "meminfo")["MemAvailable:"] * 1024
+    with suppress(OSError, ValueError, KeyError):  # without a limit it says "max"
+        cached = _numbers(group / "memory.stat")["inactive_file"]  # such as the plan just written: it is given up first
+        used = int((group / "memory.current").read_text()) - cached
+        free = min(free, int((group / "memory.max").read_text()) - used)
+    return max(free, 0)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Of a file with a name and a number in each line."""
+    words = [line.split() for line in path.read_text().splitlines()]
+    return {line[0]: int(line[1]) for line in words if len(line) > 1}
 
 
 def programs_of(answer: Any) -> list[Program]:

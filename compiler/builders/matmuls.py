@@ -47,10 +47,24 @@ def of_network(network: Any) -> tuple[BuiltMatmul, ...]:
     return tuple(found for layer in layers for found in held.products(layer))
 
 
-def as_built(found: Sequence[BuiltMatmul], programs: Sequence[Program], by: str) -> tuple[BuiltMatmul, ...]:
-    """What the programs say of the same products, all profiles together; one that they do not show stays as it is."""
+def as_built(
+    found: Sequence[BuiltMatmul], programs: Sequence[Program], by: str, profiles: int = 0
+) -> tuple[BuiltMatmul, ...]:
+    """What the programs say of the same products, all profiles together; one that they do not show stays as it is.
+
+    Where a plugin of ours stands in the middle, a profile runs several programs: as many as every other, in turn. With
+    0 ``profiles`` each has one.
+    """
     readers = [_Reader(program) for program in programs]
-    return tuple(_widest(each, [reader.read(each) for reader in readers], by) for each in found)
+    pieces = len(readers) // profiles if profiles and len(readers) % profiles == 0 else 1
+    each = [readers[at : at + pieces] for at in range(0, len(readers), pieces or 1)]
+    return tuple(_widest(one, [_said(one, parts) for parts in each], by) for one in found)
+
+
+def _said(found: BuiltMatmul, parts: Sequence[_Reader]) -> tuple[str, str, bool] | None:
+    """Of a product by the parts of one profile; None where none or two that differ show it."""
+    known = {said for part in parts if (said := part.read(found))}
+    return known.pop() if len(known) == 1 else None
 
 
 def _widest(found: BuiltMatmul, said: Sequence[tuple[str, str, bool] | None], by: str) -> BuiltMatmul:

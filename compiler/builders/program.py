@@ -64,14 +64,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """What one profile of a plan runs, the insides of its fused kernels included."""
+    """What one profile of a plan runs between plugins, the insides of its fused kernels included."""
 
     tensors: Mapping[str, Held]
     steps: tuple[Step, ...] = field(repr=False)
 
 
 def read_programs(path: Path) -> list[Program]:
-    """Of a plan, in its own order: one for each profile, or none where it does not say."""
+    """Of a plan, in its own order: one for each profile, or none where it does not say.
+
+    A plugin in the middle of a network cuts every profile's into several, that follow each other.
+    """
     with path.open("rb") as file:
         texts = [text.decode("utf-8", "replace") for text in _texts(file)]
     programs: list[Program] = []

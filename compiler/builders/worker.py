@@ -78,15 +78,18 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     config.progress_monitor = progress
     size = _write(trt, builder, parsed, config, out, found, log)
     notes += save_timings(request, config)
-    said = inspected(trt, log_to, out) if request.product == "tensorrt" else []
-    matmuls = as_built(matmuls, said, "inspector") if said else as_built(matmuls, read_programs(out), "plan")
+    said, unseen = inspected(trt, log_to, out) if request.product == "tensorrt" else ([], [])
+    if said:
+        matmuls = as_built(matmuls, said, "inspector")
+    else:
+        matmuls = as_built(matmuls, read_programs(out), "plan", len(request.profiles))
     return PlanFacts(
         plan=Plan(request.profiles, parsed.layers, found.plugins, parsed.tensors),
         size=size,
         seconds=time.perf_counter() - began,
         peak_rss_bytes=_peak_rss_bytes(),
         versions={request.product: str(trt.__version__), "onnx": version("onnx")},
-        warnings=(*notes, *log.warnings),
+        warnings=(*notes, *unseen, *log.warnings),
         matmuls=matmuls,
     )
 

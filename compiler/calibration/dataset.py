@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...plugins.errors import BuildError, UsageError
+from ...plugins.errors import UsageError
 from .sampleset import Samples
 from .text import Encoder
 
 _BUNDLED = tuple(Path(__file__).parent.parent / "prompts" / name for name in ("code.jsonl", "chat.jsonl"))
 _KINDS = ("text", "messages", "input_ids")
+_FORM = 'write {"text": "..."}, {"messages": [{"role": "user", "content": "..."}]} or {"input_ids": [1, 2]}'
+_WRONG_IDS = "tokenize the texts with the tokenizer of this model, or give them as text"
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def bundled(encoder: Encoder, vocab_size: int, limits: Limits | None = None) -> 
 def read_jsonl(path: Path, encoder: Encoder | None, vocab_size: int, limits: Limits | None = None) -> Samples:
     """The samples of a JSON Lines file; ``encoder`` may be absent where all are ``input_ids``.
 
-    Of more than ``limits.max_samples`` lines those are taken whose content hashes lowest. Raises ``BuildError`` naming
+    Of more than ``limits.max_samples`` lines those are taken whose content hashes lowest. Raises ``UsageError`` naming
     the line for one that is malformed or has ids out of range, and for a set that is empty or too short.
     """
     return _chosen(str(path), _lines(path, vocab_size), encoder, vocab_size, limits or Limits())
@@ -71,7 +73,7 @@ def _lines(path: Path, vocab_size: int) -> Iterator[_Line]:
                 if raw.strip():
                     yield _line(f"{path}, line {number}", raw, vocab_size)
     except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(
+        raise UsageError(
             f"cannot read {path}", why=str(error), fix="give a JSON Lines file in UTF-8 that can be read"
         ) from None
 
@@ -85,11 +87,12 @@ def _line(where: str, raw: str, vocab_size: int) -> _Line:
         raise _bad(where, "it is not a JSON object")
     found = [kind for kind in _KINDS if kind in content]
     if len(found) != 1:
-        raise _bad(where, f"it has {' and '.join(found) or 'none'} of {', '.join(_KINDS)}")
+        has = f"both {' and '.join(found)}, and one line is one sample" if found else f"none of {', '.join(_KINDS)}"
+        raise _bad(where, f"it has {has}")
     kind = found[0]
     complaint = _CHECKS[kind](content[kind], vocab_size)
     if complaint:
-        raise _bad(where, complaint)
+        raise _bad(where, complaint, _WRONG_IDS if complaint.startswith("token id ") else _FORM)
     return _Line(where, kind, content[kind])
 
 
@@ -126,7 +129,7 @@ def _chosen(name: str, lines: Iterator[_Line], encoder: Encoder | None, vocab_si
     )
     samples.check(vocab_size)
     if samples.tokens < limits.min_tokens:
-        raise BuildError(
+        raise UsageError(
             f"{name} is too short for calibration: {samples.tokens} tokens in {len(samples.ids)} samples",
             why=f"ranges seen in fewer than {limits.min_tokens} tokens say little about others",
             fix="add texts like those the model will serve",
@@ -154,9 +157,5 @@ def _template_warning(lines: list[_Line], encoder: Encoder | None) -> list[str]:
     return ["the checkpoint has no chat template: conversations were read as plain text"]
 
 
-def _bad(where: str, why: str) -> BuildError:
-    return BuildError(
-        f"{where} is not a calibration sample",
-        why=why,
-        fix='write {"text": "..."}, {"messages": [{"role": "user", "content": "..."}]} or {"input_ids": [1, 2]}',
-    )
+def _bad(where: str, why: str, fix: str = _FORM) -> UsageError:
+    return UsageError(f"{where} is not a calibration sample", why=why, fix=fix)

@@ -13,11 +13,14 @@ from ..checkpoint import Checkpoint
 from ..progress import Progress
 from ..publish import TOKENIZER
 from ..stages import StageStore
+from .scales import FACTS
 
 if TYPE_CHECKING:
     from .methods import Method
     from .scales import Scales
 
+FOLDER = "calibration"  # of an engine, an export or an FP8 checkpoint, for ``--scales``
+_SCALES = f"name the folder {FOLDER}/ of an engine, an export or an FP8 checkpoint made here"
 METHODS = ("max", "percentile", "mse")
 FLAGS: Mapping[str, str] = {
     "data": "--calib-data", "method": "--calib-method", "num_samples": "--calib-samples", "max_length": "--calib-length"
@@ -55,14 +58,22 @@ class RangesFrom:
             )
         for flag, path in (("--calib-data", self.data), ("--scales", self.scales)):
             if path is not None and not path.exists():
-                raise UsageError(f"{flag} {path} does not exist", fix="name a file or folder that is there")
+                fix = _SCALES if path is self.scales else "name a JSON Lines file that is there"
+                raise UsageError(f"{flag} {path} does not exist", fix=fix)
+        if self.scales is not None and not (self.scales / FACTS).is_file():
+            below = self.scales / FOLDER
+            raise UsageError(
+                f"--scales {self.scales} holds no calibrated ranges",
+                why=f"there is no {FACTS} in it",
+                fix=f"use --scales {below}" if (below / FACTS).is_file() else _SCALES,
+            )
 
     def obtain(
         self, checkpoint: Checkpoint, spec: TargetSpec, store: StageStore, progress: Progress, *, model: str = ""
     ) -> Scales:
         """The ranges of a target, loaded or calibrated; ``model`` is what to call it.
 
-        Raises ``BuildError`` for ranges of another model and for samples that are no use.
+        Raises ``BuildError`` for ranges of another model, ``UsageError`` for samples that are no use.
         """
         from . import Encoder, Limits, Scales, Settings, bundled, calibrate, read_jsonl
         from .names import wanted

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ...plugins.errors import BuildError
+from ...plugins.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Samples:
 
     @classmethod
     def of(cls, name: str, sequences: Iterable[Sequence[int]], warnings: Iterable[str] = ()) -> Samples:
-        """The sequences, put in order. Raises ``BuildError`` if there is none or one is empty."""
+        """The sequences, put in order. Raises ``UsageError`` if there is none or one is empty."""
         ids = [tuple(int(token) for token in sequence) for sequence in sequences]
         if not ids or not all(ids):
-            raise BuildError(
+            raise UsageError(
                 f"{name} has no sample" if not ids else f"{name} has a sample without tokens",
                 why="calibration measures what texts do inside the model",
                 fix="give at least one text that is not empty",
@@ -51,10 +51,10 @@ class Samples:
         return sum(self.lengths)
 
     def check(self, vocab_size: int) -> None:
-        """Raise ``BuildError`` if a token id is not one of the model's."""
+        """Raise ``UsageError`` if a token id is not one of the model's."""
         wrong = sorted({token for each in self.ids for token in each if not 0 <= token < vocab_size})
         if wrong:
-            raise BuildError(
+            raise UsageError(
                 f"{self.name} has token ids that the model does not have: {', '.join(map(str, wrong[:5]))}",
                 why=f"ids go from 0 to {vocab_size - 1}",
                 fix="tokenize the samples with the tokenizer of this model",

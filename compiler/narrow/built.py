@@ -30,7 +30,8 @@ def require_effect(name: str, record: Mapping[str, Any], built: Sequence[BuiltMa
             why=listed(sure),
             fix="this version of TensorRT does not take them as they are; build in bf16 or fp16",
         )
-    notes = [f"{len(lost)} weights that {recipe} narrows are not so in the {name} plan: {listed(lost)}"] if lost else []
+    count = f"{len(lost)} weights that {recipe} narrows are" if len(lost) > 1 else f"1 weight that {recipe} narrows is"
+    notes = [f"{count} not {recipe.upper()} in the {name} plan: {listed(lost)}"] if lost else []
     return notes + _unpacked(name, record, built)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...graphs.families import family_for
@@ -14,7 +15,7 @@ from ..checkpoint import Checkpoint
 from ..formats.problems import counted
 from ..recipes import DRAFTER_ROLE, RECIPES, Recipe
 from .caches import stored_cache_scales
-from .provider import Provider, wanted
+from .provider import Provider, others, wanted
 from .rounded import RoundedHere
 from .stored import StoredFp8
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
     from ..calibration import Scales
 
-_MATRICES = ("layers.", "fc.")  # of a drafter, without its embedding and its head
+_LAYERS, _FEATURES = "layers.", "fc."  # of a drafter, without its embedding and its head
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,28 @@ def of_target(
     def read(name: str, shape: Shape) -> Iterator[Array]:
         return sources.read(name, shape, checkpoint.pieces)
 
-    return RoundedHere(recipe, lowering, weights, read, ranges)
+    return RoundedHere(recipe, lowering, weights, read, ranges, partial(others, checkpoint.config, recipe))
 
 
 def of_drafter(
     head: HeadSpec, recipe: Recipe, lowering: Lowering, read: Callable[[str, Shape], Iterator[Array]]
 ) -> Provider | None:
     """Of a drafter on a target in ``recipe``; None where it is wide. What its matrices are multiplied with is wide."""
-    return None if recipe.drafter == recipe.wide else RoundedHere(recipe.of_drafter(), lowering, matrices(head), read)
+    return (
+        None
+        if recipe.drafter == recipe.wide
+        else RoundedHere(recipe.of_drafter(), lowering, matrices(head, lowering), read)
+    )
 
 
-def matrices(head: HeadSpec) -> dict[str, Matrix]:
-    """Of a drafter's layers, and what brings the target's features to their width. Its head is none of them."""
-    shapes = {name: shape for name, shape in head.expected_shapes().items() if name.startswith(_MATRICES)}
+def matrices(head: HeadSpec, lowering: Lowering) -> dict[str, Matrix]:
+    """Of a drafter's layers, and what brings the target's features to their width. Its head is none of them.
+
+    Not the latter for TensorRT, since it is multiplied with a constant as well: TensorRT-RTX 1.7 writes it out wide
+    before every product, and crashes over small ones of 4 bits.
+    """
+    prefixes = (_LAYERS,) if lowering.startswith("tensorrt") else (_LAYERS, _FEATURES)
+    shapes = {name: shape for name, shape in head.expected_shapes().items() if name.startswith(prefixes)}
     return {name: Matrix(name, shape) for name, shape in shapes.items() if len(shape) == 2}
 
 

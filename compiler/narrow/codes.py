@@ -12,6 +12,7 @@ from ...graphs.narrow.weight import MIDDLE, Codes
 from ...graphs.sources import Array
 
 # The largest code, and the smallest: of eight bits as far from zero as the largest, so that no sign has more room.
+FP16_MAX = 65504.0
 LARGEST: Mapping[str, float] = {"float8_e4m3fn": 448.0, "int8": 127.0, "uint8": 127.0, "int4": 7.0, "uint4": 7.0}
 SMALLEST: Mapping[str, float] = {name: -largest for name, largest in LARGEST.items()} | {"int4": -8.0, "uint4": -8.0}
 _E8M0_BIAS = 127
@@ -105,3 +106,16 @@ def _whole(values: Array, scales: Array, codes: Codes) -> Array:
 def _usable(scales: Array) -> Array:
     """1 in the place of those that are too small to divide by."""
     return np.where(abs(scales) >= np.finfo(np.float32).tiny, scales, np.float32(1)).astype(np.float32)
+
+
+def largest_of(wide: str) -> float:
+    """The largest number that values have room for where they are wide again."""
+    return FP16_MAX if wide == "fp16" else float(np.finfo(np.float32).max)
+
+
+def unusable(scales: Array, codes: Codes, wide: str) -> str:
+    """What is wrong with scales whose values would overflow in ``wide``, or vanish; empty if nothing is."""
+    if float(np.max(scales)) * LARGEST[codes] > largest_of(wide):
+        return f"it is {np.max(scales):.3g}, and the largest code times that is beyond {wide}"
+    tiny = np.finfo(np.float32).tiny
+    return f"it is {np.min(scales):.3g}, below the normal numbers of float32" if np.min(scales) < tiny else ""

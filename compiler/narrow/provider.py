@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...graphs.sources import Array, Shape
@@ -36,6 +36,14 @@ class Weight(Protocol):
         """Its numbers."""
 
 
+@dataclass(frozen=True)
+class Other:
+    """A weight that stays wide: what it is for, and why where the recipe would narrow it."""
+
+    role: str
+    why: str = ""
+
+
 class Provider(Protocol):
     """The narrow weights of one graph under one recipe."""
 
@@ -46,6 +54,10 @@ class Provider(Protocol):
     @property
     def wanted(self) -> Mapping[str, Weight]:
         """The weights that the recipe narrows, by name."""
+
+    @property
+    def others(self) -> Mapping[str, Other]:
+        """The weights of the same graph that the recipe leaves wide, by name, as far as their roles are known."""
 
     @property
     def key(self) -> Any:
@@ -74,6 +86,28 @@ class Provider(Protocol):
         """What a user should be told beside that."""
 
 
+def keyed(recipe: Recipe) -> dict[str, str]:
+    """The table as far as one graph depends on it: a target is the same with every type of its drafter."""
+    return replace(recipe, drafter=recipe.wide).record()
+
+
+def others(config: Mapping[str, Any], recipe: Recipe) -> dict[str, Other]:
+    """The weights of a target that the recipe leaves wide, by name. A tied head is there by the embedding's."""
+    from ...graphs.census import census
+
+    every = census(config)
+    could = _could_be(every, recipe)
+    narrow = without(could, recipe.exclude)
+    tied = {} if any(weight.role == HEAD for weight in every) else {_embedding(every).name: f"{HEAD}.weight"}
+    why = {name: f"excluded by {each!r}" for each in recipe.exclude for name in {*could} - {*without(could, (each,))}}
+    found = {}
+    for weight in every:
+        name = tied.get(weight.name, weight.name)
+        if name not in narrow:
+            found[weight.name] = Other(HEAD if weight.name in tied else weight.role, why.get(name, ""))
+    return found
+
+
 def wanted(config: Mapping[str, Any], recipe: Recipe) -> dict[str, RoledWeight]:
     """The weights of a target that the recipe narrows, by name; see ``narrowed``."""
     from ...graphs.census import census
@@ -89,11 +123,19 @@ def narrowed(census: tuple[RoledWeight, ...], recipe: Recipe) -> dict[str, Roled
 
     Raises ``UsageError`` for an exclusion that names none of them.
     """
-    every, roles = census, recipe.narrow_roles
+    return without(_could_be(census, recipe), recipe.exclude)
+
+
+def _could_be(every: tuple[RoledWeight, ...], recipe: Recipe) -> dict[str, RoledWeight]:
+    """What is narrowed where nothing is excluded."""
+    roles = recipe.narrow_roles
     if HEAD in roles and not any(weight.role == HEAD for weight in every):
-        head = next(weight for weight in every if weight.role == "embedding")
-        every = (*every, replace(head, name=f"{HEAD}.weight", role=HEAD))
-    return without({weight.name: weight for weight in every if weight.role in roles}, recipe.exclude)
+        every = (*every, replace(_embedding(every), name=f"{HEAD}.weight", role=HEAD))
+    return {weight.name: weight for weight in every if weight.role in roles}
+
+
+def _embedding(every: tuple[RoledWeight, ...]) -> RoledWeight:
+    return next(weight for weight in every if weight.role == "embedding")
 
 
 def without(weights: Mapping[str, Any], patterns: tuple[str, ...]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from ...plugins.microscaled_round.reference import powers_of_two
 from ..formats.problems import counted, listed
 from ..formats.scaled import Loss
 from ..recipes import Recipe
-from .codes import LARGEST, block_scales, exponents, rounded, scales_for, values_of
-from .provider import Weight
+from .codes import FP16_MAX, LARGEST, block_scales, exponents, rounded, scales_for, values_of
+from .provider import Other, Weight, keyed
 from .schemes import Scheme, rounds_input, scheme
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ Read = Callable[[str, Shape], Iterator[Array]]
 class RoundedHere:
     """``read(weight, shape)`` gives a wide weight as runs of rows; ``ranges`` are calibrated, for static input scales.
 
+    ``left_wide`` finds ``others``, which takes time.
+
     Nothing is kept of a weight but its few scales, and those of its blocks from when its codes were read until they are
     asked for: finding them takes time.
     """
@@ -40,16 +42,21 @@ class RoundedHere:
     wanted: Mapping[str, Weight]
     read: Read
     ranges: Scales | None = None
+    left_wide: Callable[[], Mapping[str, Other]] = dict
     _scales: dict[str, Array] = field(default_factory=dict)
     _losses: dict[str, Loss] = field(default_factory=dict)
     _of_blocks: dict[str, list[Array]] = field(default_factory=dict)
 
     @property
     def key(self) -> Any:
-        """The recipe as this backend spells it, and the ranges."""
-        ranges = self.ranges
-        of_inputs = {name: self._range(name) for name in self.wanted} if ranges else None
-        return [self.recipe.record(), {n: asdict(self._scheme(w)) for n, w in self.wanted.items()}, of_inputs]
+        """The recipe as this backend spells it, and the ranges that are used."""
+        of_inputs = {name: self._range(name) for name, weight in self.wanted.items() if self._static(weight)}
+        return [keyed(self.recipe), {n: asdict(self._scheme(w)) for n, w in self.wanted.items()}, of_inputs]
+
+    @property
+    def others(self) -> Mapping[str, Other]:
+        """Wide weights of the same graph."""
+        return self.left_wide()
 
     def uncalibrated(self) -> list[str]:
         """Weights whose inputs need a static scale that ``ranges`` does not have."""
@@ -77,7 +84,8 @@ class RoundedHere:
             how = self._scheme(weight)
             block = self._block(weight)
             if how.block and not block:
-                wide[name] = f"its {weight.shape[-1]} columns are not a multiple of {how.block}"
+                columns = " and ".join(map(str, self._columns(weight)))
+                wide[name] = f"no block of {how.smallest_block} to {how.block} divides its {columns} columns"
                 continue
             shape = self._scale_shape(weight)
             taken[name] = NarrowWeight(how.codes, shape, block, self._rounding(weight), how.powers)
@@ -89,14 +97,24 @@ class RoundedHere:
         how, at, of_blocks = self._scheme(weight), 0, []
         for rows in self.read(name, shape):
             values = rows.reshape(-1, shape[-1])
+            self._require_room(name, values)
             scales = self._of_rows(weight, values, at)
             of_blocks += [scales] if how.block else []
-            grouped = values.reshape(len(values), scales.shape[-1], -1)
+            grouped = self._blocks(weight, values) if how.block else values[:, None]
             codes = rounded(grouped, scales[..., None], how.codes)
             loss.add(grouped, values_of(codes, scales[..., None], how.codes))
             at += len(values)
-            yield codes.reshape(values.shape)
+            yield codes.reshape(len(values), -1)
         self._of_blocks[name] = of_blocks
+
+    def _require_room(self, name: str, values: Array) -> None:
+        """Raise ``BuildError`` for numbers that would be infinite where codes are made wide again."""
+        if self.recipe.wide == "fp16" and values.size and abs(values).max() > FP16_MAX:
+            raise BuildError(
+                f"{name} holds numbers beyond {FP16_MAX:.0f}, which float16 has no place for",
+                why=f"in {self.recipe.name} it is multiplied, or added to, in float16",
+                fix="convert the checkpoint to bfloat16 (its narrow recipes compute in it), or leave it wide",
+            )
 
     def scales(self, name: str, shape: Shape) -> Iterator[Array]:
         """Of blocks as they come; else all at once."""
@@ -116,13 +134,9 @@ class RoundedHere:
         return {name: loss.relative for name, loss in self._losses.items()}
 
     def notes(self) -> list[str]:
-        """How far the numbers were moved, and what calibration had to say."""
-        found = self.losses
-        notes = list(self.ranges.facts.warnings) if self.ranges else []
-        if found:
-            name, error = max(found.items(), key=lambda item: item[1])
-            notes.append(f"rounding weights changed them by {error:.2%} at most ({name})")
-        return notes
+        """What calibration had to say, where its ranges are used."""
+        used = self.ranges is not None and any(map(self._static, self.wanted.values()))
+        return list(self.ranges.facts.warnings) if self.ranges and used else []
 
     def _scheme(self, weight: Weight) -> Scheme:
         return scheme(self.recipe.precision(weight.role), self.lowering)
@@ -146,13 +160,16 @@ class RoundedHere:
 
     def _block(self, weight: Weight) -> int:
         """Columns that share a scale. Both stacks of experts have the same: one node of the backend multiplies both."""
-        stacks = [each.shape[-1] for each in self.wanted.values() if each.role == weight.role == "experts"]
-        return self._scheme(weight).block_for(math.gcd(weight.shape[-1], *stacks))
+        return self._scheme(weight).block_for(math.gcd(*self._columns(weight)))
+
+    def _columns(self, weight: Weight) -> list[int]:
+        stacks = {each.shape[-1] for each in self.wanted.values() if each.role == weight.role == "experts"}
+        return sorted(stacks | {weight.shape[-1]}, reverse=True)
 
     def _scale_shape(self, weight: Weight) -> Shape:
         how, shape = self._scheme(weight), weight.shape
         if how.block:
-            return (*shape[:-1], shape[-1] // self._block(weight))
+            return (*shape[:-1], math.ceil(shape[-1] / self._block(weight)))
         # With one scale for each of stacked matrices TensorRT widens them before it multiplies.
         of_rows = how.group == "row" or (len(shape) > 2 and self._rounds(weight))
         return shape[:-1] if of_rows else shape[:-2]
@@ -161,13 +178,20 @@ class RoundedHere:
         """``[rows, groups]`` for some rows, the first of which is number ``at`` of the weight."""
         how = self._scheme(weight)
         if how.block:
-            blocks = values.reshape(len(values), -1, self._block(weight))
+            blocks = self._blocks(weight, values)
             if how.powers:
                 return powers_of_two(abs(blocks).max(axis=-1))
             return self._as_stored(block_scales(blocks, how.codes))
         few = self._few(weight).reshape(-1)
         of_group = math.prod(weight.shape[:-1]) // len(few)  # rows
         return few[np.arange(at, at + len(values)) // of_group][:, None]
+
+    def _blocks(self, weight: Weight, values: Array) -> Array:
+        """``[rows, blocks, block]`` of some rows, with zeros behind each that ends within one."""
+        block = self._block(weight)
+        missing = -values.shape[1] % block
+        whole = np.pad(values, ((0, 0), (0, missing))) if missing else values
+        return whole.reshape(len(whole), -1, block)
 
     def _few(self, weight: Weight) -> Array:
         """The scales of a weight that has few: one pass over it, once."""

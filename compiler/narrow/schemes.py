@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ...graphs.narrow.weight import Codes
+from ...graphs.narrow.weight import MIDDLE, Codes
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 Group = Literal["tensor", "row"]  # of stacked experts: each of them, each of their rows
 MX_BLOCK = 32
 _ROUNDED = ("attention", "mlp", "lm_head")  # the roles of linears whose inputs are rounded as well
-_SMALLEST_BLOCK = 8  # below, scales take more room than they save
+SMALLEST_BLOCK = 8  # below, scales take more room than they save
+_SMALLEST_READ = 16  # by ONNX Runtime's kernels for integer weights
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,20 @@ class Scheme:
     def block_for(self, columns: int) -> int:
         """The largest power of two that divides the columns and is no larger than ``block``; 0 if there is none.
 
-        MX formats fix theirs. TensorRT unpacks 4-bit integers inside of the product only where a row has several.
+        MX formats fix theirs, and rows end with zeros where they end within one. TensorRT unpacks 4-bit integers inside
+        of the product only where a row has several.
         """
         block = self.block
+        if self.powers:
+            return block
         while block and (columns % block or (self.codes == "int4" and block == columns)):
-            block = 0 if self.powers else block // 2
-        return block if block >= _SMALLEST_BLOCK else 0
+            block //= 2
+        return block if block >= self.smallest_block else 0
+
+    @property
+    def smallest_block(self) -> int:
+        """Of a width that no larger one divides."""
+        return _SMALLEST_READ if self.codes in MIDDLE else SMALLEST_BLOCK
 
 
 _FP8 = Scheme("float8_e4m3fn", input="float8_e4m3fn")

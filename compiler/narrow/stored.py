@@ -18,8 +18,8 @@ from ..checkpoint import Checkpoint
 from ..formats.problems import counted, listed
 from ..formats.scaled import Loss, ScaledFp8
 from ..recipes import Recipe
-from .codes import LARGEST
-from .provider import wanted
+from .codes import LARGEST, unusable
+from .provider import Other, keyed, others, wanted
 from .schemes import rounds_input
 
 if TYPE_CHECKING:
@@ -93,7 +93,12 @@ class StoredFp8:
         """The recipe and the ranges: the rest is the checkpoint's."""
         inputs = self.ranges.inputs if self.ranges else {}
         of_inputs = {name: float(np.max(inputs[name])) for name in self._dynamic() if name in inputs}
-        return [self.recipe.record(), self.recipe.share, of_inputs]
+        return [keyed(self.recipe), self.recipe.share, of_inputs]
+
+    @property
+    def others(self) -> Mapping[str, Other]:
+        """Wide weights of the same graph."""
+        return others(self.checkpoint.config, self.recipe)
 
     @property
     def losses(self) -> Mapping[str, float]:
@@ -137,10 +142,24 @@ class StoredFp8:
         if None in inputs and self.ranges is not None:
             inputs = [float(np.float32(np.max(self.ranges.inputs[weight.name]) / LARGEST[_E4M3]))]
         input_scale = max((scale for scale in inputs if scale is not None), default=None)
+        if input_scale is not None:
+            self._require_use(f"the scale of what enters {weight.name}", np.asarray(input_scale, np.float32))
         rounding = None if input_scale is None else Rounding(_E4M3, input_scale)
         return NarrowWeight(_E4M3, self._few(weight).shape, input=rounding)
 
     def _few(self, weight: RoledWeight) -> Array:
+        """Those of a weight. Raises ``BuildError`` for some that its values would overflow or vanish with."""
+        scales = self._fewest(weight)
+        self._require_use(f"a scale of {weight.name}", scales)
+        return scales
+
+    def _require_use(self, what: str, scales: Array) -> None:
+        if why := unusable(scales, _E4M3, self.recipe.wide):
+            raise BuildError(
+                f"{what} cannot be used", why=why, fix="quantise the model again: a working model has no such numbers"
+            )
+
+    def _fewest(self, weight: RoledWeight) -> Array:
         """As few scales as say the same: one, or one for each row; or for each expert of those multiplied wide.
 
         TensorRT multiplies stacked matrices in FP8 by one scale or by those of their rows. With one for each matrix it

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
 from ...graphs.families import family_for
 from ...plugins.errors import UsageError
+from ..builders.targets import sm_names
+from ..calibration.ranges import RangesFrom
 from ..checkpoint import Checkpoint
 from ..console import emit
 from ..inputs import ASSUMED_DEPTH, read_head
-from ..legal import available
-from ..recipes import Overrides
-from ..registry import PAIRS, Folder, drafter_source, target_config
+from ..legal import available, require_gpus, supports
+from ..narrow import is_whole_fp8, of_target
+from ..narrow.stored import StoredFp8
+from ..recipes import Overrides, Recipe, wide_type
+from ..registry import PAIRS, Folder, drafter_source, target_config, target_source
 from .facts import Plan
-from .make import UNKNOWN_HEAD, make_plan
+from .make import UNKNOWN_HEAD, make_plan, planned_recipe
 from .text import render
+from .weight_bytes import share_note
+
+if TYPE_CHECKING:
+    from ...graphs.lowering import Lowering
 
 _SM = re.compile(r"(?:sm[-_]?)?\d{2,3}")  # as builders.targets reads it
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a plan is asked for. ``lowering`` None is TensorRT's with a GPU, else ONNX Runtime's."""
+    """What a plan is asked for. ``lowering`` None is TensorRT's with a GPU, else ONNX Runtime's.
+
+    ``builds`` is for an engine, which for TensorRT has its checkpoint's precision unless told.
+    """
 
     model: str
     draft: str | None = None
@@ -33,11 +45,24 @@ class Asked:
     num_speculative_tokens: int | None = None
     gpu: str | None = None
     overrides: Overrides = field(default=Overrides())
+    ranges: RangesFrom = field(default=RangesFrom())
+    builds: bool = False
 
     @property
     def chosen_lowering(self) -> str:
         """The lowering asked for, else what runs on what was asked for."""
         return self.lowering or ("tensorrt" if self.gpu is not None else "ort")
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What it comes to. ``wide`` None is not known yet; ``gpu`` is one whose memory is known."""
+
+    lowering: str
+    precision: str
+    wide: str | None
+    gpu: str | None
+    notes: tuple[str, ...]
 
 
 def print_plan(asked: Asked, *, as_json: bool) -> None:
@@ -51,9 +76,8 @@ def print_plan(asked: Asked, *, as_json: bool) -> None:
 
 def plan(asked: Asked) -> Plan:
     """The plan for a target and, where its checkpoint lies on this machine, its drafter."""
-    lowering = asked.chosen_lowering
-    precision = asked.precision or available(lowering)[0]
-    gpu, notes = _gpu(asked.gpu)
+    decided = decide(asked)
+    lowering, notes = decided.lowering, [*decided.notes]
     config, origin = target_config(asked.model, asked.revision)
     pair, source = PAIRS.get(asked.model), drafter_source(asked.model, asked.draft)
     head, unknown = None, UNKNOWN_HEAD
@@ -64,24 +88,66 @@ def plan(asked: Asked) -> Plan:
     elif asked.draft is None and pair and pair.drafter_size:
         unknown = f"{pair.drafter_size}; the rest is {UNKNOWN_HEAD}"
     depth = (head.trained_depth if head else None) or (pair.trained_depth if pair else None) or ASSUMED_DEPTH
-    if precision not in available(lowering):
-        notes.append(f"{precision} for {lowering} is planned by arithmetic: this version does not write it yet")
-    if gpu and lowering != "tensorrt":
+    if decided.gpu and lowering != "tensorrt":
         notes.append(f"the verdict compares bytes: what runs on a GPU here is TensorRT, not {lowering}")
     return make_plan(
         asked.model,
         config,
         origin,
-        precision=precision,
+        precision=decided.precision,
         max_seq_len=asked.max_seq_len,
         num_speculative_tokens=max(depth, asked.num_speculative_tokens or 0),
         lowering=lowering,
-        gpu=gpu,
+        gpu=decided.gpu,
         overrides=asked.overrides,
+        wide=decided.wide,
         head=head,
         head_note="" if head else unknown,
         notes=tuple(notes),
     )
+
+
+def decide(asked: Asked) -> Decided:
+    """Settle the types by the headers of a checkpoint that lies here, and refuse what a build of it refuses."""
+    asked.ranges.check()
+    lowering = asked.chosen_lowering
+    known = available(lowering)
+    gpu, notes = _gpu(asked.gpu)
+    target = _local_target(asked)
+    wide = wide_type(target) if target and lowering.startswith("tensorrt") else None
+    precision = asked.precision or (_own(target, asked, wide) if target and wide and asked.builds else known[0])
+    recipe = planned_recipe(precision, lowering, asked.overrides, wide)
+    if asked.gpu and not gpu:
+        require_gpus(recipe, sm_names([asked.gpu]))
+    if target and precision in known:
+        notes += _kept(target, recipe, lowering)
+    if precision not in known:
+        notes.append(f"nothing is written in {precision} for {lowering} ({', '.join(known)} are): this is arithmetic")
+    return Decided(lowering, precision, wide, gpu, tuple(notes))
+
+
+def _local_target(asked: Asked) -> Checkpoint | None:
+    """The target where its weights lie on this machine."""
+    source = target_source(asked.model, asked.revision)
+    if isinstance(source, Folder) and any(source.path.glob("*.safetensors")):
+        return Checkpoint.open(source.path)
+    return None
+
+
+def _own(target: Checkpoint, asked: Asked, wide: str) -> str:
+    """What a build for TensorRT takes unless told; see ``settle.precision_for``."""
+    able = all(supports(gpu, "fp8") for gpu in sm_names([asked.gpu] if asked.gpu else []))
+    return "fp8" if able and is_whole_fp8(target, "tensorrt") else wide
+
+
+def _kept(target: Checkpoint, recipe: Recipe, lowering: str) -> list[str]:
+    """What an FP8 checkpoint lacks for the recipe. Raises ``BuildError`` for one that it cannot be made of."""
+    weights = of_target(target, recipe, cast("Lowering", lowering))
+    if not isinstance(weights, StoredFp8):
+        return []
+    total = sum(weight.count for weight in weights.wanted.values())
+    lost = sum(weights.wanted[name].count for name in weights.weights()[1])
+    return share_note("the weights", 1 - lost / total, recipe)
 
 
 def _gpu(name: str | None) -> tuple[str | None, list[str]]:

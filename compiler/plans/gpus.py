@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...plugins.errors import UsageError
@@ -78,13 +79,11 @@ def find_gpu(name: str) -> Gpu:
     )
 
 
-def fit(gpu: Gpu, precision: str, weight_bytes: int, slot_bytes: int, slots: int = 1) -> Verdict:
-    """What ``gpu`` holds of an engine of ``precision`` with this many bytes of weights, and per slot."""
+def fit(gpu: Gpu, types: Collection[str], weight_bytes: int, slot_bytes: int, slots: int = 1) -> Verdict:
+    """What ``gpu`` holds of an engine with this many bytes of weights, and per slot, that computes with ``types``."""
     reserve = int(gpu.memory_bytes * RESERVE)
     room = gpu.memory_bytes - reserve - weight_bytes
-    refusal = ""
-    if reason := lacks(gpu.sm, precision):
-        refusal = f"{reason}: plan bf16 for it"
+    refusal = "; ".join(f"{reason}: plan it without {kind}" for kind in types if (reason := lacks(gpu.sm, kind)))
     return Verdict(
         gpu=gpu,
         reserve_bytes=reserve,

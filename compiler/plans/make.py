@@ -16,7 +16,7 @@ from ..legal import available, require_legal
 from ..recipes import Overrides, Recipe
 from .facts import TABLES, Drafter, Graph, HostMemory, KvCache, Plan, Time
 from .gpus import Verdict, find_gpu, fit
-from .weight_bytes import BYTES, head_weights, line, recipe, weight_lines
+from .weight_bytes import BYTES, head_weights, line, recipe, too_wide, weight_lines
 
 if TYPE_CHECKING:
     from ...graphs.census import RoledWeight
@@ -50,6 +50,7 @@ def make_plan(
     gpu: str | None = None,
     slots: int | None = None,
     overrides: Overrides = NOTHING,
+    wide: str | None = None,
     head: HeadSpec | None = None,
     head_note: str = "",
     notes: tuple[str, ...] = (),
@@ -57,17 +58,18 @@ def make_plan(
 ) -> Plan:
     """Plan for the target whose ``config.json`` is ``config``; traces a few of its layers, without weights.
 
-    ``num_speculative_tokens`` are the drafts that the caches have room for. ``head_note`` says what is known of a head
-    that is not at hand. Raises one ``UsageError`` for all that cannot be planned, ``BuildError`` for an unknown target.
+    ``num_speculative_tokens`` are the drafts that the caches have room for. ``wide`` is the type that TensorRT computes
+    in; None is not known yet. ``head_note`` says what is known of a head that is not at hand. Raises one ``UsageError``
+    for all that cannot be planned, ``BuildError`` for an unknown target.
     """
     _check(precision, lowering, max_seq_len, num_speculative_tokens, gpu, slots)
     from ...graphs.census import census
     from ...graphs.trials import run_trials
 
     known = cast("Lowering", lowering)
-    chosen = overrides.of(recipe(precision).on("fp32" if lowering == "ort" else "bf16", known))
+    chosen = planned_recipe(precision, lowering, overrides, wide)
     if precision in available(lowering):
-        require_legal(chosen, lowering, settled=False)
+        require_legal(chosen, lowering, settled=wide is not None or not lowering.startswith("tensorrt"))
     family = family_for(config)
     spec = family.describe(config, head.taps if head else None)
     possible = min(max_seq_len, spec.max_position_embeddings)
@@ -97,9 +99,15 @@ def make_plan(
         graph=graph,
         host=HostMemory(_LIBRARIES, _buffers(found), graph.semantic * _NODE + tables * _TABLE_COPIES),
         time=Time(trials.trace_seconds, written / bytes_per_second, bytes_per_second),
-        gpu=_verdict(gpu, precision, written, kv, slots),
-        notes=(*cut, *notes),
+        gpu=_verdict(gpu, chosen, written, kv, slots),
+        notes=(*cut, *(too_wide(found, head, chosen, known) if chosen.narrows else ()), *notes),
     )
+
+
+def planned_recipe(precision: str, lowering: str, overrides: Overrides, wide: str | None = None) -> Recipe:
+    """The table of types. Raises ``UsageError`` for a precision that does not exist."""
+    over = (wide or "bf16") if lowering.startswith("tensorrt") else "fp32"
+    return overrides.of(recipe(precision).on(over, lowering))
 
 
 def _check(
@@ -164,8 +172,9 @@ def _buffers(census: tuple[RoledWeight, ...]) -> int:
     return _PIECES_AT_ONCE * max(PIECE, expert * int(BYTES["fp32"]))
 
 
-def _verdict(gpu: str | None, precision: str, weight_bytes: int, kv: KvCache, slots: int | None) -> Verdict | None:
+def _verdict(gpu: str | None, chosen: Recipe, weight_bytes: int, kv: KvCache, slots: int | None) -> Verdict | None:
     if gpu is None:
         return None
     slot = kv.target_slot_bytes + (kv.drafter_slot_bytes or 0)
-    return fit(find_gpu(gpu), precision, weight_bytes, slot, slots or 1)
+    types = {chosen.weights, chosen.experts, chosen.lm_head, chosen.drafter, chosen.kv_cache}
+    return fit(find_gpu(gpu), sorted(types), weight_bytes, slot, slots or 1)

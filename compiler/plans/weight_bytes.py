@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...plugins.errors import UsageError
+from ..legal import require_known
 from ..recipes import HEAD, RECIPES, Recipe
 
 if TYPE_CHECKING:
@@ -33,13 +33,8 @@ class WeightLine:
 
 
 def recipe(precision: str) -> Recipe:
-    """The recipe by its name. Raises ``UsageError`` naming those that can be planned."""
-    if precision not in RECIPES:
-        raise UsageError(
-            f"the precision {precision!r} cannot be planned",
-            why=f"what its weights take is known for {', '.join(RECIPES)}",
-            fix="choose one of those",
-        )
+    """The recipe by its name. Raises ``UsageError`` naming those that there are."""
+    require_known(precision)
     return RECIPES[precision]
 
 
@@ -56,13 +51,42 @@ def weight_lines(census: Iterable[RoledWeight], chosen: Recipe, lowering: Loweri
     counts: Counter[tuple[str, str]] = Counter()
     for weight in every:
         kind = chosen.precision(weight.role) if scales.get(weight.name) else chosen.wide
-        counts[weight.role, kind] += weight.count
+        counts[weight.role, kind] += _stored(weight, chosen, lowering) if kind != chosen.wide else weight.count
     tied = narrowed(every, chosen).keys() - {weight.name for weight in every}
     for name in tied:  # codes beside the embedding, which stays as it is
-        counts[HEAD, chosen.lm_head] += narrowed(every, chosen)[name].count
+        counts[HEAD, chosen.lm_head] += _stored(narrowed(every, chosen)[name], chosen, lowering)
     lines = [line(role, kind, counts[role, kind]) for role, kind in sorted(counts, key=lambda key: ROLES.index(key[0]))]
     of_scales = sum(scales.values(), Counter())
     return (*lines, *(line(SCALES, kind, count) for kind, count in sorted(of_scales.items())))
+
+
+def too_wide(census: tuple[RoledWeight, ...], head: HeadSpec | None, chosen: Recipe, lowering: Lowering) -> list[str]:
+    """What to tell of a target or a drafter of whose weights too few fit the type that they are to be in."""
+    from ..narrow.choose import matrices
+    from ..narrow.provider import narrowed
+
+    notes = share_note("the weights", _share(narrowed(census, chosen), chosen, lowering), chosen)
+    if head and chosen.drafter != chosen.wide:
+        table = chosen.of_drafter()
+        notes += share_note("the drafter's weights", _share(matrices(head, lowering), table, lowering), table)
+    return notes
+
+
+def share_note(what: str, share: float, chosen: Recipe) -> list[str]:
+    """That a build fails, where the share of the weights that become narrow is below the recipe's."""
+    if share >= chosen.share:
+        return []
+    return [
+        f"{share:.1%} of {what} that {chosen.name} narrows can be {chosen.title}: a build, or an export, of less than "
+        f"{chosen.share:.0%} fails"
+    ]
+
+
+def _share(weights: Mapping[str, RoledWeight] | Mapping[str, Matrix], chosen: Recipe, lowering: Lowering) -> float:
+    """Of the numbers that a recipe narrows, those whose columns fit a block."""
+    every: list[RoledWeight | Matrix] = [*weights.values()]
+    taken = sum(weight.count for weight in every if _scales(weight, chosen, lowering))
+    return taken / max(sum(weight.count for weight in every), 1)
 
 
 def _scales(weight: RoledWeight | Matrix, chosen: Recipe, lowering: Lowering) -> Counter[str]:
@@ -75,13 +99,22 @@ def _scales(weight: RoledWeight | Matrix, chosen: Recipe, lowering: Lowering) ->
     how = scheme(chosen.precision(weight.role), lowering)
     found: Counter[str] = Counter()
     if how.block:
-        kind = "e8m0" if how.powers and lowering.startswith("tensorrt") else chosen.wide
+        kind = "e8m0" if how.powers else chosen.wide
         block = how.block_for(weight.shape[-1])
-        return Counter({kind: weight.count // block}) if block else found
+        return Counter({kind: _stored(weight, chosen, lowering) // block}) if block else found
     found["fp32"] = math.prod(weight.shape[:-1]) if how.group == "row" else weight.matrices
     if how.input and rounds_input(chosen, weight.role, lowering):
         found["fp32"] += weight.matrices
     return found
+
+
+def _stored(weight: RoledWeight | Matrix, chosen: Recipe, lowering: Lowering) -> int:
+    """The numbers of a narrow weight, with the zeros that make its last blocks whole."""
+    from ..narrow.schemes import scheme
+
+    columns = weight.shape[-1]
+    block = scheme(chosen.precision(weight.role), lowering).block_for(columns)
+    return weight.count // columns * (columns + (-columns % block if block else 0))
 
 
 def line(role: str, precision: str, count: int) -> WeightLine:
@@ -102,7 +135,7 @@ def head_weights(head: HeadSpec, chosen: Recipe, lowering: Lowering) -> tuple[in
         from ..narrow.choose import matrices
 
         table = chosen.of_drafter()
-        for weight in matrices(head).values():
+        for weight in matrices(head, lowering).values():
             if scales := _scales(weight, table, lowering):
                 size += weight.count * (BYTES[chosen.drafter] - BYTES[chosen.wide])
                 size += sum(number * BYTES[kind] for kind, number in scales.items())

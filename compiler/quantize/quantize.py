@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...graphs.families import family_for
 from ...plugins.errors import UsageError
 from .. import parts
-from ..calibration.ranges import FLAGS, RangesFrom, describe
+from ..calibration.ranges import FLAGS, FOLDER, RangesFrom, describe
 from ..checkpoint import CONFIG, Checkpoint
 from ..durable import require_space
 from ..progress import Progress, Quiet
@@ -27,7 +27,6 @@ from .write import layout, total_bytes, write
 if TYPE_CHECKING:
     from ..calibration import Scales
 
-CALIBRATION = "calibration"
 _FLAGS = {**FLAGS, "method": "--method", "num_samples": "--num-samples", "max_length": "--max-length"}
 _BESIDE_IT = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "chat_template*", "*.jinja",
@@ -111,7 +110,7 @@ def quantize(
     with assembling(options.out, {"weights": size}) as assembly:
         with phase("write"):
             write(assembly.folder, checkpoint, plan, scales, progress)
-        scales.save(assembly.folder / CALIBRATION)
+        scales.save(assembly.folder / FOLDER)
         _describe(assembly, checkpoint, plan, options)
         report = _report(options, checkpoint, plan, scales, phase, size) | {
             "model": options.model if commit or options.model in PAIRS else str(folder),

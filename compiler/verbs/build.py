@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +35,6 @@ from .common import (
 if TYPE_CHECKING:
     from ..build import BuildResult
 
-_NOT_TYPES = ("exclude", "calibration")  # of the manifest's table
 _RESUME = "nothing was published; finished steps are kept, and the same command goes on from there"
 
 
@@ -110,10 +108,12 @@ def build(
 
     Example: peagle-compile build --model demo --out demo-engine
     """
+    from ..calibration.ranges import RangesFrom
     from ..recipes import Overrides
 
     chosen = one_model(name, model)
     overrides = Overrides(kv_cache_dtype, lm_head_precision, draft_precision, tuple(exclude or ()))
+    ranges = RangesFrom(calib_data, calib_method, calib_samples, calib_length, scales)
     if dry_run:
         from ..builders.choose import require_known
         from ..plans.dry_run import Asked, print_plan
@@ -121,11 +121,13 @@ def build(
         require_known(backend)
         planned = "tensorrt" if backend and backend.startswith("tensorrt") else lowering
         planned = "ort" if planned is None and backend is not None else planned
-        asked = Asked(chosen, draft, revision, planned, precision, max_seq_len, num_speculative_tokens, gpu, overrides)
+        asked = Asked(
+            chosen, draft, revision, planned, precision, max_seq_len, num_speculative_tokens, gpu, overrides, ranges,
+            builds=True,
+        )  # fmt: skip
         print_plan(asked, as_json=as_json)
         return
     from ..build import build as run_build
-    from ..calibration.ranges import RangesFrom
     from ..options import BuildOptions
     from ..progress import shown
 
@@ -142,7 +144,7 @@ def build(
         lowering=lowering,  # type: ignore[arg-type]  # checked with the other options
         force=force,
         overrides=overrides,
-        ranges=RangesFrom(calib_data, calib_method, calib_samples, calib_length, scales),
+        ranges=ranges,
         gpus=tuple(each.strip() for each in gpu.split(",")) if gpu else (),
         max_batch_size=max_batch_size,
         optimization_level=optimization_level,
@@ -159,27 +161,15 @@ def build(
         print(_summary(result))
 
 
-def _precision(table: Mapping[str, str]) -> str:
-    """One word where all is of one type, else what is of which."""
-    by_type: dict[str, list[str]] = {}
-    for name, kind in table.items():
-        if name not in ("recipe", *_NOT_TYPES):
-            by_type.setdefault(kind, []).append(name.replace("_", " "))
-    if len(by_type) == 1:
-        return table["recipe"]
-    return f"{table['recipe']}: " + "; ".join(f"{', '.join(names)} in {kind}" for kind, names in by_type.items())
-
-
 def _summary(result: BuildResult) -> str:
-    from ..matmul_table import described
+    from .precision_rows import precision_rows
 
     report = result.report
     reused = [phase["phase"] for phase in report["phases"] if phase.get("reused")]
     gpus = ", ".join(result.manifest.backend.gpus)
     rows = [
         ("engine", f"{result.path}, for {result.manifest.backend.name}" + (f" on {gpus}" if gpus else "")),
-        ("precision", _precision(result.manifest.precision)),
-        *((f"{name} matmuls", described(table)) for name, table in report["matmuls"].items()),
+        *precision_rows(result.manifest.precision, report),
         ("plans" if gpus else "weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),
         ("drafts per round", report["num_speculative_tokens"]),
         ("time", f"{sum(phase['seconds'] for phase in report['phases']):.1f} s"),

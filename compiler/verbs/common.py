@@ -57,7 +57,8 @@ LmHeadPrecision = Annotated[
 DraftPrecision = Annotated[
     str | None,
     typer.Option(
-        help="Of the matrices of the drafter's layers: fp8, int8 or int4; they are multiplied wide. (default: wide)",
+        help="Of the matrices of the drafter's layers, which are multiplied wide: int8, int4, or for onnxruntime fp8. "
+        "(default: wide)",
         show_default=False,
     ),
 ]

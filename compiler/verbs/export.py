@@ -89,17 +89,20 @@ def export(
 
     Example: peagle-compile export --model demo --out demo-onnx
     """
+    from ..calibration.ranges import RangesFrom
     from ..recipes import Overrides
 
     chosen = one_model(name, model)
     overrides = Overrides(kv_cache_dtype, lm_head_precision, draft_precision, tuple(exclude or ()))
+    ranges = RangesFrom(calib_data, calib_method, calib_samples, calib_length, scales)
     if dry_run:
         from ..plans.dry_run import Asked, print_plan
 
-        asked = Asked(chosen, draft, revision, lowering, precision, max_seq_len, num_speculative_tokens, gpu, overrides)
+        asked = Asked(
+            chosen, draft, revision, lowering, precision, max_seq_len, num_speculative_tokens, gpu, overrides, ranges
+        )  # fmt: skip
         print_plan(asked, as_json=as_json)
         return
-    from ..calibration.ranges import RangesFrom
     from ..export import ExportOptions
     from ..export import export as run_export
     from ..progress import shown
@@ -116,7 +119,7 @@ def export(
         max_seq_len=max_seq_len,
         force=force,
         overrides=overrides,
-        ranges=RangesFrom(calib_data, calib_method, calib_samples, calib_length, scales),
+        ranges=ranges,
     )
     with shown() as progress:
         result = run_export(options, progress)
@@ -129,6 +132,8 @@ def export(
 
 
 def _summary(result: ExportResult) -> str:
+    from .precision_rows import precision_rows
+
     report = result.report
     reused = [phase["phase"] for phase in report["phases"] if phase.get("reused")]
     stored = ", ".join(
@@ -136,7 +141,8 @@ def _summary(result: ExportResult) -> str:
         for name, count in report["checkpoint_bytes"].items()
     )
     rows = [
-        ("export", f"{result.path}, for {report['for']} in {report['precision']}"),
+        ("export", f"{result.path}, for {report['for']}"),
+        *precision_rows(report["recipe"], report),
         ("checkpoints", stored),
         ("graphs and weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),
         (

@@ -68,8 +68,11 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _precision(table: dict[str, str]) -> list[tuple[str, Any]]:
     """The recipe, and below it what is of which type where not all is of one."""
+    from ..recipes import patterns
+
     rows: list[tuple[str, Any]] = [("precision", table.get("recipe", ""))]
     types = {name: kind for name, kind in table.items() if name != "recipe"}
+    types |= {"exclude": ", ".join(patterns(table))} if "exclude" in table else {}
     if len(set(types.values())) > 1:
         rows += [(f"  {name.replace('_', ' ')}", kind) for name, kind in types.items()]
     return rows

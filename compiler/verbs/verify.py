@@ -97,8 +97,16 @@ def _load(folder: Path, manifest: Manifest, threads: int | None) -> Engine | str
     try:
         return Engine.load(folder, threads=threads, check_hashes=False)  # they were checked
     except EnvironmentProblem as error:
-        if not manifest.backend.gpus or not loses_without_running(manifest.precision):
+        if not manifest.backend.gpus:
             raise
+        if not loses_without_running(manifest.precision):
+            kind = manifest.precision.get("recipe")
+            raise EnvironmentProblem(
+                f"nothing of this engine can be checked here: {error.what}",
+                why=f"a narrow type can be emulated on a CPU; {kind} would be computed in FP32 here, which rounds "
+                "nothing",
+                fix=error.fix,
+            ) from None
         return error.what
 
 
@@ -128,7 +136,10 @@ def _failures(found: Verification) -> list[str]:
     lossless, precision = found.losslessness, found.precision
     reasons = []
     if lossless is not None and not lossless.passed:
-        reasons.append(f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens differ")
+        differ = f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens differ"
+        if not lossless.finite:
+            differ = "the target's logits are not numbers: its weights overflow in this precision"
+        reasons.append(differ if lossless.tokens_compared else "no token was compared")
     reasons += [
         f"{check.name} differ by {check.largest_difference}" for check in found.parity if check.status == "failed"
     ]

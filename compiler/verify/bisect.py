@@ -7,20 +7,18 @@ groups add up to nearly that of all, which predicts what an exclusion brings; wh
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..narrow import Provider
 from ..perplexity import Array
 from ..progress import Progress
 from ..recipes import Recipe
-from ..stages import StageStore
 from .groups import Group, Only, groups_of, patterns_of
 from .logits import LogitsComparison, compare_logits
 from .origin import reference_recipe
+from .scratch import scratch
 from .texts import Texts
 from .thresholds import Limits
 
@@ -28,12 +26,16 @@ if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
     from .pairs import Workshop
 
+CACHES = "KV cache"
 _TEXTS, _TOKENS = 6, 192
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one group does to the logits when it alone is narrow: mean divergence in nats."""
+    """What one group does to the logits when it alone is narrow: mean divergence in nats.
+
+    Without ``exclude`` it is of the caches, which no pattern names.
+    """
 
     group: str
     exclude: tuple[str, ...]
@@ -69,11 +71,12 @@ class _Goal:
     perplexity_increase: float
 
     @classmethod
-    def of(cls, before: LogitsComparison, limits: Limits) -> _Goal:
-        """The limits where ``before`` is beyond them; else half of its divergence."""
+    def of(cls, before: LogitsComparison, limits: Limits, fixed: float) -> _Goal:
+        """The limits where ``before`` is beyond them; else half of its divergence, less what is ``fixed``."""
         goal = cls("within the limits", limits.kl_mean, limits.perplexity_increase)
         if goal.reached(before):
-            return cls("half the divergence", before.kl_mean / 2, math.inf)
+            text = "half the divergence" + " that weights cause" * bool(fixed)
+            return cls(text, before.kl_mean - max(before.kl_mean - fixed, 0.0) / 2, math.inf)
         return goal
 
     def reached(self, found: LogitsComparison) -> bool:
@@ -99,15 +102,20 @@ class Trial:
         self._reference = shop.target(reference_recipe(), "ort", texts.longest)
         self._kept = {ids: self._reference.logits(ids) for ids in self._few.ids}
 
-    def measure(self, names: Collection[str], *, quick: bool = False) -> LogitsComparison:
+    @property
+    def has_caches(self) -> bool:
+        """Whether the KV caches are narrow, beside the weights."""
+        return self._half.caches is not None
+
+    def measure(self, names: Collection[str], *, quick: bool = False, caches: bool = True) -> LogitsComparison:
         """With these weights narrow and all others wide, on all texts or for a ``quick`` look on a few pieces.
 
-        The graph is not kept: each is as large as the model.
+        ``caches``: whether narrow caches are so here too. The graph is not kept: each is as large as the model.
         """
         texts = self._few if quick else self._all
-        half = replace(self._half, narrow=Only(self.provider, frozenset(names)))
-        with tempfile.TemporaryDirectory(dir=self._shop.store.root, prefix=".bisect.") as folder:
-            store = StageStore(Path(folder))
+        half = replace(self._half, narrow=Only(self.provider, frozenset(names)) if names else None)
+        half = half if caches else replace(half, caches=None)
+        with scratch(self._shop.store.root) as store:
             target = self._shop.target_of(half, self._recipe, self._lowering, self._all.longest, store)
             return compare_logits(self._of_reference, target.logits, texts.ids)
 
@@ -120,43 +128,53 @@ def bisect(trial: Trial, limits: Limits, progress: Progress) -> Bisection:
     """Rank the groups, then leave out the most expensive until the goal is reached, or little is left."""
     groups = groups_of(trial.provider)
     every = {name for group in groups for name in group.weights}
-    with progress.step("narrow one group at a time", len(groups) + 1) as advance:
+    with progress.step("narrow one group at a time", len(groups) + 1 + trial.has_caches) as advance:
         before = trial.measure(every)
         advance(1)
         found: list[tuple[float, Group]] = []
         for group in groups:
-            found.append((trial.measure(group.weights, quick=True).kl_mean, group))
+            found.append((trial.measure(group.weights, quick=True, caches=False).kl_mean, group))
             advance(1)
-    ranked = sorted(found, key=lambda each: -each[0] if each[0] == each[0] else -math.inf)  # not a number: the worst
-    goal = _Goal.of(before, limits)
+        fixed = trial.measure((), quick=True).kl_mean if trial.has_caches else 0.0
+        advance(trial.has_caches)
+    ranked = sorted(found, key=lambda each: -_comparable(each[0]))
+    goal = _Goal.of(before, limits, fixed)
     count, after = 0, before
     with progress.step("measure what to exclude"):
         while not goal.reached(after) and count < len(ranked) - 1:
-            count = max(count + -(-count // 2), _enough(ranked, before.kl_mean, goal.divergence(before)), 1)
+            count = max(count + -(-count // 2), _enough(ranked, fixed, before.kl_mean, goal.divergence(before)), 1)
             count = min(count, len(ranked) - 1)
             after = trial.measure(every - {name for _, group in ranked[:count] for name in group.weights})
     out = [group for _, group in ranked[:count]]
     sizes = {group.name: sum(trial.provider.wanted[name].count for name in group.weights) for group in groups}
+    costs = [Cost(group.name, group.patterns, sizes[group.name], cost) for cost, group in ranked]
+    costs += [Cost(CACHES, (), 0, fixed)] if trial.has_caches else []
     return Bisection(
-        costs=tuple(Cost(group.name, group.patterns, sizes[group.name], cost) for cost, group in ranked),
+        costs=tuple(sorted(costs, key=lambda each: -_comparable(each.kl_mean))),
         goal=goal.text,
         exclude=patterns_of(out, groups),
         left_wide=sum(sizes[group.name] for group in out) / max(sum(sizes.values()), 1),
-        predicted=_predicted(ranked, before.kl_mean, count),
+        predicted=_predicted(ranked, fixed, before.kl_mean, count),
         before=before,
         after=after,
         reached=goal.reached(after),
     )
 
 
-def _enough(ranked: Sequence[tuple[float, Group]], before: float, wanted: float) -> int:
+def _comparable(cost: float) -> float:
+    """What is not a number is the worst."""
+    return math.inf if math.isnan(cost) else cost
+
+
+def _enough(ranked: Sequence[tuple[float, Group]], fixed: float, before: float, wanted: float) -> int:
     """How many of the first have to go so that the rest is predicted to diverge by no more than ``wanted``."""
-    fits = (count for count in range(len(ranked)) if _predicted(ranked, before, count) <= wanted)
+    fits = (count for count in range(len(ranked)) if _predicted(ranked, fixed, before, count) <= wanted)
     return next(fits, len(ranked) - 1)
 
 
-def _predicted(ranked: Sequence[tuple[float, Group]], before: float, count: int) -> float:
-    total = sum(cost for cost, _ in ranked)
+def _predicted(ranked: Sequence[tuple[float, Group]], fixed: float, before: float, count: int) -> float:
+    """Without the first ``count``; ``fixed`` is what no exclusion changes."""
+    total, left = (fixed + sum(cost for cost, _ in some) for some in (ranked, ranked[count:]))
     if not math.isfinite(before) or not math.isfinite(total):  # nothing adds up then: the costs that are numbers
-        return sum(cost for cost, _ in ranked[count:])
-    return before * sum(cost for cost, _ in ranked[count:]) / total if total else 0.0
+        return left
+    return before * left / total if total else 0.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...graphs.sources import Array, Shape
 from ..exclude import excluded
 from ..narrow import Provider
-from ..narrow.provider import Weight
+from ..narrow.provider import Other, Weight
 from ..recipes import Recipe
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class Only:
     def wanted(self) -> Mapping[str, Weight]:
         """See ``Provider``."""
         return {name: weight for name, weight in self.whole.wanted.items() if name in self.names}
+
+    @property
+    def others(self) -> Mapping[str, Other]:
+        """See ``Provider``: nobody reads their roles."""
+        return {}
 
     @property
     def key(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .bisect import Cost
 from .generation import Acceptance
 from .layers import most_added
 from .logits import LogitsComparison
@@ -20,7 +21,9 @@ def lines(found: Verification) -> list[Line]:
         number = "" if check.largest_difference is None else f" ({check.largest_difference:.1e} of the largest)"
         rows.append((check.name, f"{check.status}: {check.detail}{number}"))
     rows += precision_lines(found.precision) if found.precision else []
-    return [*rows, ("result", "passed" if found.passed else "FAILED")]
+    unknown = found.precision is not None and found.precision.status == "skipped"
+    passed = "passed, but for what the precision costs" if unknown else "passed"
+    return [*rows, ("result", passed if found.passed else "FAILED")]
 
 
 def lossless_lines(found: Losslessness) -> list[Line]:
@@ -30,13 +33,17 @@ def lossless_lines(found: Losslessness) -> list[Line]:
         ("policies", ", ".join(found.policies)),
         ("differing", f"{found.tokens_differing} of {found.tokens_compared} tokens"),
     ]
+    if found.ties:
+        why = "where the target itself gives either token, as plain decoding in other windows shows"
+        rows.append(("ties", f"{found.ties} texts part {why}; they are compared up to there"))
     rows += [(f"acceptance length, {name}", f"{length:.2f}") for name, length in found.acceptance_length.items()]
+    rows += [("note", note) for note in found.notes]
     return rows + [
         (
             f"first difference, {d.policy}, K = {d.k}, {d.prompt}",
             f"position {d.position}: {d.plain} became {d.speculative}, logits {d.margin:.2e} apart",
         )
-        for d in found.divergences[:10]
+        for d in [each for each in found.divergences if not each.tie][:10]
     ]
 
 
@@ -91,7 +98,7 @@ def _bisection(found: Precision) -> list[Line]:
     if bisection is None:
         return []
     rows = [
-        ("costs most" if i == 0 else "", f"{cost.group}: divergence {cost.kl_mean:.2g} by itself")
+        ("costs most" if i == 0 else "", f"{cost.group}: divergence {cost.kl_mean:.2g} by itself{_how(cost)}")
         for i, cost in enumerate(bisection.costs[:_RANKED])
     ]
     if not bisection.exclude:
@@ -107,3 +114,8 @@ def _bisection(found: Precision) -> list[Line]:
         )
     )
     return [*rows, ("build with", bisection.command)]
+
+
+def _how(cost: Cost) -> str:
+    """How to leave it wide, where that is no --exclude."""
+    return "" if cost.exclude else ", wide without --kv-cache-dtype"

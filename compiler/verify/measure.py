@@ -79,8 +79,9 @@ class _Measurement:
         self._shop, self._recipe, self._texts, self._request = workshop, recipe, texts, request
         self._cpu = on_cpu(recipe)
         self._narrow_drafter = self._cpu.drafter != self._cpu.wide
+        self._narrow_target = bool(self._cpu.narrow) or self._cpu.kv_cache != self._cpu.wide
         self._lowering: Lowering = workshop.manifest.backend.lowering  # type: ignore[assignment]
-        if engine is None and not self._cpu.narrow and not self._narrow_drafter:
+        if engine is None and not self._cpu.narrows:
             raise EnvironmentProblem(
                 f"what {recipe.name} costs shows only where the engine runs",
                 why="on this machine its recipe would be computed in FP32, which rounds nothing",
@@ -97,6 +98,7 @@ class _Measurement:
         with self._step("compare logits with FP32", len(texts.ids)) as advance:
             logits = compare_logits(self._reference.target_logits, self._engine.target_logits, texts.ids, advance)
         greedy, acceptance, drafter = self._generated()
+        del self._reference  # what follows takes a target alone
         found = Precision(
             recipe=recipe.name,
             measured=EMULATED if self._emulated else RUN,
@@ -108,10 +110,10 @@ class _Measurement:
             drafter_acceptance=drafter,
             checks=checks_of(limits, logits, acceptance, drafter),
         )
-        if self._cpu.narrow:
+        if self._narrow_target:
             found = self._with_places(found, limits)
-        if self._emulated and recipe.kv_cache != recipe.wide:
-            self._notes.append(f"the KV cache is FP32 here, and {recipe.kv_cache} in the engine")
+        if self._request.bisect and not self._cpu.narrow:
+            self._notes.append("no weight of the target is narrow: there is nothing to bisect")
         self._notes += [check.note for check in found.checks if check.note]
         return replace(found, notes=tuple(self._notes))
 
@@ -119,7 +121,8 @@ class _Measurement:
         """Where in the target it is lost. This takes the recipe made anew, and a note says where that cannot be."""
         try:
             found = replace(found, layers=self._layers())
-            return replace(found, bisection=self._bisected(limits)) if self._request.bisect else found
+            bisects = self._request.bisect and self._cpu.narrow
+            return replace(found, bisection=self._bisected(limits)) if bisects else found
         except (EnvironmentProblem, BuildError) as error:
             self._notes.append(f"layers were not compared: {_said(error)}")
             return found

@@ -14,7 +14,7 @@ from ...plugins.errors import EnvironmentProblem
 from ..checkpoint import Checkpoint
 from ..inputs import read_head
 from ..parity import gone
-from ..recipes import DTYPES, RECIPES, Overrides, Recipe, wide_type
+from ..recipes import DTYPES, RECIPES, Overrides, Recipe, patterns, wide_type
 
 _CPU = "fp32"  # what ONNX Runtime computes in on a CPU
 
@@ -48,7 +48,7 @@ def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:
     wide = wide_type(target) if manifest.backend.gpus else _CPU
     base = RECIPES.get(recorded.get("recipe", ""))
     found = base and _overrides(recorded).of(base.on(wide, lowering))
-    if found is None or found.record() != recorded:
+    if found is None or _comparable(found.record()) != _comparable(recorded):
         raise EnvironmentProblem(
             f"this version has no recipe {recorded.get('recipe')!r} that comes to what the engine was built with",
             why=f"its manifest records {recorded}",
@@ -58,11 +58,11 @@ def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:
 
 
 def on_cpu(recipe: Recipe) -> Recipe:
-    """The same narrow types over FP32; a wide type that a CPU does not have, the KV cache's as well, becomes FP32."""
+    """The same narrow types over FP32, which a wide type that a CPU does not compute in becomes."""
     table: dict[str, Any] = {
         each.name: _CPU for each in fields(recipe) if getattr(recipe, each.name) in DTYPES and each.name != "name"
     }
-    return replace(recipe, **table | {"kv_cache": _CPU})
+    return replace(recipe, **table)
 
 
 def reference_recipe() -> Recipe:
@@ -77,7 +77,7 @@ def is_reference(precision: Mapping[str, str]) -> bool:
 
 def loses_without_running(precision: Mapping[str, str]) -> bool:
     """Whether a manifest's table has a narrow type, whose rounding FP32 arithmetic shows as well."""
-    return any(kind not in DTYPES for kind in (precision.get(name) for name in ("weights", "lm_head", "drafter")))
+    return any(precision.get(name, _CPU) not in DTYPES for name in ("weights", "lm_head", "drafter", "kv_cache"))
 
 
 def _types(precision: Mapping[str, str]) -> dict[str, str]:
@@ -85,11 +85,9 @@ def _types(precision: Mapping[str, str]) -> dict[str, str]:
     return {name: kind for name, kind in precision.items() if name != "calibration"}
 
 
+def _comparable(recorded: Mapping[str, str]) -> dict[str, Any]:
+    return {**recorded, "exclude": patterns(recorded)}
+
+
 def _overrides(recorded: Mapping[str, str]) -> Overrides:
-    patterns = recorded.get("exclude", "")
-    return Overrides(
-        recorded.get("kv_cache"),
-        recorded.get("lm_head"),
-        recorded.get("drafter"),
-        tuple(patterns.split(", ")) if patterns else (),
-    )
+    return Overrides(recorded.get("kv_cache"), recorded.get("lm_head"), recorded.get("drafter"), patterns(recorded))

@@ -65,11 +65,12 @@ class Workshop:
         return Engine(self.folder, manifest, backend, Tokenizer(self.folder, old.eos_token_ids))
 
     def half(self, recipe: Recipe, lowering: Lowering, *, every_layer: bool = False) -> parts.Half:
-        """The target, with the drafter's taps or one at every layer."""
+        """The target, with the drafter's taps or one at every layer. FP8 caches hold what their codes stand for."""
         spec = self.origins.spec
         if every_layer:
             spec = replace(spec, taps=tuple(range(spec.num_layers)))
-        return parts.target_half(self.origins.target, spec, recipe, lowering, self.scales(recipe, lowering))
+        half = parts.target_half(self.origins.target, spec, recipe, lowering, self.scales(recipe, lowering))
+        return replace(half, emulates_caches=half.caches is not None)
 
     def target(self, recipe: Recipe, lowering: Lowering, longest: int, *, every_layer: bool = False) -> Target:
         """The target alone, for texts of up to ``longest`` tokens."""

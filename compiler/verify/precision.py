@@ -79,7 +79,7 @@ class Precision:
             extra["perplexity_increase"] = self.logits.perplexity_increase
         if self.acceptance:
             extra["acceptance_change"] = self.acceptance.change
-        return dict(_numbers(extra | asdict(self)))
+        return finite(extra | asdict(self))
 
 
 def checks_of(
@@ -97,11 +97,19 @@ def checks_of(
 
 
 def _acceptance(name: str, measure: Acceptance, limit: float) -> Check:
-    """A loss that is beyond the limit by less than twice its standard error is chance as far as this can tell."""
-    drop, error = -measure.change, 2 * measure.error
+    """A loss that is beyond the limit by less than twice its standard error is chance as far as this can tell.
+
+    Up to twice the limit: few texts would excuse anything.
+    """
+    drop, error = -measure.change, min(2 * measure.error, limit)
     doubtful = limit < drop <= limit + error
     note = f"a loss of {drop:.1%} is beyond {limit:.0%}, but within twice its standard error" if doubtful else ""
     return Check(f"the loss of {name}", drop, limit + error if doubtful else limit, note)
+
+
+def finite(content: Mapping[str, Any]) -> dict[str, Any]:
+    """For JSON: numbers that are none become null."""
+    return dict(_numbers(content))
 
 
 def _numbers(value: Any) -> Any:

@@ -16,7 +16,7 @@ from ..prompt_set import Prompt, code_prompts
 from .losslessness import Losslessness, compare_on_and_off
 from .measure import Request, measure
 from .origin import is_reference
-from .precision import Precision
+from .precision import Precision, finite
 
 if TYPE_CHECKING:
     from ...engines import Engine
@@ -48,15 +48,17 @@ class Verification:
     def as_json(self) -> dict[str, Any]:
         """What ``verify.json`` holds."""
         lossless, precision = self.losslessness, self.precision
-        return {
-            "passed": self.passed,
-            "engine": self.engine,
-            "product_version": self.product_version,
-            "losslessness": {"passed": lossless.passed, **asdict(lossless)} if lossless else None,
-            "not_run": self.not_run,
-            "parity": [asdict(check) for check in self.parity],
-            "precision": precision.as_json() if precision else None,
-        }
+        return finite(
+            {
+                "passed": self.passed,
+                "engine": self.engine,
+                "product_version": self.product_version,
+                "losslessness": {"passed": lossless.passed, **asdict(lossless)} if lossless else None,
+                "not_run": self.not_run,
+                "parity": [asdict(check) for check in self.parity],
+                "precision": precision.as_json() if precision else None,
+            }
+        )
 
 
 def verify(
@@ -72,7 +74,9 @@ def verify(
     progress = progress or Quiet()
     prompts = code_prompts() if prompts is None else prompts
     most = engine.manifest.speculation.max_num_speculative_tokens
-    losslessness = compare_on_and_off(engine, prompts, max_tokens, [i for i in k if i <= most] or [most], progress)
+    depths = [i for i in k if i <= most] or [most]
+    exact = is_reference(engine.manifest.precision) or not engine.manifest.backend.gpus
+    losslessness = compare_on_and_off(engine, prompts, max_tokens, depths, progress, exact=exact)
     parity = _not_torchs(engine.manifest) or compare_with_sources(engine, prompts, progress)
     precision = measure(engine.folder, engine.manifest, engine, request or Request(), progress)
     return _kept(

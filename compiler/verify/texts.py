@@ -40,12 +40,12 @@ class Texts:
 def read_texts(data: Path | None, tokenizer: Path, vocab_size: int, max_seq_len: int) -> Texts:
     """Of ``data`` (JSON Lines with text, messages or input_ids), else the bundled ones.
 
-    ``tokenizer`` is the folder that has it. Texts are cut to what the engine holds. Raises ``BuildError`` for a line
-    that is malformed, ``UsageError`` for too little text.
+    ``tokenizer`` is the folder that has it. Texts are cut to what the engine holds. Raises ``UsageError`` for a line
+    that is malformed and for too little text.
     """
     if data is not None and not data.is_file():
         raise UsageError(f"--data {data} is not a file", fix="name a JSON Lines file that is there")
-    limits = Limits(MAX_TEXTS, min(MAX_LENGTH, max_seq_len), min_tokens=1)
+    limits = Limits(MAX_TEXTS, max(min(MAX_LENGTH, max_seq_len - 1), 1), min_tokens=1)  # a pass has one more
     samples = read_jsonl(data or HELD_OUT, Encoder.open(tokenizer), vocab_size, limits)
     ids = tuple(each for each in samples.ids if len(each) > 1)
     if sum(map(len, ids)) < LEAST_TOKENS:

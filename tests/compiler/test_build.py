@@ -219,6 +219,13 @@ def test_weights_that_are_not_safetensors_are_refused(pair: Pair) -> None:
     assert "PyTorch archive" in refusal(BuildError, pair).why
 
 
+def test_an_engine_whose_numbers_overflow_is_refused_while_k_is_chosen(pair: Pair) -> None:
+    shape = load_file(pair.target / "model.safetensors")["model.layers.0.mlp.up_proj.weight"]
+    edit_weights(pair.target, **{"model.layers.0.mlp.up_proj.weight": torch.full_like(shape, 1e38)})
+    error = refusal(BuildError, pair)
+    assert "out would not work: its target's logits are not finite after 4 of 4 prompts" in error.what
+
+
 @pytest.mark.parametrize(("value", "name"), [(np.nan, "1 NaN and 0 Inf"), (-np.inf, "0 NaN and 1 Inf")])
 def test_weights_that_are_not_finite_are_refused(
     cli: Run, demo_engine: Path, value: float, name: str, tmp_path: Path

@@ -90,7 +90,7 @@ def test_graphs_for_tensorrt_are_half_as_wide_and_checked(cli: Run, pair: Pair, 
     done = cli("export", pair.target, "--draft", pair.head, "--for", "tensorrt", "--out", tmp_path / "out", "--json")
     assert done.code == 0, done.err
     report = json.loads(done.out)
-    assert (report["for"], report["precision"]) == ("tensorrt", "bf16")
+    assert (report["for"], report["recipe"]["recipe"]) == ("tensorrt", "bf16")
     for part in ("target", "drafter"):
         onnx.checker.check_model(str(tmp_path / "out" / part / "model.onnx"))
     model = onnx.load(tmp_path / "out" / "target" / "model.onnx")

@@ -61,6 +61,28 @@ def test_nothing_is_said_of_what_nobody_knows() -> None:
     assert matmul_table(None, ()) is None
 
 
+def test_a_weight_of_two_products_counts_as_the_widest_has_it() -> None:
+    table = matmul_table(None, [Q, replace(Q, layer="z.y", computed="bfloat16", unpacked=True), HEAD])
+    assert table
+    assert [(each["matmuls"], each["numbers"]) for each in table["types"]] == [(1, 60), (1, 10), (1, 0)]
+    assert "1 fp8 unpacked to bf16 before every product (85.7% of the weights)" in described(table)
+
+
+@given(
+    st.lists(
+        st.builds(replace, st.sampled_from([Q, EXPERTS, HEAD]), weight=st.sampled_from("abc"), unpacked=st.booleans()),
+        min_size=1,
+    )
+)
+def test_shares_sum_to_one_however_often_a_weight_is_multiplied(built: list[BuiltMatmul]) -> None:
+    table = matmul_table(None, built)
+    assert table
+    assert abs(sum(each["share"] for each in table["types"]) - 1) < 1e-4
+    for what in ("numbers", "bytes"):
+        assert sum(each[what] for each in table["types"]) == table[what]
+    assert table["total"] == len(built)
+
+
 @given(st.lists(st.builds(replace, st.sampled_from([Q, EXPERTS, HEAD]), numbers=st.integers(1, 99)), min_size=1))
 def test_totals_are_those_of_the_list(built: list[BuiltMatmul]) -> None:
     named = [replace(each, weight=str(i)) for i, each in enumerate(built)]

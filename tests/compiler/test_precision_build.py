@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from importlib import import_module
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 from peagle.compiler.build import BuildResult, build
 from peagle.compiler.calibration.ranges import RangesFrom
 from peagle.compiler.options import BuildOptions
-from peagle.compiler.recipes import Overrides
+from peagle.compiler.recipes import Overrides, patterns
 from peagle.compiler.stages import StageStore
+from peagle.compiler.verbs.build import _summary
 from peagle.engines import Engine, SamplingParams
 from peagle.plugins.errors import BuildError, UsageError
-from tests.models import Pair, make_pair
+from tests.fp8_pairs import fp8_pair
+from tests.models import BLOCKED, Pair, make_pair
 
 from .conftest import Run
 
@@ -37,7 +40,7 @@ def dense(where: Path) -> Pair:
 
 @pytest.fixture(scope="module")
 def sparse(where: Path) -> Pair:
-    return make_pair(where / "sparse", "qwen3-moe")
+    return make_pair(where / "sparse", "qwen3-moe", sizes=BLOCKED)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +84,11 @@ def test_integer_weights_take_effect_and_generate(dense: Pair, precision: str, t
     assert stored(result)["model.layers.0.self_attn.q_proj.weight"] == precision
     assert (result.manifest.precision["weights"], result.manifest.precision["drafter"]) == (precision, "fp32")
     assert all(phase["phase"] != "calibrate" for phase in result.report["phases"])
-    assert len(generated(tmp_path / "engine")) == 6
+    engine = Engine.load(tmp_path / "engine")
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    for prompt in ([5, 9, 17, 33], [60, 2, 2, 41, 7], [11], [88, 3, 50]):
+        plain, drafted = (engine.generate([prompt], params, num_speculative_tokens=k)[0] for k in (0, 3))
+        assert plain.token_ids == drafted.token_ids
 
 
 @pytest.mark.slow
@@ -105,13 +112,30 @@ def test_what_was_asked_for_by_itself_is_in_the_table_the_graphs_and_the_record(
     assert {name for name, kind in drafter.items() if kind == "float32"} == {"lm_head.weight"}
     assert {kind for name, kind in drafter.items() if name != "lm_head.weight"} == {"int4"}
     table = result.manifest.precision
-    assert (table["lm_head"], table["drafter"], table["exclude"]) == ("int8", "int4", "layers.0.*, *.down_proj")
+    assert (table["lm_head"], table["drafter"]) == ("int8", "int4")
+    assert patterns(table) == overrides.exclude
+    assert result.report["precision"]["target"]["recipe"] == dict(table)
     config = json.loads((tmp_path / "engine" / "resolved_config.yaml").read_text())
     assert config["recipe"] == dict(table)
     assert (config["lm_head_precision"], config["draft_precision"]) == ("int8", "int4")
     assert config["exclude"] == ["layers.0.*", "*.down_proj"]
-    assert any(note.startswith("drafter: rounding weights") for note in result.report["warnings"])
     assert len(generated(tmp_path / "engine")) == 6
+    assert result.report["warnings"] == []
+    said = _summary(result)
+    assert re.search(r"^excluded +layers\.0\.\*, \*\.down_proj$", said, re.M)
+    assert re.search(r"^rounding +changed target weights by \d+\.\d\d% at most \(.*\), drafter weights by", said, re.M)
+    rows = {row["weight"]: row for row in result.report["matmuls"]["target"]["list"]}
+    first = next(row for name, row in rows.items() if ".layers.0." in name and name.endswith("o_proj.weight"))
+    assert (first["role"], first["why"]) == ("attention", "excluded by 'layers.0.*'")
+    assert "excluded by &#x27;layers.0.*&#x27;" in (tmp_path / "engine" / "build_report.html").read_text()
+
+
+def test_another_drafter_precision_is_no_other_target(dense: Pair, tmp_path: Path) -> None:
+    for drafter, reused in ((None, False), ("int8", True), ("int4", True)):
+        result = built(dense, tmp_path / "engine", "int8", overrides=Overrides(drafter=drafter))
+        steps = {phase["phase"]: phase.get("reused") for phase in result.report["phases"]}
+        assert steps["attach target"] or not reused
+        assert result.report["precision"]["target"]["recipe"]["drafter"] == (drafter or "fp32")
 
 
 def test_a_wide_target_may_have_a_narrow_drafter(dense: Pair, tmp_path: Path) -> None:
@@ -143,6 +167,13 @@ def test_fp8_calibrates_first_once_and_says_so(dense: Pair, texts: Path, tmp_pat
     assert (config["calib_method"], config["calib_data"]) == ("percentile", str(texts))
     assert f"{len(TEXTS)} samples" in config["recipe"]["calibration"]
     assert len(generated(tmp_path / "first")) == 6
+
+
+def test_an_engine_keeps_its_ranges_for_other_builds(dense: Pair, texts: Path, tmp_path: Path) -> None:
+    first = built(dense, tmp_path / "first", "fp8", ranges=RangesFrom(data=texts))
+    again = built(dense, tmp_path / "again", "fp8", ranges=RangesFrom(scales=tmp_path / "first" / "calibration"))
+    assert first.report["graphs"] == again.report["graphs"]
+    assert {"calibration/scales.safetensors", "calibration/scales.json"} <= set(first.manifest.files)
 
 
 def test_an_interrupted_calibration_goes_on_where_it_was(
@@ -217,6 +248,19 @@ def test_what_cannot_be_had_is_refused_and_nothing_is_left(
 def test_malformed_samples_are_refused_with_their_line(dense: Pair, tmp_path: Path) -> None:
     data = tmp_path / "bad.jsonl"
     data.write_text('{"text": "fine"}\n{"text": \n')
-    with pytest.raises(BuildError, match="line 2"):
+    with pytest.raises(UsageError, match="line 2"):
         built(dense, tmp_path / "engine", "fp8", ranges=RangesFrom(data=data))
     assert not (tmp_path / "engine").exists()
+
+
+def test_experts_of_which_one_stack_is_left_wide_are_refused(sparse: Pair, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"weights that --precision int8 narrows are INT8") as caught:
+        built(sparse, tmp_path / "engine", "int8", overrides=Overrides(exclude=("*.experts.down_proj",)))
+    assert "of routed experts it takes both stacks or none" in caught.value.why
+    assert not (tmp_path / "engine").exists()
+
+
+def test_a_head_that_the_checkpoint_holds_wide_cannot_be_asked_for_narrow(dense: Pair, tmp_path: Path) -> None:
+    pair = fp8_pair(dense, tmp_path / "fp8")
+    with pytest.raises(BuildError, match="--lm-head-precision fp8 has no effect"):
+        built(pair, tmp_path / "engine", "fp8", overrides=Overrides(lm_head="fp8"))

@@ -319,7 +319,7 @@ def test_what_cannot_be_done_is_refused(
 def test_bad_calibration_data_is_named(cli: Run, pair: Pair, tmp_path: Path, content: str, says: str) -> None:
     (tmp_path / "data.jsonl").write_text(content)
     done = cli("quantize", pair.target, "--out", tmp_path / "out", "--calib-data", tmp_path / "data.jsonl")
-    assert (done.code, says in done.err) == (5, True), done.err
+    assert (done.code, says in done.err) == (2, True), done.err
     assert not (tmp_path / "out").exists()
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.recipes import RECIPES, Overrides, emulated
+from peagle.compiler.recipes import RECIPES, Overrides, emulated, patterns
 
 NARROW = [name for name, recipe in RECIPES.items() if recipe.narrow]
 
@@ -44,6 +44,14 @@ def test_integers_on_a_cpu_have_their_inputs_rounded_at_run_time(name: str) -> N
     assert "at run time" in recipe.says
 
 
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_integers_in_standard_onnx_are_multiplied_wide(name: str) -> None:
+    record, says = (recipe := RECIPES[name].on("fp32", "std")).record(), recipe.says
+    assert (record["weights"], record["activations"], record["expert_activations"]) == (name, "fp32", "fp32")
+    assert "multiplied wide" in says
+    assert "run time" not in says
+
+
 @given(
     st.sampled_from(sorted(RECIPES)),
     st.sampled_from([None, "fp8"]),
@@ -67,6 +75,15 @@ def test_a_drafter_s_own_table_narrows_its_matrices_alone() -> None:
     assert (table.name, table.precision("drafter"), table.wide, table.share) == ("int4", "int4", "bf16", 0.9)
     assert {table.weights, table.activations, table.lm_head, table.kv_cache} == {"bf16"}
     assert RECIPES["fp8"].of_drafter().share == 0
+
+
+@given(st.lists(st.text(min_size=1)).map(tuple))
+def test_what_is_excluded_is_read_back_from_the_record(exclude: tuple[str, ...]) -> None:
+    assert patterns(Overrides(exclude=exclude).of(RECIPES["int4"]).record()) == exclude
+
+
+def test_older_records_have_commas_between_what_is_excluded() -> None:
+    assert patterns({"exclude": "layers.0.*, [lm]*.down_proj"}) == ("layers.0.*", "[lm]*.down_proj")
 
 
 def test_emulation_is_said_where_it_is_one() -> None:

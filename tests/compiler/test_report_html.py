@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from peagle.compiler.builders.matmuls import BuiltMatmul
 from peagle.compiler.matmul_table import matmul_table
 from peagle.compiler.report_html import report_html
+from peagle.engines.manifest import Backend
+
+from ..engines.test_manifest import manifest_of
 
 _VOID = ("meta",)
 _TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1) | st.sampled_from(["<script>", "</td>&"])
@@ -54,7 +57,8 @@ def _report(name: str, warning: str, built: list[BuiltMatmul]) -> dict[str, Any]
 @given(_TEXTS, _TEXTS)
 def test_every_text_is_shown_and_none_is_markup(name: str, warning: str) -> None:
     built = [BuiltMatmul("y", name, "float8e4m3fn", "float16", 1234, unpacked=True, by="plan")]
-    page = _Page(report_html(_report(name, warning, built), {"recipe": name, "kv_cache": "fp16"}, warning))
+    manifest = manifest_of({}, precision={"recipe": name, "kv_cache": "fp16"})
+    page = _Page(report_html(_report(name, warning, built), manifest, warning))
     assert page.open == []
     assert name in page.text
     assert page.text.count(warning) >= 3
@@ -68,6 +72,28 @@ def test_a_build_of_which_little_is_known_has_a_page_too() -> None:
     report = _report("w", "careful", [BuiltMatmul("y", "w", "int4", "float16", 8)])
     for name in ("matmuls", "plans", "precision"):
         del report[name]
-    page = _Page(report_html(report | {"warnings": []}, {"recipe": "fp32"}, "demo-engine"))
+    page = _Page(report_html(report | {"warnings": []}, manifest_of({}), "demo-engine"))
     assert "demo-engine" in page.text
-    assert "Warnings" not in page.text
+    for absent in ("Warnings", "Calibration", "Choice of the drafts", "GPUs", "all else", "excluded"):
+        assert absent not in page.text
+
+
+def test_the_page_says_what_the_engine_is_of_and_what_is_known_of_it() -> None:
+    calibration = {
+        "method": {"name": "percentile", "percent": 99.99}, "dataset": "bundled", "samples": "e5" * 32,
+        "num_samples": 128, "num_tokens": 65536,
+    }  # fmt: skip
+    rates = [{"k": k, "tokens_per_second": 10.0 * (k + 1), "slowest": 9.0, "fastest": 99.0} for k in range(3)]
+    report = _report("w", "careful", []) | {"wide": "bf16", "calibration": calibration, "matmuls": {}}
+    manifest = manifest_of(
+        {},
+        backend=Backend("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": "1.7.1"}, ("sm_89", "sm_120")),
+        precision={"recipe": "fp8", "weights": "fp8", "exclude": '["layers.[0, 1].*", "*.down_proj"]'},
+    )
+    page = _Page(report_html(report | {"choose_k": {"k": 2, "speedup": 3.0, "rates": rates}}, manifest, "engine")).text
+    for said in (
+        "demo (Qwen3ForCausalLM)", "ab" * 32, "cd" * 32, "tensorrt-rtx 1.7.1, lowered for tensorrt", "sm_89, sm_120",
+        "parity", "against torch", "bf16", "layers.[0, 1].*, *.down_proj", "percentile, percent 99.99", "e5" * 32,
+        "65,536", "2 are 3.00x plain decoding", "30.0",
+    ):  # fmt: skip
+        assert said in page, said

@@ -23,11 +23,13 @@ from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.plan_stages import profiles
 from peagle.compiler.prompt_set import code_prompts
+from peagle.compiler.recipes import Overrides
 from peagle.compiler.resolved import repeated
-from peagle.compiler.settle import precision_for, settle
+from peagle.compiler.settle import precision_for, recipe_for, settle
 from peagle.compiler.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.manifest import Manifest, Profile
+from peagle.plugins.errors import UsageError
 from peagle.plugins.kernels.pack import read_pack
 from peagle.plugins.kernels.sources import kernel_ops
 from tests.engines.backends.plan_engine import plan_engine, plan_manifest
@@ -271,6 +273,18 @@ def test_an_fp8_checkpoint_stays_fp8_where_all_gpus_have_it(
     checkpoint = Checkpoint.open(fp8_target(tiny.target, tmp_path / "target"))
     options = BuildOptions(str(checkpoint.folder), tmp_path / "out", backend="tensorrt-rtx", gpus=gpus)
     assert precision_for(settle(options), options, checkpoint) == chosen
+
+
+def test_what_an_fp8_checkpoint_leaves_wide_waits_until_it_was_read(tiny: Pair, tmp_path: Path) -> None:
+    options = BuildOptions(
+        "x", tmp_path / "out", backend="tensorrt-rtx", gpus=("sm_120",), overrides=Overrides(exclude=("layers.0.*",))
+    )
+    settled, narrow = settle(options), Checkpoint.open(fp8_target(tiny.target, tmp_path / "target"))
+    assert recipe_for(settled, options, narrow).exclude == ("layers.0.*",)
+    with pytest.raises(UsageError, match="nothing to exclude from"):
+        recipe_for(settled, options, Checkpoint.open(tiny.target))
+    with pytest.raises(UsageError, match="nothing to exclude from"):
+        settle(replace(options, precision="bf16"))
 
 
 @pytest.mark.parametrize(

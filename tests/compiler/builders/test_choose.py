@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from peagle.compiler.builders.choose import BACKENDS, Choice, Device, Machine, choose_backend, look
+from peagle.compiler.legal import supports
+from peagle.compiler.recipes import RECIPES
 from peagle.plugins.errors import EnvironmentProblem, PeagleError, UsageError
 
 BOTH = {"tensorrt": "11.4.0", "tensorrt-rtx": "1.7.1"}
@@ -17,6 +22,7 @@ B200 = Machine((Device("NVIDIA B200", 100),), BOTH)
 B200_BARE = Machine((Device("NVIDIA B200", 100),))
 RTX = Machine((Device("NVIDIA GeForce RTX 5090", 120),), BOTH)
 H200 = Machine((Device("NVIDIA H200", 90),) * 2, BOTH)
+_OFFER = re.compile(r"--backend (onnxruntime|tensorrt-rtx)((?: --\w+ \w+(?:,\w+)*)*)")
 MACHINES = {"laptop": LAPTOP, "cpu": CPU, "b200": B200, "b200 bare": B200_BARE, "rtx": RTX, "h200": H200}
 
 
@@ -31,6 +37,10 @@ MACHINES = {"laptop": LAPTOP, "cpu": CPU, "b200": B200, "b200 bare": B200_BARE, 
         (B200, None, "fp8", (), "tensorrt", ("sm_100",)),
         (B200, None, "bf16", ("b200",), "tensorrt", ("sm_100",)),
         (B200, None, "fp32", (), "onnxruntime", ()),
+        (LAPTOP, None, "int8", (), "onnxruntime", ()),
+        (RTX, None, "int4", (), "onnxruntime", ()),
+        (B200, None, "int4", (), "tensorrt", ("sm_100",)),
+        (CPU, None, "int4", ("sm_120",), "tensorrt-rtx", ("sm_120",)),
         (B200_BARE, None, None, (), "onnxruntime", ()),
         (B200, "onnxruntime", None, (), "onnxruntime", ()),
         (B200, "tensorrt-rtx", "fp16", ("sm_120",), "tensorrt-rtx", ("sm_120",)),
@@ -61,7 +71,10 @@ ALTERNATIVES = ("export --for tensorrt", "--backend tensorrt-rtx --gpu sm_120", 
     ("machine", "requested", "precision", "gpus", "words"),
     [
         (LAPTOP, None, "fp8", (), ("no NVIDIA GPU", "TensorRT is not installed", *ALTERNATIVES)),
-        (CPU, None, "fp8", (), ("no NVIDIA GPU", *ALTERNATIVES)),
+        (CPU, None, "fp8", (), ("no NVIDIA GPU", *ALTERNATIVES, "onnxruntime emulates it, to measure")),
+        (CPU, None, "mxfp8", (), ("--gpu sm_120 --precision fp8", "onnxruntime emulates it, to measure")),
+        (CPU, None, "fp16", (), ("--backend onnxruntime --precision fp32 builds in fp32",)),
+        (H200, None, "int8", ("b200",), ("--backend onnxruntime and no --gpu builds in int8",)),
         (CPU, "tensorrt", "fp16", (), ("no NVIDIA GPU", *ALTERNATIVES)),
         (B200_BARE, "tensorrt", None, (), ("TensorRT is not installed (pip install", *ALTERNATIVES)),
         (RTX, None, "fp8", (), ("RTX 5090 (sm_120) is not a data-centre GPU", *ALTERNATIVES)),
@@ -86,7 +99,10 @@ def test_what_is_missing_is_named_with_what_works_instead(
         ("tensorrt-rtx", "fp16", (), "--gpu sm_120"),
         ("tensorrt-rtx", "fp16", ("b200",), "--backend tensorrt"),
         ("onnxruntime", "fp16", (), "fp32"),
-        ("onnxruntime", "int4", ("sm_120",), "--gpu"),
+        ("onnxruntime", "int4", ("sm_120",), "ONNX Runtime in int4"),
+        ("onnxruntime", "int4", ("sm_120",), "--backend tensorrt-rtx --precision int4"),
+        ("onnxruntime", "mxfp8", ("sm_120",), "--backend tensorrt-rtx --precision fp8"),
+        ("onnxruntime", "mxfp8", ("b200",), "--backend tensorrt on a host that has them, with --precision mxfp8"),
         ("onnxruntime", None, ("sm_120",), "--gpu"),
         (None, None, ("b2000",), "b200"),
         ("tensort", None, (), "tensorrt"),
@@ -116,6 +132,33 @@ def test_every_combination_is_chosen_or_refused_with_a_cure(machine: Machine) ->
                 assert choice.backend == "onnxruntime" or machine.has(choice.backend)
     assert refusals
     assert all(error.why and error.fix for error in refusals)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_whatever_a_refusal_offers_is_accepted(machine: Machine) -> None:
+    """Where what it says has to be installed is installed."""
+    offers = 0
+    for requested, precision, gpus in product(
+        (None, *BACKENDS), (None, *RECIPES), ((), ("b200",), ("sm_80",), ("sm_120",), ("sm_89", "sm_120"))
+    ):
+        for backend, rest in _OFFER.findall(_fix(requested, precision, gpus, machine)):
+            flags = dict(re.findall(r"--(\w+) (\w+(?:,\w+)*)", rest))
+            named = tuple(flags["gpu"].split(",")) if "gpu" in flags else gpus
+            on = () if backend == "onnxruntime" else named
+            kind = flags.get("precision", precision)
+            choice = choose_backend(backend, kind, on, replace(machine, products=BOTH))
+            assert choice.backend == backend
+            assert on == gpus or all(supports(gpu, kind or "") for gpu in on), (precision, gpus, rest)
+            offers += 1
+    assert offers
+
+
+def _fix(requested: str | None, precision: str | None, gpus: tuple[str, ...], machine: Machine) -> str:
+    try:
+        choose_backend(requested, precision, gpus, machine)
+    except PeagleError as error:
+        return error.fix
+    return ""
 
 
 def test_a_look_finds_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

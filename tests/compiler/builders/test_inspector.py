@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peagle.compiler.builders.inspector import inspected, programs_of
+from peagle.compiler.builders import inspector
+from peagle.compiler.builders.inspector import free_memory, inspected, programs_of
 from peagle.compiler.builders.machine import look
 from peagle.compiler.builders.matmuls import BuiltMatmul, as_built
 from peagle.compiler.builders.plan import build_plan
@@ -67,7 +69,26 @@ def test_an_answer_without_details_is_no_program(answer: object) -> None:
 
 def test_an_engine_that_cannot_be_loaded_is_no_program(tmp_path: Path) -> None:
     (tmp_path / "plan").write_bytes(b"no engine")
-    assert inspected(object(), None, tmp_path / "plan") == []
+    assert inspected(object(), None, tmp_path / "plan") == ([], [])
+
+
+def test_a_plan_that_memory_is_short_for_is_not_inspected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plan").write_bytes(bytes(3000))
+    monkeypatch.setattr(inspector, "free_memory", lambda: 5999)
+    programs, (note,) = inspected(object(), None, tmp_path / "plan")
+    assert programs == []
+    assert note.startswith("the plan was not inspected: it has 3.0 kB, and 6.0 kB of memory are free")
+
+
+def test_free_memory_is_that_of_the_machine_or_less_in_a_container(tmp_path: Path) -> None:
+    assert free_memory(tmp_path, tmp_path) == math.inf
+    (tmp_path / "meminfo").write_text("MemTotal:  9 kB\nMemAvailable:  8 kB\n")
+    assert free_memory(tmp_path, tmp_path) == 8 * 1024
+    (tmp_path / "memory.stat").write_text("anon 700\ninactive_file 300\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    for limit, free in (("max", 8 * 1024), ("2000", 1300), ("500", 0)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        assert free_memory(tmp_path, tmp_path) == free
 
 
 @pytest.mark.gpu

@@ -64,6 +64,26 @@ def test_what_a_plan_does_not_show_stays_what_the_network_says(programs: list[Pr
     assert as_built([FOUND], programs, "plan") == (FOUND,)
 
 
+OTHER = Program({}, ())  # what a profile runs on the other side of a plugin
+
+
+def test_what_plugins_cut_in_pieces_is_read_profile_by_profile() -> None:
+    (result,) = as_built([FOUND], [_program(), OTHER, OTHER, _program(computed="float16")], "plan", 2)
+    assert result == replace(FOUND, computed="float16", unpacked=True, by="plan")
+
+
+@pytest.mark.parametrize(
+    "programs",
+    [
+        pytest.param([_program(), OTHER, OTHER, OTHER], id="a profile that does not show the product in any piece"),
+        pytest.param([_program(), _program(computed="float16"), _program(), OTHER], id="pieces that differ"),
+        pytest.param([_program(), OTHER, _program()], id="pieces that cannot be told apart by profile"),
+    ],
+)
+def test_pieces_that_do_not_tell_of_a_product_leave_it_as_the_network_has_it(programs: list[Program]) -> None:
+    assert as_built([FOUND], programs, "plan", 2) == (FOUND,)
+
+
 def test_several_products_that_became_one_are_all_found() -> None:
     merged = _program(numbers=16)
     product = replace(merged.steps[1], layers=("product", "other"))

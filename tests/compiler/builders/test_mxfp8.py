@@ -27,19 +27,24 @@ from peagle.plugins.errors import BuildError
 from peagle.plugins.microscaled_round.reference import powers_of_two
 from tests.compiler.builders.conftest import CACHE
 from tests.compiler.builders.small import profiles, request
-from tests.models import BLOCKED, CONFIGS, LAYERS, make_pair
+from tests.models import CONFIGS, LAYERS, make_pair
 
 pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
 
 SIZE, BLOCK = 1024, 32
+PARTIAL = 1000  # columns: the last block of a row is not whole
 F16 = ir.TensorType(ir.DataType.FLOAT16)
 
 
 @pytest.fixture(scope="module")
 def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _product(tmp_path_factory.mktemp("mxfp8"), SIZE)
+
+
+def _product(folder: Path, columns: int) -> Path:
     """``y = x @ w.T`` in MXFP8, as TensorRT gets it."""
-    x = ir.Value(name="x", shape=ir.Shape(["B", SIZE]), type=F16)
-    w = ir.Value(name="w", shape=ir.Shape([SIZE, SIZE]), type=F16)
+    x = ir.Value(name="x", shape=ir.Shape(["B", columns]), type=F16)
+    w = ir.Value(name="w", shape=ir.Shape([SIZE, columns]), type=F16)
     w.const_value = ir.ExternalTensor("weights", None, None, ir.DataType.FLOAT16, shape=w.shape, name="w")
     turn = ir.node("Transpose", [w], {"perm": [1, 0]})
     y = ir.node("MatMul", [x, turn.outputs[0]]).outputs[0]
@@ -53,12 +58,13 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
     narrow(model, {"w": NarrowWeight("float8_e4m3fn", (SIZE, SIZE // BLOCK), BLOCK, rounding, powers=True)})
     mx.apply(model)
     RemoveUnusedNodesPass()(model)
-    blocks = np.random.default_rng(0).normal(size=(SIZE, SIZE // BLOCK, BLOCK)).astype(np.float32)
+    values = np.random.default_rng(0).normal(size=(SIZE, columns)).astype(np.float32)
+    blocks = np.pad(values, ((0, 0), (0, SIZE - columns))).reshape(SIZE, SIZE // BLOCK, BLOCK)
     scales = powers_of_two(np.abs(blocks).max(axis=-1))
-    values = model.graph.initializers
-    values["w"].const_value = ir.tensor(rounded(blocks, scales[..., None], "float8_e4m3fn").reshape(SIZE, SIZE))
-    values["w_scale"].const_value = ir.tensor(exponents(scales))
-    path = tmp_path_factory.mktemp("mxfp8") / "model.onnx"
+    initializers = model.graph.initializers
+    initializers["w"].const_value = ir.tensor(rounded(blocks, scales[..., None], "float8_e4m3fn").reshape(SIZE, SIZE))
+    initializers["w_scale"].const_value = ir.tensor(exponents(scales))
+    path = folder / "model.onnx"
     onnx.save_model(ir.to_proto(model), path)
     return path
 
@@ -71,6 +77,16 @@ def test_a_plan_keeps_weights_in_a_byte_each(product: Path, gpu: str, tmp_path: 
     assert numbers < facts.size < 2 * numbers  # kernels included
 
 
+def test_so_does_one_whose_rows_end_within_a_block(tmp_path: Path) -> None:
+    """What enters gets zeros first: TensorRT takes whole blocks only."""
+    layers = {"DYNAMIC_QUANTIZE": 1, "DEQUANTIZE": 2, "QUANTIZE": 0}
+    asked = request(_product(tmp_path, PARTIAL), gpus=("sm_120",), layers=layers)
+    facts = build_plan(asked, tmp_path / "plan", Quiet())
+    (found,) = facts.matmuls
+    assert (found.stored, found.numbers, found.by) == ("float8e4m3fn", SIZE * SIZE, "plan")
+    assert SIZE * SIZE < facts.size < 2.5 * SIZE * SIZE  # FP16 weights beside as much of kernels would be more
+
+
 @pytest.mark.parametrize("gpus", [("sm_80",), ("sm_86", "sm_120")])
 def test_gpus_without_fp8_are_refused_before_tensorrt_sees_the_graph(product: Path, gpus: tuple[str, ...]) -> None:
     with pytest.raises(BuildError) as caught:
@@ -80,7 +96,7 @@ def test_gpus_without_fp8_are_refused_before_tensorrt_sees_the_graph(product: Pa
 
 def test_an_input_that_is_no_whole_blocks_is_refused(product: Path, tmp_path: Path) -> None:
     model = onnx.load(product)
-    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1000
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = PARTIAL
     onnx.save_model(model, tmp_path / "model.onnx")
     with pytest.raises(BuildError) as caught:
         survey(tmp_path / "model.onnx", ("sm_120",), profiles())
@@ -89,11 +105,11 @@ def test_an_input_that_is_no_whole_blocks_is_refused(product: Path, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def target_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The graph of a tiny target in FP16 and MXFP8."""
+    """The graph of a tiny target in FP16 and MXFP8; its rows end within blocks."""
 
     @cache
     def make(family: str) -> Path:
-        pair = make_pair(tmp_path_factory.mktemp(family), family, sizes=BLOCKED)
+        pair = make_pair(tmp_path_factory.mktemp(family), family)
         half = target_half(Checkpoint.open(pair.target), pair.specs()[0], RECIPES["mxfp8"].on("fp16"), "tensorrt")
         kept = StageStore.default()
         traced = parts.trace(kept, half, "float16", Quiet())

@@ -19,7 +19,7 @@ from peagle.graphs.families import family_for
 from peagle.graphs.skeleton import weight_shapes
 from peagle.graphs.trace import trace_target
 from peagle.graphs.weights import wanted as graph_weights
-from peagle.plugins.errors import BuildError
+from peagle.plugins.errors import BuildError, UsageError
 
 from ...models import CONFIGS, Pair
 from .conftest import Calibrate, random_samples
@@ -108,7 +108,7 @@ def test_an_expert_without_tokens_takes_its_layers_largest_and_is_reported(tiny:
 def test_token_ids_out_of_range_are_refused(tiny: Tiny, calibrated: Calibrate) -> None:
     samples = random_samples(4)
     shifted = type(samples).of("shifted", [[each + 95 for each in samples.ids[0]]])
-    with pytest.raises(BuildError, match="token ids that the model does not have"):
+    with pytest.raises(UsageError, match="token ids that the model does not have"):
         calibrated(tiny("qwen3"), shifted)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from peagle.compiler.calibration import Encoder, Limits, bundled, read_jsonl
+from peagle.compiler.calibration.ranges import RangesFrom
 from peagle.plugins.errors import BuildError, UsageError
 
 from ...models import VOCAB, Pair
@@ -26,7 +27,8 @@ def written(path: Path, *lines: Any) -> Path:
     ("line", "said"),
     [
         ("{", "not JSON"), ("[1]", "not a JSON object"), ({}, "none of text"), ({"prompt": "x"}, "none of text"),
-        ({"text": "x", "input_ids": [1]}, "text and input_ids"), ({"text": ""}, "empty"), ({"text": 1}, "not a string"),
+        ({"text": "x", "input_ids": [1]}, "both text and input_ids"),
+        ({"text": ""}, "empty"), ({"text": 1}, "not a string"),
         ({"messages": []}, "messages"), ({"messages": [{"role": "user"}]}, "role and content"),
         ({"input_ids": []}, "empty"), ({"input_ids": [1.0]}, "integers"), ({"input_ids": [True]}, "integers"),
         ({"input_ids": [VOCAB]}, f"token id {VOCAB}"), ({"input_ids": [-1]}, "token id -1"),
@@ -35,7 +37,7 @@ def written(path: Path, *lines: Any) -> Path:
 )  # fmt: skip
 def test_a_malformed_line_is_named(line: Any, said: str, tmp_path: Path) -> None:
     path = written(tmp_path / "data.jsonl", {"input_ids": [1, 2]}, "", line)
-    with pytest.raises(BuildError, match=rf"line 3 is not a calibration sample\n  why: .*{said}"):
+    with pytest.raises(UsageError, match=rf"line 3 is not a calibration sample\n  why: .*{said}"):
         read_jsonl(path, None, VOCAB, SMALL)
 
 
@@ -46,18 +48,37 @@ def test_a_malformed_line_is_named(line: Any, said: str, tmp_path: Path) -> None
 def test_a_file_without_samples_is_refused(content: bytes | None, said: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "data.jsonl").write_bytes(content)
-    with pytest.raises(BuildError, match=said):
+    with pytest.raises(UsageError, match=said):
         read_jsonl(tmp_path / "data.jsonl", None, VOCAB, SMALL)
+
+
+def test_ids_of_another_model_are_to_be_tokenized_again(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_jsonl(written(tmp_path / "data.jsonl", {"input_ids": [VOCAB]}), None, VOCAB, SMALL)
+    assert "tokenizer of this model" in caught.value.fix
+
+
+def test_a_folder_without_ranges_is_told_from_one_above_them(tmp_path: Path) -> None:
+    for scales in (tmp_path / "absent", tmp_path):
+        with pytest.raises(UsageError) as caught:
+            RangesFrom(scales=scales).check()
+        assert "the folder calibration/ of an engine" in caught.value.fix
+    (tmp_path / "calibration").mkdir()
+    (tmp_path / "calibration" / "scales.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds no calibrated ranges") as caught:
+        RangesFrom(scales=tmp_path).check()
+    assert caught.value.fix == f"use --scales {tmp_path / 'calibration'}"
+    RangesFrom(scales=tmp_path / "calibration").check()
 
 
 def test_too_few_tokens_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "data.jsonl", {"input_ids": list(range(50))})
-    with pytest.raises(BuildError, match="too short for calibration: 6 tokens in 1 samples"):
+    with pytest.raises(UsageError, match="too short for calibration: 6 tokens in 1 samples"):
         read_jsonl(path, None, VOCAB, Limits(max_length=6, min_tokens=7))
 
 
 def test_text_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"line 1 .*\n.*no tokenizer"):
+    with pytest.raises(UsageError, match=r"line 1 .*\n.*no tokenizer"):
         read_jsonl(written(tmp_path / "data.jsonl", {"text": "x"}), None, VOCAB, SMALL)
 
 
@@ -102,7 +123,7 @@ def test_a_template_in_the_configuration_counts(stated: Any, pair: Pair) -> None
 def test_a_template_that_refuses_names_the_line(pair: Pair, tmp_path: Path) -> None:
     (pair.target / "chat_template.jinja").write_text("{{ raise_exception('no system prompt') }}")
     path = written(tmp_path / "data.jsonl", {"messages": [{"role": "system", "content": "A"}]})
-    with pytest.raises(BuildError, match=r"line 1 .*\n.*no system prompt"):
+    with pytest.raises(UsageError, match=r"line 1 .*\n.*no system prompt"):
         read_jsonl(path, Encoder.open(pair.target), VOCAB, SMALL)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from peagle.compiler.calibration import Scales
+from peagle.compiler.calibration.scales import Facts
 from peagle.compiler.narrow import RoundedHere
 from peagle.compiler.narrow.codes import values_of
 from peagle.compiler.recipes import RECIPES
 from peagle.graphs.census import Role, RoledWeight
 from peagle.graphs.lowering import Lowering
+from peagle.plugins.microscaled_round.reference import microscaled_round
 
 
 class Checkpoint:
@@ -39,7 +43,7 @@ def _provider(read: Checkpoint, lowering: Lowering = "ort", **shapes: tuple[int,
 @pytest.mark.parametrize(
     ("columns", "blocks"),
     [((2816, 704), {"ort": 32, "tensorrt": 64}), ((2880, 2880), {"ort": 32, "tensorrt": 64}),
-     ((48, 24), {"ort": 8, "tensorrt": 8}), ((2048, 768), {"ort": 32, "tensorrt": 128})],
+     ((48, 16), {"ort": 16, "tensorrt": 8}), ((2048, 768), {"ort": 32, "tensorrt": 128})],
 )  # fmt: skip
 @pytest.mark.parametrize("lowering", ["ort", "tensorrt"])
 def test_both_stacks_of_experts_have_the_same_blocks(
@@ -56,7 +60,7 @@ def test_both_stacks_of_experts_have_the_same_blocks(
 def test_columns_that_no_block_divides_stay_wide_and_say_so() -> None:
     taken, wide = _provider(Checkpoint(), w=(6, 20)).weights()
     assert taken == {}
-    assert "20 columns" in wide["w"]
+    assert wide["w"] == "no block of 16 to 32 divides its 20 columns"
 
 
 @pytest.mark.parametrize("lowering", ["ort", "tensorrt"])
@@ -75,6 +79,24 @@ def test_codes_times_their_scales_are_the_weight_and_it_is_read_once(lowering: L
     assert read.reads == 2
 
 
+@pytest.mark.parametrize("lowering", ["ort", "tensorrt"])
+@pytest.mark.parametrize("shape", [(5, 64), (5, 48), (5, 20), (3, 4, 33), (3, 4, 96)])
+def test_microscaled_rows_are_stored_in_whole_blocks(lowering: Lowering, shape: tuple[int, ...]) -> None:
+    """With codes of zero at their end, which no scale depends on."""
+    read, columns = Checkpoint(), shape[-1]
+    whole = (*shape[:-1], columns + -columns % 32)
+    role: Role = "experts" if len(shape) > 2 else "mlp"
+    recipe = RECIPES["mxfp8"].on("fp32" if lowering == "ort" else "fp16", lowering)
+    provider = RoundedHere(recipe, lowering, {"w": RoledWeight("w", shape, role, 1)}, read)
+    taken, wide = provider.weights()
+    assert (wide, taken["w"].scale, taken["w"].block) == ({}, (*shape[:-1], whole[-1] // 32), 32)
+    codes = np.concatenate(list(provider.codes("w", shape))).astype(np.float32).reshape(whole)
+    powers = np.concatenate(list(provider.scales("w", shape))).reshape(taken["w"].scale).astype(np.float32) - 127
+    padded = np.pad(read.values(shape), [*[(0, 0)] * (len(shape) - 1), (0, whole[-1] - columns)])
+    np.testing.assert_array_equal(codes * np.exp2(powers).repeat(32, axis=-1), microscaled_round(padded)[0])
+    assert not np.any(codes[..., columns:])
+
+
 def test_scales_too_small_for_half_precision_do_not_make_codes_of_nothing() -> None:
     provider = _provider(Checkpoint(), "tensorrt", w=(2, 128))
     small = type(provider)(
@@ -83,3 +105,15 @@ def test_scales_too_small_for_half_precision_do_not_make_codes_of_nothing() -> N
     codes, scales = next(small.codes("w", (2, 128))), next(small.scales("w", (2, 128)))
     assert np.all(codes.astype(np.int64) == 0)
     assert np.all(scales == 1)
+
+
+def test_ranges_that_no_weight_is_rounded_with_change_nothing() -> None:
+    """They may be there for the caches."""
+    facts = Facts("m", "a", "f", {}, "float32", "d", "s", 1, 1, {}, ("an expert saw no token",))
+    plain = _provider(Checkpoint(), "tensorrt", w=(2, 128))
+    for largest in (1.0, 2.0):
+        calibrated = replace(plain, ranges=Scales({"w": np.full((), largest, np.float32)}, {}, {}, facts))
+        assert (calibrated.key, calibrated.notes()) == (plain.key, [])
+        fp8 = replace(calibrated, recipe=RECIPES["fp8"].on("fp16"))
+        assert fp8.key[-1] == {"w": largest}
+        assert fp8.notes() == list(facts.warnings)

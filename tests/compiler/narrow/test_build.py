@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from peagle.compiler.builders.machine import look
 from peagle.compiler.export import ExportOptions, export
 from peagle.compiler.narrow import schemes
+from peagle.compiler.verbs.export import _summary
 from peagle.engines.manifest import Manifest
 from peagle.graphs import store
 from peagle.graphs.narrow import matmuls
@@ -115,6 +117,10 @@ def test_an_export_for_tensorrt_holds_the_weights_in_fp8(dense: Pair, tmp_path: 
     described = json.loads((narrow.path / "export.json").read_text())
     assert described["recipe"]["weights"] == "fp8"
     assert "recipe" not in json.loads((wide.path / "export.json").read_text())
+    said = _summary(narrow)
+    assert "fp8: weights, activations, experts, expert activations in fp8; kv cache, lm head" in said
+    assert re.search(r"^target matmuls +50: 49 fp8 \(\d", said, re.M)
+    assert re.search(r"^precision +fp16$", _summary(wide), re.M)
 
 
 @pytest.mark.parametrize("form", ["compressed-tensors-fp8", "fp8-blocks"])
@@ -122,7 +128,7 @@ def test_other_fp8_checkpoints_export_too_and_say_what_re_scaling_cost(dense: Pa
     options = {"block": (16, 16)} if form == "fp8-blocks" else {"per_channel": True}
     target = fp8_target(dense.target, tmp_path / "target", form, **options)
     result = export(ExportOptions(str(target), tmp_path / "out", lowering="tensorrt", precision="fp8"))
-    record = result.report["precision_of"]["target"]
+    record = result.report["precision"]["target"]
     assert record["share"] == 1
     rescaled = record["losses"]
     assert len(rescaled) == (49 if form == "fp8-blocks" else 0)
@@ -150,7 +156,7 @@ def test_what_has_no_scales_of_inputs_is_calibrated_first(dense: Pair, checkpoin
     result = export(ExportOptions(str(target), tmp_path / "out", lowering="tensorrt", precision="fp8"))
     assert [phase["phase"] for phase in result.report["phases"]][3] == "calibrate"
     assert result.report["calibration"]["num_samples"] > 1
-    record = result.report["precision_of"]["target"]
+    record = result.report["precision"]["target"]
     assert record["share"] == 1
     query = next(each for each in record["matmuls"] if "layers.0.self_attn.q_proj" in each["weight"])
     assert (query["stored"], query["computed"]) == (E4M3, E4M3)

@@ -60,7 +60,7 @@ def test_a_small_loss_is_told() -> None:
     names = [f"w{i}" for i in range(10)]
     built = [*_built(*names[1:]), *_built("w0", stored="float16")]
     (note,) = require_effect("drafter", _record(**{name: {} for name in names}), built)
-    assert note == ("1 weights that fp8 narrows are not so in the drafter plan: w0: TensorRT stores it as float16")
+    assert note == ("1 weight that fp8 narrows is not FP8 in the drafter plan: w0: TensorRT stores it as float16")
 
 
 def test_what_only_the_inspector_denies_is_told_and_fails_nothing() -> None:

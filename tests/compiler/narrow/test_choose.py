@@ -86,7 +86,7 @@ def test_a_drafter_s_matrices_are_narrow_and_multiplied_wide(dense: Pair) -> Non
     assert of_drafter(head, recipe("fp8"), "tensorrt", lambda *_: iter(())) is None
     narrow = of_drafter(head, recipe("bf16", drafter="int8"), "tensorrt", lambda *_: iter(()))
     assert narrow is not None
-    assert "fc.weight" in narrow.wanted
+    assert "layers.0.mlp.up_proj.weight" in narrow.wanted
     assert not {"lm_head.weight", "embed_tokens.weight"} & set(narrow.wanted)
     narrow.check()
     taken, wide = narrow.weights()

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from peagle.compiler.plans.dry_run import Asked, plan
+from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.plans.dry_run import Asked, decide, plan
+from peagle.compiler.quantize import QuantizeOptions, quantize
+from peagle.compiler.recipes import Overrides, wide_type
+from peagle.compiler.stages import StageStore
+from peagle.plugins.errors import BuildError
 
+from ...models import make_pair
 from ..conftest import Run
 
 
@@ -56,6 +63,10 @@ def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: 
         (("--for", "coreml"), "--for coreml does not exist"),
         (("--max-seq-len", 0), "max"),
         (("--gpu", "b200,h200"), "names several GPUs"),
+        (("--gpu", "sm_120", "--precision", "mxfp8"), "--precision mxfp8 is not available on sm_120"),
+        (("--gpu", "sm_80", "--kv-cache-dtype", "fp8"), "leave --kv-cache-dtype out"),
+        (("--precision", "INT4"), "use --precision int4"),
+        (("--calib-data", "absent.jsonl"), "--calib-data absent.jsonl does not exist"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(cli: Run, arguments: tuple[object, ...], says: str) -> None:
@@ -74,3 +85,28 @@ def test_an_architecture_is_planned_without_a_verdict() -> None:
     found = plan(Asked("demo", gpu="sm_120"))
     assert (found.lowering, found.gpu) == ("tensorrt", None)
     assert any("says nothing of memory" in note for note in found.notes)
+
+
+def test_what_nothing_is_written_in_is_arithmetic() -> None:
+    (note,) = decide(Asked("demo", precision="fp16", lowering="ort")).notes
+    assert note.startswith("nothing is written in fp16 for ort")
+
+
+@pytest.fixture(scope="module")
+def fp8(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny checkpoint that is FP8 with scales for its inputs."""
+    folder = tmp_path_factory.mktemp("pair")
+    options = QuantizeOptions(str(make_pair(folder, "qwen3").target), folder / "fp8", num_samples=2, max_length=200)
+    return quantize(options, store=StageStore(folder / "cache")).path
+
+
+def test_an_fp8_checkpoint_is_planned_as_a_build_takes_it(fp8: Path) -> None:
+    def precision(**asked: Any) -> str:
+        return decide(Asked(str(fp8), lowering="tensorrt", **asked)).precision
+
+    assert precision(builds=True) == precision(builds=True, gpu="sm_120") == "fp8"
+    assert precision(builds=True, gpu="sm_80") == wide_type(Checkpoint.open(fp8))
+    assert precision() == "bf16"  # of an export
+    assert precision(builds=True, overrides=Overrides(exclude=("layers.0.*",))) == "fp8"
+    with pytest.raises(BuildError, match="quantised already"):
+        precision(precision="int8")

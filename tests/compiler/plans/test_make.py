@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from peagle.compiler.plans.facts import Plan
-from peagle.compiler.plans.make import make_plan
+from peagle.compiler.plans.make import make_plan, planned_recipe
 from peagle.compiler.plans.text import render
-from peagle.compiler.plans.weight_bytes import head_weights, weight_lines
+from peagle.compiler.plans.weight_bytes import head_weights, too_wide, weight_lines
 from peagle.compiler.recipes import RECIPES, Overrides
 from peagle.compiler.registry import target_config
 from peagle.graphs.census import RoledWeight, census
@@ -26,7 +26,7 @@ NOTE = "fp8 export is not in this version: these figures are arithmetic"
 
 
 def _asked(**changes: Any) -> dict[str, Any]:
-    return {"precision": "fp8", "max_seq_len": 4096, "num_speculative_tokens": 8, "lowering": "std"} | changes
+    return {"precision": "fp8", "max_seq_len": 4096, "num_speculative_tokens": 8, "lowering": "tensorrt"} | changes
 
 
 @pytest.fixture(scope="module")
@@ -78,18 +78,18 @@ def test_the_fp8_bytes_of_qwen3_coder_by_hand(coder: Plan) -> None:
     for role in ("embedding", "lm_head"):
         assert _line(coder, role) == (vocabulary * hidden, "bf16", 2 * vocabulary * hidden)
     assert _line(coder, "scales") == (scales, "fp32", 4 * scales)
-    tables = 2 * 4112 * head_dim // 2 * 2  # cos and sin, bf16
+    tables = 2 * 4160 * head_dim // 2 * 2  # cos and sin, bf16
     assert _line(coder, "rotary tables")[2] == tables
     wide = 2 * vocabulary * hidden + router + norms
-    assert coder.weight_bytes == attention + expert_weights + 2 * wide + 4 * scales + tables == 31_168_448_000
+    assert coder.weight_bytes == attention + expert_weights + 2 * wide + 4 * scales + tables == 31_168_460_288
     assert coder.weight_count == 30_532_122_624
 
 
 def test_the_kv_cache_of_qwen3_coder_by_hand(coder: Plan) -> None:
     assert coder.kv.precision == "bf16"
     assert coder.kv.target_token_bytes == 48 * 2 * 4 * 128 * 2 == 98_304
-    assert coder.cache_length == 4096 + 2 * 8
-    assert coder.kv.target_slot_bytes == 98_304 * 4112
+    assert coder.cache_length == 4096 + 2 * 8 + 48  # a multiple of 64
+    assert coder.kv.target_slot_bytes == 98_304 * 4160
 
 
 def test_a_head_that_is_not_at_hand_is_not_guessed(coder: Plan) -> None:
@@ -105,8 +105,8 @@ def test_a_plan_writes_nothing(coder: Plan, where: Path) -> None:
 
 def test_the_verdict_counts_the_slots_that_fit(coder: Plan) -> None:
     assert coder.gpu is not None
-    assert coder.gpu.most_slots == (162 * 10**9 - 31_168_448_000) // (98_304 * 4112) == 323
-    assert "fits: 1 slot of 4,112 tokens, 323 at most" in render(coder)
+    assert coder.gpu.most_slots == (162 * 10**9 - 31_168_460_288) // (98_304 * 4160) == 319
+    assert "fits: 1 slot of 4,160 tokens, 319 at most" in render(coder)
 
 
 def test_the_text_has_every_part(coder: Plan) -> None:
@@ -175,6 +175,7 @@ NARROW = {
     ("int8", "tensorrt"): (MATRIX, {"fp32": 4096 + 1}),  # of every row, and of the input
     ("int4", "tensorrt"): (MATRIX // 2, {"bf16": MATRIX // 128}),
     ("mxfp8", "tensorrt"): (MATRIX, {"e8m0": MATRIX // 32}),
+    ("mxfp8", "ort"): (MATRIX, {"e8m0": MATRIX // 32}),
     ("fp8", "tensorrt"): (MATRIX, {"fp32": 2}),
     ("int8", "ort"): (MATRIX, {"fp32": MATRIX // 128}),
     ("int4", "ort"): (MATRIX // 2, {"fp32": MATRIX // 32}),
@@ -188,6 +189,15 @@ def test_a_narrow_matrix_takes_its_codes_and_its_scales(precision: str, lowering
     size, scales = NARROW[precision, lowering]
     assert [(each.role, each.precision, each.bytes) for each in lines[:1]] == [("mlp", precision, size)]
     assert {each.precision: each.count for each in lines[1:]} == scales
+
+
+@pytest.mark.parametrize("lowering", ["tensorrt", "ort"])
+def test_rows_of_mxfp8_are_whole_blocks(lowering: Lowering) -> None:
+    """The down projection of the demo's target has ten and a half."""
+    recipe = RECIPES["mxfp8"].on("fp32" if lowering == "ort" else "bf16", lowering)
+    weights = (RoledWeight("a.weight", (128, 336), "mlp", 1),)
+    found = [(each.precision, each.bytes) for each in weight_lines(weights, recipe, lowering)]
+    assert found == [("mxfp8", 128 * 352), ("e8m0", 128 * 11)]
 
 
 def test_what_was_asked_for_by_itself_is_counted_by_itself(head: HeadSpec) -> None:
@@ -205,6 +215,30 @@ def test_what_was_asked_for_by_itself_is_counted_by_itself(head: HeadSpec) -> No
     assert asked.drafter.precision == "int8"
     assert (asked.drafter.bytes or 0) < (plain.drafter.bytes or 0)
     assert "but lm head in int4, drafter in int8, layers.0.* in fp32" in render(asked)
+
+
+@pytest.mark.parametrize(("lowering", "wide"), [("std", "fp32"), ("ort", "fp32"), ("tensorrt", "bf16")])
+def test_what_a_narrow_recipe_leaves_is_planned_as_it_is_written(lowering: str, wide: str) -> None:
+    assert planned_recipe("int4", lowering, Overrides()).wide == wide
+    assert planned_recipe("fp16", lowering, Overrides()).wide == "fp16"
+
+
+def test_the_verdict_looks_at_every_type() -> None:
+    asked = _asked(precision="bf16", gpu="a100-80gb", overrides=Overrides(kv_cache="fp8"))
+    verdict = make_plan("x", CONFIGS["qwen3"], "x", **asked).gpu
+    assert verdict is not None
+    assert not verdict.fits
+    assert "no FP8 arithmetic" in verdict.refusal
+    assert "plan it without fp8" in verdict.refusal
+
+
+def test_a_share_that_a_build_refuses_is_told() -> None:
+    odd = CONFIGS["qwen3"] | {"intermediate_size": 100}  # no block of eight or more divides it
+    (told,) = too_wide(census(odd), None, planned_recipe("int4", "tensorrt", Overrides()), "tensorrt")
+    assert "of the weights that int4 narrows can be INT4" in told
+    assert "less than 90% fails" in told
+    assert not too_wide(census(odd), None, planned_recipe("int8", "tensorrt", Overrides()), "tensorrt")
+    assert not too_wide(census(CONFIGS["qwen3"]), None, planned_recipe("int4", "ort", Overrides()), "ort")
 
 
 def test_a_precision_that_does_not_exist_is_refused_with_those_that_do() -> None:

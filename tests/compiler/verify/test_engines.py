@@ -13,11 +13,15 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.build import build
+from peagle.compiler.calibration import Scales
+from peagle.compiler.calibration.ranges import RangesFrom, describe
 from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.progress import Quiet
-from peagle.compiler.recipes import RECIPES, wide_type
+from peagle.compiler.recipes import RECIPES, Overrides, wide_type
+from peagle.compiler.stages import StageStore
 from peagle.compiler.verify import FILE_NAME, verify_elsewhere
+from peagle.compiler.verify.bisect import CACHES
 from peagle.compiler.verify.groups import groups_of, patterns_of
 from peagle.compiler.verify.measure import Request, measure
 from peagle.compiler.verify.precision import EMULATED, RUN, Precision
@@ -101,10 +105,10 @@ def test_an_int8_engine_is_measured_against_fp32(int8: Path, data: Path, cli: Ru
     assert {check["status"] for check in json.loads(done.out)["parity"]} == {"skipped"}
 
 
-def test_an_fp32_engine_has_no_precision_to_measure(cli: Run, engine: Path) -> None:
-    done = cli("verify", engine, *SHORT, "--json")
-    assert done.code == 0
-    assert json.loads(done.out)["precision"] is None
+def test_an_fp32_engine_has_no_precision_to_measure(int8: Path) -> None:
+    manifest = Manifest.read(int8)
+    for table in ({}, RECIPES["fp32"].record()):
+        assert measure(int8, replace(manifest, precision=table), None, Request(), Quiet()) is None
 
 
 @pytest.mark.slow
@@ -171,6 +175,53 @@ def test_a_plan_that_cannot_run_here_has_its_recipe_emulated_and_says_so(int8: P
     assert (found.passed, found.precision.status) == (True, "passed")
     assert found.precision.logits is not None
     assert found.precision.logits.kl_mean > 0
+
+
+@pytest.mark.slow
+def test_narrow_caches_of_such_a_plan_are_emulated_and_bisected(
+    int8: Path, tiny: Pair, data: Path, tmp_path: Path
+) -> None:
+    """With nothing narrow but the caches, everything is lost in them; beside weights they have a cost of their own."""
+    wide = wide_type(Checkpoint.open(tiny.target))
+    alone = Overrides(kv_cache="fp8").of(RECIPES[wide])
+    both = Overrides(kv_cache="fp8").of(RECIPES["int4"].on(wide, "tensorrt"))
+    divergences = []
+    for recipe in (alone, both):
+        engine = Path(shutil.copytree(int8, tmp_path / f"{recipe.name}-engine"))
+        backend = Backend("tensorrt-rtx", "tensorrt", {}, ("sm_120",))
+        plan = replace(Manifest.read(int8), backend=backend, precision=recipe.record())
+        report = json.loads((engine / "build_report.json").read_text())
+        report["calibration"] = describe(bundled_ranges(tiny))
+        (engine / "build_report.json").write_text(json.dumps(report))
+        found = verify_elsewhere(engine, plan, "no GPU", request=Request(data, bisect=True, limits=FREE)).precision
+        assert found is not None
+        assert found.logits is not None, found.skipped
+        assert found.layers[0].error == 0 < found.layers[1].error < 0.2
+        divergences.append(found.logits.kl_mean)
+        if recipe is alone:
+            assert found.bisection is None
+            assert "nothing to bisect" in found.notes[0]
+        else:
+            assert found.bisection is not None
+            assert [cost.exclude for cost in found.bisection.costs if cost.group == CACHES] == [()]
+    assert 1e-6 < divergences[0] < divergences[1]
+
+
+def bundled_ranges(pair: Pair) -> Scales:
+    checkpoint = Checkpoint.open(pair.target)
+    return RangesFrom().obtain(checkpoint, pair.specs()[0], StageStore.default(), Quiet())
+
+
+@pytest.mark.slow
+def test_an_engine_with_routed_experts_is_measured(tmp_path: Path, data: Path, cli: Run) -> None:
+    pair = make_pair(tmp_path / "moe", "qwen3-moe")
+    done = cli("verify", built(pair, tmp_path / "engine", "int8"), *SHORT, "--data", data, "--bisect", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)["precision"]
+    assert (found["status"], found["notes"]) == ("passed", [])
+    assert found["layers"][0]["error"] == 0 < found["layers"][1]["error"] < 0.1
+    groups = {cost["group"] for cost in found["bisection"]["costs"]}
+    assert {"layer 0 experts", "layer 0 attention", "layer 3 mlp"} <= groups
 
 
 def test_a_wide_plan_that_cannot_run_here_is_not_measured(int8: Path, data: Path) -> None:

@@ -14,8 +14,12 @@ import pytest
 
 from peagle.compiler import parity
 from peagle.compiler.parity import Parity
+from peagle.compiler.progress import Quiet
 from peagle.compiler.prompt_set import Prompt
-from peagle.compiler.verify import verify
+from peagle.compiler.recipes import RECIPES
+from peagle.compiler.verify import run, verify
+from peagle.compiler.verify.lines import lossless_lines
+from peagle.compiler.verify.losslessness import compare_on_and_off
 from peagle.engines import Acceptance, SamplingParams
 from peagle.engines.manifest import FileEntry
 
@@ -25,27 +29,32 @@ PROMPTS = [Prompt("one", "ab"), Prompt("two", "cde")]
 
 
 class FakeEngine:
-    """Emits numbers that depend on the prompt and the seed, and for ``lossy`` K a wrong one at position 3."""
+    """Emits numbers that depend on the prompt and the seed, and for ``lossy`` K a wrong one at position 3.
 
-    def __init__(self, folder: Path, lossy: Sequence[int] = (), short: Sequence[int] = ()) -> None:
+    ``tie``: a text of that many tokens is followed by the wrong one where it is read in one window.
+    """
+
+    def __init__(self, folder: Path, lossy: Sequence[int] = (), short: Sequence[int] = (), tie: int = 0) -> None:
         files = {f"{part}/model.onnx": FileEntry(1, "0" * 64) for part in ("target", "drafter")}
         self.folder, self.manifest, self.lossy, self.short = folder, manifest_of(files), lossy, short
+        self.tie = tie
         self.tokenizer = SimpleNamespace(encode=lambda text: [ord(letter) for letter in text])
         self.max_seq_len = 64
 
-    def generate(self, prompts: list[str], params: SamplingParams, *, num_speculative_tokens: int) -> list[Any]:
+    def generate(
+        self, prompts: list[Sequence[int]], params: SamplingParams, *, num_speculative_tokens: int
+    ) -> list[Any]:
         (prompt,) = prompts
         ids = [(len(prompt) + i + 7 * (params.seed or 0)) % 100 for i in range(params.max_tokens)]
         if num_speculative_tokens in self.lossy:
             ids[3] = 99 - ids[3]
+        if len(prompt) == self.tie:
+            ids[0] = 99 - ids[0]
         if num_speculative_tokens in self.short:
             ids = ids[:-2]
+        assert len(prompt) + params.max_tokens <= self.max_seq_len
         acceptance = Acceptance(rounds=4, drafted=8, accepted=6)
-        return [
-            SimpleNamespace(
-                token_ids=tuple(ids), prompt_token_ids=tuple(self.tokenizer.encode(prompt)), acceptance=acceptance
-            )
-        ]
+        return [SimpleNamespace(token_ids=tuple(ids), prompt_token_ids=tuple(prompt), acceptance=acceptance)]
 
     def target_logits(self, ids: Sequence[int]) -> np.ndarray:
         return np.tile(np.arange(100, dtype=np.float32), (len(ids), 1))
@@ -59,6 +68,13 @@ def test_an_engine_that_speculation_does_not_change_passes(tmp_path: Path) -> No
     assert lossless.tokens_differing == 0
     assert lossless.acceptance_length["greedy, K = 3"] == 2.5
     assert set(lossless.policies) == {"greedy", "temperature 0.8"}
+
+
+def test_logits_that_are_no_numbers_do_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeEngine, "target_logits", lambda _, ids: np.full((len(ids), 100), np.nan, np.float32))
+    found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=10, k=(1,))
+    assert not found.passed
+    assert json.loads((tmp_path / "verify.json").read_text())["losslessness"]["finite"] is False
 
 
 def test_a_lossy_k_fails_with_the_first_difference_and_its_margin(tmp_path: Path) -> None:
@@ -92,6 +108,46 @@ def test_a_k_without_room_is_left_out(tmp_path: Path) -> None:
 
 def test_nothing_compared_is_not_a_pass(tmp_path: Path) -> None:
     assert not verify(FakeEngine(tmp_path), prompts=[], max_tokens=5, k=(1,)).passed
+
+
+def test_a_token_that_plain_decoding_gives_in_other_windows_is_a_tie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a plan that rounds: for FP32, and on ONNX Runtime, it is a loss like any other."""
+    engine = FakeEngine(tmp_path, lossy=[3], tie=len(PROMPTS[0].text) + 3)
+    found = compare_on_and_off(engine, PROMPTS[:1], 10, (1, 3), Quiet(), exact=False)
+    assert found.passed
+    assert (found.ties, [each.tie for each in found.divergences]) == (2, [True, True])
+    assert found.tokens_compared == 2 * 10 + 2 * 3
+    assert "ties" in dict(lossless_lines(found))
+    engine.manifest = dataclasses.replace(engine.manifest, precision=RECIPES["int8"].on("fp32", "ort").record())
+    monkeypatch.setattr(run, "measure", lambda *_: None)
+    exact = verify(engine, prompts=PROMPTS[:1], max_tokens=10, k=(3,)).losslessness
+    assert (exact.passed, exact.ties, exact.tokens_differing) == (False, 0, 2)
+    backend = dataclasses.replace(engine.manifest.backend, name="tensorrt-rtx", gpus=("sm_120",))
+    engine.manifest = dataclasses.replace(engine.manifest, backend=backend)
+    assert verify(engine, prompts=PROMPTS[:1], max_tokens=10, k=(3,)).losslessness.ties == 2
+
+
+def test_a_token_that_plain_decoding_never_gives_is_a_loss(tmp_path: Path) -> None:
+    for engine in (FakeEngine(tmp_path, lossy=[3]), FakeEngine(tmp_path, short=[3])):
+        found = compare_on_and_off(engine, PROMPTS, 10, (1, 3), Quiet(), exact=False)
+        assert (found.passed, found.ties) == (False, 0)
+        assert found.tokens_differing > 0
+
+
+def test_what_the_engine_has_no_room_for_is_cut_and_said(tmp_path: Path) -> None:
+    engine = FakeEngine(tmp_path)
+    long = [*PROMPTS, Prompt("long", "x" * 100)]
+    found = verify(engine, prompts=long, max_tokens=10, k=(1,)).losslessness
+    assert found.notes == ("1 of 3 prompts were cut to 54 tokens: the engine holds 64",)
+    found = verify(engine, prompts=long, max_tokens=500, k=(1,)).losslessness
+    assert (found.passed, found.prompts, found.max_tokens) == (True, 3, 32)
+    assert found.notes == (
+        "32 tokens instead of 500 after each prompt: the engine holds 64",
+        "1 of 3 prompts were cut to 32 tokens: the engine holds 64",
+    )
+    assert verify(engine, prompts=PROMPTS, max_tokens=10, k=(1,)).losslessness.notes == ()
 
 
 def test_a_failed_parity_check_fails_the_whole(tmp_path: Path) -> None:

@@ -118,13 +118,15 @@ def test_acceptance_length_is_of_all_rounds_together() -> None:
 
 
 def test_a_loss_of_acceptance_fails_unless_it_may_be_chance() -> None:
-    wide, narrow = outputs(*[([0], 100, 200)] * 8), outputs(*[([0], 100, 180)] * 8)
+    wide, narrow = outputs(*[([0], 100, 200)] * 8), outputs(*[([0], 100, 186)] * 8)
     sure = compare_acceptance(wide, narrow, 4)
     assert [check.passed for check in checks_of(ALLOWED, COMPARED, sure, None)] == [True, True, False]
     check = checks_of(ALLOWED, COMPARED, replace(sure, error=0.05), None)[2]
     assert check.passed
     assert "twice its standard error" in check.note
     assert not checks_of(ALLOWED, COMPARED, replace(sure, error=math.nan), None)[2].passed
+    halved = compare_acceptance(wide, outputs(*[([0], 100, 50)] * 8), 4)
+    assert not checks_of(ALLOWED, COMPARED, replace(halved, error=0.5), None)[2].passed, "few texts excuse no more"
     assert not checks_of(ALLOWED, COMPARED, replace(sure, after=math.nan), None)[2].passed
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.verify.texts import HELD_OUT, read_texts
-from peagle.plugins.errors import BuildError, UsageError
+from peagle.plugins.errors import UsageError
 
 from ...models import VOCAB, Pair
 
@@ -45,7 +45,7 @@ def test_the_bundled_texts_are_enough_and_all_different() -> None:
 
 def test_texts_are_cut_to_what_the_engine_holds(pair: Pair) -> None:
     texts = read_texts(None, pair.target, VOCAB, 64)
-    assert texts.longest == 64
+    assert texts.longest == 63  # one more is generated
     few = texts.first(3, 20)
     assert (len(few.ids), few.longest) == (3, 20)
 
@@ -58,7 +58,7 @@ def test_a_file_of_the_users_is_read_and_refused_like_calibration_data(pair: Pai
     with pytest.raises(UsageError, match="too little text"):
         read_texts(data, pair.target, VOCAB, 64)
     data.write_text('{"text": "a"}\n{"words": 1}\n')
-    with pytest.raises(BuildError, match="line 2"):
+    with pytest.raises(UsageError, match="line 2"):
         read_texts(data, pair.target, VOCAB, 64)
     with pytest.raises(UsageError, match="not a file"):
         read_texts(tmp_path / "absent.jsonl", pair.target, VOCAB, 64)
