@@ -1,0 +1,187 @@
+"""Plain decoding speed of one model in several precisions on ONNX Runtime, beside each other in one process.
+
+    make bench-precisions                                   # or, with the [export] extra installed:
+    python benchmarks/precisions.py [CASE ...]
+
+`150m` is a dense decoder of 153 million parameters with random weights: 12 layers of width 768, a vocabulary of 32,000
+and a head of its own; `demo` is the bundled pair. No drafts (K = 0), batch 1, greedy, end-of-sequence ignored. The
+engines take turns prompt by prompt, so that a slow moment of the machine falls on all; `x fp32` is the median of the
+ratios within one turn, and its quartiles. The prompt's pass is not timed. `+head` has lm_head in the same type.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peagle.compiler.build import build
+from peagle.compiler.options import BuildOptions
+from peagle.compiler.recipes import Overrides
+from peagle.compiler.stages import StageStore
+from peagle.engines import Engine, SamplingParams
+
+TOOL = Path(__file__).resolve().parent.parent / "tools" / "synthetic_checkpoint.py"
+PROMPT_TOKENS = 32
+_DEMO = "demo"
+# A decoder of Qwen3's kind: with a step as long as this none of its layers has experts.
+CASES: dict[str, tuple[str, ...]] = {
+    "150m": (
+        "--model=qwen3-coder-30b", "--layers=12", "--hidden=768", "--vocab=32000", "--set=decoder_sparse_step=1000",
+        "--set=intermediate_size=3072", "--set=num_attention_heads=12", "--set=num_key_value_heads=4",
+        "--set=head_dim=64",
+    ),
+    _DEMO: (),
+}  # fmt: skip
+KINDS = {"fp32": ("fp32", None), "int8": ("int8", None), "int8+head": ("int8", "int8"), "int4": ("int4", None),
+         "int4+head": ("int4", "int4")}  # fmt: skip
+
+
+@dataclass
+class Runner:
+    """One engine; ``bytes`` is what its target's files take, ``speeds`` tokens/s turn by turn."""
+
+    kind: str
+    engine: Engine
+    bytes: int
+    speeds: list[float] = field(default_factory=list)
+
+    def turn(self, prompt: Sequence[int], count: int) -> None:
+        """Decode one prompt."""
+        params = SamplingParams(max_tokens=count, ignore_eos=True)
+        (output,) = self.engine.generate([prompt], params, num_speculative_tokens=0)
+        self.speeds.append((len(output.token_ids) - 1) / output.decode_seconds)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of an engine; quartiles in pairs."""
+
+    case: str
+    kind: str
+    bytes: int
+    tokens_per_second: float
+    spread: tuple[float, float]
+    ratio: float
+    ratio_spread: tuple[float, float]
+
+
+def checkpoints(case: str, folder: Path) -> dict[str, str | None]:
+    """``model`` and ``draft`` of a build."""
+    if case == _DEMO:
+        return {"model": _DEMO, "draft": None}
+    out = folder / case
+    subprocess.run(
+        [sys.executable, str(TOOL), *CASES[case], "--head=flat", "--head-layers=1", f"--out={out}"], check=True
+    )
+    return {"model": str(out / "target"), "draft": str(out / "head")}
+
+
+def runner(kind: str, pair: dict[str, Any], folder: Path, threads: int | None) -> Runner:
+    """Build an engine and load it. Its stages are not kept with those of other builds."""
+    (precision, head), out = KINDS[kind], folder / f"engine-{kind}"
+    options = BuildOptions(
+        **pair, out=out, backend="onnxruntime", precision=precision, num_speculative_tokens=1, max_seq_len=512,
+        overrides=Overrides(lm_head=head),
+    )  # fmt: skip
+    manifest = build(options, store=StageStore(folder / "stages")).manifest
+    inside = Path(manifest.target.file).parent
+    size = sum(entry.size for name, entry in manifest.files.items() if Path(name).parent == inside)
+    return Runner(kind, Engine.load(out, threads=threads), size)
+
+
+def measure(runners: Sequence[Runner], rounds: int, count: int) -> None:
+    """Every engine decodes every prompt, each time another one first; what comes first of all is not kept."""
+    vocab = runners[0].engine.manifest.shapes.vocab_size
+    prompts = np.random.default_rng(0).integers(2, vocab - 2, (rounds, PROMPT_TOKENS)).tolist()
+    for each in runners:
+        each.turn(prompts[0], 8)
+        each.speeds.clear()
+    for turn, prompt in enumerate(prompts):
+        first = turn % len(runners)
+        for each in (*runners[first:], *runners[:first]):
+            each.turn(prompt, count)
+
+
+def rows(case: str, runners: Sequence[Runner]) -> list[Row]:
+    """Medians; the first runner is what the others are held against."""
+    found = []
+    for each in runners:
+        ratios = [mine / base for mine, base in zip(each.speeds, runners[0].speeds, strict=True)]
+        speed, ratio = statistics.median(each.speeds), statistics.median(ratios)
+        row = Row(case, each.kind, each.bytes, speed, _quartiles(each.speeds), ratio, _quartiles(ratios))
+        found.append(row)
+    return found
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4)
+    return low, high
+
+
+def table(found: Sequence[Row]) -> str:
+    """For people."""
+    lines = [f"{'':6}{'':12}{'target MB':>10}{'tokens/s':>10}{'quartiles':>18}{'x fp32':>8}{'quartiles':>16}"]
+    for row in found:
+        spread = f"{row.spread[0]:.1f} to {row.spread[1]:.1f}"
+        ratios = f"{row.ratio_spread[0]:.2f} to {row.ratio_spread[1]:.2f}"
+        lines.append(
+            f"{row.case:6}{row.kind:12}{row.bytes / 1e6:>10.1f}{row.tokens_per_second:>10.1f}{spread:>18}"
+            f"{row.ratio:>8.2f}{ratios:>16}"
+        )
+    return "\n".join(lines)
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on."""
+    return {
+        "machine": platform.machine(), "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1),
+        "onnxruntime": version("onnxruntime"),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Build, measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; default: all")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="the first is the reference")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of every engine; default: %(default)s")
+    parser.add_argument("--tokens", type=int, default=64, help="decoded in a turn; default: %(default)s")
+    parser.add_argument("--threads", type=int, help="default: what the runtime chooses")
+    parser.add_argument("--json", type=Path, help="also write what was found here")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.cases) - CASES.keys())
+    if unknown:
+        parser.error(f"no case {', '.join(unknown)}: choose from {', '.join(CASES)}")
+    found: list[Row] = []
+    for case in arguments.cases or CASES:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            pair = checkpoints(case, folder)
+            runners = [runner(kind, pair, folder, arguments.threads) for kind in arguments.kinds]
+            measure(runners, arguments.rounds, arguments.tokens)
+            found += rows(case, runners)
+    print(", ".join(f"{name} {value}" for name, value in machine().items()))
+    print(f"plain decoding, {arguments.rounds} prompts of {PROMPT_TOKENS} tokens, {arguments.tokens} decoded\n")
+    print(table(found))
+    if arguments.json:
+        content = {"machine": machine(), "rows": [asdict(row) for row in found]}
+        arguments.json.write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
