@@ -30,7 +30,7 @@ from peagle.engines import Engine
 from peagle.engines.manifest import Backend, Manifest
 
 from ...fp8_pairs import fp8_pair
-from ...models import Pair, make_pair
+from ...models import BLOCKED, Pair, make_pair
 from ..conftest import Run
 
 BAD_LAYER = 3
@@ -214,7 +214,7 @@ def bundled_ranges(pair: Pair) -> Scales:
 
 @pytest.mark.slow
 def test_an_engine_with_routed_experts_is_measured(tmp_path: Path, data: Path, cli: Run) -> None:
-    pair = make_pair(tmp_path / "moe", "qwen3-moe")
+    pair = make_pair(tmp_path / "moe", "qwen3-moe", sizes=BLOCKED)
     done = cli("verify", built(pair, tmp_path / "engine", "int8"), *SHORT, "--data", data, "--bisect", "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)["precision"]
