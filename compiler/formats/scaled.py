@@ -126,13 +126,20 @@ class Loss:
 
     def add(self, before: Array, after: Array) -> None:
         """Some rows more."""
-        self._moved += float(np.square(after - before, dtype=np.float64).sum())
-        self._length += float(np.square(before, dtype=np.float64).sum())
+        self._moved += _squares(after - before)
+        self._length += _squares(before)
 
     @property
     def relative(self) -> float:
         """0 for numbers that are all zero, or where nothing was moved."""
         return float(np.sqrt(self._moved / self._length)) if self._length else 0.0
+
+
+def _squares(values: Array) -> float:
+    """The sum of the squares, in float32 within a row: whole tensors in float64 take twice the time."""
+    rows = values.reshape(-1, values.shape[-1]) if values.size else values.reshape(0, 1)
+    total = float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64))
+    return total if np.isfinite(total) else float(np.square(values, dtype=np.float64).sum())
 
 
 def scaled_view(
