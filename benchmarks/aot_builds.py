@@ -30,16 +30,16 @@ import numpy as np
 
 from peagle.compiler.builders.plan import build_plan
 from peagle.compiler.builders.request import PlanFacts, PlanRequest
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.inputs import cache_length
 from peagle.compiler.plan_stages import profiles
-from peagle.compiler.progress import Quiet
 from peagle.graphs.families import family_for
 from peagle.graphs.lowering import Lowered, lower
 from peagle.graphs.trace import trace_target
 from peagle.graphs.weights import attach
 from peagle.plugins.errors import PeagleError
 
-MODELS = Path(__file__).resolve().parent.parent / "compiler" / "models"
+MODELS = Path(__file__).resolve().parent.parent / "compiler" / "bundled" / "models"
 GPU = "sm_120"
 VOCAB, MAX_SEQ_LEN, MAX_K, BATCH = 8192, 2048, 8, 8
 MOST_BYTES, MOST_SECONDS = 7e9, 180.0

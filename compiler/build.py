@@ -13,12 +13,12 @@ from ..engines.manifest import Manifest
 from . import parts
 from .calibration.ranges import FOLDER
 from .choose_k import Choice, Rate, choose_k, require_finite
+from .console.progress import Progress, Quiet
 from .engine_manifest import engine_manifest
 from .input_ranges import calibrated
 from .inputs import Inputs, read_inputs
 from .options import BuildOptions
 from .plan_stages import PLAN, PlanStage, build_kernels, build_plan
-from .progress import Progress, Quiet
 from .prompt_set import code_prompts
 from .publish import Assembly, assembling
 from .recipes import Recipe, emulated, twice_rounded, widened

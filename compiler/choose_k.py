@@ -13,7 +13,7 @@ import numpy as np
 
 from ..engines.manifest import Manifest
 from ..plugins.errors import BuildError
-from .progress import Advance
+from .console.progress import Advance
 
 # (prompt, K) -> (tokens, seconds of decoding); K = 0 is plain decoding
 Decode = Callable[[str, int], tuple[int, float]]

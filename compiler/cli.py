@@ -9,8 +9,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from . import interrupts
-from .console import ClosedPipe, report_failure
+from .console import interrupts
+from .console.text import ClosedPipe, report_failure
 from .verbs.build import build
 from .verbs.doctor import doctor
 from .verbs.export import export

@@ -13,11 +13,11 @@ from ..graphs.heads import HeadSpec
 from . import parts
 from .calibration.ranges import FOLDER, describe
 from .checkpoint import Checkpoint
+from .console.progress import Progress, Quiet
 from .export_options import ExportOptions
 from .input_ranges import calibrated
 from .inputs import ASSUMED_DEPTH, cache_length, read_inputs, read_target
 from .matmul_table import matmul_table
-from .progress import Progress, Quiet
 from .publish import EXPORT, Assembly, assembling
 from .recipes import Recipe, emulated, twice_rounded, wide_type, widened
 from .registry import Resolved, has_drafter, resolve, resolve_target

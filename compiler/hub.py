@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
-from .console import size
+from .console.progress import Advance, Progress, Quiet
+from .console.text import size
 from .durable import free_bytes
-from .progress import Advance, Progress, Quiet
 
 CONFIG = ("config.json",)
 _WEIGHTS = "*.safetensors"

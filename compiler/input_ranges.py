@@ -8,8 +8,8 @@ from ..graphs.families import TargetSpec
 from ..plugins.errors import UsageError
 from .calibration.ranges import RangesFrom
 from .checkpoint import Checkpoint
+from .console.progress import Progress
 from .formats.problems import counted
-from .progress import Progress
 from .recipes import Recipe
 from .report import Phases
 from .stages import StageStore

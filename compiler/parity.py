@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..engines.manifest import Origin
 from ..plugins.errors import PeagleError
 from .checkpoint import Checkpoint
-from .progress import Progress
+from .console.progress import Progress
 from .prompt_set import Prompt
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ..graphs.heads import HeadSpec
 from ..graphs.sources import Array, Shape, Sources
 from ..plugins.errors import EnvironmentProblem
 from .checkpoint import Checkpoint
-from .progress import Progress
+from .console.progress import Progress
 from .recipes import Recipe
 from .stages import Stage, StageStore
 

@@ -12,9 +12,9 @@ from ..engines.manifest import Profile
 from . import parts
 from .builders.request import PlanFacts, PlanRequest
 from .builders.targets import Product
+from .console.progress import Progress
 from .durable import require_space
 from .options import BuildOptions
-from .progress import Progress
 from .settle import DEFAULT_BATCH_SIZE, Settled
 from .stages import Stage, StageStore
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..plugins.errors import BuildError, UsageError
 from . import hub
-from .progress import Progress
+from .console.progress import Progress
 
 _HERE = Path(__file__).parent
 _CONFIG = "config.json"

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from ..engines.manifest import Manifest
-from .console import size
+from .console.text import size
 from .matmul_table import described
 from .recipes import patterns
 

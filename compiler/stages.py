@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engines.manifest import FileEntry
-from . import interrupts
+from .console import interrupts
 from .durable import flush_tree, locked, move_into_place, writing
 
 _PACKAGE = Path(__file__).parent.parent

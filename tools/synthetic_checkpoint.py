@@ -37,10 +37,10 @@ from synthetic_weights import (
     write_shards,
 )
 
-from peagle.compiler.progress import shown
+from peagle.compiler.console.progress import shown
 from peagle.plugins.errors import PeagleError, UsageError
 
-MODELS = Path(__file__).resolve().parent.parent / "compiler" / "models"
+MODELS = Path(__file__).resolve().parent.parent / "compiler" / "bundled" / "models"
 NAMES = ("qwen3-coder-30b", "gpt-oss-20b", "gpt-oss-120b", "gemma-4-31b")
 _ROOM_FOR_TEXTS = 64_000_000  # configs, tokenizer, headers, index
 

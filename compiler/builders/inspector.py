@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..console import size
+from ..console.text import size
 from .program import ONNX_LAYERS, PRODUCT, Held, Program, Step
 
 _COPIES = 2  # of a plan while it is inspected: as it was read, and as TensorRT has it

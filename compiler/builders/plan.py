@@ -15,9 +15,9 @@ from typing import IO, Any
 
 from ...plugins.errors import BuildError
 from ...plugins.tensorrt.module import child_environment
-from .. import interrupts
+from ..console import interrupts
+from ..console.progress import Advance, Progress
 from ..durable import writing
-from ..progress import Advance, Progress
 from .channel import STEPS, raised
 from .machine import look
 from .request import PlanFacts, PlanRequest

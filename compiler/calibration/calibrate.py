@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...graphs.families import TargetSpec
-from .. import interrupts
 from ..checkpoint import Checkpoint
+from ..console import interrupts
+from ..console.progress import Advance, Progress, Quiet
 from ..durable import require_space
-from ..progress import Advance, Progress, Quiet
 from ..stages import StageStore
 from .kept import Array, Kept
 from .methods import Max, Method

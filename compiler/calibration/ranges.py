@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...graphs.families import TargetSpec
 from ...plugins.errors import UsageError
 from ..checkpoint import Checkpoint
-from ..progress import Progress
+from ..console.progress import Progress
 from ..publish import TOKENIZER
 from ..stages import StageStore
 from .scales import FACTS

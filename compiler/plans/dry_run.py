@@ -11,7 +11,7 @@ from ...plugins.errors import UsageError
 from ..builders.targets import sm_names
 from ..calibration.ranges import RangesFrom
 from ..checkpoint import Checkpoint
-from ..console import emit
+from ..console.text import emit
 from ..inputs import ASSUMED_DEPTH, read_head
 from ..legal import available, require_gpus, supports
 from ..narrow import is_whole_fp8, of_target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..console import columns, size
+from ..console.text import columns, size
 from .facts import Plan
 from .gpus import RESERVED_FOR, Verdict
 

@@ -14,8 +14,8 @@ from ...plugins.errors import UsageError
 from .. import parts
 from ..calibration.ranges import FLAGS, FOLDER, RangesFrom, describe
 from ..checkpoint import CONFIG, Checkpoint
+from ..console.progress import Progress, Quiet
 from ..durable import require_space
-from ..progress import Progress, Quiet
 from ..publish import QUANTIZED, Assembly, assembling, require_apart, require_publishable
 from ..registry import PAIRS, resolve_target
 from ..report import Phases, peak_rss

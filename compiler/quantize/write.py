@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import interrupts
 from ..calibration.scales import Scales
 from ..checkpoint import INDEX, SINGLE, Checkpoint
-from ..progress import Advance, Progress
+from ..console import interrupts
+from ..console.progress import Advance, Progress
 from ..safetensors_file import TensorEntry, read_rows
 from .e4m3 import Array, codes, magnitude, scale_for
 from .plan import Plan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..console import columns, emit, interruptible, note, size
+from ..console.text import columns, emit, interruptible, note, size
 from .common import (
     CalibData,
     CalibLength,
@@ -128,8 +128,8 @@ def build(
         print_plan(asked, as_json=as_json)
         return
     from ..build import build as run_build
+    from ..console.progress import shown
     from ..options import BuildOptions
-    from ..progress import shown
 
     options = BuildOptions(
         model=chosen,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..console import columns, emit, interruptible, note, size
+from ..console.text import columns, emit, interruptible, note, size
 from .common import (
     CalibData,
     CalibLength,
@@ -103,9 +103,9 @@ def export(
         )  # fmt: skip
         print_plan(asked, as_json=as_json)
         return
+    from ..console.progress import shown
     from ..export import ExportOptions
     from ..export import export as run_export
-    from ..progress import shown
 
     options = ExportOptions(
         model=chosen,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..console import columns, emit, interruptible, size
+from ..console.text import columns, emit, interruptible, size
 from .common import EngineFolder, Json
 
 

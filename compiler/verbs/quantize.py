@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..console import columns, emit, interruptible, note, size
+from ..console.text import columns, emit, interruptible, note, size
 from .common import Force, Json, Model, ModelArgument, Revision, one_model
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def quantize(
     Example: peagle-compile quantize --model demo --out demo-fp8
     """
     chosen = one_model(name, model)
-    from ..progress import shown
+    from ..console.progress import shown
     from ..quantize import QuantizeOptions
     from ..quantize import quantize as run_quantize
 

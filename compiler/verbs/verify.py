@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...plugins.errors import EnvironmentProblem, UsageError, VerificationError
-from ..console import columns, emit, interruptible
+from ..console.text import columns, emit, interruptible
 from .common import EngineFolder, Json, Threads
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def verify(
     """
     depths = _depths(num_speculative_tokens)
     from ...engines.manifest import Manifest
-    from ..progress import shown
+    from ..console.progress import shown
     from ..prompt_set import code_prompts
     from ..verify import FILE_NAME, verify_elsewhere
     from ..verify import verify as run_verify

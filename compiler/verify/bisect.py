@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..console.progress import Progress
 from ..narrow import Provider
 from ..perplexity import Array
-from ..progress import Progress
 from ..recipes import Recipe
 from .groups import Group, Only, groups_of, patterns_of
 from .logits import LogitsComparison, compare_logits

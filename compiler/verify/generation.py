@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..progress import Advance
+from ..console.progress import Advance
 
 if TYPE_CHECKING:
     from ...engines import Engine, RequestOutput

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from ..console.progress import Advance
 from ..perplexity import Array
-from ..progress import Advance
 
 StreamsOf = Callable[[Sequence[int]], Array]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..progress import Progress
+from ..console.progress import Progress
 from ..prompt_set import Prompt
 from .room import fitted
 from .ties import is_tie

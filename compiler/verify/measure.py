@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...engines.manifest import Manifest
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from .. import parts
-from ..progress import Advance, Progress
+from ..console.progress import Advance, Progress
 from ..recipes import Recipe
 from ..stages import StageStore
 from .bisect import Bisection, Trial, bisect

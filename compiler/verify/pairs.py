@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ...engines.manifest import Backend, Manifest, Part
 from .. import parts
+from ..console.progress import Progress
 from ..inputs import cache_length
-from ..progress import Progress
 from ..recipes import Recipe
 from ..stages import StageStore
 from .origin import Origins

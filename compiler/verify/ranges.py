@@ -9,7 +9,7 @@ from typing import Any
 from ...plugins.errors import EnvironmentProblem, PeagleError
 from ..calibration import Scales
 from ..calibration.ranges import describe
-from ..progress import Progress
+from ..console.progress import Progress
 from ..resolved import FILE_NAME, ranges_of
 from ..stages import StageStore
 from .origin import Origins

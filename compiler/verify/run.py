@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...engines.manifest import Manifest
+from ..console.progress import Progress, Quiet
 from ..parity import Parity, compare_with_sources
-from ..progress import Progress, Quiet
 from ..prompt_set import Prompt, code_prompts
 from .losslessness import Losslessness, compare_on_and_off
 from .measure import Request, measure

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...plugins.errors import UsageError
 from ..calibration import Encoder, Limits, read_jsonl
 
-HELD_OUT = Path(__file__).parent.parent / "prompts" / "held_out.jsonl"
+HELD_OUT = Path(__file__).parent.parent / "bundled" / "texts" / "held_out.jsonl"
 MAX_TEXTS, MAX_LENGTH = 64, 512
 LEAST_TOKENS = 32
 _PROMPT = 48  # tokens of a text that are continued

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..models import Pair, make_pair
+from tests.models import Pair, make_pair
 
 Run = Callable[..., "Outcome"]
 

@@ -27,9 +27,8 @@ from peagle.compiler.resolved import repeated
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.manifest import Manifest
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
-
-from ..models import Pair
-from .conftest import Run
+from tests.compiler.conftest import Run
+from tests.models import Pair
 
 # Another lowering of the demo: its traces are kept by the session's first build, so only seconds remain to be done.
 OTHER_DEMO = ("build", "--model", "demo", "--num-speculative-tokens", 4, "--lowering", "std")

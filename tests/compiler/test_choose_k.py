@@ -12,8 +12,7 @@ from peagle.compiler.choose_k import choose_k, require_finite
 from peagle.compiler.prompt_set import code_prompts
 from peagle.engines.manifest import Backend
 from peagle.plugins.errors import BuildError
-
-from ..engines.test_manifest import manifest_of
+from tests.engines.test_manifest import manifest_of
 
 PROMPTS = ["a", "b"]
 

@@ -14,12 +14,11 @@ import pytest
 
 from peagle.compiler import cli as program
 from peagle.compiler.cli import EXIT_CODES
-from peagle.compiler.console import Interrupted, columns, interruptible, report_failure, size
+from peagle.compiler.console.text import Interrupted, columns, interruptible, report_failure, size
 from peagle.compiler.verify import losslessness
 from peagle.compiler.verify import run as verification
 from peagle.plugins import errors
-
-from .conftest import Run
+from tests.compiler.conftest import Run
 
 VERBS = ("build", "run", "verify", "inspect", "models", "doctor")
 

@@ -15,8 +15,7 @@ from peagle.plugins.errors import EnvironmentProblem
 from peagle.plugins.kernels import compile as kernel_compilers
 from peagle.plugins.tensorrt import module
 from peagle.plugins.tensorrt.module import LinkState
-
-from .conftest import Run
+from tests.compiler.conftest import Run
 
 RTX = {"tensorrt-rtx": "1.7.1.116"}
 BOTH = RTX | {"tensorrt": "11.4.0.106"}

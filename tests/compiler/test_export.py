@@ -20,9 +20,8 @@ from peagle.compiler.export import ExportOptions, export
 from peagle.compiler.publish import EXPORT
 from peagle.graphs.families import family_for
 from peagle.plugins.errors import BuildError
-
-from ..models import Pair
-from .conftest import Run
+from tests.compiler.conftest import Run
+from tests.models import Pair
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,8 @@ from peagle.compiler.options import BuildOptions
 from peagle.compiler.verify import FILE_NAME
 from peagle.engines import Engine, SamplingParams
 from peagle.graphs import reference
+from tests.compiler.conftest import Run
 from tests.models import CONFIGS, VOCAB, Pair, make_pair
-
-from .conftest import Run
 
 PROMPTS = [[5, 9, 30, 7], [11, 2, 60, 8, 41, 33, 20, 19, 4, 77, 50]]
 GREEDY = SamplingParams(max_tokens=64, ignore_eos=True)

@@ -19,10 +19,9 @@ from peagle.compiler.stages import StageStore
 from peagle.compiler.verbs.build import _summary
 from peagle.engines import Engine, SamplingParams
 from peagle.plugins.errors import BuildError, UsageError
+from tests.compiler.conftest import Run
 from tests.fp8_pairs import fp8_pair
 from tests.models import BLOCKED, Pair, make_pair
-
-from .conftest import Run
 
 TEXTS = [text * 20 for text in ("def gcd(a, b):", "while b: a, b = b, a % b", "return a")]  # bytes are tokens
 
@@ -201,7 +200,7 @@ def test_an_interrupted_calibration_goes_on_where_it_was(
 
 def test_saved_ranges_take_the_place_of_a_calibration(dense: Pair, sparse: Pair, texts: Path, tmp_path: Path) -> None:
     from peagle.compiler.checkpoint import Checkpoint
-    from peagle.compiler.progress import Quiet
+    from peagle.compiler.console.progress import Quiet
     from peagle.graphs.families import family_for
 
     checkpoint = Checkpoint.open(dense.target)

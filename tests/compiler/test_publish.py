@@ -15,8 +15,7 @@ from peagle.compiler.publish import assembling, require_apart, require_publishab
 from peagle.compiler.stages import Stage, StageStore
 from peagle.engines.manifest import FILE_NAME, FileEntry, Manifest
 from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
-
-from ..engines.test_manifest import manifest_of
+from tests.engines.test_manifest import manifest_of
 
 SIZES = {"target": 5_000_000, "drafter": 1_000_000}
 

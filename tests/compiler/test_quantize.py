@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from peagle.compiler.calibration.names import wanted
 from peagle.compiler.calibration.scales import Facts, Scales
 from peagle.compiler.checkpoint import INDEX, Checkpoint
-from peagle.compiler.progress import Advance, Quiet
+from peagle.compiler.console.progress import Advance, Quiet
 from peagle.compiler.publish import QUANTIZED
 from peagle.compiler.quantize import QuantizeOptions, quantize
 from peagle.compiler.quantize.e4m3 import codes
@@ -28,9 +28,8 @@ from peagle.compiler.quantize.plan import make_plan
 from peagle.compiler.quantize.write import write
 from peagle.graphs.skeleton import weight_shapes
 from peagle.plugins.errors import BuildError, UsageError
-
-from ..models import CONFIGS, Pair, make_pair
-from .conftest import Run
+from tests.compiler.conftest import Run
+from tests.models import CONFIGS, Pair, make_pair
 
 FAMILIES = ("llama", "qwen3", "qwen3-moe", "gemma-4")
 Tiny = Callable[[str], Pair]

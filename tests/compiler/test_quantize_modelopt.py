@@ -17,8 +17,7 @@ from safetensors.torch import load_file
 
 from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.quantize import QuantizeOptions, quantize
-
-from ..models import make_pair
+from tests.models import make_pair
 
 TOOL = Path(__file__).parents[2] / "tools" / "modelopt_checkpoint.py"
 _EXPERT = re.compile(r"(.*\.experts\.)\d+(\..*)")

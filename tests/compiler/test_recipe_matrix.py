@@ -17,9 +17,8 @@ from peagle.compiler.calibration.ranges import RangesFrom
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.recipes import Overrides
 from peagle.engines import Engine, SamplingParams
+from tests.compiler.conftest import Run
 from tests.models import BLOCKED, CONFIGS, Pair, make_pair
-
-from .conftest import Run
 
 E4M3, INT8, INT4, FP16, FP32 = "float8e4m3fn", "int8", "int4", "float16", "float32"
 TEXTS = [text * 20 for text in ("def gcd(a, b):", "while b: a, b = b, a % b", "return a")]  # bytes are tokens

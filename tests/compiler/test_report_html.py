@@ -12,8 +12,7 @@ from peagle.compiler.builders.matmuls import BuiltMatmul
 from peagle.compiler.matmul_table import matmul_table
 from peagle.compiler.report_html import report_html
 from peagle.engines.manifest import Backend
-
-from ..engines.test_manifest import manifest_of
+from tests.engines.test_manifest import manifest_of
 
 _VOID = ("meta",)
 _TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1) | st.sampled_from(["<script>", "</td>&"])

@@ -32,11 +32,10 @@ from peagle.engines.manifest import Manifest, Profile
 from peagle.plugins.errors import UsageError
 from peagle.plugins.kernels.pack import read_pack
 from peagle.plugins.kernels.sources import kernel_ops
+from tests.compiler.conftest import Run
 from tests.engines.backends.plan_engine import plan_engine, plan_manifest
 from tests.fp8_pairs import fp8_target
 from tests.models import CONFIGS, LAYERS, Pair, make_pair
-
-from .conftest import Run
 
 RTX = ("--backend", "tensorrt-rtx", "--gpu", "sm_120", "--precision", "fp16")
 FAST = "gpt-oss"  # experts, windows and sinks in one

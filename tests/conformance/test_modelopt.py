@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from peagle.compiler import parts
 from peagle.compiler.checkpoint import Checkpoint
-from peagle.compiler.progress import Quiet
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.recipes import RECIPES
 from peagle.compiler.stages import StageStore
 from peagle.graphs import reference

@@ -13,8 +13,8 @@ import pytest
 
 from peagle.compiler import parts
 from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import SEMANTIC, drafter_half, target_half
-from peagle.compiler.progress import Quiet
 from peagle.compiler.stages import StageStore
 from peagle.graphs import store, weights
 from peagle.graphs.families import TargetSpec

@@ -16,8 +16,8 @@ import torch
 
 from peagle.compiler import parts
 from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import target_half
-from peagle.compiler.progress import Quiet
 from peagle.compiler.recipes import RECIPES
 from peagle.compiler.stages import StageStore
 from peagle.graphs import reference, store

@@ -14,16 +14,7 @@ from peagle.graphs.lowering.ort.experts import NarrowExperts
 from peagle.graphs.narrow import matmuls
 from peagle.graphs.narrow import narrow as narrow_graph
 from peagle.graphs.narrow.weight import Codes
-from tests.graphs.narrow_graphs import (
-    BITS,
-    KINDS,
-    Small,
-    experts,
-    in_blocks,
-    noise,
-    ops,
-    outputs_of,
-)
+from tests.graphs.narrow_graphs import BITS, KINDS, Small, experts, in_blocks, noise, ops, outputs_of
 
 
 @settings(max_examples=12, deadline=None)

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from peagle.compiler.builders.request import PlanRequest
-from peagle.compiler.progress import Advance
+from peagle.compiler.console.progress import Advance
 from peagle.engines.manifest import Profile
 from peagle.plugins.ops import OPS
 

@@ -11,8 +11,8 @@ from peagle.compiler import parts
 from peagle.compiler.builders.plan import build_plan
 from peagle.compiler.builders.preflight import survey
 from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import MODEL, target_half
-from peagle.compiler.progress import Quiet
 from peagle.compiler.stages import StageStore
 from peagle.engines.manifest import Profile
 from peagle.graphs.trace import Dtype

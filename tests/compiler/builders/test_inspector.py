@@ -14,7 +14,7 @@ from peagle.compiler.builders.inspector import free_memory, inspected, programs_
 from peagle.compiler.builders.machine import look
 from peagle.compiler.builders.matmuls import BuiltMatmul, as_built
 from peagle.compiler.builders.plan import build_plan
-from peagle.compiler.progress import Quiet
+from peagle.compiler.console.progress import Quiet
 from tests.compiler.builders.products import FORMS, products
 from tests.compiler.builders.small import request
 

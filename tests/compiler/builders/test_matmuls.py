@@ -9,7 +9,7 @@ import pytest
 from peagle.compiler.builders.matmuls import BuiltMatmul, as_built, bytes_of
 from peagle.compiler.builders.plan import build_plan
 from peagle.compiler.builders.program import Held, Program, Step
-from peagle.compiler.progress import Quiet
+from peagle.compiler.console.progress import Quiet
 from tests.compiler.builders.products import FORMS, IN, OUT, products
 from tests.compiler.builders.small import request
 

@@ -16,9 +16,9 @@ from peagle.compiler import parts
 from peagle.compiler.builders.plan import build_plan
 from peagle.compiler.builders.preflight import survey
 from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.narrow.codes import exponents, rounded
 from peagle.compiler.parts import target_half
-from peagle.compiler.progress import Quiet
 from peagle.compiler.recipes import RECIPES
 from peagle.compiler.stages import StageStore
 from peagle.graphs.lowering.tensorrt import mx

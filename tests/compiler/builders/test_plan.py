@@ -16,7 +16,7 @@ import pytest
 
 from peagle.compiler.builders.plan import build_plan
 from peagle.compiler.builders.request import PlanFacts
-from peagle.compiler.progress import Quiet
+from peagle.compiler.console.progress import Quiet
 from peagle.engines.manifest import Profile
 from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
 from tests.compiler.builders.conftest import Halves, Width

@@ -10,11 +10,10 @@ import torch
 
 from peagle.compiler.calibration import Samples, Scales, Settings, calibrate
 from peagle.compiler.checkpoint import Checkpoint
-from peagle.compiler.progress import Progress
+from peagle.compiler.console.progress import Progress
 from peagle.compiler.stages import StageStore
 from peagle.graphs.families import family_for
-
-from ...models import VOCAB, Pair, make_pair
+from tests.models import VOCAB, Pair, make_pair
 
 Calibrate = Callable[..., Scales]
 

@@ -14,16 +14,15 @@ import torch
 from peagle.compiler.calibration import Max, Mse, Percentile, Settings
 from peagle.compiler.calibration.names import wanted
 from peagle.compiler.checkpoint import Checkpoint
-from peagle.compiler.progress import Advance
+from peagle.compiler.console.progress import Advance
 from peagle.graphs.families import family_for
 from peagle.graphs.skeleton import weight_shapes
 from peagle.graphs.trace import trace_target
 from peagle.graphs.weights import wanted as graph_weights
 from peagle.plugins.errors import BuildError, UsageError
-
-from ...models import CONFIGS, Pair
-from .conftest import Calibrate, random_samples
-from .whole import whole_model
+from tests.compiler.calibration.conftest import Calibrate, random_samples
+from tests.compiler.calibration.whole import whole_model
+from tests.models import CONFIGS, Pair
 
 FAMILIES = ("llama", "qwen3", "qwen3-moe", "gpt-oss", "gemma-4")
 Tiny = Callable[[str], Pair]

@@ -11,8 +11,7 @@ import pytest
 from peagle.compiler.calibration import Encoder, Limits, bundled, read_jsonl
 from peagle.compiler.calibration.ranges import RangesFrom
 from peagle.plugins.errors import BuildError, UsageError
-
-from ...models import VOCAB, Pair
+from tests.models import VOCAB, Pair
 
 SMALL = Limits(max_samples=3, max_length=6, min_tokens=1)
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

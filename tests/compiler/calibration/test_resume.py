@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.calibration import Percentile, Samples, Scales, Settings
-from peagle.compiler.progress import Advance
-
-from ...models import Pair
-from .conftest import Calibrate, random_samples
+from peagle.compiler.console.progress import Advance
+from tests.compiler.calibration.conftest import Calibrate, random_samples
+from tests.models import Pair
 
 Tiny = Callable[[str], Pair]
 

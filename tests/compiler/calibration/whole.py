@@ -11,8 +11,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache
 
 from peagle.graphs.families import family_for
-
-from ...models import Pair
+from tests.models import Pair
 
 _MATMULS = {torch.nn.functional.linear, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.matmul}
 

@@ -10,8 +10,8 @@ import pytest
 
 from peagle.compiler.builders.matmuls import BuiltMatmul
 from peagle.compiler.builders.plan import build_plan
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.narrow.built import losses, require_effect
-from peagle.compiler.progress import Quiet
 from peagle.plugins.errors import BuildError
 from tests.compiler.builders.products import products
 from tests.compiler.builders.small import request

@@ -17,9 +17,9 @@ from peagle.compiler.calibration import Scales
 from peagle.compiler.calibration.names import wanted
 from peagle.compiler.calibration.scales import Facts
 from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.narrow import RoundedHere
 from peagle.compiler.narrow.codes import LARGEST, values_of
-from peagle.compiler.progress import Quiet
 from peagle.compiler.recipes import RECIPES
 from peagle.compiler.stages import StageStore
 from peagle.graphs.families import family_for

@@ -14,9 +14,8 @@ from peagle.compiler.quantize import QuantizeOptions, quantize
 from peagle.compiler.recipes import Overrides, wide_type
 from peagle.compiler.stages import StageStore
 from peagle.plugins.errors import BuildError
-
-from ...models import make_pair
-from ..conftest import Run
+from tests.compiler.conftest import Run
+from tests.models import make_pair
 
 
 @pytest.fixture(autouse=True)

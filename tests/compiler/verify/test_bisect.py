@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peagle.compiler.progress import Quiet
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.verify.bisect import CACHES, bisect
 from peagle.compiler.verify.logits import LogitsComparison
 from peagle.compiler.verify.scratch import scratch

@@ -16,8 +16,8 @@ from peagle.compiler.build import build
 from peagle.compiler.calibration import Scales
 from peagle.compiler.calibration.ranges import RangesFrom, describe
 from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.options import BuildOptions
-from peagle.compiler.progress import Quiet
 from peagle.compiler.recipes import RECIPES, Overrides, wide_type
 from peagle.compiler.stages import StageStore
 from peagle.compiler.verify import FILE_NAME, verify_elsewhere
@@ -28,10 +28,9 @@ from peagle.compiler.verify.precision import EMULATED, RUN, Precision
 from peagle.compiler.verify.thresholds import LIMITS, Limits
 from peagle.engines import Engine
 from peagle.engines.manifest import Backend, Manifest
-
-from ...fp8_pairs import fp8_pair
-from ...models import BLOCKED, Pair, make_pair
-from ..conftest import Run
+from tests.compiler.conftest import Run
+from tests.fp8_pairs import fp8_pair
+from tests.models import BLOCKED, Pair, make_pair
 
 BAD_LAYER = 3
 FREE = Limits(10.0, 10.0, 10.0)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from peagle.compiler import parity
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parity import Parity
-from peagle.compiler.progress import Quiet
 from peagle.compiler.prompt_set import Prompt
 from peagle.compiler.recipes import RECIPES
 from peagle.compiler.verify import run, verify
@@ -22,8 +22,7 @@ from peagle.compiler.verify.lines import lossless_lines
 from peagle.compiler.verify.losslessness import compare_on_and_off
 from peagle.engines import Acceptance, SamplingParams
 from peagle.engines.manifest import FileEntry
-
-from ...engines.test_manifest import manifest_of
+from tests.engines.test_manifest import manifest_of
 
 PROMPTS = [Prompt("one", "ab"), Prompt("two", "cde")]
 

@@ -10,10 +10,9 @@ from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.recipes import RECIPES, Overrides
 from peagle.compiler.verify.origin import recipe_of
 from peagle.plugins.errors import EnvironmentProblem
+from tests.engines.test_manifest import manifest_of
 
-from ...engines.test_manifest import manifest_of
-
-DEMO = Path(__file__).parents[3] / "compiler" / "demo" / "target"
+DEMO = Path(__file__).parents[3] / "compiler" / "bundled" / "demo" / "target"
 
 
 @pytest.mark.parametrize("exclude", [(), ("layers.0.*", "*.down_proj"), ("layers.[0, 1].*",)])

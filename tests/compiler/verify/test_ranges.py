@@ -13,15 +13,14 @@ import pytest
 from peagle.compiler.build import build
 from peagle.compiler.calibration import Scales
 from peagle.compiler.calibration.ranges import RangesFrom
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.options import BuildOptions
-from peagle.compiler.progress import Quiet
 from peagle.compiler.stages import StageStore
 from peagle.compiler.verify.origin import Origins
 from peagle.compiler.verify.ranges import ranges_again
 from peagle.engines.manifest import Manifest
 from peagle.plugins.errors import EnvironmentProblem
-
-from ...models import Pair, make_pair
+from tests.models import Pair, make_pair
 
 
 def samples(path: Path, first: int) -> Path:

@@ -10,8 +10,7 @@ import pytest
 
 from peagle.compiler.verify.texts import HELD_OUT, read_texts
 from peagle.plugins.errors import UsageError
-
-from ...models import VOCAB, Pair
+from tests.models import VOCAB, Pair
 
 PROMPTS = HELD_OUT.parent
 _RUN = 6  # words in a row

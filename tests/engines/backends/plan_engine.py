@@ -7,8 +7,8 @@ from pathlib import Path
 
 from peagle.compiler import parts
 from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.plan_stages import profiles
-from peagle.compiler.progress import Quiet
 from peagle.compiler.stages import StageStore
 from peagle.engines import Engine
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend

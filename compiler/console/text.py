@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from ..plugins.errors import PeagleError, UsageError
+from ...plugins.errors import PeagleError, UsageError
 from . import interrupts
 
 P = ParamSpec("P")
