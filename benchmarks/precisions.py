@@ -30,7 +30,7 @@ import numpy as np
 from peagle.compiler.build import build
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.recipes import Overrides
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 
 TOOL = Path(__file__).resolve().parent.parent / "tools" / "synthetic_checkpoint.py"

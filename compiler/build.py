@@ -20,7 +20,6 @@ from .inputs import Inputs, read_inputs
 from .options import BuildOptions
 from .plan_stages import PLAN, PlanStage, build_kernels, build_plan
 from .prompt_set import code_prompts
-from .publish import Assembly, assembling
 from .recipes import Recipe, emulated, twice_rounded, widened
 from .registry import resolve
 from .report import Phases, build_report
@@ -28,7 +27,8 @@ from .report_html import report_html
 from .resolved import FILE_NAME as RESOLVED
 from .resolved import resolved_config
 from .settle import Settled, recipe_for, settle
-from .stages import Stage, StageStore
+from .store.publish import Assembly, assembling
+from .store.stages import Stage, StageStore
 
 if TYPE_CHECKING:
     from .calibration import Scales

@@ -16,9 +16,9 @@ from typing import Any
 from ..plugins.errors import PeagleError
 from .builders.choose import Machine, choose_backend, look
 from .builders.targets import RTX_SMS, sm_name
-from .durable import free_bytes
 from .parts import EXPORT_PACKAGES
-from .stages import StageStore
+from .store.durable import free_bytes
+from .store.stages import StageStore
 
 RUNTIME_PACKAGES = ("peagle-compile", "numpy", "onnxruntime", "tokenizers", "typer", "rich")
 CUDA_PACKAGES = ("cuda-core", "cuda-bindings")

@@ -18,11 +18,11 @@ from .export_options import ExportOptions
 from .input_ranges import calibrated
 from .inputs import ASSUMED_DEPTH, cache_length, read_inputs, read_target
 from .matmul_table import matmul_table
-from .publish import EXPORT, Assembly, assembling
 from .recipes import Recipe, emulated, twice_rounded, wide_type, widened
 from .registry import Resolved, has_drafter, resolve, resolve_target
 from .report import Phases, peak_rss
-from .stages import StageStore
+from .store.publish import EXPORT, Assembly, assembling
+from .store.stages import StageStore
 
 __all__ = ["ExportOptions", "ExportResult", "export"]
 

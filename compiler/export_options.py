@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ..plugins.errors import UsageError
 from .calibration.ranges import RangesFrom
 from .legal import available, require_known, require_legal
-from .publish import require_apart, require_publishable
 from .recipes import RECIPES, Overrides, Recipe
+from .store.publish import require_apart, require_publishable
 
 if TYPE_CHECKING:
     from ..graphs.lowering import Lowering

@@ -18,7 +18,7 @@ from typing import Any
 from ..plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
 from .console.progress import Advance, Progress, Quiet
 from .console.text import size
-from .durable import free_bytes
+from .store.durable import free_bytes
 
 CONFIG = ("config.json",)
 _WEIGHTS = "*.safetensors"

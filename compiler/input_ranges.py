@@ -12,7 +12,7 @@ from .console.progress import Progress
 from .formats.problems import counted
 from .recipes import Recipe
 from .report import Phases
-from .stages import StageStore
+from .store.stages import StageStore
 
 if TYPE_CHECKING:
     from ..graphs.lowering import Lowering

@@ -13,8 +13,8 @@ from ..graphs.heads import HeadSpec, check_vocabulary
 from ..graphs.lowering import CACHE_MULTIPLE
 from ..plugins.errors import BuildError
 from .checkpoint import Checkpoint
-from .publish import TOKENIZER
 from .registry import Resolved
+from .store.publish import TOKENIZER
 
 ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
 

@@ -10,8 +10,8 @@ from ..plugins.errors import UsageError
 from . import legal
 from .builders.choose import require_known
 from .calibration.ranges import RangesFrom
-from .publish import require_apart, require_publishable
 from .recipes import Overrides
+from .store.publish import require_apart, require_publishable
 
 if TYPE_CHECKING:
     from ..graphs.lowering import Lowering

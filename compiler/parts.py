@@ -17,7 +17,7 @@ from ..plugins.errors import EnvironmentProblem
 from .checkpoint import Checkpoint
 from .console.progress import Progress
 from .recipes import Recipe
-from .stages import Stage, StageStore
+from .store.stages import Stage, StageStore
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -200,8 +200,8 @@ def attach(
         from ..graphs.store import load, save
         from ..graphs.weights import attach as stream
         from ..graphs.weights import refer, wanted
-        from .durable import require_space
         from .narrow import Narrowed
+        from .store.durable import require_space
 
         semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)
         shapes = wanted(semantic)

@@ -13,10 +13,10 @@ from . import parts
 from .builders.request import PlanFacts, PlanRequest
 from .builders.targets import Product
 from .console.progress import Progress
-from .durable import require_space
 from .options import BuildOptions
 from .settle import DEFAULT_BATCH_SIZE, Settled
-from .stages import Stage, StageStore
+from .store.durable import require_space
+from .store.stages import Stage, StageStore
 
 PLAN = "model.plan"
 CHUNK = 512  # the most columns of a prompt in one pass

@@ -17,7 +17,7 @@ from ...plugins.errors import BuildError
 from ...plugins.tensorrt.module import child_environment
 from ..console import interrupts
 from ..console.progress import Advance, Progress
-from ..durable import writing
+from ..store.durable import writing
 from .channel import STEPS, raised
 from .machine import look
 from .request import PlanFacts, PlanRequest

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from ...engines.manifest import Plan
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from ...plugins.tensorrt import module, register
-from ..durable import writing
+from ..store.durable import writing
 from .callbacks import Log, logger, monitor, writer
 from .channel import STEPS, Channel
 from .config import configure, load_timings, save_timings

@@ -13,8 +13,8 @@ from ...graphs.families import TargetSpec
 from ..checkpoint import Checkpoint
 from ..console import interrupts
 from ..console.progress import Advance, Progress, Quiet
-from ..durable import require_space
-from ..stages import StageStore
+from ..store.durable import require_space
+from ..store.stages import StageStore
 from .kept import Array, Kept
 from .methods import Max, Method
 from .names import HEAD, layer_prefix, wanted, weight_name

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ...engines.manifest import FileEntry
-from ..durable import flush_tree, locked, writing
-from ..stages import StageStore, stage_key
+from ..store.durable import flush_tree, locked, writing
+from ..store.stages import StageStore, stage_key
 
 Array = np.ndarray[Any, Any]
 

@@ -11,8 +11,8 @@ from ...graphs.families import TargetSpec
 from ...plugins.errors import UsageError
 from ..checkpoint import Checkpoint
 from ..console.progress import Progress
-from ..publish import TOKENIZER
-from ..stages import StageStore
+from ..store.publish import TOKENIZER
+from ..store.stages import StageStore
 from .scales import FACTS
 
 if TYPE_CHECKING:

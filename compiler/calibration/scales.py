@@ -13,8 +13,8 @@ import numpy as np
 
 from ...engines.manifest import FileEntry
 from ...plugins.errors import BuildError
-from ..durable import flush_tree, writing
 from ..safetensors_file import parse_json, read_header, read_rows
+from ..store.durable import flush_tree, writing
 from .names import Wanted
 
 Array = np.ndarray[Any, Any]

@@ -15,11 +15,11 @@ from .. import parts
 from ..calibration.ranges import FLAGS, FOLDER, RangesFrom, describe
 from ..checkpoint import CONFIG, Checkpoint
 from ..console.progress import Progress, Quiet
-from ..durable import require_space
-from ..publish import QUANTIZED, Assembly, assembling, require_apart, require_publishable
 from ..registry import PAIRS, resolve_target
 from ..report import Phases, peak_rss
-from ..stages import StageStore
+from ..store.durable import require_space
+from ..store.publish import QUANTIZED, Assembly, assembling, require_apart, require_publishable
+from ..store.stages import StageStore
 from .plan import Plan, make_plan
 from .settings import QUANT_CONFIG, hf_quant_config, quantization_config
 from .write import layout, total_bytes, write

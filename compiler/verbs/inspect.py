@@ -21,7 +21,7 @@ def inspect(
 
     Example: peagle-compile inspect demo-engine
     """
-    from ..inspect import inspect_engine
+    from ..store.contents import inspect_engine
 
     found = inspect_engine(engine, hashes=hashes)
     if as_json:

@@ -12,7 +12,7 @@ from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from .. import parts
 from ..console.progress import Advance, Progress
 from ..recipes import Recipe
-from ..stages import StageStore
+from ..store.stages import StageStore
 from .bisect import Bisection, Trial, bisect
 from .command import rebuild
 from .generation import Acceptance, GreedyAgreement, compare_acceptance, compare_tokens, generate

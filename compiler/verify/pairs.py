@@ -11,7 +11,7 @@ from .. import parts
 from ..console.progress import Progress
 from ..inputs import cache_length
 from ..recipes import Recipe
-from ..stages import StageStore
+from ..store.stages import StageStore
 from .origin import Origins
 from .ranges import ranges_again
 from .target import Target

@@ -11,7 +11,7 @@ from ..calibration import Scales
 from ..calibration.ranges import describe
 from ..console.progress import Progress
 from ..resolved import FILE_NAME, ranges_of
-from ..stages import StageStore
+from ..store.stages import StageStore
 from .origin import Origins
 
 _REPORT = "build_report.json"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..durable import locked, writing
-from ..stages import StageStore
+from ..store.durable import locked, writing
+from ..store.stages import StageStore
 
 _PREFIX = ".bisect."
 

@@ -19,11 +19,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from peagle.compiler import parts, publish
+from peagle.compiler import parts
 from peagle.compiler.build import build
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.registry import resolve
 from peagle.compiler.resolved import repeated
+from peagle.compiler.store import publish
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.manifest import Manifest
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError

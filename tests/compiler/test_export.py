@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from peagle.compiler.checkpoint import INDEX, Checkpoint
 from peagle.compiler.export import ExportOptions, export
-from peagle.compiler.publish import EXPORT
+from peagle.compiler.store.publish import EXPORT
 from peagle.graphs.families import family_for
 from peagle.plugins.errors import BuildError
 from tests.compiler.conftest import Run

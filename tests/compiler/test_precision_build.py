@@ -15,7 +15,7 @@ from peagle.compiler.build import BuildResult, build
 from peagle.compiler.calibration.ranges import RangesFrom
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.recipes import Overrides, patterns
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verbs.build import _summary
 from peagle.engines import Engine, SamplingParams
 from peagle.plugins.errors import BuildError, UsageError

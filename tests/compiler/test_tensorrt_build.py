@@ -26,7 +26,7 @@ from peagle.compiler.prompt_set import code_prompts
 from peagle.compiler.recipes import Overrides
 from peagle.compiler.resolved import repeated
 from peagle.compiler.settle import precision_for, recipe_for, settle
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.manifest import Manifest, Profile
 from peagle.plugins.errors import UsageError

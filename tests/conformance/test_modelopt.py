@@ -17,7 +17,7 @@ from peagle.compiler import parts
 from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.recipes import RECIPES
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.graphs import reference
 from peagle.graphs.families import family_for
 from tests.fp8_pairs import fake_quantised

@@ -15,7 +15,7 @@ from peagle.compiler import parts
 from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import SEMANTIC, drafter_half, target_half
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store, weights
 from peagle.graphs.families import TargetSpec
 from peagle.graphs.heads import HeadSpec

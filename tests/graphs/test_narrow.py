@@ -17,7 +17,7 @@ from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import target_half
 from peagle.compiler.recipes import RECIPES
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.graphs import reference, store
 from peagle.graphs.lowering import Lowered, Lowering, Weight
 from peagle.graphs.narrow import Matmul, NarrowWeight, Rounding, matmuls

@@ -14,7 +14,7 @@ from peagle.compiler import parts
 from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import MODEL, drafter_half, target_half
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from tests.models import make_pair
 
 CACHE = 80

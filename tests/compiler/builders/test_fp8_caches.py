@@ -13,7 +13,7 @@ from peagle.compiler.builders.preflight import survey
 from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import MODEL, target_half
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.engines.manifest import Profile
 from peagle.graphs.trace import Dtype
 from tests.compiler.builders.small import request

@@ -20,7 +20,7 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.narrow.codes import exponents, rounded
 from peagle.compiler.parts import target_half
 from peagle.compiler.recipes import RECIPES
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering.tensorrt import mx
 from peagle.graphs.narrow import NarrowWeight, Rounding, narrow
 from peagle.plugins.errors import BuildError

@@ -11,7 +11,7 @@ import torch
 from peagle.compiler.calibration import Samples, Scales, Settings, calibrate
 from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Progress
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.graphs.families import family_for
 from tests.models import VOCAB, Pair, make_pair
 

@@ -21,7 +21,7 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.narrow import RoundedHere
 from peagle.compiler.narrow.codes import LARGEST, values_of
 from peagle.compiler.recipes import RECIPES
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.graphs.families import family_for
 from peagle.graphs.lowering import Lowering
 from peagle.graphs.narrow import NarrowWeight, Rounding

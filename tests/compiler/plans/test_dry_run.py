@@ -12,7 +12,7 @@ from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.plans.dry_run import Asked, decide, plan
 from peagle.compiler.quantize import QuantizeOptions, quantize
 from peagle.compiler.recipes import Overrides, wide_type
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.plugins.errors import BuildError
 from tests.compiler.conftest import Run
 from tests.models import make_pair

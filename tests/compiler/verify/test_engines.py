@@ -19,7 +19,7 @@ from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.recipes import RECIPES, Overrides, wide_type
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify import FILE_NAME, verify_elsewhere
 from peagle.compiler.verify.bisect import CACHES
 from peagle.compiler.verify.groups import groups_of, patterns_of

@@ -15,7 +15,7 @@ from peagle.compiler.calibration import Scales
 from peagle.compiler.calibration.ranges import RangesFrom
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.options import BuildOptions
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify.origin import Origins
 from peagle.compiler.verify.ranges import ranges_again
 from peagle.engines.manifest import Manifest

@@ -9,7 +9,7 @@ from peagle.compiler import parts
 from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.plan_stages import profiles
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.manifest import Backend, Manifest, Part, Plan, Tensor

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler import durable, publish
-from peagle.compiler.durable import BUILDING, locked, require_space, writing
-from peagle.compiler.publish import assembling, require_apart, require_publishable
-from peagle.compiler.stages import Stage, StageStore
+from peagle.compiler.store import durable, publish
+from peagle.compiler.store.durable import BUILDING, locked, require_space, writing
+from peagle.compiler.store.publish import assembling, require_apart, require_publishable
+from peagle.compiler.store.stages import Stage, StageStore
 from peagle.engines.manifest import FILE_NAME, FileEntry, Manifest
 from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
 from tests.engines.test_manifest import manifest_of

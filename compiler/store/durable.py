@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
 
-from ..plugins.errors import BuildError, EnvironmentProblem
+from ...plugins.errors import BuildError, EnvironmentProblem
 
 BUILDING = ".building"
 _OLD = ".old"

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..engines.manifest import Manifest, Part
+from ...engines.manifest import Manifest, Part
 
 KERNELS = "plugins"
 REPORT = "build_report.json"
@@ -64,7 +64,7 @@ def _matmuls(folder: Path) -> dict[str, Any]:
 
 def _kernels(folder: Path) -> list[dict[str, Any]]:
     """The compiled kernels of our plugins: op, SM, bytes, and what the compiler said of each entry point."""
-    from ..plugins.kernels.pack import read_pack
+    from ...plugins.kernels.pack import read_pack
 
     return [
         {

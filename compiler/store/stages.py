@@ -16,11 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..engines.manifest import FileEntry
-from .console import interrupts
+from ...engines.manifest import FileEntry
+from ..console import interrupts
 from .durable import flush_tree, locked, move_into_place, writing
 
-_PACKAGE = Path(__file__).parent.parent
+_PACKAGE = Path(__file__).parents[2]
 _BUILD_CODE = (
     "graphs/**/*.py",
     "plugins/**/*.py",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler import stages
-from peagle.compiler.stages import StageStore
+from peagle.compiler.store import stages
+from peagle.compiler.store.stages import StageStore
 from peagle.plugins.errors import BuildError, EnvironmentProblem
 
 
