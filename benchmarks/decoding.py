@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from peagle.compiler.prompt_set import code_prompts
+from peagle.compiler.bundled.prompts import code_prompts
 from peagle.engines import Acceptance, Engine, SamplingParams
 
 PEER = "onnxruntime-genai"

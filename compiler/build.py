@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engines.manifest import Manifest
 from . import parts
+from .bundled.prompts import code_prompts
 from .calibration.ranges import FOLDER
 from .choose_k import Choice, Rate, choose_k, require_finite
 from .console.progress import Progress, Quiet
@@ -19,7 +20,6 @@ from .input_ranges import calibrated
 from .inputs import Inputs, read_inputs
 from .options import BuildOptions
 from .plan_stages import PLAN, PlanStage, build_kernels, build_plan
-from .prompt_set import code_prompts
 from .recipes import Recipe, emulated, twice_rounded, widened
 from .registry import resolve
 from .report import Phases, build_report

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..engines.manifest import Origin
 from ..plugins.errors import PeagleError
+from .bundled.prompts import Prompt
 from .checkpoint import Checkpoint
 from .console.progress import Progress
-from .prompt_set import Prompt
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ import argparse
 import statistics
 from dataclasses import dataclass, field
 
-from peagle.compiler.prompt_set import code_prompts
+from peagle.compiler.bundled.prompts import code_prompts
 from peagle.engines import Acceptance, Engine, SamplingParams
 
 PROMPT = "class Reader:\n    def __init__(self, "

@@ -55,8 +55,8 @@ def verify(
     """
     depths = _depths(num_speculative_tokens)
     from ...engines.manifest import Manifest
+    from ..bundled.prompts import code_prompts
     from ..console.progress import shown
-    from ..prompt_set import code_prompts
     from ..verify import FILE_NAME, verify_elsewhere
     from ..verify import verify as run_verify
     from ..verify.lines import lines

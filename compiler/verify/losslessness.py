@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..bundled.prompts import Prompt
 from ..console.progress import Progress
-from ..prompt_set import Prompt
 from .room import fitted
 from .ties import is_tie
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..prompt_set import Prompt
+from ..bundled.prompts import Prompt
 
 
 @dataclass(frozen=True)

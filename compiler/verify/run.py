@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...engines.manifest import Manifest
+from ..bundled.prompts import Prompt, code_prompts
 from ..console.progress import Progress, Quiet
 from ..parity import Parity, compare_with_sources
-from ..prompt_set import Prompt, code_prompts
 from .losslessness import Losslessness, compare_on_and_off
 from .measure import Request, measure
 from .origin import is_reference

@@ -19,10 +19,10 @@ import pytest
 from peagle.compiler import verify as verification
 from peagle.compiler.build import build
 from peagle.compiler.builders.machine import Device, Machine, look
+from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.checkpoint import Checkpoint
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.plan_stages import profiles
-from peagle.compiler.prompt_set import code_prompts
 from peagle.compiler.recipes import Overrides
 from peagle.compiler.resolved import repeated
 from peagle.compiler.settle import precision_for, recipe_for, settle

@@ -132,7 +132,7 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
 
 
 def test_the_bundled_samples_are_enough_for_the_demo_pair() -> None:
-    import peagle.compiler.prompt_set as beside
+    import peagle.compiler.bundled.prompts as beside
 
     folder = Path(beside.__file__).parent / "demo" / "target"
     vocab = json.loads((folder / "config.json").read_text())["vocab_size"]

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from peagle.compiler import parity
+from peagle.compiler.bundled.prompts import Prompt
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parity import Parity
-from peagle.compiler.prompt_set import Prompt
 from peagle.compiler.recipes import RECIPES
 from peagle.compiler.verify import run, verify
 from peagle.compiler.verify.lines import lossless_lines

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-_FILE = Path(__file__).parent / "prompts" / "code.jsonl"
+_FILE = Path(__file__).parent / "texts" / "code.jsonl"
 
 
 @dataclass(frozen=True)
