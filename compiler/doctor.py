@@ -15,7 +15,7 @@ from typing import Any
 
 from ..plugins.errors import PeagleError
 from .builders.choose import Machine, choose_backend, look
-from .builders.targets import RTX_SMS, sm_name
+from .hardware.architectures import RTX_SMS, sm_name
 from .parts import EXPORT_PACKAGES
 from .store.durable import free_bytes
 from .store.stages import StageStore

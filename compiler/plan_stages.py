@@ -11,8 +11,8 @@ from typing import cast
 from ..engines.manifest import Profile
 from . import parts
 from .builders.request import PlanFacts, PlanRequest
-from .builders.targets import Product
 from .console.progress import Progress
+from .hardware.architectures import Product
 from .options import BuildOptions
 from .settle import DEFAULT_BATCH_SIZE, Settled
 from .store.durable import require_space

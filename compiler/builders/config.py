@@ -9,11 +9,11 @@ from typing import Any
 
 from ...engines.manifest import Profile
 from ...plugins.errors import BuildError, EnvironmentProblem
+from ..hardware.architectures import sm_number
 from .graph import Value
 from .preflight import Survey
 from .request import PlanRequest
 from .rules import dim_at, profile_sizes
-from .targets import sm_number
 
 
 def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest) -> Any:

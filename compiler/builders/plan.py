@@ -17,11 +17,11 @@ from ...plugins.errors import BuildError
 from ...plugins.tensorrt.module import child_environment
 from ..console import interrupts
 from ..console.progress import Advance, Progress
+from ..hardware.architectures import sm_name
+from ..hardware.machine import look
 from ..store.durable import writing
 from .channel import STEPS, raised
-from .machine import look
 from .request import PlanFacts, PlanRequest
-from .targets import sm_name
 
 _SAID = 5  # last lines of a dead process that are worth showing
 _PATIENCE = 5.0

@@ -11,8 +11,8 @@ from typing import Any
 from ...engines.manifest import Plan, Profile
 from ...engines.records import decode
 from ...plugins.errors import BuildError, UsageError
+from ..hardware.architectures import PRODUCTS, Product
 from .matmuls import BuiltMatmul
-from .targets import PRODUCTS, Product
 
 
 @dataclass(frozen=True)

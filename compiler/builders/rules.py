@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...engines.manifest import Profile
 from ...plugins.spec import evaluate_dim
+from ..hardware.architectures import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
 from .graph import Graph, Node, Shape
-from .targets import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
 
 SYMBOLS = {"B": "rows", "S": "columns", "E": "emitted"}  # dims of the graph contract, and their field of a profile
 _HEAD_SIZE = 256  # of the fused attention of TensorRT-RTX 1.7: 256 builds, 264 does not; there is nothing else for it

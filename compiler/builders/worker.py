@@ -19,18 +19,18 @@ from typing import Any, TextIO
 from ...engines.manifest import Plan
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from ...plugins.tensorrt import module, register
+from ..hardware.architectures import require_targets
+from ..hardware.machine import look
 from ..store.durable import writing
 from .callbacks import Log, logger, monitor, writer
 from .channel import STEPS, Channel
 from .config import configure, load_timings, save_timings
 from .inspector import inspected
-from .machine import look
 from .matmuls import as_built, of_network
 from .network import Parsed, parse, plugin_complaint, require_layers
 from .preflight import Survey, survey
 from .program import read_programs
 from .request import PlanFacts, PlanRequest
-from .targets import require_targets
 
 OLDEST = {"tensorrt": (10, 15), "tensorrt-rtx": (1, 7)}
 

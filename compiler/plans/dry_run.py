@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 from ...graphs.families import family_for
 from ...plugins.errors import UsageError
-from ..builders.targets import sm_names
 from ..calibration.ranges import RangesFrom
 from ..checkpoint import Checkpoint
 from ..console.text import emit
+from ..hardware.architectures import sm_names
 from ..inputs import ASSUMED_DEPTH, read_head
 from ..legal import available, require_gpus, supports
 from ..narrow import is_whole_fp8, of_target

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .gpus import Verdict
+from ..hardware.gpus import Verdict
 from .weight_bytes import WeightLine
 
 TABLES = "rotary tables"

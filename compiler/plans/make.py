@@ -11,11 +11,11 @@ from ...graphs.heads import HeadSpec
 from ...graphs.lowering import LOWERINGS
 from ...plugins.errors import UsageError
 from ..checkpoint import PIECE
+from ..hardware.gpus import Verdict, find_gpu, fit
 from ..inputs import cache_length
 from ..legal import available, require_legal
 from ..recipes import Overrides, Recipe
 from .facts import TABLES, Drafter, Graph, HostMemory, KvCache, Plan, Time
-from .gpus import Verdict, find_gpu, fit
 from .weight_bytes import BYTES, head_weights, line, recipe, too_wide, weight_lines
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..console.text import columns, size
+from ..hardware.gpus import RESERVED_FOR, Verdict
 from .facts import Plan
-from .gpus import RESERVED_FOR, Verdict
 
 
 def render(plan: Plan) -> str:

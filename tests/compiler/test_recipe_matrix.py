@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from peagle.compiler.build import BuildResult, build
-from peagle.compiler.builders.machine import look
 from peagle.compiler.calibration.ranges import RangesFrom
+from peagle.compiler.hardware.machine import look
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.recipes import Overrides
 from peagle.engines import Engine, SamplingParams

@@ -29,7 +29,7 @@ PROMPTS = [
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """The demo pair, three rows at a time."""
     from peagle.compiler.build import build
-    from peagle.compiler.builders.targets import RTX_SMS, sm_number
+    from peagle.compiler.hardware.architectures import RTX_SMS, sm_number
     from peagle.compiler.options import BuildOptions
     from peagle.engines import Engine
     from peagle.engines.backends.tensorrt.device import find_gpu

@@ -11,10 +11,10 @@ import pytest
 
 from peagle.compiler.builders import inspector
 from peagle.compiler.builders.inspector import free_memory, inspected, programs_of
-from peagle.compiler.builders.machine import look
 from peagle.compiler.builders.matmuls import BuiltMatmul, as_built
 from peagle.compiler.builders.plan import build_plan
 from peagle.compiler.console.progress import Quiet
+from peagle.compiler.hardware.machine import look
 from tests.compiler.builders.products import FORMS, products
 from tests.compiler.builders.small import request
 

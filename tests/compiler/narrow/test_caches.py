@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from peagle.compiler.builders.machine import look
 from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.hardware.machine import look
 from peagle.compiler.narrow import uncalibrated
 from peagle.compiler.narrow.caches import cache_scales, stored_cache_scales
 from peagle.compiler.parts import target_half

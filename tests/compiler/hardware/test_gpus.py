@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.plans.gpus import GPUS, find_gpu, fit
+from peagle.compiler.hardware.gpus import GPUS, find_gpu, fit
 from peagle.plugins.errors import UsageError
 
 GB = 10**9

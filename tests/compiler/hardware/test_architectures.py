@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.compiler.builders.targets import require_targets, sm_name, sm_names, sm_number
-from peagle.compiler.plans.gpus import GPUS
+from peagle.compiler.hardware.architectures import require_targets, sm_name, sm_names, sm_number
+from peagle.compiler.hardware.gpus import GPUS
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.tensorrt.module import Product
-from ..plans.gpus import GPUS
+from .gpus import GPUS
 
 __all__ = [
     "DATA_CENTRE_SMS",
