@@ -13,15 +13,15 @@ from ..engines.manifest import Manifest
 from . import parts
 from .bundled.prompts import code_prompts
 from .calibration.ranges import FOLDER
+from .checkpoints.pair import Inputs, read_inputs
+from .checkpoints.registry import resolve
 from .choose_k import Choice, Rate, choose_k, require_finite
 from .console.progress import Progress, Quiet
 from .engine_manifest import engine_manifest
 from .input_ranges import calibrated
-from .inputs import Inputs, read_inputs
 from .options import BuildOptions
 from .plan_stages import PLAN, PlanStage, build_kernels, build_plan
 from .recipes import Recipe, emulated, twice_rounded, widened
-from .registry import resolve
 from .report import Phases, build_report
 from .report_html import report_html
 from .resolved import FILE_NAME as RESOLVED

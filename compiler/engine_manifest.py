@@ -9,8 +9,8 @@ from ..engines.manifest import Backend, Cache, Evidence, Manifest, Origin, Part,
 from ..plugins.spec import FLOAT8
 from . import parts
 from .calibration.ranges import in_words
-from .checkpoint import Checkpoint
-from .inputs import Inputs
+from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.pair import Inputs
 from .plan_stages import PLAN, PlanStage
 from .recipes import RECIPES, Recipe
 from .settle import Settled

@@ -12,14 +12,14 @@ from ..graphs.families import TargetSpec
 from ..graphs.heads import HeadSpec
 from . import parts
 from .calibration.ranges import FOLDER, describe
-from .checkpoint import Checkpoint
+from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.pair import ASSUMED_DEPTH, cache_length, read_inputs, read_target
+from .checkpoints.registry import Resolved, has_drafter, resolve, resolve_target
 from .console.progress import Progress, Quiet
 from .export_options import ExportOptions
 from .input_ranges import calibrated
-from .inputs import ASSUMED_DEPTH, cache_length, read_inputs, read_target
 from .matmul_table import matmul_table
 from .recipes import Recipe, emulated, twice_rounded, wide_type, widened
-from .registry import Resolved, has_drafter, resolve, resolve_target
 from .report import Phases, peak_rss
 from .store.publish import EXPORT, Assembly, assembling
 from .store.stages import StageStore

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from ..graphs.families import TargetSpec
 from ..plugins.errors import UsageError
 from .calibration.ranges import RangesFrom
-from .checkpoint import Checkpoint
+from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.formats.problems import counted
 from .console.progress import Progress
-from .formats.problems import counted
 from .recipes import Recipe
 from .report import Phases
 from .store.stages import StageStore

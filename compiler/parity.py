@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..engines.manifest import Origin
 from ..plugins.errors import PeagleError
 from .bundled.prompts import Prompt
-from .checkpoint import Checkpoint
+from .checkpoints.checkpoint import Checkpoint
 from .console.progress import Progress
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ..graphs.families import TargetSpec, family_for
 from ..graphs.heads import HeadSpec
 from ..graphs.sources import Array, Shape, Sources
 from ..plugins.errors import EnvironmentProblem
-from .checkpoint import Checkpoint
+from .checkpoints.checkpoint import Checkpoint
 from .console.progress import Progress
 from .recipes import Recipe
 from .store.stages import Stage, StageStore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from ..graphs.trace import Dtype
-    from .checkpoint import Checkpoint
+    from .checkpoints.checkpoint import Checkpoint
 
 DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 HEAD: Literal["lm_head"] = "lm_head"

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engines.manifest import Manifest
 from .calibration.ranges import RangesFrom
-from .inputs import Inputs
+from .checkpoints.pair import Inputs
 from .options import BuildOptions
 from .recipes import Overrides
 from .settle import DEFAULT_BATCH_SIZE, Settled

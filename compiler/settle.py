@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..plugins.errors import EnvironmentProblem, UsageError
 from .builders.choose import choose_backend, look
-from .checkpoint import Checkpoint
+from .checkpoints.checkpoint import Checkpoint
 from .hardware.architectures import MOE_LAYER_SMS, sm_name, sm_number
 from .legal import require_legal, supports
 from .options import ONNXRUNTIME, BuildOptions

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.graphs.families import family_for
 from tests.models import Pair
 from tools.checkpoint_formats import encode, hf_quant_config, quantization_config

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.parts import target_half
 from peagle.graphs.families import TargetSpec, family_for
 from peagle.graphs.heads import HeadSpec

@@ -3,7 +3,8 @@
     stored = encode("model.layers.0.mlp.up_proj.weight", values, "fp8-blocks")
     config["quantization_config"] = quantization_config("fp8-blocks")
 
-The inverse is `compiler/formats/`. A `modelopt-fp8` checkpoint has `hf_quant_config()` beside its config.json.
+The inverse is `compiler/checkpoints/formats/`. A `modelopt-fp8` checkpoint has `hf_quant_config()` beside its
+config.json.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...graphs.families import TargetSpec
-from ..checkpoint import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint
 from ..console import interrupts
 from ..console.progress import Advance, Progress, Quiet
 from ..store.durable import require_space

@@ -14,7 +14,7 @@ from ...graphs.families import family_for
 from ...graphs.skeleton import weight_shapes
 from ...graphs.sources import Sources
 from ...plugins.errors import BuildError
-from ..checkpoint import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint
 from .names import layer_prefix
 from .watch import EXPERTS, register
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graphs.families import TargetSpec
 from ...plugins.errors import UsageError
-from ..checkpoint import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint
 from ..console.progress import Progress
 from ..store.publish import TOKENIZER
 from ..store.stages import StageStore

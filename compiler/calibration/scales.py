@@ -13,7 +13,7 @@ import numpy as np
 
 from ...engines.manifest import FileEntry
 from ...plugins.errors import BuildError
-from ..safetensors_file import parse_json, read_header, read_rows
+from ..checkpoints.safetensors import parse_json, read_header, read_rows
 from ..store.durable import flush_tree, writing
 from .names import Wanted
 

@@ -10,9 +10,9 @@ from ...graphs.families import family_for
 from ...graphs.sources import Sources
 from ...plugins.errors import BuildError
 from ..calibration.names import cache_name, layer_prefix, weight_name
-from ..checkpoint import Checkpoint
-from ..formats.numbers import as_numbers, check_scales
-from ..safetensors_file import read_rows
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.formats.numbers import as_numbers, check_scales
+from ..checkpoints.safetensors import read_rows
 
 if TYPE_CHECKING:
     from ..calibration import Scales

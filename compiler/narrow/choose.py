@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ...graphs.families import family_for
 from ...graphs.sources import Array, Shape, Sources
 from ...plugins.errors import BuildError
-from ..checkpoint import Checkpoint
-from ..formats.problems import counted
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.formats.problems import counted
 from ..recipes import DRAFTER_ROLE, RECIPES, Recipe
 from .caches import stored_cache_scales
 from .provider import Provider, others, wanted

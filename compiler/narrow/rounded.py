@@ -13,8 +13,8 @@ from ...graphs.narrow.weight import NarrowWeight, Rounding
 from ...graphs.sources import Array, Shape
 from ...plugins.errors import BuildError
 from ...plugins.microscaled_round.reference import powers_of_two
-from ..formats.problems import counted, listed
-from ..formats.scaled import Loss
+from ..checkpoints.formats.problems import counted, listed
+from ..checkpoints.formats.scaled import Loss
 from ..recipes import Recipe
 from .codes import FP16_MAX, LARGEST, block_scales, exponents, rounded, scales_for, values_of
 from .provider import Other, Weight, keyed

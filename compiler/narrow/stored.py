@@ -14,9 +14,9 @@ import numpy as np
 
 from ...graphs.sources import Array, Shape, Sources
 from ...plugins.errors import BuildError
-from ..checkpoint import Checkpoint
-from ..formats.problems import counted, listed
-from ..formats.scaled import Loss, ScaledFp8
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.formats.problems import counted, listed
+from ..checkpoints.formats.scaled import Loss, ScaledFp8
 from ..recipes import Recipe
 from .codes import LARGEST, unusable
 from .provider import Other, keyed, others, wanted

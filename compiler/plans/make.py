@@ -10,9 +10,9 @@ from ...graphs.families import TargetSpec, family_for
 from ...graphs.heads import HeadSpec
 from ...graphs.lowering import LOWERINGS
 from ...plugins.errors import UsageError
-from ..checkpoint import PIECE
+from ..checkpoints.checkpoint import PIECE
+from ..checkpoints.pair import cache_length
 from ..hardware.gpus import Verdict, find_gpu, fit
-from ..inputs import cache_length
 from ..legal import available, require_legal
 from ..recipes import Overrides, Recipe
 from .facts import TABLES, Drafter, Graph, HostMemory, KvCache, Plan, Time

@@ -10,9 +10,9 @@ from ...graphs.sources import Sources
 from ...plugins.errors import BuildError, UsageError
 from ..calibration.names import HEAD, Wanted, cache_name, layer_prefix, weight_name
 from ..calibration.scales import Scales
-from ..checkpoint import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.formats.problems import listed
 from ..exclude import excluded
-from ..formats.problems import listed
 from .exclude import listed_modules
 
 _WEIGHT = ".weight"

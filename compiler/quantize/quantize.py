@@ -13,9 +13,9 @@ from ...graphs.families import family_for
 from ...plugins.errors import UsageError
 from .. import parts
 from ..calibration.ranges import FLAGS, FOLDER, RangesFrom, describe
-from ..checkpoint import CONFIG, Checkpoint
+from ..checkpoints.checkpoint import CONFIG, Checkpoint
+from ..checkpoints.registry import PAIRS, resolve_target
 from ..console.progress import Progress, Quiet
-from ..registry import PAIRS, resolve_target
 from ..report import Phases, peak_rss
 from ..store.durable import require_space
 from ..store.publish import QUANTIZED, Assembly, assembling, require_apart, require_publishable

@@ -32,10 +32,10 @@ _BUILD_CODE = (
     "engines/manifest.py",
     "engines/records.py",
     "compiler/builders/**/*.py",
-    "compiler/checkpoint.py",
+    "compiler/checkpoints/checkpoint.py",
     "compiler/narrow/**/*.py",
-    "compiler/formats/**/*.py",
-    "compiler/safetensors_file.py",
+    "compiler/checkpoints/formats/**/*.py",
+    "compiler/checkpoints/safetensors.py",
 )
 _RECORD = "stage.json"
 

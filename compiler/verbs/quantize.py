@@ -101,8 +101,8 @@ def quantize(
 
 
 def _summary(result: QuantizeResult) -> str:
-    from ..formats.problems import listed
-    from ..registry import has_drafter
+    from ..checkpoints.formats.problems import listed
+    from ..checkpoints.registry import has_drafter
 
     report = result.report
     calibration = report["calibration"]

@@ -11,8 +11,8 @@ from ...engines.manifest import Manifest
 from ...graphs.families import TargetSpec, family_for
 from ...graphs.heads import HeadSpec
 from ...plugins.errors import EnvironmentProblem
-from ..checkpoint import Checkpoint
-from ..inputs import read_head
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.pair import read_head
 from ..parity import gone
 from ..recipes import DTYPES, RECIPES, Overrides, Recipe, patterns, wide_type
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ...engines.manifest import Backend, Manifest, Part
 from .. import parts
+from ..checkpoints.pair import cache_length
 from ..console.progress import Progress
-from ..inputs import cache_length
 from ..recipes import Recipe
 from ..store.stages import StageStore
 from .origin import Origins

@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 
 from peagle.compiler import parts
 from peagle.compiler.build import build
+from peagle.compiler.checkpoints.registry import resolve
 from peagle.compiler.options import BuildOptions
-from peagle.compiler.registry import resolve
 from peagle.compiler.resolved import repeated
 from peagle.compiler.store import publish
 from peagle.engines import Engine, SamplingParams

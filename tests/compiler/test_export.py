@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from safetensors.numpy import load_file, save_file
 
-from peagle.compiler.checkpoint import INDEX, Checkpoint
+from peagle.compiler.checkpoints.checkpoint import INDEX, Checkpoint
 from peagle.compiler.export import ExportOptions, export
 from peagle.compiler.store.publish import EXPORT
 from peagle.graphs.families import family_for

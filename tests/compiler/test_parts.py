@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from peagle.compiler.checkpoint import Checkpoint
-from peagle.compiler.inputs import read_head
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.pair import read_head
 from peagle.compiler.parts import drafter_half, target_half
 from peagle.graphs.families import family_for
 from peagle.graphs.skeleton import weight_shapes

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from peagle.compiler.calibration.names import wanted
 from peagle.compiler.calibration.scales import Facts, Scales
-from peagle.compiler.checkpoint import INDEX, Checkpoint
+from peagle.compiler.checkpoints.checkpoint import INDEX, Checkpoint
 from peagle.compiler.console.progress import Advance, Quiet
 from peagle.compiler.quantize import QuantizeOptions, quantize
 from peagle.compiler.quantize.e4m3 import codes

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.quantize import QuantizeOptions, quantize
 from tests.models import make_pair
 

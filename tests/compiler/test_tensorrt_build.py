@@ -19,7 +19,7 @@ import pytest
 from peagle.compiler import verify as verification
 from peagle.compiler.build import build
 from peagle.compiler.bundled.prompts import code_prompts
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.hardware.machine import Device, Machine, look
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.plan_stages import profiles

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from peagle.compiler import parts
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from peagle.compiler import parts
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import SEMANTIC, drafter_half, target_half
 from peagle.compiler.store.stages import StageStore

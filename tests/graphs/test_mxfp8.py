@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from peagle.compiler import parts
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import target_half
 from peagle.compiler.recipes import RECIPES

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import pytest
 
 from peagle.compiler import parts
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import target_half
 from peagle.compiler.recipes import RECIPES

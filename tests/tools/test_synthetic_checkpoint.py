@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from synthetic_weights import RING, Encoder, Noise, RandomTensor, write_file, write_shards
 
-from peagle.compiler.safetensors_file import read_header
+from peagle.compiler.checkpoints.safetensors import read_header
 from peagle.graphs.families import base
 from peagle.graphs.heads import HeadSpec
 from peagle.plugins.errors import UsageError

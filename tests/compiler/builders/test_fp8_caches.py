@@ -10,7 +10,7 @@ import pytest
 from peagle.compiler import parts
 from peagle.compiler.builders.plan import build_plan
 from peagle.compiler.builders.preflight import survey
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import MODEL, target_half
 from peagle.compiler.store.stages import StageStore

@@ -15,7 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from peagle.compiler import parts
 from peagle.compiler.builders.plan import build_plan
 from peagle.compiler.builders.preflight import survey
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.narrow.codes import exponents, rounded
 from peagle.compiler.parts import target_half

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from peagle.compiler.calibration import Samples, Scales, Settings, calibrate
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Progress
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.families import family_for

@@ -13,7 +13,7 @@ import torch
 
 from peagle.compiler.calibration import Max, Mse, Percentile, Settings
 from peagle.compiler.calibration.names import wanted
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Advance
 from peagle.graphs.families import family_for
 from peagle.graphs.skeleton import weight_shapes

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.narrow import uncalibrated
 from peagle.compiler.narrow.caches import cache_scales, stored_cache_scales

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.narrow import RoundedHere, StoredFp8, is_whole_fp8, of_drafter, of_target, uncalibrated
 from peagle.compiler.recipes import RECIPES, Overrides, Recipe
 from peagle.plugins.errors import BuildError

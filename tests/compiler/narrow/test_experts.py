@@ -16,7 +16,7 @@ from peagle.compiler import parts
 from peagle.compiler.calibration import Scales
 from peagle.compiler.calibration.names import wanted
 from peagle.compiler.calibration.scales import Facts
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.narrow import RoundedHere
 from peagle.compiler.narrow.codes import LARGEST, values_of

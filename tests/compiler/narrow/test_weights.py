@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from safetensors.torch import load_file, save_file
 
-from peagle.compiler.checkpoint import Checkpoint
-from peagle.compiler.formats.numbers import as_numbers
-from peagle.compiler.formats.scaled import Loss
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.formats.numbers import as_numbers
+from peagle.compiler.checkpoints.formats.scaled import Loss
 from peagle.compiler.narrow import StoredFp8
 from peagle.compiler.narrow.stored import fewest
 from peagle.compiler.parts import target_half

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.plans.dry_run import Asked, decide, plan
 from peagle.compiler.quantize import QuantizeOptions, quantize
 from peagle.compiler.recipes import Overrides, wide_type

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from peagle.compiler.build import build
 from peagle.compiler.calibration import Scales
 from peagle.compiler.calibration.ranges import RangesFrom, describe
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.recipes import RECIPES, Overrides, wide_type

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from peagle.compiler import parts
-from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.plan_stages import profiles
 from peagle.compiler.store.stages import StageStore

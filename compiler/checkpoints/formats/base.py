@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..safetensors_file import TensorEntry
+from ..safetensors import TensorEntry
 from .problems import Problems
 
 if TYPE_CHECKING:

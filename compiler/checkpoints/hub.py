@@ -15,10 +15,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from ..plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
-from .console.progress import Advance, Progress, Quiet
-from .console.text import size
-from .store.durable import free_bytes
+from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
+from ..console.progress import Advance, Progress, Quiet
+from ..console.text import size
+from ..store.durable import free_bytes
 
 CONFIG = ("config.json",)
 _WEIGHTS = "*.safetensors"

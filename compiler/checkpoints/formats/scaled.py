@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...plugins.errors import BuildError
-from ..safetensors_file import TensorEntry, read_rows
+from ....plugins.errors import BuildError
+from ..safetensors import TensorEntry, read_rows
 from .base import Stored, View
 from .numbers import Array, as_codes, as_numbers, check_codes, check_finite, check_scales
 from .plain import FLOATS, plain_tensors

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...plugins.errors import BuildError
-from ..safetensors_file import TensorEntry
+from ....plugins.errors import BuildError
+from ..safetensors import TensorEntry
 
 Array = np.ndarray[Any, Any]
 E4M3_MAX = 448.0

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..plugins.errors import BuildError, UsageError
+from ...plugins.errors import BuildError, UsageError
+from ..console.progress import Progress
 from . import hub
-from .console.progress import Progress
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parent.parent / "bundled"
 _CONFIG = "config.json"
 _REVISION = {"--model": "--revision", "--draft": "--draft-revision"}
 

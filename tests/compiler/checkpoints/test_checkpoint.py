@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from peagle.compiler.checkpoint import INDEX, Checkpoint
+from peagle.compiler.checkpoints.checkpoint import INDEX, Checkpoint
 from peagle.plugins.errors import BuildError
 
 TENSORS = {

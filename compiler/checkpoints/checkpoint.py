@@ -12,12 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..plugins.errors import BuildError
+from ...plugins.errors import BuildError
 from .formats import Problems, Tensor, choose
 from .formats.numbers import check_finite
 from .formats.problems import MOST, counted, listed
 from .formats.scaled import Loss, ScaledFp8
-from .safetensors_file import TensorEntry, parse_json, read_header, shown
+from .safetensors import TensorEntry, parse_json, read_header, shown
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...plugins.errors import BuildError
-from ..safetensors_file import shown
+from ....plugins.errors import BuildError
+from ..safetensors import shown
 
 MOST = 20  # names of one kind, and problems with one cure
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from peagle.compiler import hub
+from peagle.compiler.checkpoints import hub
+from peagle.compiler.checkpoints.registry import resolve, target_config
 from peagle.compiler.console.progress import Advance
-from peagle.compiler.registry import resolve, target_config
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
-from tests.compiler.fake_hub import LARGE, FakeHub, Repo
+from tests.compiler.checkpoints.fake_hub import LARGE, FakeHub, Repo
 
 OLD, NEW = "a" * 40, "b" * 40
 SMALL = ("generation_config", "hf_quant_config", "special_tokens_map", "tokenizer", "tokenizer_config")

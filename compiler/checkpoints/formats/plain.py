@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from ..safetensors_file import TensorEntry, read_rows
+from ..safetensors import TensorEntry, read_rows
 from .base import Format, Settings, Stored, View
 from .numbers import Array, as_numbers
 from .problems import Problems, counted, listed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..safetensors_file import TensorEntry, read_rows
+from ..safetensors import TensorEntry, read_rows
 from .base import Format, Settings, Stored, View
 from .numbers import Array, as_numbers, check_scales, fp4_pairs
 from .plain import plain_tensors

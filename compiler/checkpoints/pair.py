@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..graphs.families import TargetSpec, family_for
-from ..graphs.heads import HeadSpec, check_vocabulary
-from ..graphs.lowering import CACHE_MULTIPLE
-from ..plugins.errors import BuildError
+from ...graphs.families import TargetSpec, family_for
+from ...graphs.heads import HeadSpec, check_vocabulary
+from ...graphs.lowering import CACHE_MULTIPLE
+from ...plugins.errors import BuildError
+from ..store.publish import TOKENIZER
 from .checkpoint import Checkpoint
 from .registry import Resolved
-from .store.publish import TOKENIZER
 
 ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler import hub
-from peagle.compiler.registry import PAIRS, Folder, HubRepo, Pair, resolve, target_config
+from peagle.compiler.checkpoints import hub
+from peagle.compiler.checkpoints.registry import PAIRS, Folder, HubRepo, Pair, resolve, target_config
 from peagle.plugins.errors import BuildError, UsageError
 
 BUNDLED = [name for name, pair in PAIRS.items() if isinstance(pair.target, Folder)]
@@ -167,6 +167,6 @@ def test_an_unknown_name_is_answered_with_what_exists(name: str, hint: str) -> N
 
 
 def test_the_registry_alone_imports_nothing_heavy() -> None:
-    code = "import sys, peagle.compiler.registry; print(*sys.modules)"
+    code = "import sys, peagle.compiler.checkpoints.registry; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"huggingface_hub", "numpy", "torch", "transformers", "rich", "typer"}

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..plugins.errors import BuildError
+from ...plugins.errors import BuildError
 
 _BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "C64": 64,
