@@ -29,7 +29,7 @@ import numpy as np
 
 from peagle.compiler.build import build
 from peagle.compiler.options import BuildOptions
-from peagle.compiler.recipes import Overrides
+from peagle.compiler.precision.recipes import Overrides
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from ..engines.manifest import Manifest
 from . import parts
 from .bundled.prompts import code_prompts
-from .calibration.ranges import FOLDER
 from .checkpoints.pair import Inputs, read_inputs
 from .checkpoints.registry import resolve
 from .choose_k import Choice, Rate, choose_k, require_finite
@@ -21,7 +20,8 @@ from .engine_manifest import engine_manifest
 from .input_ranges import calibrated
 from .options import BuildOptions
 from .plan_stages import PLAN, PlanStage, build_kernels, build_plan
-from .recipes import Recipe, emulated, twice_rounded, widened
+from .precision.calibration.ranges import FOLDER
+from .precision.recipes import Recipe, emulated, twice_rounded, widened
 from .report import Phases, build_report
 from .report_html import report_html
 from .resolved import FILE_NAME as RESOLVED
@@ -31,7 +31,7 @@ from .store.publish import Assembly, assembling
 from .store.stages import Stage, StageStore
 
 if TYPE_CHECKING:
-    from .calibration import Scales
+    from .precision.calibration import Scales
 
 _FP8_TAKEN = "the checkpoint is FP8 with scales for its inputs, and so is the engine: --precision bf16 would widen it"
 _SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48

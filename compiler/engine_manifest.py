@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from ..engines.manifest import Backend, Cache, Evidence, Manifest, Origin, Part, Shapes, Speculation
 from ..plugins.spec import FLOAT8
 from . import parts
-from .calibration.ranges import in_words
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.pair import Inputs
 from .plan_stages import PLAN, PlanStage
-from .recipes import RECIPES, Recipe
+from .precision.calibration.ranges import in_words
+from .precision.recipes import RECIPES, Recipe
 from .settle import Settled
 
 if TYPE_CHECKING:
-    from .calibration import Scales
+    from .precision.calibration import Scales
 
 _NAMES = ("target", "drafter")
 _VERIFIED = RECIPES["fp32"]  # what registered pairs were compared in

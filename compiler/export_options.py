@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..plugins.errors import UsageError
-from .calibration.ranges import RangesFrom
-from .legal import available, require_known, require_legal
-from .recipes import RECIPES, Overrides, Recipe
+from .precision.calibration.ranges import RangesFrom
+from .precision.legal import available, require_known, require_legal
+from .precision.recipes import RECIPES, Overrides, Recipe
 from .store.publish import require_apart, require_publishable
 
 if TYPE_CHECKING:

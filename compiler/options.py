@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..plugins.errors import UsageError
-from . import legal
 from .builders.choose import require_known
-from .calibration.ranges import RangesFrom
-from .recipes import Overrides
+from .precision import legal
+from .precision.calibration.ranges import RangesFrom
+from .precision.recipes import Overrides
 from .store.publish import require_apart, require_publishable
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ..graphs.sources import Array, Shape, Sources
 from ..plugins.errors import EnvironmentProblem
 from .checkpoints.checkpoint import Checkpoint
 from .console.progress import Progress
-from .recipes import Recipe
+from .precision.recipes import Recipe
 from .store.stages import Stage, StageStore
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from ..graphs.lowering import Lowering
     from ..graphs.trace import Dtype
-    from .calibration import Scales
-    from .narrow import Provider
+    from .precision.calibration import Scales
+    from .precision.provider import Provider
 
 EXPORT_PACKAGES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 MODEL = "model.onnx"
@@ -60,7 +60,7 @@ class Half:
 class Compiled:
     """A half's runnable graph and its I/O contract. ``traced`` and ``attached`` are the stages it came from.
 
-    ``precision`` is what ``compiler.narrow`` proved of a graph with narrow weights.
+    ``precision`` is what ``compiler.precision`` proved of a graph with narrow weights.
     """
 
     traced: Stage
@@ -100,14 +100,14 @@ def target_half(
 
     narrow = None
     if recipe and recipe.narrow:
-        from .narrow import of_target
+        from .precision.source import of_target
 
         narrow = of_target(checkpoint, recipe, lowering, ranges)
     if narrow:
         narrow.check()  # before the minutes that tracing takes
     caches = None
     if recipe and recipe.kv_cache == "fp8":
-        from .narrow.caches import cache_scales
+        from .precision.caches import cache_scales
 
         caches = cache_scales(checkpoint, len(spec.caches), ranges)
     structure = {name: value for name, value in checkpoint.config.items() if name not in _STORAGE}
@@ -143,7 +143,7 @@ def drafter_half(
 
     narrow = None
     if recipe and recipe.drafter != recipe.wide:
-        from .narrow import of_drafter
+        from .precision.source import of_drafter
 
         narrow = of_drafter(head, recipe, lowering, read)
     return Half("drafter", checkpoint, {"head": asdict(head), "spec": asdict(spec)}, trace, check, read, key, narrow)
@@ -200,7 +200,7 @@ def attach(
         from ..graphs.store import load, save
         from ..graphs.weights import attach as stream
         from ..graphs.weights import refer, wanted
-        from .narrow import Narrowed
+        from .precision.proof import Narrowed
         from .store.durable import require_space
 
         semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)

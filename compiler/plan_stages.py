@@ -73,7 +73,7 @@ def build_plan(
 
     def make(folder: Path) -> None:
         from .builders.plan import build_plan as run
-        from .narrow.built import require_effect
+        from .precision.built import require_effect
 
         require_space(store.root, weights)
         facts = run(request, folder / PLAN, progress)

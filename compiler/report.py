@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..engines.manifest import Manifest
-from .calibration.ranges import describe
 from .choose_k import Choice
-from .matmul_table import matmul_table
 from .parts import Compiled
 from .plan_stages import PlanStage
+from .precision.calibration.ranges import describe
+from .precision.products import matmul_table
 
 if TYPE_CHECKING:
-    from .calibration import Scales
+    from .precision.calibration import Scales
 
 
 def peak_rss() -> int:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..engines.manifest import Manifest
-from .calibration.ranges import RangesFrom
 from .checkpoints.pair import Inputs
 from .options import BuildOptions
-from .recipes import Overrides
+from .precision.calibration.ranges import RangesFrom
+from .precision.recipes import Overrides
 from .settle import DEFAULT_BATCH_SIZE, Settled
 
 FILE_NAME = "resolved_config.yaml"

@@ -10,9 +10,9 @@ from ..plugins.errors import EnvironmentProblem, UsageError
 from .builders.choose import choose_backend, look
 from .checkpoints.checkpoint import Checkpoint
 from .hardware.architectures import MOE_LAYER_SMS, sm_name, sm_number
-from .legal import require_legal, supports
 from .options import ONNXRUNTIME, BuildOptions
-from .recipes import RECIPES, Recipe, wide_type
+from .precision.legal import require_legal, supports
+from .precision.recipes import RECIPES, Recipe, wide_type
 
 if TYPE_CHECKING:
     from ..graphs.lowering import Lowering
@@ -94,7 +94,7 @@ def precision_for(settled: Settled, options: BuildOptions, target: Checkpoint) -
         return options.precision
     if not settled.makes_plans:
         return "fp32"
-    from .narrow import is_whole_fp8
+    from .precision.source import is_whole_fp8
 
     fp8 = all(supports(gpu, "fp8") for gpu in settled.gpus) and is_whole_fp8(target, settled.lowering)
     return "fp8" if fp8 else wide_type(target)

@@ -9,7 +9,7 @@ from typing import Literal
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from ..hardware.architectures import DATA_CENTRE_SMS, RTX_SMS, Product, require_targets, sm_name, sm_names, sm_number
 from ..hardware.machine import Device, Machine, look
-from ..legal import available, supports
+from ..precision.legal import available, supports
 
 __all__ = ["BACKENDS", "BackendName", "Choice", "Device", "Machine", "choose_backend", "look", "require_known"]
 

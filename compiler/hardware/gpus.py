@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...plugins.errors import UsageError
-from ..legal import lacks
+from ..precision.legal import lacks
 
 RESERVE = 0.1
 RESERVED_FOR = "activations, workspaces, the driver and fragments"

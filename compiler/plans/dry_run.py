@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, cast
 
 from ...graphs.families import family_for
 from ...plugins.errors import UsageError
-from ..calibration.ranges import RangesFrom
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import ASSUMED_DEPTH, read_head
 from ..checkpoints.registry import PAIRS, Folder, drafter_source, target_config, target_source
 from ..console.text import emit
 from ..hardware.architectures import sm_names
-from ..legal import available, require_gpus, supports
-from ..narrow import is_whole_fp8, of_target
-from ..narrow.stored import StoredFp8
-from ..recipes import Overrides, Recipe, wide_type
+from ..precision.calibration.ranges import RangesFrom
+from ..precision.legal import available, require_gpus, supports
+from ..precision.recipes import Overrides, Recipe, wide_type
+from ..precision.source import is_whole_fp8, of_target
+from ..precision.stored import StoredFp8
 from .facts import Plan
 from .make import UNKNOWN_HEAD, make_plan, planned_recipe
 from .text import render

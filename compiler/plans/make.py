@@ -13,8 +13,8 @@ from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import PIECE
 from ..checkpoints.pair import cache_length
 from ..hardware.gpus import Verdict, find_gpu, fit
-from ..legal import available, require_legal
-from ..recipes import Overrides, Recipe
+from ..precision.legal import available, require_legal
+from ..precision.recipes import Overrides, Recipe
 from .facts import TABLES, Drafter, Graph, HostMemory, KvCache, Plan, Time
 from .weight_bytes import BYTES, head_weights, line, recipe, too_wide, weight_lines
 

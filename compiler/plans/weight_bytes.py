@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..legal import require_known
-from ..recipes import HEAD, RECIPES, Recipe
+from ..precision.legal import require_known
+from ..precision.recipes import HEAD, RECIPES, Recipe
 
 if TYPE_CHECKING:
     from ...graphs.census import RoledWeight
     from ...graphs.heads import HeadSpec
     from ...graphs.lowering import Lowering
-    from ..narrow.choose import Matrix
+    from ..precision.source import Matrix
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "mxfp8": 1, "int8": 1, "int4": 0.5, "e8m0": 1}
 SCALES = "scales"
@@ -44,7 +44,7 @@ def weight_lines(census: Iterable[RoledWeight], chosen: Recipe, lowering: Loweri
     Raises ``UsageError`` for an exclusion that names nothing.
     """
     from ...graphs.census import ROLES
-    from ..narrow.provider import narrowed
+    from ..precision.provider import narrowed
 
     every = tuple(census)
     scales = {weight.name: _scales(weight, chosen, lowering) for weight in narrowed(every, chosen).values()}
@@ -62,8 +62,8 @@ def weight_lines(census: Iterable[RoledWeight], chosen: Recipe, lowering: Loweri
 
 def too_wide(census: tuple[RoledWeight, ...], head: HeadSpec | None, chosen: Recipe, lowering: Lowering) -> list[str]:
     """What to tell of a target or a drafter of whose weights too few fit the type that they are to be in."""
-    from ..narrow.choose import matrices
-    from ..narrow.provider import narrowed
+    from ..precision.provider import narrowed
+    from ..precision.source import matrices
 
     notes = share_note("the weights", _share(narrowed(census, chosen), chosen, lowering), chosen)
     if head and chosen.drafter != chosen.wide:
@@ -94,7 +94,7 @@ def _scales(weight: RoledWeight | Matrix, chosen: Recipe, lowering: Lowering) ->
 
     Experts' gate, up and down projections have theirs each.
     """
-    from ..narrow.schemes import rounds_input, scheme
+    from ..precision.schemes import rounds_input, scheme
 
     how = scheme(chosen.precision(weight.role), lowering)
     found: Counter[str] = Counter()
@@ -110,7 +110,7 @@ def _scales(weight: RoledWeight | Matrix, chosen: Recipe, lowering: Lowering) ->
 
 def _stored(weight: RoledWeight | Matrix, chosen: Recipe, lowering: Lowering) -> int:
     """The numbers of a narrow weight, with the zeros that make its last blocks whole."""
-    from ..narrow.schemes import scheme
+    from ..precision.schemes import scheme
 
     columns = weight.shape[-1]
     block = scheme(chosen.precision(weight.role), lowering).block_for(columns)
@@ -132,7 +132,7 @@ def head_weights(head: HeadSpec, chosen: Recipe, lowering: Lowering) -> tuple[in
     count = sum(own.values())
     size = count * BYTES[chosen.wide] + ids * _ID_BYTES
     if chosen.drafter != chosen.wide:
-        from ..narrow.choose import matrices
+        from ..precision.source import matrices
 
         table = chosen.of_drafter()
         for weight in matrices(head, lowering).values():

@@ -6,13 +6,13 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...graphs.families import family_for
+from ...graphs.names import HEAD, Wanted, cache_name, layer_prefix, weight_name
 from ...graphs.sources import Sources
 from ...plugins.errors import BuildError, UsageError
-from ..calibration.names import HEAD, Wanted, cache_name, layer_prefix, weight_name
-from ..calibration.scales import Scales
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.formats.problems import listed
-from ..exclude import excluded
+from ..precision.calibration.scales import Scales
+from ..precision.exclude import excluded
 from .exclude import listed_modules
 
 _WEIGHT = ".weight"

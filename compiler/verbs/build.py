@@ -108,8 +108,8 @@ def build(
 
     Example: peagle-compile build --model demo --out demo-engine
     """
-    from ..calibration.ranges import RangesFrom
-    from ..recipes import Overrides
+    from ..precision.calibration.ranges import RangesFrom
+    from ..precision.recipes import Overrides
 
     chosen = one_model(name, model)
     overrides = Overrides(kv_cache_dtype, lm_head_precision, draft_precision, tuple(exclude or ()))

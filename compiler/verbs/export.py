@@ -89,8 +89,8 @@ def export(
 
     Example: peagle-compile export --model demo --out demo-onnx
     """
-    from ..calibration.ranges import RangesFrom
-    from ..recipes import Overrides
+    from ..precision.calibration.ranges import RangesFrom
+    from ..precision.recipes import Overrides
 
     chosen = one_model(name, model)
     overrides = Overrides(kv_cache_dtype, lm_head_precision, draft_precision, tuple(exclude or ()))

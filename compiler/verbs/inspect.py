@@ -31,7 +31,7 @@ def inspect(
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
-    from ..matmul_table import described
+    from ..precision.products import described
 
     speculation, shapes, backend = found["speculation"], found["shapes"], found["backend"]
     gpus = f" for {', '.join(backend['gpus'])}" if backend["gpus"] else ""
@@ -68,7 +68,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _precision(table: dict[str, str]) -> list[tuple[str, Any]]:
     """The recipe, and below it what is of which type where not all is of one."""
-    from ..recipes import patterns
+    from ..precision.recipes import patterns
 
     rows: list[tuple[str, Any]] = [("precision", table.get("recipe", ""))]
     types = {name: kind for name, kind in table.items() if name != "recipe"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..matmul_table import described
-from ..recipes import patterns
+from ..precision.products import described
+from ..precision.recipes import patterns
 
 _NOT_TYPES = ("recipe", "exclude", "calibration")  # of a recorded table
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..console.progress import Progress
-from ..narrow import Provider
 from ..perplexity import Array
-from ..recipes import Recipe
+from ..precision.provider import Provider
+from ..precision.recipes import Recipe
 from .groups import Group, Only, groups_of, patterns_of
 from .logits import LogitsComparison, compare_logits
 from .origin import reference_recipe

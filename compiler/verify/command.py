@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from ...engines.manifest import Manifest
-from ..recipes import RECIPES, Recipe
+from ..precision.recipes import RECIPES, Recipe
 
 
 def rebuild(manifest: Manifest, recipe: Recipe, exclude: Sequence[str]) -> str:

@@ -12,10 +12,9 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from ...graphs.sources import Array, Shape
-from ..exclude import excluded
-from ..narrow import Provider
-from ..narrow.provider import Other, Weight
-from ..recipes import Recipe
+from ..precision.exclude import excluded
+from ..precision.provider import Other, Provider, Weight
+from ..precision.recipes import Recipe
 
 if TYPE_CHECKING:
     from ...graphs.narrow import NarrowWeight

@@ -11,7 +11,7 @@ from ...engines.manifest import Manifest
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from .. import parts
 from ..console.progress import Advance, Progress
-from ..recipes import Recipe
+from ..precision.recipes import Recipe
 from ..store.stages import StageStore
 from .bisect import Bisection, Trial, bisect
 from .command import rebuild

@@ -14,7 +14,7 @@ from ...plugins.errors import EnvironmentProblem
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import read_head
 from ..parity import gone
-from ..recipes import DTYPES, RECIPES, Overrides, Recipe, patterns, wide_type
+from ..precision.recipes import DTYPES, RECIPES, Overrides, Recipe, patterns, wide_type
 
 _CPU = "fp32"  # what ONNX Runtime computes in on a CPU
 

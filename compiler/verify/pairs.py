@@ -10,7 +10,7 @@ from ...engines.manifest import Backend, Manifest, Part
 from .. import parts
 from ..checkpoints.pair import cache_length
 from ..console.progress import Progress
-from ..recipes import Recipe
+from ..precision.recipes import Recipe
 from ..store.stages import StageStore
 from .origin import Origins
 from .ranges import ranges_again
@@ -19,7 +19,7 @@ from .target import Target
 if TYPE_CHECKING:
     from ...engines import Engine
     from ...graphs.lowering import Lowering
-    from ..calibration import Scales
+    from ..precision.calibration import Scales
 
 _SHORT = 64  # T of a graph that only ever sees one text is a multiple of it
 
@@ -88,7 +88,7 @@ class Workshop:
 
     def scales(self, recipe: Recipe, lowering: Lowering) -> Scales | None:
         """The ranges that the engine was built with, where its recipe needs any."""
-        from ..narrow import uncalibrated
+        from ..precision.source import uncalibrated
 
         if not uncalibrated(self.origins.target, recipe, lowering):
             return None

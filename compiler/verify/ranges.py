@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import EnvironmentProblem, PeagleError
-from ..calibration import Scales
-from ..calibration.ranges import describe
 from ..console.progress import Progress
+from ..precision.calibration import Scales
+from ..precision.calibration.ranges import describe
 from ..resolved import FILE_NAME, ranges_of
 from ..store.stages import StageStore
 from .origin import Origins

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...plugins.errors import UsageError
-from ..calibration import Encoder, Limits, read_jsonl
+from ..precision.calibration import Encoder, Limits, read_jsonl
 
 HELD_OUT = Path(__file__).parent.parent / "bundled" / "texts" / "held_out.jsonl"
 MAX_TEXTS, MAX_LENGTH = 64, 512

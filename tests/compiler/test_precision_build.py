@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from peagle.compiler.build import BuildResult, build
-from peagle.compiler.calibration.ranges import RangesFrom
 from peagle.compiler.options import BuildOptions
-from peagle.compiler.recipes import Overrides, patterns
+from peagle.compiler.precision.calibration.ranges import RangesFrom
+from peagle.compiler.precision.recipes import Overrides, patterns
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verbs.build import _summary
 from peagle.engines import Engine, SamplingParams
@@ -178,7 +178,7 @@ def test_an_engine_keeps_its_ranges_for_other_builds(dense: Pair, texts: Path, t
 def test_an_interrupted_calibration_goes_on_where_it_was(
     dense: Pair, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = import_module("peagle.compiler.calibration.calibrate")  # the package has a function of this name
+    module = import_module("peagle.compiler.precision.calibration.calibrate")  # the package has a function of this name
     steps: list[int] = []
     layer, limit = module._layer, 3
 

@@ -17,15 +17,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from peagle.compiler.calibration.names import wanted
-from peagle.compiler.calibration.scales import Facts, Scales
 from peagle.compiler.checkpoints.checkpoint import INDEX, Checkpoint
 from peagle.compiler.console.progress import Advance, Quiet
+from peagle.compiler.precision.calibration.scales import Facts, Scales
 from peagle.compiler.quantize import QuantizeOptions, quantize
 from peagle.compiler.quantize.e4m3 import codes
 from peagle.compiler.quantize.plan import make_plan
 from peagle.compiler.quantize.write import write
 from peagle.compiler.store.publish import QUANTIZED
+from peagle.graphs.names import wanted
 from peagle.graphs.skeleton import weight_shapes
 from peagle.plugins.errors import BuildError, UsageError
 from tests.compiler.conftest import Run

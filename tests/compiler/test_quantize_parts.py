@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file
 
 from peagle.compiler.checkpoints.safetensors import read_header
-from peagle.compiler.exclude import excluded
+from peagle.compiler.precision.exclude import excluded
 from peagle.compiler.quantize.e4m3 import codes, magnitude, scale_for
 from peagle.compiler.quantize.exclude import listed_modules
 from peagle.compiler.quantize.shard import Slot, writing_shard

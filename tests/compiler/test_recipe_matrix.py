@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from peagle.compiler.build import BuildResult, build
-from peagle.compiler.calibration.ranges import RangesFrom
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.options import BuildOptions
-from peagle.compiler.recipes import Overrides
+from peagle.compiler.precision.calibration.ranges import RangesFrom
+from peagle.compiler.precision.recipes import Overrides
 from peagle.engines import Engine, SamplingParams
 from tests.compiler.conftest import Run
 from tests.models import BLOCKED, CONFIGS, Pair, make_pair

@@ -23,7 +23,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.hardware.machine import Device, Machine, look
 from peagle.compiler.options import BuildOptions
 from peagle.compiler.plan_stages import profiles
-from peagle.compiler.recipes import Overrides
+from peagle.compiler.precision.recipes import Overrides
 from peagle.compiler.resolved import repeated
 from peagle.compiler.settle import precision_for, recipe_for, settle
 from peagle.compiler.store.stages import StageStore

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from peagle.compiler import parts
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.recipes import RECIPES
+from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import reference
 from peagle.graphs.families import family_for

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 from hypothesis import strategies as st
 
-from peagle.compiler.narrow.codes import block_scales, rounded, values_of
+from peagle.compiler.precision.codes import block_scales, rounded, values_of
 from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS, Lowering
 from peagle.graphs.lowering.finish import ROPE_METADATA, finish

@@ -17,7 +17,7 @@ from peagle.compiler import parts
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import target_half
-from peagle.compiler.recipes import RECIPES
+from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store
 from peagle.graphs.families import TargetSpec, family_for

@@ -17,9 +17,9 @@ from peagle.compiler.builders.plan import build_plan
 from peagle.compiler.builders.preflight import survey
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.narrow.codes import exponents, rounded
 from peagle.compiler.parts import target_half
-from peagle.compiler.recipes import RECIPES
+from peagle.compiler.precision.codes import exponents, rounded
+from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering.tensorrt import mx
 from peagle.graphs.narrow import NarrowWeight, Rounding, narrow

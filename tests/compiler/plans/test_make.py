@@ -15,7 +15,7 @@ from peagle.compiler.plans.facts import Plan
 from peagle.compiler.plans.make import make_plan, planned_recipe
 from peagle.compiler.plans.text import render
 from peagle.compiler.plans.weight_bytes import head_weights, too_wide, weight_lines
-from peagle.compiler.recipes import RECIPES, Overrides
+from peagle.compiler.precision.recipes import RECIPES, Overrides
 from peagle.graphs.census import RoledWeight, census
 from peagle.graphs.heads import HeadSpec
 from peagle.graphs.lowering import Lowering

@@ -63,7 +63,7 @@ def test_the_key_covers_the_code_that_makes_stages() -> None:
     covered = {path for pattern in stages._BUILD_CODE for path in stages._PACKAGE.glob(pattern)}
     names = {str(path.relative_to(stages._PACKAGE)) for path in covered}
     assert {"graphs/trace.py", "plugins/spec.py", "compiler/parts.py", "compiler/checkpoints/checkpoint.py"} <= names
-    assert {"compiler/exclude.py", "compiler/plan_stages.py", "compiler/choose_k.py"} <= names
+    assert {"compiler/precision/exclude.py", "compiler/plan_stages.py", "compiler/choose_k.py"} <= names
     assert all((stages._PACKAGE / pattern).is_file() for pattern in stages._BUILD_CODE if "*" not in pattern)
 
 

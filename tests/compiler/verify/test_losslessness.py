@@ -16,7 +16,7 @@ from peagle.compiler import parity
 from peagle.compiler.bundled.prompts import Prompt
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parity import Parity
-from peagle.compiler.recipes import RECIPES
+from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.verify import run, verify
 from peagle.compiler.verify.lines import lossless_lines
 from peagle.compiler.verify.losslessness import compare_on_and_off

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from peagle.compiler.recipes import RECIPES
+from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.verify.generation import compare_acceptance, compare_tokens
 from peagle.compiler.verify.layers import LayerError, compare_layers, most_added
 from peagle.compiler.verify.logits import LogitsComparison, compare_logits, divergence

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.recipes import RECIPES, Overrides
+from peagle.compiler.precision.recipes import RECIPES, Overrides
 from peagle.compiler.verify.origin import recipe_of
 from peagle.plugins.errors import EnvironmentProblem
 from tests.engines.test_manifest import manifest_of

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from peagle.compiler.build import build
-from peagle.compiler.calibration import Scales
-from peagle.compiler.calibration.ranges import RangesFrom
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.options import BuildOptions
+from peagle.compiler.precision.calibration import Scales
+from peagle.compiler.precision.calibration.ranges import RangesFrom
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify.origin import Origins
 from peagle.compiler.verify.ranges import ranges_again

@@ -1,0 +1,153 @@
+"""Calibrate a target layer by layer: one layer's weights in memory, the streams of all samples on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....graphs.families import TargetSpec
+from ....graphs.names import HEAD, layer_prefix, wanted, weight_name
+from ...checkpoints.checkpoint import Checkpoint
+from ...console import interrupts
+from ...console.progress import Advance, Progress, Quiet
+from ...store.durable import require_space
+from ...store.stages import StageStore
+from .kept import Array, Kept
+from .methods import Max, Method
+from .sampleset import Samples
+from .scales import Facts, Scales, fill_unseen
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .layerwise import Dtype, Layerwise
+    from .states import States
+
+_TOKENS = "tokens:"  # begins the names of expert counts among a step's ranges
+_LIBRARIES = ("torch", "transformers")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How ranges are chosen, and the type that weights and streams are computed in: bfloat16 takes half the memory."""
+
+    method: Method = field(default_factory=Max)
+    dtype: Dtype = "float32"
+
+
+def calibrate(
+    checkpoint: Checkpoint,
+    spec: TargetSpec,
+    samples: Samples,
+    settings: Settings,
+    store: StageStore,
+    progress: Progress | None = None,
+    *,
+    model: str = "",
+) -> Scales:
+    """Ranges of everything that a quantised target rounds. ``model`` is what to call it, else its folder's name.
+
+    Memory holds the weights of one decoder layer, the embeddings of the tokens that occur, and one sample's activations
+    (eager attention: heads * S * S numbers); the disk twice ``samples.tokens * hidden_size`` numbers. Every finished
+    layer is kept in ``store``, and the same call goes on from there. Raises ``BuildError`` for samples or weights that
+    do not fit the model and for ranges that would be no use.
+    """
+    samples.check(spec.vocab_size)
+    versions = {library: version(library) for library in _LIBRARIES}
+    key = [checkpoint.fingerprint, samples.digest, settings.method.describe(), settings.dtype, versions]
+    needed = 2 * samples.tokens * spec.hidden_size * (4 if settings.dtype == "float32" else 2)
+    with Kept.open(store, key, needed) as kept:
+        done, steps = kept.finished(), spec.num_layers + 2
+        if done < steps:
+            require_space(store.root, needed)
+            _run(_Work(checkpoint, spec, samples, settings, kept), done, progress or Quiet())
+        ranges = {name: value for step in range(steps) for name, value in kept.ranges(step).items()}
+    tokens = {name.removeprefix(_TOKENS): value for name, value in ranges.items() if name.startswith(_TOKENS)}
+    caches = {name: value for name, value in ranges.items() if name.startswith(("k_cache.", "v_cache."))}
+    inputs = {n: value for n, value in ranges.items() if n not in caches and not n.startswith(_TOKENS)}
+    inputs, warnings = fill_unseen(inputs, tokens)
+    facts = Facts(
+        model=model or checkpoint.folder.name,
+        architecture=spec.architecture,
+        fingerprint=checkpoint.fingerprint,
+        method=settings.method.describe(),
+        dtype=settings.dtype,
+        dataset=samples.name,
+        samples=samples.digest,
+        num_samples=len(samples.ids),
+        num_tokens=samples.tokens,
+        versions=versions,
+        warnings=(*samples.warnings, *warnings),
+    )
+    scales = Scales(inputs, caches, tokens, facts)
+    scales.check(wanted(checkpoint.config))
+    return scales
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What every step needs. Step 0 embeds, step i + 1 is decoder layer i, the last one the norm before the head."""
+
+    checkpoint: Checkpoint
+    spec: TargetSpec
+    samples: Samples
+    settings: Settings
+    kept: Kept
+
+
+def _run(work: _Work, done: int, progress: Progress) -> None:
+    """Every step from ``done`` on."""
+    import torch
+
+    from .layerwise import DTYPES, Layerwise
+    from .states import States
+
+    layers = work.spec.num_layers
+    target = Layerwise(work.checkpoint, work.settings.dtype)
+    states = States(work.samples.lengths, work.spec.hidden_size, DTYPES[work.settings.dtype])
+    first = max(done - 1, 0)
+    text = f"calibrate layers {first} to {layers - 1}" if first < layers else "calibrate the head"
+    with torch.no_grad(), progress.step(text, work.samples.tokens * max(layers - first, 1)) as advance:
+        for step in range(done, layers + 2):
+            interrupts.check()
+            if step == 0:
+                states.write(work.kept.scratch, target.embed(work.samples.ids))
+                work.kept.finish(step, {})
+            elif step <= layers:
+                work.kept.finish(step, _layer(work, target, states, step - 1, advance))
+            else:
+                work.kept.finish(step, _head(work, target, states))
+
+
+def _layer(work: _Work, target: Layerwise, states: States, index: int, advance: Advance) -> dict[str, Array]:
+    """Send all samples through decoder layer ``index``; what was seen on the way."""
+    from .watch import Watch
+
+    watch = Watch(work.settings.method)
+
+    def streams() -> Iterator[Tensor]:
+        with target.layer(index) as layer, watch.on(layer, layer_prefix(index)):
+            for hidden in states.read(work.kept.streams(index)):
+                with watch.sample():
+                    yield target.run(layer, index, hidden, watch)
+                advance(hidden.shape[1])
+                interrupts.check()
+
+    states.write(work.kept.scratch, streams())
+    return watch.ranges() | {_TOKENS + name: value for name, value in watch.tokens().items()}
+
+
+def _head(work: _Work, target: Layerwise, states: States) -> dict[str, Array]:
+    """What enters the head; nothing leaves it."""
+    from .watch import Watch
+
+    watch = Watch(work.settings.method)
+    with target.norm() as norm:
+        for hidden in states.read(work.kept.streams(work.spec.num_layers)):
+            watch.see(weight_name(HEAD), norm(hidden))
+    states.write(work.kept.scratch, [])
+    return {name: np.asarray(value) for name, value in watch.ranges().items()}

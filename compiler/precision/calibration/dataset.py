@@ -1,0 +1,161 @@
+"""Where calibration samples come from: a JSON Lines file of the user's, or the small bundled set of code and chat.
+
+A line holds ``text``, or ``messages`` (role and content each), or ``input_ids``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ....plugins.errors import UsageError
+from .sampleset import Samples
+from .text import Encoder
+
+_BUNDLED = tuple(Path(__file__).parents[2] / "bundled" / "texts" / name for name in ("code.jsonl", "chat.jsonl"))
+_KINDS = ("text", "messages", "input_ids")
+_FORM = 'write {"text": "..."}, {"messages": [{"role": "user", "content": "..."}]} or {"input_ids": [1, 2]}'
+_WRONG_IDS = "tokenize the texts with the tokenizer of this model, or give them as text"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of a data set is used, in tokens and lines; fewer than ``min_tokens`` in all are refused."""
+
+    max_samples: int = 128
+    max_length: int = 512
+    min_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        if min(self.max_samples, self.max_length, self.min_tokens) < 1:
+            raise UsageError("a limit on calibration samples is below 1", fix="give positive numbers")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One sample as its file holds it."""
+
+    where: str
+    kind: str
+    content: Any
+
+    @property
+    def rank(self) -> str:
+        """Chosen by content: the same lines in any order, and whatever else changes in the file, few others change."""
+        return hashlib.sha256(json.dumps([self.kind, self.content], sort_keys=True).encode()).hexdigest()
+
+
+def bundled(encoder: Encoder, vocab_size: int, limits: Limits | None = None) -> Samples:
+    """The samples that come with the package: beginnings of Python files, and short conversations."""
+    lines = (line for path in _BUNDLED for line in _lines(path, vocab_size))
+    return _chosen("the bundled samples", lines, encoder, vocab_size, limits or Limits())
+
+
+def read_jsonl(path: Path, encoder: Encoder | None, vocab_size: int, limits: Limits | None = None) -> Samples:
+    """The samples of a JSON Lines file; ``encoder`` may be absent where all are ``input_ids``.
+
+    Of more than ``limits.max_samples`` lines those are taken whose content hashes lowest. Raises ``UsageError`` naming
+    the line for one that is malformed or has ids out of range, and for a set that is empty or too short.
+    """
+    return _chosen(str(path), _lines(path, vocab_size), encoder, vocab_size, limits or Limits())
+
+
+def _lines(path: Path, vocab_size: int) -> Iterator[_Line]:
+    """Every line that is not blank, checked."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, raw in enumerate(file, 1):
+                if raw.strip():
+                    yield _line(f"{path}, line {number}", raw, vocab_size)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read {path}", why=str(error), fix="give a JSON Lines file in UTF-8 that can be read"
+        ) from None
+
+
+def _line(where: str, raw: str, vocab_size: int) -> _Line:
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise _bad(where, f"it is not JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise _bad(where, "it is not a JSON object")
+    found = [kind for kind in _KINDS if kind in content]
+    if len(found) != 1:
+        has = f"both {' and '.join(found)}, and one line is one sample" if found else f"none of {', '.join(_KINDS)}"
+        raise _bad(where, f"it has {has}")
+    kind = found[0]
+    complaint = _CHECKS[kind](content[kind], vocab_size)
+    if complaint:
+        raise _bad(where, complaint, _WRONG_IDS if complaint.startswith("token id ") else _FORM)
+    return _Line(where, kind, content[kind])
+
+
+def _check_text(value: Any, _: int) -> str:
+    return "" if isinstance(value, str) and value else "its text is not a string, or is empty"
+
+
+def _check_messages(value: Any, _: int) -> str:
+    fits = isinstance(value, list) and all(
+        isinstance(each, dict) and isinstance(each.get("role"), str) and isinstance(each.get("content"), str)
+        for each in value
+    )
+    return "" if fits and value else "its messages are not a list of objects with the strings role and content"
+
+
+def _check_ids(value: Any, vocab_size: int) -> str:
+    if not isinstance(value, list) or not value or any(type(token) is not int for token in value):
+        return "its input_ids are not a list of integers, or it is empty"
+    wrong = [token for token in value if not 0 <= token < vocab_size]
+    return f"token id {wrong[0]} is not one of the model's, 0 to {vocab_size - 1}" if wrong else ""
+
+
+_CHECKS: dict[str, Callable[[Any, int], str]] = {
+    "text": _check_text, "messages": _check_messages, "input_ids": _check_ids,
+}  # fmt: skip
+
+
+def _chosen(name: str, lines: Iterator[_Line], encoder: Encoder | None, vocab_size: int, limits: Limits) -> Samples:
+    chosen = heapq.nsmallest(limits.max_samples, lines, key=lambda line: line.rank)
+    samples = Samples.of(
+        name,
+        [_ids(line, encoder)[: limits.max_length] for line in chosen],
+        _template_warning(chosen, encoder),
+    )
+    samples.check(vocab_size)
+    if samples.tokens < limits.min_tokens:
+        raise UsageError(
+            f"{name} is too short for calibration: {samples.tokens} tokens in {len(samples.ids)} samples",
+            why=f"ranges seen in fewer than {limits.min_tokens} tokens say little about others",
+            fix="add texts like those the model will serve",
+        )
+    return samples
+
+
+def _ids(line: _Line, encoder: Encoder | None) -> list[int]:
+    if line.kind == "input_ids":
+        return list(line.content)
+    if encoder is None:
+        raise _bad(line.where, f"it holds {line.kind}, and there is no tokenizer to read it with")
+    try:
+        ids = encoder.encode(line.content) if line.kind == "text" else encoder.converse(line.content)
+    except ValueError as error:
+        raise _bad(line.where, str(error)) from None
+    if not ids:
+        raise _bad(line.where, "the tokenizer makes no token of it")
+    return ids
+
+
+def _template_warning(lines: list[_Line], encoder: Encoder | None) -> list[str]:
+    if encoder is None or encoder.template or all(line.kind != "messages" for line in lines):
+        return []
+    return ["the checkpoint has no chat template: conversations were read as plain text"]
+
+
+def _bad(where: str, why: str, fix: str = _FORM) -> UsageError:
+    return UsageError(f"{where} is not a calibration sample", why=why, fix=fix)

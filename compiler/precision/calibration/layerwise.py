@@ -1,0 +1,160 @@
+"""A target of which one decoder layer at a time has weights, run by transformers' own modelling code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ....graphs.families import family_for
+from ....graphs.names import layer_prefix
+from ....graphs.skeleton import weight_shapes
+from ....graphs.sources import Sources
+from ....plugins.errors import BuildError
+from ...checkpoints.checkpoint import Checkpoint
+from .watch import EXPERTS, register
+
+Dtype = Literal["float32", "bfloat16"]
+DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+_PIECE = 16 << 20
+_EMBEDDING = "model.embed_tokens.weight"
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Layerwise:
+    """The target of a checkpoint, computing in ``dtype``, weights on the meta device unless in use.
+
+    Attention is transformers' eager one: its masks are always real, for sliding layers too.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, dtype: Dtype) -> None:
+        """Raises ``BuildError`` if the checkpoint is not what its configuration describes."""
+        self._checkpoint, self._dtype = checkpoint, DTYPES[dtype]
+        family = family_for(checkpoint.config)
+        self._sources = Sources(family, checkpoint.config, checkpoint.shapes)
+        self._sources.check(weight_shapes(checkpoint.config))
+        register()
+        with torch.device("meta"):
+            self.model: Any = family.model_class()(family.settings(checkpoint.config)).eval()
+        family.prepare(self.model)
+        _compute_rotary(self.model)
+        self.model.config._attn_implementation = "eager"
+        self.model.config._experts_implementation = EXPERTS
+        self._decoder = self.model.model
+        self._layers: list[nn.Module] = list(self._decoder.layers)
+        self._norm = self._decoder.norm
+        self._stubs = [_Stub() for _ in self._layers]
+        self._decoder.layers, self._decoder.norm = nn.ModuleList(self._stubs), nn.Identity()
+
+    def embed(self, sequences: Sequence[Sequence[int]]) -> Iterator[Tensor]:
+        """The stream entering layer 0, ``[1,S,H]`` for each sequence; only rows of tokens that occur are held."""
+        used = sorted({token for sequence in sequences for token in sequence})
+        place = {token: row for row, token in enumerate(used)}
+        embedding = self._decoder.embed_tokens
+        meta = embedding.weight
+        embedding.padding_idx = None
+        embedding.weight = nn.Parameter(self._rows(_EMBEDDING, tuple(meta.shape), used), requires_grad=False)
+        try:
+            for sequence in sequences:
+                yield embedding(torch.tensor([[place[token] for token in sequence]]))
+        finally:
+            embedding.weight = meta
+
+    @contextmanager
+    def layer(self, index: int) -> Iterator[nn.Module]:
+        """Decoder layer ``index`` with its weights, which it loses again afterwards."""
+        layer = self._layers[index]
+        with self._weighted(layer, layer_prefix(index)):
+            yield layer
+
+    def run(self, layer: nn.Module, index: int, hidden: Tensor, cache: Any) -> Tensor:
+        """``layer``, which is that of ``index``, on one stream ``[1,S,H]``; keys and values pass through ``cache``."""
+        args, keywords = self._call(index, hidden)
+        result: Tensor = layer(hidden, *args, **{**keywords, "past_key_values": cache})
+        return result
+
+    @contextmanager
+    def norm(self) -> Iterator[nn.Module]:
+        """The norm between the last layer and the head, with its weights."""
+        with self._weighted(self._norm, "model.norm."):
+            yield self._norm
+
+    def _call(self, index: int, hidden: Tensor) -> Call:
+        """What the modelling code gives that layer beside the stream: masks and rotary embedding of its kind."""
+        self._decoder(inputs_embeds=torch.zeros_like(hidden), use_cache=False)
+        return self._stubs[index].call
+
+    @contextmanager
+    def _weighted(self, module: nn.Module, prefix: str) -> Iterator[None]:
+        values = {
+            name: self._tensor(prefix + name, tuple(tensor.shape)) for name, tensor in module.state_dict().items()
+        }
+        module.load_state_dict(values, assign=True)
+        del values
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        lost = [prefix + name for name, tensor in tensors.items() if tensor.is_meta]
+        if lost:
+            raise BuildError(
+                f"nothing gives a value to {', '.join(lost)}",
+                why="the modelling code computes these buffers, and calibration has only what is stored",
+                fix="let the family's `prepare` compute them (docs/add-a-model.md)",
+            )
+        del tensors
+        try:
+            yield
+        finally:
+            module.to("meta")
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """One tensor as the modelling code lays it out, in the type that is computed in."""
+        values = torch.empty(shape, dtype=self._dtype)
+        flat, at = values.view(-1), 0
+        for rows in self._runs(name, shape):
+            flat[at : at + rows.size] = torch.from_numpy(np.ascontiguousarray(rows).reshape(-1))
+            at += rows.size
+        return values
+
+    def _rows(self, name: str, shape: tuple[int, ...], wanted: Sequence[int]) -> Tensor:
+        """Some rows of a matrix, in ascending order."""
+        values, indices, begin = torch.empty(len(wanted), shape[1], dtype=self._dtype), np.array(wanted), 0
+        for rows in self._runs(name, shape):
+            here = np.flatnonzero((indices >= begin) & (indices < begin + len(rows)))
+            values[here] = torch.from_numpy(rows[indices[here] - begin]).to(self._dtype)
+            begin += len(rows)
+        return values
+
+    def _runs(self, name: str, shape: tuple[int, ...]) -> Iterator[np.ndarray[Any, Any]]:
+        """Tensors are read in the order of the graph's pieces and laid one behind the other.
+
+        That is the modelling code's layout: gate and up, which the graph has in turn, it has one after the other, and
+        what the graph turns it stores as the checkpoint does.
+        """
+        for piece in self._sources.pieces(name, shape):
+            for key in piece.keys:
+                yield from self._checkpoint.pieces(self._sources.key(key), _PIECE)
+
+
+class _Stub(nn.Module):
+    """Stands in for a decoder layer and remembers what it was called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.call: Call = ((), {})
+
+    def forward(self, hidden: Tensor, *args: Any, **keywords: Any) -> Tensor:
+        self.call = (args, keywords)
+        return hidden
+
+
+def _compute_rotary(model: nn.Module) -> None:
+    """Rotary modules hold what they compute, not what is stored: made again, with values."""
+    for path, module in list(model.named_modules()):
+        if type(module).__name__.endswith("RotaryEmbedding"):
+            parent, _, name = path.rpartition(".")
+            made: Any = type(module)
+            setattr(model.get_submodule(parent), name, made(module.config))

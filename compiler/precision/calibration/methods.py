@@ -1,0 +1,167 @@
+"""How a range is chosen from what was seen: the largest magnitude, a percentile of it, or the least rounding error.
+
+All of them depend on the numbers seen, not on their order or how they came in batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from ....plugins.errors import UsageError
+from .histogram import Array, Histogram
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NumberFormat = Literal["e4m3", "int8"]
+_LARGEST = {"e4m3": 448.0, "int8": 127.0}
+
+
+class Observer(Protocol):
+    """Sees the values of one tensor, sample by sample, and says which range of them to keep."""
+
+    def observe(self, values: Tensor, peak: float) -> None:
+        """Take in finite ``values``, at least one; ``peak`` is the largest magnitude among them."""
+        ...
+
+    def amax(self) -> float:
+        """The magnitude to map to the largest number of the quantised type; 0 if nothing but zeros was seen."""
+        ...
+
+
+class Method(Protocol):
+    """A way of choosing ranges."""
+
+    def observer(self) -> Observer:
+        """A new observer, for one tensor."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Name and parameters, for keys and records."""
+        ...
+
+
+@dataclass(frozen=True)
+class Max:
+    """The largest magnitude seen: nothing is ever clipped."""
+
+    def observer(self) -> Observer:
+        """See ``Method``."""
+        return _Peak()
+
+    def describe(self) -> dict[str, Any]:
+        """See ``Method``."""
+        return {"name": "max"}
+
+
+@dataclass(frozen=True)
+class Percentile:
+    """The magnitude that ``percent`` of the values do not exceed, to the width of a bucket, never above the largest."""
+
+    percent: float = 99.99
+
+    def __post_init__(self) -> None:
+        if not 0 < self.percent <= 100:
+            raise UsageError(f"a percentile of {self.percent:g}", fix="choose one above 0 and up to 100, as 99.99")
+
+    def observer(self) -> Observer:
+        """See ``Method``."""
+        return _PercentileOf(self.percent)
+
+    def describe(self) -> dict[str, Any]:
+        """See ``Method``."""
+        return {"name": "percentile", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Mse:
+    """The clip of least squared rounding error in ``number_format``, of ``candidates`` even steps up to the largest."""
+
+    number_format: NumberFormat = "e4m3"
+    candidates: int = 80
+
+    def __post_init__(self) -> None:
+        if self.candidates < 1 or self.number_format not in _LARGEST:
+            raise UsageError(
+                f"cannot search {self.candidates} clips for {self.number_format}", fix="name e4m3 or int8, 1 or more"
+            )
+
+    def observer(self) -> Observer:
+        """See ``Method``."""
+        return _LeastError(self.number_format, self.candidates)
+
+    def describe(self) -> dict[str, Any]:
+        """See ``Method``."""
+        return {"name": "mse", **asdict(self)}
+
+
+def rounded(values: Array, clip: float, number_format: NumberFormat) -> Array:
+    """Magnitudes as ``number_format`` holds them when ``clip`` is its largest number; float64, saturating."""
+    import ml_dtypes
+
+    scale = clip / _LARGEST[number_format]
+    scaled = np.minimum(values, clip) / scale
+    if number_format == "int8":
+        return np.rint(scaled) * scale
+    narrow = np.minimum(scaled, _LARGEST["e4m3"]).astype(np.float32).astype(ml_dtypes.float8_e4m3fn)
+    return narrow.astype(np.float64) * scale
+
+
+@dataclass
+class _Peak:
+    largest: float = 0.0
+
+    def observe(self, values: Tensor, peak: float) -> None:
+        self.largest = max(self.largest, peak)
+
+    def amax(self) -> float:
+        return self.largest
+
+
+@dataclass(kw_only=True)
+class _Counted:
+    """Keeps the largest number and how often each size came."""
+
+    largest: float = 0.0
+    seen: Histogram = field(default_factory=Histogram)
+
+    def observe(self, values: Tensor, peak: float) -> None:
+        self.largest = max(self.largest, peak)
+        self.seen.add(values)
+
+
+@dataclass
+class _PercentileOf(_Counted):
+    percent: float
+
+    def amax(self) -> float:
+        _, upper, counts = self.seen.buckets()
+        if not len(counts):
+            return self.largest
+        reached = self.seen.zeros + np.cumsum(counts)
+        at = int(np.searchsorted(reached, self.seen.total * self.percent / 100))
+        return min(float(upper[min(at, len(upper) - 1)]), self.largest)
+
+
+@dataclass
+class _LeastError(_Counted):
+    number_format: NumberFormat
+    candidates: int
+
+    def amax(self) -> float:
+        lower, upper, counts = self.seen.buckets()
+        if not len(counts):
+            return self.largest
+        values = np.minimum((lower + upper) / 2, self.largest)
+        clips = [
+            self.largest * step / self.candidates for step in range(self.candidates, 0, -1)
+        ]  # ties go to the larger
+        return min(clips, key=lambda clip: _error(values, counts, clip, self.number_format))
+
+
+def _error(values: Array, counts: Array, clip: float, number_format: NumberFormat) -> float:
+    lost = values - rounded(values, clip, number_format)
+    return float(np.dot(counts, lost * lost))

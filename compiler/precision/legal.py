@@ -1,0 +1,198 @@
+"""Which tables of types a backend and its GPUs can run, and for the others which legal one is nearest."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from ...plugins.errors import UsageError
+from .recipes import RECIPES, Recipe
+
+_SINCE: Mapping[str, int] = {"fp8": 89, "int8": 80, "int4": 80}  # SM: the first with arithmetic, or kernels, for it
+# Where TensorRT multiplies in it. TensorRT-RTX 1.7 has no such kernels for sm_120 and sm_121, whose tensor cores could:
+# it writes the weights out wide before every product.
+_MXFP8 = (100, 103, 110)
+_NARROW = ("fp8", "mxfp8", "int8", "int4")
+_WIDE = ("fp32", "fp16", "bf16")
+_DRAFTER = ("fp8", "int8", "int4")
+
+# The first is what a graph is written in unless told.
+_AVAILABLE: Mapping[str, tuple[str, ...]] = {
+    "ort": ("fp32", *_NARROW),
+    "std": ("fp32", "fp16", "bf16", *_NARROW),
+    "tensorrt": ("bf16", "fp16", *_NARROW),
+    "tensorrt-sm100": ("bf16", "fp16", *_NARROW),
+}
+_NAMES = {"ort": "ONNX Runtime", "std": "standard ONNX", "tensorrt": "TensorRT", "tensorrt-sm100": "TensorRT"}
+_NO_FP32 = "TensorRT has no attention kernel for it"
+_ON_CPU = "on a CPU it computes in fp32"
+
+
+def available(lowering: str) -> tuple[str, ...]:
+    """The recipes that a lowering has, the one for which nothing was asked first. Raises ``UsageError``."""
+    if lowering not in _AVAILABLE:
+        raise UsageError(
+            f"--for {lowering} does not exist", why=f"it is one of {', '.join(_AVAILABLE)}", fix="try --for ort"
+        )
+    return _AVAILABLE[lowering]
+
+
+def require_known(precision: str | None) -> None:
+    """Raise ``UsageError`` for a recipe that does not exist; None is left to the build."""
+    if precision is not None and precision not in RECIPES:
+        raise UsageError(
+            f"the precision {precision!r} does not exist",
+            why=f"it is one of {', '.join(RECIPES)}",
+            fix=_choice("use --precision", precision, tuple(RECIPES)),
+        )
+
+
+def require_legal(recipe: Recipe, lowering: str, gpus: Sequence[str] = (), *, settled: bool = True) -> None:
+    """Raise ``UsageError``, with the nearest legal choice, for a table that ``lowering`` or a GPU (``sm_120``) lacks.
+
+    Before a checkpoint was read its wide type is not ``settled``, and what depends on it is not looked at.
+    """
+    known = available(lowering)
+    if recipe.name not in known:
+        raise _refused(
+            f"the precision {recipe.name!r} is not available with {_NAMES[lowering]}",
+            _NO_FP32 if recipe.name == "fp32" else _ON_CPU,
+            known[0] if lowering == "ort" else "fp16 or bf16",
+        )
+    if recipe.exclude and not recipe.narrow:
+        raise UsageError(
+            f"--exclude {recipe.exclude[0]!r} has nothing to exclude from",
+            why=f"every weight of a target in {recipe.name} is wide",
+            fix="leave it out, or add --precision int8 or another narrow one",
+        )
+    _require_drafter(recipe, lowering, settled=settled)
+    require_gpus(recipe, gpus)
+    _require_head(recipe, gpus, settled=settled)
+    _require_caches(recipe, lowering, gpus, settled=settled)
+
+
+def require_gpus(recipe: Recipe, gpus: Sequence[str]) -> None:
+    """Raise ``UsageError``, with what can be had instead, for a type that a GPU (``sm_120``) does not compute with."""
+    asked = [
+        ("--precision", recipe.weights),
+        ("--precision", recipe.experts),
+        ("--lm-head-precision", recipe.lm_head),
+        ("--draft-precision", recipe.drafter),
+        ("--kv-cache-dtype", recipe.kv_cache),
+    ]
+    for flag, kind in asked:
+        lacking = [gpu for gpu in gpus if not supports(gpu, kind)]
+        if lacking:
+            raise UsageError(
+                f"{flag} {kind} is not available on {', '.join(lacking)}",
+                why=_why(kind),
+                fix=f"{_instead(flag, kind, gpus)}, or build {_elsewhere(kind)}",
+            )
+
+
+def _instead(flag: str, kind: str, gpus: Sequence[str]) -> str:
+    """The nearest that all of these GPUs have. Which wide type a target has is its checkpoint's to say."""
+    has = [each for each in ("fp8", "int8") if all(supports(gpu, each) for gpu in gpus)]
+    between = has[:1] if kind in ("fp8", "mxfp8") else []
+    if flag == "--precision":
+        return f"use {flag} {', '.join([*between, 'bf16 or fp16'])}"
+    return (
+        f"use {flag} {between[0]}, or leave it out" if between and flag != "--kv-cache-dtype" else f"leave {flag} out"
+    )
+
+
+def _elsewhere(kind: str) -> str:
+    if kind == "mxfp8":  # TensorRT-RTX has no targets that multiply in it
+        return f"with --backend tensorrt on a host that has sm_{_MXFP8[0]}"
+    return "for another GPU, for example --gpu sm_120"
+
+
+def supports(gpu: str, kind: str) -> bool:
+    """Whether a GPU (``sm_120``) computes with weights in a narrow type."""
+    return not lacks(int(gpu.removeprefix("sm_")), kind)
+
+
+def lacks(sm: int, kind: str) -> str:
+    """Why a GPU of ``sm`` (``120``) does not compute with weights in a type; empty where it does."""
+    if kind == "mxfp8" and sm not in _MXFP8:
+        return f"TensorRT does not multiply in MXFP8 on it (sm_{sm}; only on {_sms(_MXFP8)})"
+    if sm < _SINCE.get(kind, 0):
+        return f"it has no {kind.upper()} arithmetic (sm_{sm}; {kind.upper()} begins with sm_{_SINCE[kind]})"
+    return ""
+
+
+def _sms(numbers: Sequence[int]) -> str:
+    return ", ".join(f"sm_{sm}" for sm in numbers)
+
+
+def _why(kind: str) -> str:
+    if kind == "mxfp8":
+        return f"TensorRT multiplies in MXFP8 on {_sms(_MXFP8)} only; elsewhere it would write the weights out wide"
+    return f"GPUs multiply in {kind.upper()} from sm_{_SINCE[kind]} on"
+
+
+def _require_head(recipe: Recipe, gpus: Sequence[str], *, settled: bool) -> None:
+    kind, kinds = recipe.lm_head, [each for each in _NARROW if all(supports(gpu, each) for gpu in gpus)]
+    if kind in _NARROW or (kind == recipe.wide if settled else kind in RECIPES):
+        return
+    raise UsageError(
+        f"--lm-head-precision {kind} cannot be had with {_wide(recipe, settled=settled)}",
+        why=f"it is {', '.join(_NARROW)}, or the type of what the model computes in",
+        fix=_choice("--lm-head-precision", kind, kinds),
+    )
+
+
+def _require_caches(recipe: Recipe, lowering: str, gpus: Sequence[str], *, settled: bool) -> None:
+    kind, in_fp8 = recipe.kv_cache, lowering.startswith("tensorrt")
+    if kind == "fp8":
+        if not in_fp8:
+            raise UsageError(
+                f"--kv-cache-dtype fp8 is not available with {_NAMES[lowering]}",
+                why="its attention kernel reads keys and values as it computes, in fp32",
+                fix=f"leave --kv-cache-dtype out ({recipe.wide}), or build for a GPU from sm_{_SINCE['fp8']} on",
+            )
+    elif kind != recipe.wide if settled else kind not in _WIDE:
+        kinds = ["fp8"] if in_fp8 and all(supports(gpu, "fp8") for gpu in gpus) else []
+        raise UsageError(
+            f"--kv-cache-dtype {kind} cannot be had with {_wide(recipe, settled=settled)}",
+            why=f"caches are in the type that the model computes in{', or in fp8' if in_fp8 else ''}",
+            fix=_choice("--kv-cache-dtype", kind, kinds),
+        )
+
+
+def _require_drafter(recipe: Recipe, lowering: str, *, settled: bool) -> None:
+    kind, kinds = recipe.drafter, [each for each in _DRAFTER if each != "fp8" or not lowering.startswith("tensorrt")]
+    if kind == "fp8" and kind not in kinds:
+        raise UsageError(
+            "--draft-precision fp8 is not available with TensorRT",
+            why="what a drafter's matrices are multiplied with stays wide, and TensorRT multiplies FP8 with FP8 alone; "
+            "it would write the weights out wide before every product",
+            fix="--draft-precision int8, or leave it out",
+        )
+    if kind in kinds or (kind == recipe.wide if settled else kind in _WIDE):
+        return
+    if kind in _WIDE:
+        raise UsageError(
+            f"--draft-precision {kind} does not go with a target in {recipe.wide}",
+            why="the drafter reads the target's features as they are, in its type",
+            fix=f"--draft-precision {recipe.wide}, or leave it out",
+        )
+    raise UsageError(
+        f"--draft-precision {kind} does not exist",
+        why=f"a drafter is in its target's type, or its matrices are stored in {', '.join(kinds)}",
+        fix=_choice("--draft-precision", kind, kinds),
+    )
+
+
+def _choice(flag: str, given: str, kinds: Sequence[str]) -> str:
+    """The name of ``kinds`` that is nearest, else the first."""
+    near = [*difflib.get_close_matches(given.lower(), kinds, 1), *kinds][:1]
+    return f"{flag} {near[0]}, or leave it out" if near else "leave it out"
+
+
+def _wide(recipe: Recipe, *, settled: bool) -> str:
+    return f"a model in {recipe.wide}" if settled else "any model"
+
+
+def _refused(what: str, why: str, nearest: str) -> UsageError:
+    return UsageError(what, why=why, fix=f"use --precision {nearest}, or leave it out")

@@ -1,0 +1,156 @@
+"""Whether a recipe took effect: read from the lowered graph, held against what the recipe declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...plugins.errors import BuildError
+from .provider import Other, Provider
+from .recipes import DRAFTER_ROLE, HEAD
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ...graphs.lowering import Lowered, Lowering
+    from ...graphs.narrow import Matmul, Narrowing, NarrowWeight
+    from ...graphs.narrow.weight import Stream
+
+_LISTED = 8
+_UNSIGNED, _KERNELS = ("uint8", "uint4"), ("MatMulNBits", "QMoE")  # what ONNX Runtime's kernels read, and they
+_UNREAD = (
+    "ONNX Runtime has no kernel that reads it so, and would widen it at load; of routed experts it takes both stacks "
+    "or none"
+)
+# How ``matmuls`` calls what is stored as these codes.
+STORED = {
+    "float8_e4m3fn": "float8e4m3fn", "int8": "int8", "uint8": "int8", "int4": "int4", "uint4": "int4",
+}  # fmt: skip
+
+
+@dataclass
+class Narrowed:
+    """Graphs of one target or drafter with narrow weights. ``reasons`` say why weights that should be narrow are not.
+
+    ``streams`` are the initializers that take their values from the provider.
+    """
+
+    provider: Provider
+    taken: Mapping[str, NarrowWeight]
+    reasons: Mapping[str, str]
+    made: Narrowing
+    found: Sequence[Matmul] = field(default=())
+    _parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    _kernels: bool = False
+
+    @classmethod
+    def of(cls, provider: Provider, *models: ir.Model) -> Narrowed:
+        """Rewrite semantic graphs, all of the same, in place."""
+        from ...graphs.narrow import narrow
+
+        taken, wide = provider.weights()
+        results = [narrow(model, taken) for model in models]
+        return cls(provider, taken, wide | dict(results[0].refused), results[0])
+
+    @property
+    def streams(self) -> Mapping[str, Stream]:
+        """By the name of the initializer."""
+        return self.made.streams
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Iterator[Any]:
+        """The values of one of ``streams``; ``shape`` is that of the weight."""
+        stream = self.streams[name]
+        return (self.provider.scales if stream.scales else self.provider.codes)(stream.weight, shape)
+
+    def prove(self, lowered: Lowered, lowering: Lowering) -> None:
+        """Raise ``BuildError`` if less than the recipe's share became narrow, or a head that was asked for did not."""
+        from ...graphs.narrow import matmuls
+
+        self.found = matmuls(lowered.model)
+        self._parts = {weight.name: weight.parts for weight in lowered.weights}
+        self._kernels = lowering == "ort"
+        recipe, share, wide = self.provider.recipe, self.share, self.wide
+        roles = {name: weight.role for name, weight in self.provider.wanted.items()}
+        head = next((why for name, why in wide.items() if roles[name] == HEAD), "")
+        if share >= recipe.share and not head:
+            return
+        flag = "--draft-precision" if DRAFTER_ROLE in roles.values() else "--precision"
+        if share >= recipe.share:
+            raise BuildError(
+                f"--lm-head-precision {recipe.lm_head} has no effect", why=head, fix="leave --lm-head-precision out"
+            )
+        raise BuildError(
+            f"{share:.1%} of the weights that {flag} {recipe.name} narrows are {recipe.title} in the graph, "
+            f"{recipe.share:.0%} is the least that may be called so",
+            why=listed(wide) or "there are no such weights",
+            fix=f"name those with --exclude, so that they do not count, or build in {recipe.wide}",
+        )
+
+    @property
+    def share(self) -> float:
+        """Of the weights that the recipe narrows, those that the lowered graph multiplies as the recipe says."""
+        wanted = self.provider.wanted
+        total = sum(weight.count for weight in wanted.values())
+        return 1 - sum(wanted[name].count for name in self.wide) / total if total else 0.0
+
+    @property
+    def wide(self) -> dict[str, str]:
+        """The others, and why."""
+        effective = {name for each in self.found for name in self._weights(each) if self._takes_effect(each, name)}
+        lost = _UNREAD if self._kernels else "the lowered graph multiplies it wide"
+        return {name: self.reasons.get(name, lost) for name in self.provider.wanted if name not in effective}
+
+    def record(self) -> dict[str, Any]:
+        """What the report says. Call it when the weights are written: only then is known what re-scaling cost."""
+        wide, others = self.wide, self.provider.others
+        return {
+            "recipe": self.provider.recipe.record(),
+            "share": round(self.share, 6),
+            "least_share": self.provider.recipe.share,
+            "numbers": sum(weight.count for weight in self.provider.wanted.values()),
+            "matmuls": [asdict(each) | self._of(each, wide, others) for each in self.found],
+            "shared_inputs": [asdict(each) for each in self.made.shared],
+            "losses": {name: round(loss, 6) for name, loss in sorted(self.provider.losses.items())},
+            "notes": self._notes(wide),
+        }
+
+    def _weights(self, found: Matmul) -> list[str]:
+        """Those of a product: several where linears were packed into one."""
+        parts = self._parts.get(found.weight, (found.weight,))
+        return [self.streams[part].weight if part in self.streams else part for part in parts]
+
+    def _takes_effect(self, found: Matmul, name: str) -> bool:
+        weight, how = self.provider.wanted.get(name), self.taken.get(name)
+        if weight is None or how is None or found.stored != STORED[how.codes]:
+            return False
+        if self._kernels and how.codes in _UNSIGNED:
+            return found.op in _KERNELS
+        return how.input is None or found.computed == STORED[how.input.codes]
+
+    def _of(self, found: Matmul, wide: Mapping[str, str], others: Mapping[str, Other]) -> dict[str, Any]:
+        """What the weights of a product are for, whether they count as narrow, and why some of them do not."""
+        every, wanted = self._weights(found), self.provider.wanted
+        roles = [each.role for name in every if (each := wanted.get(name) or others.get(name))]
+        reasons = [wide[name] if name in wide else others[name].why for name in every if name in wide or name in others]
+        why = "; ".join(dict.fromkeys(filter(None, reasons)))
+        narrow = any(name in wanted for name in every) and not why
+        return {"role": roles[0] if roles else "", "narrow": narrow} | ({"why": why} if why else {})
+
+    def _notes(self, wide: Mapping[str, str]) -> list[str]:
+        notes, recipe = [], self.provider.recipe
+        experts = {
+            name for name, weight in self.provider.wanted.items() if weight.role == "experts" and name not in wide
+        }
+        if any(each.computed == recipe.dtype and experts.intersection(self._weights(each)) for each in self.found):
+            notes.append(f"routed experts are stored in {recipe.title} and multiplied in {recipe.wide}")
+        if wide:
+            stay = "s that {} narrows stay" if len(wide) > 1 else " that {} narrows stays"
+            notes.append(f"{len(wide)} weight{stay.format(recipe.name)} {recipe.wide}: {listed(wide)}")
+        return notes + self.provider.notes()
+
+
+def listed(why: Mapping[str, str]) -> str:
+    """Weights and reasons, the first few of them."""
+    lines = [f"{name}: {reason}" for name, reason in why.items()]
+    return "; ".join(lines[:_LISTED]) + (f"; and {len(lines) - _LISTED} more" if len(lines) > _LISTED else "")

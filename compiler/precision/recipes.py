@@ -1,0 +1,212 @@
+"""What ``--precision`` stands for: a table of types for weights, activations, caches, head, router and drafter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from ...graphs.trace import Dtype
+    from ..checkpoints.checkpoint import Checkpoint
+
+DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+HEAD: Literal["lm_head"] = "lm_head"
+DRAFTER_ROLE = "drafter"  # of the drafter's matrices: stored as a type says, and what enters them stays wide
+_SHARE = 0.9
+_AT_RUN_TIME = "int8 at run time"  # ONNX Runtime's kernels for integer weights round what enters them themselves
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Types by name (``fp32 fp16 bf16 fp8 mxfp8 int8 int4``).
+
+    ``weights`` are the matrices of attention and MLP, ``activations`` what they are multiplied with, ``experts`` and
+    ``expert_activations`` the same of routed experts. ``wide`` is everything else, and what flows between layers.
+    ``exclude`` are patterns of modules that stay wide all the same. A build whose graph stores less than ``share`` of
+    what the recipe narrows in the type that it names has failed.
+    """
+
+    name: str
+    wide: str
+    weights: str
+    activations: str
+    experts: str
+    expert_activations: str
+    kv_cache: str
+    lm_head: str
+    router: str
+    drafter: str
+    share: float = 0.0
+    says: str = ""
+    exclude: tuple[str, ...] = field(default=())
+
+    @property
+    def dtype(self) -> Dtype:
+        """What graphs are traced in."""
+        return DTYPES[self.wide]
+
+    @property
+    def title(self) -> str:
+        """The narrow type, for people."""
+        return self.narrow.upper()
+
+    @property
+    def narrow(self) -> str:
+        """The type of the matrices that are narrower than the rest, or of the head if it alone is; empty for none."""
+        return next((kind for kind in (self.weights, self.lm_head) if kind != self.wide), "")
+
+    @property
+    def narrows(self) -> bool:
+        """Whether anything at all, the drafter and the caches included, is of another type than the rest."""
+        return bool(self.narrow) or not self.drafter == self.kv_cache == self.wide
+
+    @property
+    def narrow_types(self) -> frozenset[str]:
+        """The types of all that are."""
+        return frozenset(self.precision(role) for role in self.narrow_roles)
+
+    @property
+    def narrow_roles(self) -> frozenset[str]:
+        """The roles of those matrices (``graphs.census``)."""
+        return frozenset(role for role in _ROLES if self.precision(role) != self.wide)
+
+    def precision(self, role: str) -> str:
+        """What weights of a role are stored in."""
+        if role == DRAFTER_ROLE:
+            return self.drafter
+        return str(getattr(self, _ROLES[role])) if role in _ROLES else self.wide
+
+    def on(self, wide: str, lowering: str = "tensorrt") -> Recipe:
+        """The same over another wide type, which the drafter and the caches have too, as ``lowering`` computes it."""
+        recipe = self
+        if self.narrow and wide != self.wide:
+            moved: dict[str, Any] = {name: wide for name in _FIELDS if getattr(self, name) == self.wide}
+            recipe = replace(self, **moved, says=self.says.replace(self.wide, wide))
+        if lowering == "tensorrt-sm100":  # TensorRT's own layer of experts is given none that are rounded
+            return replace(recipe, expert_activations=recipe.wide)
+        return recipe if lowering.startswith("tensorrt") else recipe._on_onnxruntime(kernels=lowering == "ort")
+
+    def _on_onnxruntime(self, *, kernels: bool) -> Recipe:
+        """Without its kernels for integers a graph has weights scaled first, and multiplied wide."""
+        if self.weights not in _INTEGERS:
+            return self
+        inputs = _AT_RUN_TIME if kernels else self.wide
+        how = "inputs rounded to int8 at run time" if kernels else "multiplied wide"
+        says = f"{_INTEGERS[self.weights]} in blocks, {how}{_rest(self.wide)}"
+        return replace(self, activations=inputs, expert_activations=inputs, says=says)
+
+    def of_drafter(self) -> Recipe:
+        """The table of the drafter's own graph: matrices in ``drafter``, what they are multiplied with wide."""
+        table: dict[str, Any] = dict.fromkeys(_FIELDS, self.wide)
+        kind = self.drafter
+        return Recipe(**table | {"name": kind, "drafter": kind, "share": 0.0 if kind == self.wide else _SHARE})
+
+    def record(self) -> dict[str, str]:
+        """The table, as the manifest of an engine keeps it; ``patterns`` reads what is excluded."""
+        fields = _FIELDS if self.narrows else _UNIFORM_FIELDS
+        table = {"recipe": self.name} | {name: getattr(self, name) for name in fields if name != "wide"}
+        return table | ({"exclude": json.dumps(self.exclude)} if self.exclude else {})
+
+
+def patterns(record: Mapping[str, str]) -> tuple[str, ...]:
+    """What a recorded table excludes. Commas stood between patterns before they were a list, and stand in some."""
+    recorded = record.get("exclude", "")
+    try:
+        return tuple(json.loads(recorded))
+    except ValueError:
+        return tuple(recorded.split(", ")) if recorded else ()
+
+
+_ROLES: Mapping[str, str] = {
+    "attention": "weights", "mlp": "weights", "experts": "experts", "lm_head": "lm_head", "router": "router",
+}  # fmt: skip
+_UNIFORM_FIELDS = ("weights", "activations", "kv_cache", "lm_head", "drafter")
+_FIELDS = ("wide", *_UNIFORM_FIELDS, "experts", "expert_activations", "router")
+_INTEGERS = {"int8": "8-bit integers", "int4": "4-bit integers"}
+
+
+def _uniform(name: str, says: str) -> Recipe:
+    every: dict[str, Any] = dict.fromkeys(_FIELDS, name)
+    return Recipe(name=name, says=says, **every)
+
+
+def _narrow(name: str, how: str, **others: str) -> Recipe:
+    kinds: dict[str, Any] = {"weights": name, "experts": name, **others}
+    return replace(_uniform("bf16", f"{how}{_rest('bf16')}"), name=name, share=_SHARE, **kinds)
+
+
+def _rest(wide: str) -> str:
+    return (
+        ", for the matrices of attention, mlp and experts; embedding, lm_head, router, norms, biases, sinks and "
+        f"the KV cache stay {wide}"
+    )
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "fp32": _uniform("fp32", "every weight and the KV cache in fp32"),
+    "fp16": _uniform("fp16", "every weight and the KV cache in fp16; none stays wider"),
+    "bf16": _uniform("bf16", "every weight and the KV cache in bf16; none stays wider"),
+    "fp8": _narrow("fp8", "E4M3 with calibrated inputs", activations="fp8", expert_activations="fp8"),
+    "mxfp8": _narrow("mxfp8", "E4M3 in blocks of 32 with a power of two each, inputs as well", activations="mxfp8"),
+    "int8": _narrow("int8", "8-bit integers with calibrated inputs", activations="int8", expert_activations="int8"),
+    "int4": _narrow("int4", "4-bit integers in blocks, multiplied wide"),
+}
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What of a table was asked for by itself; None keeps what the recipe says. ``exclude`` are patterns of modules."""
+
+    kv_cache: str | None = None
+    lm_head: str | None = None
+    drafter: str | None = None
+    exclude: tuple[str, ...] = ()
+
+    def of(self, recipe: Recipe) -> Recipe:
+        """The recipe with them."""
+        given = {"kv_cache": self.kv_cache, "lm_head": self.lm_head, "drafter": self.drafter}
+        changed: dict[str, Any] = {name: kind for name, kind in given.items() if kind and kind != getattr(recipe, name)}
+        if not changed and not self.exclude:
+            return recipe
+        said = [f"{name.replace('_', ' ')} in {kind}" for name, kind in changed.items()]
+        said += [f"{', '.join(self.exclude)} in {recipe.wide}"] if self.exclude else []
+        result = replace(recipe, **changed, exclude=self.exclude, says=f"{recipe.says}; but {', '.join(said)}")
+        return replace(result, share=_SHARE) if result.narrow else result
+
+
+def emulated(recipe: Recipe, lowering: str) -> list[str]:
+    """What to tell of types that a CPU has no arithmetic for."""
+    kinds = sorted({*recipe.narrow_types, recipe.drafter} & {"fp8", "mxfp8"})
+    if lowering.startswith("tensorrt") or not kinds:
+        return []
+    return [
+        f"{' and '.join(kinds)} is emulated here: numbers are rounded to it and multiplied in {recipe.wide}, which "
+        "tells what it costs in accuracy and makes nothing faster"
+    ]
+
+
+def widened(recipe: Recipe, target: Checkpoint) -> list[str]:
+    """What to tell of a checkpoint whose FP8 weights a recipe does not keep."""
+    narrow = sum(target.fp8(name) is not None for name in target.tensors)
+    if recipe.narrow or recipe.wide == "fp32" or not narrow:
+        return []
+    return [
+        f"{narrow} tensors that the checkpoint stores in FP8 were widened to {recipe.wide}; --precision fp8 does not"
+    ]
+
+
+def twice_rounded(recipe: Recipe, target: Checkpoint) -> list[str]:
+    """What to tell of a checkpoint whose MXFP4 experts a recipe rounds once more."""
+    if recipe.experts == recipe.wide or "mxfp4" not in target.format.lower():
+        return []
+    return [
+        f"the checkpoint's experts are MXFP4 already and are rounded a second time, to {recipe.experts}; "
+        "build_report.json says of each tensor how far that moved it"
+    ]
+
+
+def wide_type(target: Checkpoint) -> str:
+    """What a target computes in that is not narrowed: BF16 where its checkpoint has any, else FP16."""
+    return "bf16" if "BF16" in {tensor.entry.dtype for tensor in target.tensors.values()} else "fp16"

@@ -1,0 +1,76 @@
+"""What a target's calibration must give: a range per input that a quantised graph rounds, by the graph's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+HEAD = "lm_head"
+EXPERT_WEIGHTS = ("gate_up_proj", "down_proj")
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Shapes by name: ``()`` for one number, ``(E,)`` for one per expert.
+
+    ``inputs`` go by the weight that they are multiplied with, ``caches`` by the graph's ``k_cache.i`` and
+    ``v_cache.i``, ``experts`` by module.
+    """
+
+    inputs: Mapping[str, Shape]
+    caches: Mapping[str, Shape]
+    experts: Mapping[str, Shape]
+
+
+def wanted(config: Mapping[str, Any]) -> Wanted:
+    """For the target of this ``config.json``. Takes the time to build its modules without weights."""
+    from .skeleton import skeleton
+
+    model = skeleton(config)
+    layers: Any = model.model.layers
+    inputs: dict[str, Shape] = {weight_name(HEAD): ()}
+    experts: dict[str, Shape] = {}
+    for index, layer in enumerate(layers):
+        inputs |= {weight_name(name): () for name in linears(layer, layer_prefix(index))}
+        for name, module in expert_modules(layer, layer_prefix(index)).items():
+            experts[name] = (int(module.num_experts),)
+            inputs |= {f"{name}.{weight}": experts[name] for weight in EXPERT_WEIGHTS}
+    caches: dict[str, Shape] = {cache_name(kind, index): () for index in range(len(layers)) for kind in "kv"}
+    return Wanted(inputs, caches, experts)
+
+
+def layer_prefix(index: int) -> str:
+    """What the names of a decoder layer's tensors begin with."""
+    return f"model.layers.{index}."
+
+
+def cache_name(kind: str, layer: int) -> str:
+    """``kind`` is k or v."""
+    return f"{kind}_cache.{layer}"
+
+
+def weight_name(module: str) -> str:
+    """Of a linear module's weight."""
+    return f"{module}.weight"
+
+
+def linears(module: nn.Module, prefix: str) -> dict[str, Any]:
+    """The linear modules inside, by full name. Routers are none: they stay wide."""
+    from torch import nn
+
+    return {prefix + name: each for name, each in module.named_modules() if isinstance(each, nn.Linear)}
+
+
+def expert_modules(module: nn.Module, prefix: str) -> dict[str, Any]:
+    """The modules inside that hold the weights of all experts of a layer, by full name."""
+    return {
+        prefix + name: each
+        for name, each in module.named_modules()
+        if all(hasattr(each, weight) for weight in EXPERT_WEIGHTS) and hasattr(each, "num_experts")
+    }

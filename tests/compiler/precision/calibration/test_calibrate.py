@@ -1,0 +1,158 @@
+"""Layer by layer is what the whole model does, bit for bit; and one layer is all that is in memory."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.console.progress import Advance
+from peagle.compiler.precision.calibration import Max, Mse, Percentile, Settings
+from peagle.graphs.families import family_for
+from peagle.graphs.names import wanted
+from peagle.graphs.skeleton import weight_shapes
+from peagle.graphs.trace import trace_target
+from peagle.graphs.weights import wanted as graph_weights
+from peagle.plugins.errors import BuildError, UsageError
+from tests.compiler.precision.calibration.conftest import Calibrate, random_samples
+from tests.compiler.precision.calibration.whole import whole_model
+from tests.models import CONFIGS, Pair
+
+FAMILIES = ("llama", "qwen3", "qwen3-moe", "gpt-oss", "gemma-4")
+Tiny = Callable[[str], Pair]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equals_the_whole_model_bit_for_bit(family: str, tiny: Tiny, calibrated: Calibrate) -> None:
+    samples = random_samples(23, 40, 1, 9)  # windows of 8 slide in them
+    scales = calibrated(tiny(family), samples)
+    matmuls, caches = whole_model(tiny(family), samples.ids)
+    for name, value in scales.inputs.items():
+        seen = np.array([matmuls.largest[name, e] for e in range(value.size)], np.float32).reshape(value.shape)
+        seen[seen == 0] = seen.max()  # an expert without tokens
+        assert value.dtype == np.float32
+        assert value.tobytes() == seen.tobytes(), name
+    assert {name: float(value) for name, value in scales.caches.items()} == caches
+    for module, counts in scales.expert_tokens.items():
+        assert counts.tolist() == [matmuls.rows[f"{module}.gate_up_proj", e] for e in range(len(counts))]
+    idle = [module for module, counts in scales.expert_tokens.items() if not counts.all()]
+    assert [warning.partition(":")[0] for warning in scales.facts.warnings] == idle
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma-4"])
+def test_equals_the_whole_model_in_bfloat16(family: str, tiny: Tiny, calibrated: Calibrate) -> None:
+    samples = random_samples(23, 9)
+    scales = calibrated(tiny(family), samples, Settings(dtype="bfloat16"))
+    matmuls, _ = whole_model(tiny(family), samples.ids, torch.bfloat16)
+    assert {n: float(v) for n, v in scales.inputs.items()} == {n: matmuls.largest[n, 0] for n in scales.inputs}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_are_those_of_the_matrices(family: str) -> None:
+    config = CONFIGS[family]
+    matrices = {n for n, shape in weight_shapes(config).items() if len(shape) > 1 and "embed" not in n}
+    routers = {n for n in matrices if n.endswith(("mlp.gate.weight", "mlp.router.weight", "_bias"))}
+    assert set(wanted(config).inputs) == (matrices - routers) | {"lm_head.weight"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_are_those_of_the_traced_graph(family: str) -> None:
+    served = family_for(CONFIGS[family])
+    text = served.keeping(CONFIGS[family], [3, 6] if family == "qwen3-moe" else [0, 5])  # a layer of either kind
+    config = CONFIGS[family] | ({"text_config": text} if "text_config" in CONFIGS[family] else text)
+    graph = trace_target(config, served.describe(config, (0, 1)))
+    needed = wanted(config)
+    assert set(needed.inputs) <= set(graph_weights(graph))
+    assert set(needed.caches) <= {str(value.name) for value in graph.graph.inputs}
+
+
+def test_a_shared_input_has_one_range(tiny: Tiny, calibrated: Calibrate) -> None:
+    inputs = calibrated(tiny("qwen3"), random_samples(20), Settings(method=Percentile(99.0))).inputs
+    for layer in range(7):
+        qkv = {float(inputs[f"model.layers.{layer}.self_attn.{x}_proj.weight"]) for x in "qkv"}
+        mlp = {float(inputs[f"model.layers.{layer}.mlp.{x}_proj.weight"]) for x in ("gate", "up", "down")}
+        assert (len(qkv), len(mlp)) == (1, 2)
+
+
+def test_no_method_goes_above_the_largest(tiny: Tiny, calibrated: Calibrate) -> None:
+    samples = random_samples(30)
+    largest = calibrated(tiny("gpt-oss"), samples, Settings(method=Max())).inputs
+    for method in (Percentile(99.0), Mse("e4m3"), Mse("int8")):
+        clipped = calibrated(tiny("gpt-oss"), samples, Settings(method=method)).inputs
+        assert all(np.all(clipped[name] <= largest[name]) for name in largest)
+        assert any(np.any(clipped[name] < largest[name]) for name in largest)
+
+
+def test_an_expert_without_tokens_takes_its_layers_largest_and_is_reported(tiny: Tiny, calibrated: Calibrate) -> None:
+    scales = calibrated(tiny("gpt-oss"), random_samples(2))
+    counts = scales.expert_tokens["model.layers.0.mlp.experts"]
+    unseen = np.flatnonzero(counts == 0)
+    assert counts.sum() == 2 * 2
+    assert len(unseen)
+    for weight in ("gate_up_proj", "down_proj"):
+        ranges = scales.inputs[f"model.layers.0.mlp.experts.{weight}"]
+        assert np.all(ranges[unseen] == ranges[counts > 0].max())
+    report = next(line for line in scales.facts.warnings if line.startswith("model.layers.0."))
+    assert f"{len(unseen)} of 6 experts saw no token" in report
+    assert len(scales.facts.warnings) == 7
+
+
+def test_token_ids_out_of_range_are_refused(tiny: Tiny, calibrated: Calibrate) -> None:
+    samples = random_samples(4)
+    shifted = type(samples).of("shifted", [[each + 95 for each in samples.ids[0]]])
+    with pytest.raises(UsageError, match="token ids that the model does not have"):
+        calibrated(tiny("qwen3"), shifted)
+
+
+def test_activations_that_are_not_finite_are_refused(tiny: Tiny, calibrated: Calibrate, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    source = tiny("qwen3")
+    tensors = load_file(source.target / "model.safetensors")
+    tensors["model.layers.2.mlp.up_proj.weight"] *= 1e38
+    tensors["model.layers.2.mlp.gate_proj.weight"] *= 1e38
+    target = tmp_path / "huge"
+    target.mkdir()
+    (target / "config.json").write_bytes((source.target / "config.json").read_bytes())
+    save_file(tensors, target / "model.safetensors")
+    with pytest.raises(BuildError, match=r"model\.layers\.2\.mlp\.down_proj\.weight is not finite"):
+        calibrated(Pair(target, source.head), random_samples(8))
+
+
+class Residents:
+    """A ``Progress`` that looks, sample by sample, at how many bytes of parameters are in memory."""
+
+    def __init__(self) -> None:
+        self.bytes: list[int] = []
+
+    @contextmanager
+    def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
+        gc.freeze()  # what is there already does not count
+        try:
+            yield lambda _: self.bytes.append(_resident())
+        finally:
+            gc.unfreeze()
+
+
+def _resident() -> int:
+    gc.collect()
+    found = (each for each in gc.get_objects() if type(each) is torch.nn.Parameter and not each.is_meta)
+    return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in found}.values())
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3-moe"])
+def test_one_layers_weights_are_in_memory_at_a_time(family: str, tiny: Tiny, calibrated: Calibrate) -> None:
+    residents = Residents()
+    calibrated(tiny(family), random_samples(6, 5), progress=residents)
+    layers = [0] * 7
+    for name, shape in Checkpoint.open(tiny(family).target).shapes.items():
+        if name.startswith("model.layers."):
+            layers[int(name.split(".")[2])] += 4 * int(np.prod(shape))
+    assert residents.bytes == [each for each in layers for _ in range(2)]

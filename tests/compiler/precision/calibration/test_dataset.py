@@ -1,0 +1,146 @@
+"""Calibration files: every mistake is named with its line, and the choice does not depend on the order of lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.compiler.precision.calibration import Encoder, Limits, bundled, read_jsonl
+from peagle.compiler.precision.calibration.ranges import RangesFrom
+from peagle.plugins.errors import BuildError, UsageError
+from tests.models import VOCAB, Pair
+
+SMALL = Limits(max_samples=3, max_length=6, min_tokens=1)
+CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+def written(path: Path, *lines: Any) -> Path:
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "not JSON"), ("[1]", "not a JSON object"), ({}, "none of text"), ({"prompt": "x"}, "none of text"),
+        ({"text": "x", "input_ids": [1]}, "both text and input_ids"),
+        ({"text": ""}, "empty"), ({"text": 1}, "not a string"),
+        ({"messages": []}, "messages"), ({"messages": [{"role": "user"}]}, "role and content"),
+        ({"input_ids": []}, "empty"), ({"input_ids": [1.0]}, "integers"), ({"input_ids": [True]}, "integers"),
+        ({"input_ids": [VOCAB]}, f"token id {VOCAB}"), ({"input_ids": [-1]}, "token id -1"),
+        ('{"input_ids": ' + "[" * 100_000, "not JSON"),
+    ],
+)  # fmt: skip
+def test_a_malformed_line_is_named(line: Any, said: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "data.jsonl", {"input_ids": [1, 2]}, "", line)
+    with pytest.raises(UsageError, match=rf"line 3 is not a calibration sample\n  why: .*{said}"):
+        read_jsonl(path, None, VOCAB, SMALL)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", "has no sample"), (b"\n\n", "has no sample"), (b'{"text": "\xff"}', "cannot read"), (None, "cannot read")],
+)
+def test_a_file_without_samples_is_refused(content: bytes | None, said: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "data.jsonl").write_bytes(content)
+    with pytest.raises(UsageError, match=said):
+        read_jsonl(tmp_path / "data.jsonl", None, VOCAB, SMALL)
+
+
+def test_ids_of_another_model_are_to_be_tokenized_again(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_jsonl(written(tmp_path / "data.jsonl", {"input_ids": [VOCAB]}), None, VOCAB, SMALL)
+    assert "tokenizer of this model" in caught.value.fix
+
+
+def test_a_folder_without_ranges_is_told_from_one_above_them(tmp_path: Path) -> None:
+    for scales in (tmp_path / "absent", tmp_path):
+        with pytest.raises(UsageError) as caught:
+            RangesFrom(scales=scales).check()
+        assert "the folder calibration/ of an engine" in caught.value.fix
+    (tmp_path / "calibration").mkdir()
+    (tmp_path / "calibration" / "scales.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds no calibrated ranges") as caught:
+        RangesFrom(scales=tmp_path).check()
+    assert caught.value.fix == f"use --scales {tmp_path / 'calibration'}"
+    RangesFrom(scales=tmp_path / "calibration").check()
+
+
+def test_too_few_tokens_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "data.jsonl", {"input_ids": list(range(50))})
+    with pytest.raises(UsageError, match="too short for calibration: 6 tokens in 1 samples"):
+        read_jsonl(path, None, VOCAB, Limits(max_length=6, min_tokens=7))
+
+
+def test_text_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"line 1 .*\n.*no tokenizer"):
+        read_jsonl(written(tmp_path / "data.jsonl", {"text": "x"}), None, VOCAB, SMALL)
+
+
+def test_the_choice_is_by_content(tmp_path: Path) -> None:
+    lines = [{"input_ids": [i] * 9} for i in range(20)]
+    first = read_jsonl(written(tmp_path / "a.jsonl", *lines), None, VOCAB, SMALL)
+    second = read_jsonl(written(tmp_path / "b.jsonl", *reversed(lines)), None, VOCAB, SMALL)
+    assert first.digest == second.digest
+    assert first.ids == second.ids
+    assert first.lengths == (6, 6, 6)
+    assert first.digest != read_jsonl(written(tmp_path / "c.jsonl", *lines[:4]), None, VOCAB, SMALL).digest
+
+
+def test_text_is_read_with_the_models_tokenizer(pair: Pair, tmp_path: Path) -> None:
+    encoder = Encoder.open(pair.target)
+    samples = read_jsonl(written(tmp_path / "data.jsonl", {"text": "A1!A1!A1!"}), encoder, VOCAB, SMALL)
+    assert samples.ids == (tuple(encoder.encode("A1!A1!")),)
+
+
+def test_messages_go_through_the_chat_template(pair: Pair, tmp_path: Path) -> None:
+    path = written(tmp_path / "data.jsonl", {"messages": [{"role": "U", "content": "A"}]})
+    plain = read_jsonl(path, Encoder.open(pair.target), VOCAB, SMALL)
+    assert plain.ids == (tuple(Encoder.open(pair.target).encode("A")),)
+    assert "no chat template" in plain.warnings[0]
+    (pair.target / "chat_template.jinja").write_text(CHAT)
+    encoder = Encoder.open(pair.target)
+    framed = read_jsonl(path, encoder, VOCAB, SMALL)
+    assert framed.ids == (tuple(encoder.encode("<U>A")),)
+    assert framed.warnings == ()
+
+
+@pytest.mark.parametrize("stated", [CHAT, [{"name": "tools", "template": "?"}, {"name": "default", "template": CHAT}]])
+def test_a_template_in_the_configuration_counts(stated: Any, pair: Pair) -> None:
+    (pair.target / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": stated, "bos_token": {"content": "!"}})
+    )
+    encoder = Encoder.open(pair.target)
+    assert encoder.converse([{"role": "U", "content": "A"}]) == encoder.encode("<U>A")
+    assert encoder.special == {"bos_token": "!"}
+
+
+def test_a_template_that_refuses_names_the_line(pair: Pair, tmp_path: Path) -> None:
+    (pair.target / "chat_template.jinja").write_text("{{ raise_exception('no system prompt') }}")
+    path = written(tmp_path / "data.jsonl", {"messages": [{"role": "system", "content": "A"}]})
+    with pytest.raises(UsageError, match=r"line 1 .*\n.*no system prompt"):
+        read_jsonl(path, Encoder.open(pair.target), VOCAB, SMALL)
+
+
+def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"tokenizer\.json"):
+        Encoder.open(tmp_path)
+
+
+def test_the_bundled_samples_are_enough_for_the_demo_pair() -> None:
+    import peagle.compiler.bundled.prompts as beside
+
+    folder = Path(beside.__file__).parent / "demo" / "target"
+    vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
+    samples = bundled(Encoder.open(folder), vocab)
+    assert len(samples.ids) == 36
+    assert samples.tokens >= 1000
+
+
+def test_limits_below_one_are_refused() -> None:
+    with pytest.raises(UsageError):
+        Limits(max_length=0)

@@ -1,0 +1,117 @@
+"""An interrupted calibration goes on where it was, and gives what an uninterrupted one gives."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.console.progress import Advance
+from peagle.compiler.precision.calibration import Percentile, Samples, Scales, Settings
+from tests.compiler.precision.calibration.conftest import Calibrate, random_samples
+from tests.models import Pair
+
+Tiny = Callable[[str], Pair]
+
+INTERRUPTED = """
+import os, signal, sys
+from contextlib import contextmanager
+from pathlib import Path
+from peagle.compiler.calibration import Samples, Settings, calibrate
+from peagle.compiler.checkpoint import Checkpoint
+from peagle.compiler.stages import StageStore
+from peagle.graphs.families import family_for
+
+target, store, number, after, lists = sys.argv[1:]
+seen = 0
+
+class Cut:
+    @contextmanager
+    def step(self, text, total=None):
+        def advance(amount):
+            global seen
+            seen += 1
+            if seen == int(after):
+                os.kill(os.getpid(), signal.Signals(int(number)))
+        yield advance
+
+checkpoint = Checkpoint.open(Path(target))
+spec = family_for(checkpoint.config).describe(checkpoint.config)
+calibrate(checkpoint, spec, Samples.of("random", eval(lists)), Settings(), StageStore(Path(store)), Cut())
+"""
+
+
+class Steps:
+    """A ``Progress`` that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int | None]] = []
+        self.advanced = 0
+
+    @contextmanager
+    def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
+        self.told.append((text, total))
+        yield self._advance
+
+    def _advance(self, amount: int) -> None:
+        self.advanced += amount
+
+
+def content(scales: Scales) -> dict[str, bytes]:
+    groups = (scales.inputs, scales.caches, scales.expert_tokens)
+    return {name: value.tobytes() for group in groups for name, value in group.items()}
+
+
+def cut(pair: Pair, samples: Samples, store: Path, number: signal.Signals, after: int) -> int:
+    arguments = [str(pair.target), str(store), str(int(number)), str(after), repr([list(each) for each in samples.ids])]
+    return subprocess.run([sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, check=False).returncode
+
+
+@pytest.mark.parametrize(("number", "after", "first"), [(signal.SIGKILL, 8, 2), (signal.SIGINT, 21, 6)])
+def test_an_interrupted_calibration_goes_on(
+    number: signal.Signals, after: int, first: int, tiny: Tiny, calibrated: Calibrate, tmp_path: Path
+) -> None:
+    samples, steps = random_samples(7, 4, 9), Steps()
+    assert cut(tiny("qwen3-moe"), samples, tmp_path / "store", number, after) in (-number, 128 + number)
+    resumed = calibrated(tiny("qwen3-moe"), samples, progress=steps)
+    assert steps.told == [(f"calibrate layers {first} to 6", 20 * (7 - first))]
+    assert steps.advanced == 20 * (7 - first)
+    assert content(calibrated(tiny("qwen3-moe"), samples, force=True)) == content(resumed)
+
+
+def test_a_finished_calibration_is_not_repeated(tiny: Tiny, calibrated: Calibrate, tmp_path: Path) -> None:
+    samples, steps, again = random_samples(5), Steps(), Steps()
+    first = calibrated(tiny("llama"), samples, progress=steps)
+    second = calibrated(tiny("llama"), samples, progress=again)
+    assert (len(steps.told), len(again.told)) == (1, 0)
+    assert content(first) == content(second)
+    kept = (tmp_path / "store").rglob("streams*")
+    assert sum(path.stat().st_size for path in kept) == 0  # nothing large stays
+
+
+def test_other_samples_methods_and_types_are_other_calibrations(tiny: Tiny, calibrated: Calibrate) -> None:
+    samples, steps = random_samples(5), Steps()
+    calibrated(tiny("llama"), samples, progress=steps)
+    calibrated(tiny("llama"), random_samples(5, seed=1), progress=steps)
+    calibrated(tiny("llama"), samples, Settings(method=Percentile(99.0)), steps)
+    calibrated(tiny("llama"), samples, Settings(dtype="bfloat16"), steps)
+    assert len(steps.told) == 4
+
+
+def test_damage_to_what_was_kept_costs_time_only(tiny: Tiny, calibrated: Calibrate, tmp_path: Path) -> None:
+    samples = random_samples(6, 6)
+    assert cut(tiny("llama"), samples, tmp_path / "cut", signal.SIGKILL, 8) == -signal.SIGKILL
+    whole = content(calibrated(tiny("llama"), samples))
+    for number, pattern in enumerate(("streams-*.bin", "ranges-0001.safetensors", "step-0002.json")):
+        store, steps = tmp_path / str(number), Steps()
+        shutil.copytree(tmp_path / "cut", store)
+        (damaged,) = store.rglob(pattern)
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+        assert content(calibrated(tiny("llama"), samples, progress=steps, store=store)) == whole
+        assert steps.told == [("calibrate layers 0 to 6", 12 * 7)]

@@ -1,0 +1,165 @@
+"""`--precision fp8` from a checkpoint to plans and exports: FP8 is stored, said, and proved, or nothing is built."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.export import ExportOptions, export
+from peagle.compiler.hardware.machine import look
+from peagle.compiler.precision import schemes
+from peagle.compiler.verbs.export import _summary
+from peagle.engines.manifest import Manifest
+from peagle.graphs import store
+from peagle.graphs.narrow import matmuls
+from peagle.plugins.errors import BuildError
+from tests.compiler.conftest import Run
+from tests.fp8_pairs import fp8_pair, fp8_target
+from tests.models import LAYERS, Pair, make_pair
+
+E4M3 = "float8e4m3fn"
+
+needs_rtx = pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("dense"), "qwen3")
+
+
+@needs_rtx
+@pytest.mark.parametrize(
+    "family", ["qwen3", *(pytest.param(n, marks=pytest.mark.slow) for n in ("qwen3-moe", "gpt-oss"))]
+)
+def test_a_modelopt_checkpoint_becomes_plans_with_fp8_weights(family: str, tmp_path: Path, cli: Run) -> None:
+    pair = fp8_pair(make_pair(tmp_path / "wide", family), tmp_path / "fp8")
+    done = cli(
+        "build", pair.target, "--draft", pair.head, "--backend", "tensorrt-rtx", "--gpu", "sm_120",
+        "--precision", "fp8", "--max-seq-len", 64, "--max-batch-size", 2, "--out", tmp_path / "engine",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "fp8: weights, activations, experts, expert activations in fp8; kv cache, lm head, drafter" in done.out
+    assert "multiplied in fp16" not in done.err
+    precision = Manifest.read(tmp_path / "engine").precision
+    assert precision["weights"] == precision["activations"] == precision["experts"] == "fp8"
+    assert precision["drafter"] == precision["kv_cache"] == precision["router"] == "fp16"
+    record = json.loads((tmp_path / "engine" / "build_report.json").read_text())["precision"]["target"]
+    assert record["share"] == 1
+    by_weight = {each["weight"]: each for each in record["matmuls"]}
+    query = by_weight["model.layers.0.self_attn.q_proj.weight"]
+    assert (query["stored"], query["computed"]) == (E4M3, E4M3)
+    _check_products(tmp_path / "engine", done.out, cli)
+    experts = [(each["stored"], each["computed"]) for name, each in by_weight.items() if ".experts." in name]
+    assert set(experts) <= {(E4M3, E4M3)}
+    assert len(experts) == 2 * {"qwen3": 0, "qwen3-moe": LAYERS - 1, "gpt-oss": LAYERS}[family]
+    head = by_weight.get("lm_head.weight") or by_weight["model.embed_tokens.weight"]
+    assert (head["stored"], head["computed"]) == ("float16", "float16")
+
+
+def _check_products(engine: Path, said: str, cli: Run) -> None:
+    """TensorRT's own account of every product stands in the report, in the summary and in ``inspect``."""
+    table = json.loads((engine / "build_report.json").read_text())["matmuls"]["target"]
+    assert {row["by"] for row in table["list"]} == {"plan"}
+    narrow = {row["weight"]: row for row in table["list"] if row["stored"] == E4M3}
+    query = narrow["model.layers.0.self_attn.q_proj.weight"]
+    assert (query["computed"], query["unpacked"], query["role"]) == (E4M3, False, "attention")
+    assert query["graph"] == {"stored": E4M3, "computed": E4M3}
+    line = f"{table['total']}: "
+    assert line in said
+    assert line in cli("inspect", engine).out
+    assert json.loads(cli("inspect", engine, "--json").out)["matmuls"]["target"] == table
+    assert "model.layers.0.self_attn.q_proj.weight" in (engine / "build_report.html").read_text()
+
+
+@needs_rtx
+@pytest.mark.slow
+def test_a_recipe_that_tensorrt_does_not_carry_out_fails_and_names_the_weights(
+    dense: Pair, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(schemes._TENSORRT, "int8", schemes.Scheme("int8", block=16))  # which TensorRT widens
+    done = cli(
+        "build", dense.target, "--draft", dense.head, "--backend", "tensorrt-rtx", "--gpu", "sm_120",
+        "--precision", "int8", "--max-seq-len", 64, "--max-batch-size", 2, "--out", tmp_path / "engine",
+    )  # fmt: skip
+    assert done.code == 5
+    assert "0.0% of the weights that --precision int8 narrows are INT8 in the target plan" in done.err
+    assert "model.layers.0.self_attn.q_proj.weight: TensorRT stores it as float16" in done.err
+    assert not (tmp_path / "engine").exists()
+
+
+def test_an_export_for_tensorrt_holds_the_weights_in_fp8(dense: Pair, tmp_path: Path) -> None:
+    pair = fp8_pair(dense, tmp_path / "pair")
+    wide, narrow = (
+        export(
+            ExportOptions(
+                str(pair.target), tmp_path / kind, str(pair.head), lowering="tensorrt", precision=kind, max_seq_len=64
+            )
+        )
+        for kind in ("fp16", "fp8")
+    )
+    for name in ("semantic.onnx", "model.onnx"):
+        found = matmuls(store.load(narrow.path / "target" / name))
+        assert sum(each.stored == E4M3 for each in found) == 49
+    assert {each.stored for each in matmuls(store.load(narrow.path / "drafter" / "model.onnx"))} == {"float16"}
+    name = "model.layers.0.mlp.up_proj.weight"
+    sizes = [store.load(r.path / "target" / "model.onnx").graph.initializers[name].const_value for r in (wide, narrow)]
+    assert sizes[0].length == 2 * sizes[1].length == 2 * sizes[1].size
+    assert narrow.report["bytes"]["target"] < wide.report["bytes"]["target"]
+    described = json.loads((narrow.path / "export.json").read_text())
+    assert described["recipe"]["weights"] == "fp8"
+    assert "recipe" not in json.loads((wide.path / "export.json").read_text())
+    said = _summary(narrow)
+    assert "fp8: weights, activations, experts, expert activations in fp8; kv cache, lm head" in said
+    assert re.search(r"^target matmuls +50: 49 fp8 \(\d", said, re.M)
+    assert re.search(r"^precision +fp16$", _summary(wide), re.M)
+
+
+@pytest.mark.parametrize("form", ["compressed-tensors-fp8", "fp8-blocks"])
+def test_other_fp8_checkpoints_export_too_and_say_what_re_scaling_cost(dense: Pair, form: str, tmp_path: Path) -> None:
+    options = {"block": (16, 16)} if form == "fp8-blocks" else {"per_channel": True}
+    target = fp8_target(dense.target, tmp_path / "target", form, **options)
+    result = export(ExportOptions(str(target), tmp_path / "out", lowering="tensorrt", precision="fp8"))
+    record = result.report["precision"]["target"]
+    assert record["share"] == 1
+    rescaled = record["losses"]
+    assert len(rescaled) == (49 if form == "fp8-blocks" else 0)
+    assert all(0 < error < 0.04 for error in rescaled.values())
+    assert any("relative error" in note for note in result.report["warnings"]) == bool(rescaled)
+
+
+def test_a_recipe_that_did_not_take_effect_fails_and_names_the_layers(dense: Pair, tmp_path: Path) -> None:
+    chosen: Callable[[str], bool] = lambda name: int(name.split(".")[2]) < 4  # noqa: E731
+    target = fp8_target(dense.target, tmp_path / "target", chosen=chosen)
+    with pytest.raises(BuildError) as caught:
+        export(ExportOptions(str(target), tmp_path / "out", lowering="tensorrt", precision="fp8"))
+    assert caught.value.exit_code == 5
+    assert "57.1% of the weights that --precision fp8 narrows are FP8" in caught.value.what
+    assert "model.layers.4.self_attn.q_proj.weight: the checkpoint holds it wide" in caught.value.why
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("checkpoint", ["wide", "dynamic"])
+def test_what_has_no_scales_of_inputs_is_calibrated_first(dense: Pair, checkpoint: str, tmp_path: Path) -> None:
+    """From a wide checkpoint, and from one in FP8 whose inputs are meant to be scaled at run time."""
+    target = dense.target
+    if checkpoint == "dynamic":
+        target = fp8_target(dense.target, tmp_path / "target", "compressed-tensors-fp8", static=False, per_channel=True)
+    result = export(ExportOptions(str(target), tmp_path / "out", lowering="tensorrt", precision="fp8"))
+    assert [phase["phase"] for phase in result.report["phases"]][3] == "calibrate"
+    assert result.report["calibration"]["num_samples"] > 1
+    record = result.report["precision"]["target"]
+    assert record["share"] == 1
+    query = next(each for each in record["matmuls"] if "layers.0.self_attn.q_proj" in each["weight"])
+    assert (query["stored"], query["computed"]) == (E4M3, E4M3)
+    assert bool(record["losses"]) == (checkpoint == "wide"), "stored codes are taken as they are"
+    described = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert described["recipe"]["activations"] == "fp8"

@@ -1,0 +1,160 @@
+"""Experts in narrow types: rounded here from what a checkpoint stacks, turns or packs, and multiplied in FP8."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from peagle.compiler import parts
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.console.progress import Quiet
+from peagle.compiler.precision.calibration import Scales
+from peagle.compiler.precision.calibration.scales import Facts
+from peagle.compiler.precision.codes import LARGEST, values_of
+from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.precision.rounded import RoundedHere
+from peagle.compiler.store.stages import StageStore
+from peagle.graphs.families import family_for
+from peagle.graphs.lowering import Lowering
+from peagle.graphs.names import wanted
+from peagle.graphs.narrow import NarrowWeight, Rounding
+from peagle.graphs.skeleton import weight_shapes
+from peagle.graphs.sources import Sources
+from tests.models import BLOCKED, CONFIGS, make_pair
+from tools.checkpoint_formats import encode, quantization_config
+
+STACKS = ("gate_up_proj", "down_proj")
+EXPERTS = "model.layers.0.mlp.experts"
+
+Target = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """By family. Widths of ``gpt-oss-64`` are multiples of 32; ``gpt-oss-mxfp4`` is that with its experts packed."""
+
+    @cache
+    def make(family: str) -> Path:
+        folder = tmp_path_factory.mktemp(family)
+        if not family.startswith("gpt-oss-"):
+            return make_pair(folder, family, sizes=BLOCKED).target
+        config = CONFIGS["gpt-oss"] | {"hidden_size": 64, "intermediate_size": 64}
+        draw, stored = torch.Generator().manual_seed(0), {}
+        for name, shape in weight_shapes(config).items():
+            values = 0.1 * torch.randn(shape, generator=draw)
+            if not name.endswith(STACKS):
+                stored[name] = values
+            elif family == "gpt-oss-mxfp4":
+                stored |= encode(name, values, "mxfp4")
+            else:
+                stored[name] = values.mT.contiguous()
+        save_file(stored, folder / "model.safetensors")
+        described = {"quantization_config": quantization_config("mxfp4")} if family == "gpt-oss-mxfp4" else {}
+        (folder / "config.json").write_text(json.dumps(config | described))
+        return folder
+
+    return make
+
+
+def half_of(folder: Path, precision: str, lowering: Lowering) -> RoundedHere:
+    """The narrow weights of ``whole_half``."""
+    narrow = whole_half(folder, precision, lowering).narrow
+    assert isinstance(narrow, RoundedHere)
+    return narrow
+
+
+def whole_half(folder: Path, precision: str, lowering: Lowering) -> parts.Half:
+    """With a range of its own for every input and expert."""
+    checkpoint = Checkpoint.open(folder)
+    needed, draw = wanted(checkpoint.config), np.random.default_rng(0)
+    ranges = Scales(
+        {name: draw.uniform(1, 9, shape).astype(np.float32) for name, shape in needed.inputs.items()},
+        {name: draw.uniform(1, 9, shape).astype(np.float32) for name, shape in needed.caches.items()},
+        {name: np.ones(shape, np.int64) for name, shape in needed.experts.items()},
+        Facts("m", "A", checkpoint.fingerprint, {"name": "max"}, "float32", "d", "s", 2, 20, {}),
+    )
+    spec = family_for(checkpoint.config).describe(checkpoint.config)
+    return parts.target_half(checkpoint, spec, RECIPES[precision].on("fp16", lowering), lowering, ranges)
+
+
+def spread(scales: np.ndarray, how: NarrowWeight, shape: tuple[int, ...]) -> np.ndarray:
+    """One scale for every number."""
+    if how.block:
+        return scales.reshape(*shape[:-1], -1).repeat(how.block, axis=-1)
+    return np.broadcast_to(scales.reshape(*scales.shape, *[1] * (3 - scales.ndim)), shape)
+
+
+@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss-64", "gpt-oss-mxfp4"])
+@pytest.mark.parametrize("lowering", ["tensorrt", "ort"])
+@pytest.mark.parametrize("precision", ["fp8", "int8", "int4"])
+def test_codes_times_scales_are_the_experts_to_half_a_step(
+    precision: str, lowering: Lowering, family: str, target: Target
+) -> None:
+    narrow = half_of(target(family), precision, lowering)
+    taken, wide = narrow.weights()
+    assert not any(".experts." in name for name in wide)
+    checkpoint = Checkpoint.open(target(family))
+    sources = Sources(family_for(checkpoint.config), checkpoint.config, checkpoint.shapes)
+    for stack in STACKS:
+        name = f"{EXPERTS}.{stack}"
+        shape, how = narrow.wanted[name].shape, taken[name]
+        values = np.concatenate([r.reshape(-1) for r in sources.read(name, shape, checkpoint.pieces)]).reshape(shape)
+        codes = np.concatenate([rows.reshape(-1) for rows in narrow.codes(name, shape)]).reshape(shape)
+        scales = np.concatenate([rows.reshape(-1) for rows in narrow.scales(name, shape)])
+        factors = spread(scales.reshape(how.scale), how, shape)
+        error = np.abs(values_of(codes, factors, how.codes) - values)
+        if how.codes == "float8_e4m3fn":  # three bits behind the leading one, and steps of 2^-9 near zero
+            assert np.all(error <= np.maximum(np.abs(values) / 16, factors * 2.0**-10) * 1.001)
+        else:
+            middle = values_of(codes, np.float32(1), how.codes)
+            last = np.abs(middle) >= LARGEST[how.codes]  # may mean less than what was the largest
+            assert np.all((error <= np.abs(factors) * 0.51) | last)
+            assert np.linalg.norm(error) < 0.15 * np.linalg.norm(values)
+
+
+@pytest.mark.parametrize(("precision", "codes", "largest"), [("fp8", "float8_e4m3fn", 448), ("int8", "int8", 127)])
+def test_inputs_of_experts_are_rounded_to_the_largest_range_of_any(
+    precision: str, codes: str, largest: float, target: Target
+) -> None:
+    """And weights have a scale for each of their rows, without which TensorRT would widen them first."""
+    narrow = half_of(target("gpt-oss"), precision, "tensorrt")
+    taken, _ = narrow.weights()
+    assert narrow.ranges is not None
+    for stack in STACKS:
+        name = f"{EXPERTS}.{stack}"
+        rounding = taken[name].input
+        assert isinstance(rounding, Rounding)
+        assert rounding.codes == codes
+        assert rounding.scale == pytest.approx(float(narrow.ranges.inputs[name].max()) / largest)
+        assert taken[name].scale == narrow.wanted[name].shape[:-1]
+
+
+@pytest.mark.parametrize(
+    ("precision", "lowering"), [("fp8", "tensorrt-sm100"), ("int4", "tensorrt"), ("mxfp8", "tensorrt"), ("int8", "ort")]
+)
+def test_elsewhere_what_enters_experts_stays_wide(precision: str, lowering: Lowering, target: Target) -> None:
+    taken, _ = half_of(target("qwen3-moe"), precision, lowering).weights()
+    assert {taken[f"{EXPERTS}.{stack}"].input for stack in STACKS if f"{EXPERTS}.{stack}" in taken} <= {None}
+    assert any(".experts." in name for name in taken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gpt-oss-64", "gpt-oss-mxfp4"])
+def test_wide_and_packed_experts_become_graphs_that_are_narrow_throughout(family: str, target: Target) -> None:
+    store, traced = StageStore.default(), None
+    for precision in ("fp8", "int8", "int4"):
+        half = whole_half(target(family), precision, "tensorrt")
+        traced = traced or parts.trace(store, half, "float16", Quiet())
+        done = parts.attach(store, half, traced, lowering="tensorrt", cache_length=64, progress=Quiet())
+        assert done.precision is not None
+        assert done.precision["share"] == 1
+        kinds = {(m["stored"], m["computed"]) for m in done.precision["matmuls"] if ".experts." in m["weight"]}
+        kind = {"fp8": "float8e4m3fn"}.get(precision, precision)
+        assert kinds == {(kind, "float16" if precision == "int4" else kind)}

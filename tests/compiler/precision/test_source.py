@@ -1,0 +1,97 @@
+"""Where narrow weights come from: a checkpoint's own, a rounding of wide ones, and never one on top of the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.precision.recipes import RECIPES, Overrides, Recipe
+from peagle.compiler.precision.rounded import RoundedHere
+from peagle.compiler.precision.source import is_whole_fp8, of_drafter, of_target, uncalibrated
+from peagle.compiler.precision.stored import StoredFp8
+from peagle.plugins.errors import BuildError
+from tests.fp8_pairs import fp8_target
+from tests.models import Pair, make_pair
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("dense"), "qwen3")
+
+
+@pytest.fixture(scope="module")
+def static(dense: Pair, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return Checkpoint.open(fp8_target(dense.target, tmp_path_factory.mktemp("static") / "t"))
+
+
+@pytest.fixture(scope="module")
+def dynamic(dense: Pair, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    folder = tmp_path_factory.mktemp("dynamic") / "t"
+    return Checkpoint.open(fp8_target(dense.target, folder, "compressed-tensors-fp8", static=False))
+
+
+def recipe(name: str, **overrides: str) -> Recipe:
+    return Overrides(**overrides).of(RECIPES[name].on("bf16", "tensorrt"))
+
+
+def test_an_fp8_checkpoint_gives_what_it_stores(static: Checkpoint, dynamic: Checkpoint) -> None:
+    assert isinstance(of_target(static, recipe("fp8"), "tensorrt"), StoredFp8)
+    assert uncalibrated(static, recipe("fp8"), "tensorrt") == []
+    assert len(uncalibrated(dynamic, recipe("fp8"), "tensorrt")) == 49
+
+
+def test_a_wide_checkpoint_is_rounded(dense: Pair) -> None:
+    wide = Checkpoint.open(dense.target)
+    assert isinstance(of_target(wide, recipe("fp8"), "tensorrt"), RoundedHere)
+    assert of_target(wide, recipe("bf16"), "tensorrt") is None
+    for name, lowering, count in [
+        ("fp8", "tensorrt", 49), ("fp8", "ort", 49), ("int8", "tensorrt", 49), ("int8", "ort", 0),
+        ("int4", "tensorrt", 0), ("mxfp8", "tensorrt", 0),
+    ]:  # fmt: skip
+        assert len(uncalibrated(wide, recipe(name), lowering)) == count, (name, lowering)  # type: ignore[arg-type]
+
+
+def test_scales_of_a_narrow_cache_are_measured_too(static: Checkpoint, dense: Pair) -> None:
+    assert uncalibrated(static, recipe("fp8", kv_cache="fp8"), "tensorrt") == ["the KV cache"]
+    assert uncalibrated(Checkpoint.open(dense.target), recipe("bf16", kv_cache="fp8"), "tensorrt") == ["the KV cache"]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [("int8", {}), ("int4", {}), ("mxfp8", {}), ("fp8", {"lm_head": "int8"})],
+)
+def test_nothing_is_quantised_twice(static: Checkpoint, name: str, overrides: dict[str, str]) -> None:
+    with pytest.raises(BuildError, match="is quantised already: it stores 49 tensors in FP8") as caught:
+        of_target(static, recipe(name, **overrides), "tensorrt")
+    assert "--precision fp8" in caught.value.fix
+
+
+def test_the_wide_head_of_an_fp8_checkpoint_may_be_rounded_beside_widened_layers(static: Checkpoint) -> None:
+    narrow = of_target(static, recipe("bf16", lm_head="int4"), "tensorrt")
+    assert isinstance(narrow, RoundedHere)
+    assert set(narrow.wanted) == {"lm_head.weight"}
+
+
+def test_only_a_checkpoint_that_is_fp8_throughout_is_taken_for_one(
+    static: Checkpoint, dynamic: Checkpoint, dense: Pair, tmp_path: Path
+) -> None:
+    half = fp8_target(dense.target, tmp_path / "half", chosen=lambda name: int(name.split(".")[2]) < 4)
+    assert is_whole_fp8(static, "tensorrt")
+    for other in (dynamic, Checkpoint.open(dense.target), Checkpoint.open(half)):
+        assert not is_whole_fp8(other, "tensorrt")
+
+
+def test_a_drafter_s_matrices_are_narrow_and_multiplied_wide(dense: Pair) -> None:
+    _, head = dense.specs()
+    assert of_drafter(head, recipe("fp8"), "tensorrt", lambda *_: iter(())) is None
+    narrow = of_drafter(head, recipe("bf16", drafter="int8"), "tensorrt", lambda *_: iter(()))
+    assert narrow is not None
+    assert "layers.0.mlp.up_proj.weight" in narrow.wanted
+    assert not {"lm_head.weight", "embed_tokens.weight"} & set(narrow.wanted)
+    narrow.check()
+    taken, wide = narrow.weights()
+    assert {weight.codes for weight in taken.values()} == {"int8"}
+    assert all(weight.input is None for weight in taken.values())
+    assert wide == {}
