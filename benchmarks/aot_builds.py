@@ -28,11 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from peagle.compiler.builders.plan import build_plan
-from peagle.compiler.builders.request import PlanFacts, PlanRequest
 from peagle.compiler.checkpoints.pair import cache_length
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.plan_stages import profiles
+from peagle.compiler.tensorrt.build import build_plan
+from peagle.compiler.tensorrt.request import PlanFacts, PlanRequest
 from peagle.graphs.families import family_for
 from peagle.graphs.lowering import Lowered, lower
 from peagle.graphs.trace import trace_target

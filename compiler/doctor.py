@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ..plugins.errors import PeagleError
-from .builders.choose import Machine, choose_backend, look
 from .hardware.architectures import RTX_SMS, sm_name
 from .parts import EXPORT_PACKAGES
+from .request.backend import Machine, choose_backend, look
 from .store.durable import free_bytes
 from .store.stages import StageStore
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..plugins.errors import UsageError
-from .builders.choose import require_known
 from .precision import legal
 from .precision.calibration.ranges import RangesFrom
 from .precision.recipes import Overrides
+from .request.backend import require_known
 from .store.publish import require_apart, require_publishable
 
 if TYPE_CHECKING:

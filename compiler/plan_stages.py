@@ -10,13 +10,13 @@ from typing import cast
 
 from ..engines.manifest import Profile
 from . import parts
-from .builders.request import PlanFacts, PlanRequest
 from .console.progress import Progress
 from .hardware.architectures import Product
 from .options import BuildOptions
 from .settle import DEFAULT_BATCH_SIZE, Settled
 from .store.durable import require_space
 from .store.stages import Stage, StageStore
+from .tensorrt.request import PlanFacts, PlanRequest
 
 PLAN = "model.plan"
 CHUNK = 512  # the most columns of a prompt in one pass
@@ -72,8 +72,8 @@ def build_plan(
     weights = sum(entry.size for entry in compiled.attached.files.values())
 
     def make(folder: Path) -> None:
-        from .builders.plan import build_plan as run
         from .precision.built import require_effect
+        from .tensorrt.build import build_plan as run
 
         require_space(store.root, weights)
         facts = run(request, folder / PLAN, progress)

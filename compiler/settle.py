@@ -7,12 +7,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from ..plugins.errors import EnvironmentProblem, UsageError
-from .builders.choose import choose_backend, look
 from .checkpoints.checkpoint import Checkpoint
 from .hardware.architectures import MOE_LAYER_SMS, sm_name, sm_number
 from .options import ONNXRUNTIME, BuildOptions
 from .precision.legal import require_legal, supports
 from .precision.recipes import RECIPES, Recipe, wide_type
+from .request.backend import choose_backend, look
 
 if TYPE_CHECKING:
     from ..graphs.lowering import Lowering

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...plugins.errors import BuildError
-from ..builders.matmuls import BuiltMatmul
+from ..tensorrt.matmuls import BuiltMatmul
 from .proof import listed
 
 _EXPERTS = "experts"

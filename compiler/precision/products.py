@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..builders.matmuls import BuiltMatmul, bytes_of
+from ..tensorrt.matmuls import BuiltMatmul, bytes_of
 
 _SHORT = {"float8e4m3fn": "fp8", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 _SAYS = {

@@ -31,7 +31,7 @@ _BUILD_CODE = (
     "compiler/precision/recipes.py",
     "engines/manifest.py",
     "engines/records.py",
-    "compiler/builders/**/*.py",
+    "compiler/tensorrt/**/*.py",
     "compiler/checkpoints/checkpoint.py",
     "compiler/precision/**/*.py",
     "compiler/checkpoints/formats/**/*.py",

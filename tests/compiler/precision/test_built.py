@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.builders.matmuls import BuiltMatmul
-from peagle.compiler.builders.plan import build_plan
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.precision.built import losses, require_effect
+from peagle.compiler.tensorrt.build import build_plan
+from peagle.compiler.tensorrt.matmuls import BuiltMatmul
 from peagle.plugins.errors import BuildError
-from tests.compiler.builders.products import products
-from tests.compiler.builders.small import request
+from tests.compiler.tensorrt.products import products
+from tests.compiler.tensorrt.small import request
 
 FP8 = "float8e4m3fn"
 

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.builders.matmuls import BuiltMatmul
 from peagle.compiler.precision.products import described, matmul_table
+from peagle.compiler.tensorrt.matmuls import BuiltMatmul
 
 FP8 = "float8e4m3fn"
 Q = BuiltMatmul("q.y", "q", FP8, FP8, 60, by="plan")

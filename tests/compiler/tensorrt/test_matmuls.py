@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from peagle.compiler.builders.matmuls import BuiltMatmul, as_built, bytes_of
-from peagle.compiler.builders.plan import build_plan
-from peagle.compiler.builders.program import Held, Program, Step
 from peagle.compiler.console.progress import Quiet
-from tests.compiler.builders.products import FORMS, IN, OUT, products
-from tests.compiler.builders.small import request
+from peagle.compiler.tensorrt.build import build_plan
+from peagle.compiler.tensorrt.matmuls import BuiltMatmul, as_built, bytes_of
+from peagle.compiler.tensorrt.program import Held, Program, Step
+from tests.compiler.tensorrt.products import FORMS, IN, OUT, products
+from tests.compiler.tensorrt.small import request
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.compiler.builders.fraction import Fraction
+from peagle.compiler.tensorrt.fraction import Fraction
 
 
 def test_a_nested_phase_is_one_step_of_its_parent() -> None:

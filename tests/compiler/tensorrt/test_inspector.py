@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.builders import inspector
-from peagle.compiler.builders.inspector import free_memory, inspected, programs_of
-from peagle.compiler.builders.matmuls import BuiltMatmul, as_built
-from peagle.compiler.builders.plan import build_plan
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.hardware.machine import look
-from tests.compiler.builders.products import FORMS, products
-from tests.compiler.builders.small import request
+from peagle.compiler.tensorrt import inspector
+from peagle.compiler.tensorrt.build import build_plan
+from peagle.compiler.tensorrt.inspector import free_memory, inspected, programs_of
+from peagle.compiler.tensorrt.matmuls import BuiltMatmul, as_built
+from tests.compiler.tensorrt.products import FORMS, products
+from tests.compiler.tensorrt.small import request
 
 
 def _tensor(name: str, dims: list[int], kind: str) -> dict[str, Any]:

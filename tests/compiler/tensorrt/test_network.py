@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compiler.builders.small import in_child, set_attribute, written
+from tests.compiler.tensorrt.small import in_child, set_attribute, written
 
 pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
 

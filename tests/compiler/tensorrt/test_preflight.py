@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from peagle.compiler.builders.preflight import survey
+from peagle.compiler.tensorrt.preflight import survey
 from peagle.plugins.errors import BuildError
-from tests.compiler.builders.small import F16, F32, node, profiles, set_attribute, written
+from tests.compiler.tensorrt.small import F16, F32, node, profiles, set_attribute, written
 
 Spoil = Callable[[onnx.ModelProto], None]
 

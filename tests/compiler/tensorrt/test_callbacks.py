@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peagle.compiler.builders.callbacks import Log
+from peagle.compiler.tensorrt.callbacks import Log
 
 
 def test_errors_and_warnings_are_kept_and_chatter_is_not() -> None:

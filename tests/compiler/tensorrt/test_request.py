@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.builders.request import PlanFacts, PlanRequest
+from peagle.compiler.tensorrt.request import PlanFacts, PlanRequest
 from peagle.engines.manifest import Plan, Profile, Tensor
 from peagle.plugins.errors import BuildError, UsageError
-from tests.compiler.builders.small import profiles, request
+from tests.compiler.tensorrt.small import profiles, request
 
 FACTS = PlanFacts(
     plan=Plan(profiles(), {"PLUGIN_V3": 1}, {"AcceptPrefix": 1}, (Tensor("tokens", "int32", (-1, -1)),)),

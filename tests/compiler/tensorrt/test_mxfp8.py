@@ -13,20 +13,20 @@ import pytest
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from peagle.compiler import parts
-from peagle.compiler.builders.plan import build_plan
-from peagle.compiler.builders.preflight import survey
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import target_half
 from peagle.compiler.precision.codes import exponents, rounded
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
+from peagle.compiler.tensorrt.build import build_plan
+from peagle.compiler.tensorrt.preflight import survey
 from peagle.graphs.lowering.tensorrt import mx
 from peagle.graphs.narrow import NarrowWeight, Rounding, narrow
 from peagle.plugins.errors import BuildError
 from peagle.plugins.microscaled_round.reference import powers_of_two
-from tests.compiler.builders.conftest import CACHE
-from tests.compiler.builders.small import profiles, request
+from tests.compiler.tensorrt.conftest import CACHE
+from tests.compiler.tensorrt.small import profiles, request
 from tests.models import CONFIGS, LAYERS, make_pair
 
 pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")

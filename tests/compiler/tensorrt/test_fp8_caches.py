@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler import parts
-from peagle.compiler.builders.plan import build_plan
-from peagle.compiler.builders.preflight import survey
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.parts import MODEL, target_half
 from peagle.compiler.store.stages import StageStore
+from peagle.compiler.tensorrt.build import build_plan
+from peagle.compiler.tensorrt.preflight import survey
 from peagle.engines.manifest import Profile
 from peagle.graphs.trace import Dtype
-from tests.compiler.builders.small import request
+from tests.compiler.tensorrt.small import request
 from tests.models import make_pair
 
 GPUS = ("sm_89", "sm_120")

@@ -14,13 +14,13 @@ from pathlib import Path
 import onnx
 import pytest
 
-from peagle.compiler.builders.plan import build_plan
-from peagle.compiler.builders.request import PlanFacts
 from peagle.compiler.console.progress import Quiet
+from peagle.compiler.tensorrt.build import build_plan
+from peagle.compiler.tensorrt.request import PlanFacts
 from peagle.engines.manifest import Profile
 from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
-from tests.compiler.builders.conftest import Halves, Width
-from tests.compiler.builders.small import BF16, HEAD, VOCAB, Watched, node, request, written
+from tests.compiler.tensorrt.conftest import Halves, Width
+from tests.compiler.tensorrt.small import BF16, HEAD, VOCAB, Watched, node, request, written
 from tests.models import CONFIGS
 
 pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compiler.builders.small import in_child
+from tests.compiler.tensorrt.small import in_child
 
 pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
 

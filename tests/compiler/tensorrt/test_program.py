@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.compiler.builders import program
-from peagle.compiler.builders.program import Held, Step, parse, read_programs
+from peagle.compiler.tensorrt import program
+from peagle.compiler.tensorrt.program import Held, Step, parse, read_programs
 
 TEXT = """header {
   version = 5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compiler.builders.small import in_child, request, written
+from tests.compiler.tensorrt.small import in_child, request, written
 
 pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
 

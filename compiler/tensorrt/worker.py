@@ -1,4 +1,4 @@
-"""The building process: ``python -m peagle.compiler.builders.worker PLAN`` with a ``PlanRequest`` on standard input.
+"""The building process: ``python -m peagle.compiler.tensorrt.worker PLAN`` with a ``PlanRequest`` on standard input.
 
 TensorRT can abort, run out of memory or corrupt its own; here that ends nothing but one plan. The process dies with its
 parent: when standard input closes, it removes what it has written and exits.

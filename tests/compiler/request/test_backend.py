@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.builders.choose import BACKENDS, Choice, Device, Machine, choose_backend, look
 from peagle.compiler.precision.legal import supports
 from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.request.backend import BACKENDS, Choice, Device, Machine, choose_backend, look
 from peagle.plugins.errors import EnvironmentProblem, PeagleError, UsageError
 
 BOTH = {"tensorrt": "11.4.0", "tensorrt-rtx": "1.7.1"}

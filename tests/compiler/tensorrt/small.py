@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from peagle.compiler.builders.request import PlanRequest
 from peagle.compiler.console.progress import Advance
+from peagle.compiler.tensorrt.request import PlanRequest
 from peagle.engines.manifest import Profile
 from peagle.plugins.ops import OPS
 
