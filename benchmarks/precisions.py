@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from peagle.compiler.build import build
-from peagle.compiler.options import BuildOptions
 from peagle.compiler.precision.recipes import Overrides
+from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 

@@ -18,15 +18,15 @@ from .choose_k import Choice, Rate, choose_k, require_finite
 from .console.progress import Progress, Quiet
 from .engine_manifest import engine_manifest
 from .input_ranges import calibrated
-from .options import BuildOptions
 from .plan_stages import PLAN, PlanStage, build_kernels, build_plan
 from .precision.calibration.ranges import FOLDER
 from .precision.recipes import Recipe, emulated, twice_rounded, widened
 from .report import Phases, build_report
 from .report_html import report_html
-from .resolved import FILE_NAME as RESOLVED
-from .resolved import resolved_config
-from .settle import Settled, recipe_for, settle
+from .request.options import BuildOptions
+from .request.resolved import FILE_NAME as RESOLVED
+from .request.resolved import resolved_config
+from .request.settle import Settled, recipe_for, settle
 from .store.publish import Assembly, assembling
 from .store.stages import Stage, StageStore
 

@@ -13,7 +13,7 @@ from .checkpoints.pair import Inputs
 from .plan_stages import PLAN, PlanStage
 from .precision.calibration.ranges import in_words
 from .precision.recipes import RECIPES, Recipe
-from .settle import Settled
+from .request.settle import Settled
 
 if TYPE_CHECKING:
     from .precision.calibration import Scales

@@ -12,8 +12,8 @@ from ..engines.manifest import Profile
 from . import parts
 from .console.progress import Progress
 from .hardware.architectures import Product
-from .options import BuildOptions
-from .settle import DEFAULT_BATCH_SIZE, Settled
+from .request.options import BuildOptions
+from .request.settle import DEFAULT_BATCH_SIZE, Settled
 from .store.durable import require_space
 from .store.stages import Stage, StageStore
 from .tensorrt.request import PlanFacts, PlanRequest

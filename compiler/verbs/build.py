@@ -129,7 +129,7 @@ def build(
         return
     from ..build import build as run_build
     from ..console.progress import shown
-    from ..options import BuildOptions
+    from ..request.options import BuildOptions
 
     options = BuildOptions(
         model=chosen,

@@ -11,7 +11,7 @@ from ..console.text import columns, emit, interruptible, size
 from .common import Json
 
 if TYPE_CHECKING:
-    from ..doctor import Cuda
+    from ..request.doctor import Cuda
 
 
 @interruptible("nothing was changed")
@@ -20,7 +20,7 @@ def doctor(as_json: Json = False) -> None:
 
     Example: peagle-compile doctor
     """
-    from ..doctor import diagnose
+    from ..request.doctor import diagnose
 
     found = diagnose()
     if as_json:

@@ -10,7 +10,7 @@ from ...plugins.errors import EnvironmentProblem, PeagleError
 from ..console.progress import Progress
 from ..precision.calibration import Scales
 from ..precision.calibration.ranges import describe
-from ..resolved import FILE_NAME, ranges_of
+from ..request.resolved import FILE_NAME, ranges_of
 from ..store.stages import StageStore
 from .origin import Origins
 

@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 from peagle.compiler import parts
 from peagle.compiler.build import build
 from peagle.compiler.checkpoints.registry import resolve
-from peagle.compiler.options import BuildOptions
-from peagle.compiler.resolved import repeated
+from peagle.compiler.request.options import BuildOptions
+from peagle.compiler.request.resolved import repeated
 from peagle.compiler.store import publish
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.manifest import Manifest

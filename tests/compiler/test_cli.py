@@ -221,7 +221,7 @@ def test_verify_fails_when_speculation_changes_a_token(cli: Run, engine: Path, m
 def test_a_fault_of_ours_is_one_line_and_says_how_to_see_more(
     cli: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from peagle.compiler import doctor
+    from peagle.compiler.request import doctor
 
     def broken() -> None:
         raise ZeroDivisionError("division\nby zero")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from peagle.compiler.build import build
-from peagle.compiler.options import BuildOptions
+from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.verify import FILE_NAME
 from peagle.engines import Engine, SamplingParams
 from peagle.graphs import reference

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from peagle.compiler.build import BuildResult, build
-from peagle.compiler.options import BuildOptions
 from peagle.compiler.precision.calibration.ranges import RangesFrom
 from peagle.compiler.precision.recipes import Overrides, patterns
+from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verbs.build import _summary
 from peagle.engines import Engine, SamplingParams

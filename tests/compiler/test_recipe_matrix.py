@@ -13,9 +13,9 @@ import pytest
 
 from peagle.compiler.build import BuildResult, build
 from peagle.compiler.hardware.machine import look
-from peagle.compiler.options import BuildOptions
 from peagle.compiler.precision.calibration.ranges import RangesFrom
 from peagle.compiler.precision.recipes import Overrides
+from peagle.compiler.request.options import BuildOptions
 from peagle.engines import Engine, SamplingParams
 from tests.compiler.conftest import Run
 from tests.models import BLOCKED, CONFIGS, Pair, make_pair

@@ -21,11 +21,11 @@ from peagle.compiler.build import build
 from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.hardware.machine import Device, Machine, look
-from peagle.compiler.options import BuildOptions
 from peagle.compiler.plan_stages import profiles
 from peagle.compiler.precision.recipes import Overrides
-from peagle.compiler.resolved import repeated
-from peagle.compiler.settle import precision_for, recipe_for, settle
+from peagle.compiler.request.options import BuildOptions
+from peagle.compiler.request.resolved import repeated
+from peagle.compiler.request.settle import precision_for, recipe_for, settle
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.manifest import Manifest, Profile
@@ -293,7 +293,7 @@ def test_a_data_centre_gpu_with_tensorrt_is_built_for_by_itself(
     name: str, sm: int, lowering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine((Device(name, sm),), {"tensorrt": "11.4.0"})
-    monkeypatch.setattr("peagle.compiler.settle.look", lambda: machine)
+    monkeypatch.setattr("peagle.compiler.request.settle.look", lambda: machine)
     settled = settle(BuildOptions("demo", tmp_path / "out"))
     assert (settled.backend, settled.gpus, settled.lowering) == ("tensorrt", (f"sm_{sm}",), lowering)
     assert settled.runs_here

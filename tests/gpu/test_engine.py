@@ -30,7 +30,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """The demo pair, three rows at a time."""
     from peagle.compiler.build import build
     from peagle.compiler.hardware.architectures import RTX_SMS, sm_number
-    from peagle.compiler.options import BuildOptions
+    from peagle.compiler.request.options import BuildOptions
     from peagle.engines import Engine
     from peagle.engines.backends.tensorrt.device import find_gpu
     from peagle.plugins.tensorrt.module import load

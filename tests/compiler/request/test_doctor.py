@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler import doctor
-from peagle.compiler.doctor import Ability, diagnose
 from peagle.compiler.hardware.machine import Device, Machine
+from peagle.compiler.request import doctor
+from peagle.compiler.request.doctor import Ability, diagnose
 from peagle.plugins.errors import EnvironmentProblem
 from peagle.plugins.kernels import compile as kernel_compilers
 from peagle.plugins.tensorrt import module

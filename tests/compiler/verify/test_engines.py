@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from peagle.compiler.build import build
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.options import BuildOptions
 from peagle.compiler.precision.calibration import Scales
 from peagle.compiler.precision.calibration.ranges import RangesFrom, describe
 from peagle.compiler.precision.recipes import RECIPES, Overrides, wide_type
+from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify import FILE_NAME, verify_elsewhere
 from peagle.compiler.verify.bisect import CACHES

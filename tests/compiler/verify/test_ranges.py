@@ -12,9 +12,9 @@ import pytest
 
 from peagle.compiler.build import build
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.options import BuildOptions
 from peagle.compiler.precision.calibration import Scales
 from peagle.compiler.precision.calibration.ranges import RangesFrom
+from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify.origin import Origins
 from peagle.compiler.verify.ranges import ranges_again

@@ -8,11 +8,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from ..engines.manifest import Manifest
-from .checkpoints.pair import Inputs
+from ...engines.manifest import Manifest
+from ..checkpoints.pair import Inputs
+from ..precision.calibration.ranges import RangesFrom
+from ..precision.recipes import Overrides
 from .options import BuildOptions
-from .precision.calibration.ranges import RangesFrom
-from .precision.recipes import Overrides
 from .settle import DEFAULT_BATCH_SIZE, Settled
 
 FILE_NAME = "resolved_config.yaml"

@@ -13,12 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..plugins.errors import PeagleError
-from .hardware.architectures import RTX_SMS, sm_name
-from .parts import EXPORT_PACKAGES
-from .request.backend import Machine, choose_backend, look
-from .store.durable import free_bytes
-from .store.stages import StageStore
+from ...plugins.errors import PeagleError
+from ..hardware.architectures import RTX_SMS, sm_name
+from ..parts import EXPORT_PACKAGES
+from ..store.durable import free_bytes
+from ..store.stages import StageStore
+from .backend import Machine, choose_backend, look
 
 RUNTIME_PACKAGES = ("peagle-compile", "numpy", "onnxruntime", "tokenizers", "typer", "rich")
 CUDA_PACKAGES = ("cuda-core", "cuda-bindings")
@@ -166,7 +166,7 @@ def _onnxruntime() -> tuple[tuple[str, ...], str]:
 
 def _rtx_link() -> tuple[str, str]:
     """Whether the parser of TensorRT-RTX finds its library, in words, and why it cannot be used if it cannot."""
-    from ..plugins.tensorrt import module
+    from ...plugins.tensorrt import module
 
     found = module.link_state()
     where = f" in {found.folder}" if found.folder else ""
@@ -181,7 +181,7 @@ def _rtx_link() -> tuple[str, str]:
 
 
 def _cuda(gpus: tuple[Gpu, ...]) -> Cuda:
-    from ..plugins.kernels import compile as compilers
+    from ...plugins.kernels import compile as compilers
 
     nvrtc, nvcc, problem = "", "", ""
     try:

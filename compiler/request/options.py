@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..plugins.errors import UsageError
-from .precision import legal
-from .precision.calibration.ranges import RangesFrom
-from .precision.recipes import Overrides
-from .request.backend import require_known
-from .store.publish import require_apart, require_publishable
+from ...plugins.errors import UsageError
+from ..precision import legal
+from ..precision.calibration.ranges import RangesFrom
+from ..precision.recipes import Overrides
+from ..store.publish import require_apart, require_publishable
+from .backend import require_known
 
 if TYPE_CHECKING:
-    from ..graphs.lowering import Lowering
+    from ...graphs.lowering import Lowering
 
 ONNXRUNTIME = "onnxruntime"
 LOWERINGS = ("ort", "std")

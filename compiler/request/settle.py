@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from ..plugins.errors import EnvironmentProblem, UsageError
-from .checkpoints.checkpoint import Checkpoint
-from .hardware.architectures import MOE_LAYER_SMS, sm_name, sm_number
+from ...plugins.errors import EnvironmentProblem, UsageError
+from ..checkpoints.checkpoint import Checkpoint
+from ..hardware.architectures import MOE_LAYER_SMS, sm_name, sm_number
+from ..precision.legal import require_legal, supports
+from ..precision.recipes import RECIPES, Recipe, wide_type
+from .backend import choose_backend, look
 from .options import ONNXRUNTIME, BuildOptions
-from .precision.legal import require_legal, supports
-from .precision.recipes import RECIPES, Recipe, wide_type
-from .request.backend import choose_backend, look
 
 if TYPE_CHECKING:
-    from ..graphs.lowering import Lowering
+    from ...graphs.lowering import Lowering
 
 DEFAULT_BATCH_SIZE = 8
 _MOE_LAYER_SINCE = 11
@@ -94,7 +94,7 @@ def precision_for(settled: Settled, options: BuildOptions, target: Checkpoint) -
         return options.precision
     if not settled.makes_plans:
         return "fp32"
-    from .precision.source import is_whole_fp8
+    from ..precision.source import is_whole_fp8
 
     fp8 = all(supports(gpu, "fp8") for gpu in settled.gpus) and is_whole_fp8(target, settled.lowering)
     return "fp8" if fp8 else wide_type(target)

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..plugins.errors import UsageError
-from .precision.calibration.ranges import RangesFrom
-from .precision.legal import available, require_known, require_legal
-from .precision.recipes import RECIPES, Overrides, Recipe
-from .store.publish import require_apart, require_publishable
+from ...plugins.errors import UsageError
+from ..precision.calibration.ranges import RangesFrom
+from ..precision.legal import available, require_known, require_legal
+from ..precision.recipes import RECIPES, Overrides, Recipe
+from ..store.publish import require_apart, require_publishable
 
 if TYPE_CHECKING:
-    from ..graphs.lowering import Lowering
+    from ...graphs.lowering import Lowering
 
 
 @dataclass(frozen=True)
