@@ -30,7 +30,7 @@ import numpy as np
 
 from peagle.compiler.checkpoints.pair import cache_length
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.plan_stages import profiles
+from peagle.compiler.pipeline.plans import profiles
 from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.request import PlanFacts, PlanRequest
 from peagle.graphs.families import family_for

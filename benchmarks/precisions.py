@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from peagle.compiler.build import build
+from peagle.compiler.pipeline.build import build
 from peagle.compiler.precision.recipes import Overrides
 from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.store.stages import StageStore

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.parts import target_half
+from peagle.compiler.pipeline.half import target_half
 from peagle.graphs.families import TargetSpec, family_for
 from peagle.graphs.heads import HeadSpec
 from peagle.graphs.skeleton import weight_shapes

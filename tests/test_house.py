@@ -102,8 +102,8 @@ def test_imports_point_one_way() -> None:
         ("engines/round.py", "def f():\n    import peagle.graphs.trace"),
         ("engines/round.py", "importlib.import_module('..compiler', __package__)"),
         ("engines/round.py", "import_module(f'peagle.compiler.verbs.{verb}')"),
-        ("compiler/build.py", "from plugins.spec import OpSpec"),
-        ("compiler/build.py", "from tools.corpus import read_files"),
+        ("compiler/pipeline/build.py", "from plugins.spec import OpSpec"),
+        ("compiler/pipeline/build.py", "from tools.corpus import read_files"),
     ],
 )
 def test_a_wrong_import_is_found(path: str, source: str) -> None:

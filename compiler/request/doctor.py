@@ -15,7 +15,7 @@ from typing import Any
 
 from ...plugins.errors import PeagleError
 from ..hardware.architectures import RTX_SMS, sm_name
-from ..parts import EXPORT_PACKAGES
+from ..pipeline.half import EXPORT_PACKAGES
 from ..store.durable import free_bytes
 from ..store.stages import StageStore
 from .backend import Machine, choose_backend, look

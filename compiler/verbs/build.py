@@ -33,7 +33,7 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from ..build import BuildResult
+    from ..pipeline.build import BuildResult
 
 _RESUME = "nothing was published; finished steps are kept, and the same command goes on from there"
 
@@ -127,8 +127,8 @@ def build(
         )  # fmt: skip
         print_plan(asked, as_json=as_json)
         return
-    from ..build import build as run_build
     from ..console.progress import shown
+    from ..pipeline.build import build as run_build
     from ..request.options import BuildOptions
 
     options = BuildOptions(

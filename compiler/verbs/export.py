@@ -33,7 +33,7 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from ..export import ExportResult
+    from ..pipeline.export import ExportResult
 
 _RESUME = "nothing was published; finished steps are kept, and the same command goes on from there"
 
@@ -104,8 +104,8 @@ def export(
         print_plan(asked, as_json=as_json)
         return
     from ..console.progress import shown
-    from ..export import ExportOptions
-    from ..export import export as run_export
+    from ..pipeline.export import ExportOptions
+    from ..pipeline.export import export as run_export
 
     options = ExportOptions(
         model=chosen,

@@ -12,7 +12,7 @@ from ..console.text import columns, emit, interruptible, note, size
 from .common import Force, Json, Model, ModelArgument, Revision, one_model
 
 if TYPE_CHECKING:
-    from ..quantize import QuantizeResult
+    from ..pipeline.quantize import QuantizeResult
 
 _RESUME = "nothing was published; calibrated layers are kept, and the same command goes on from there"
 
@@ -74,8 +74,8 @@ def quantize(
     """
     chosen = one_model(name, model)
     from ..console.progress import shown
-    from ..quantize import QuantizeOptions
-    from ..quantize import quantize as run_quantize
+    from ..pipeline.quantize import QuantizeOptions
+    from ..pipeline.quantize import quantize as run_quantize
 
     options = QuantizeOptions(
         model=chosen,

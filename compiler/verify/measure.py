@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ...engines.manifest import Manifest
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
-from .. import parts
 from ..console.progress import Advance, Progress
+from ..pipeline import half as parts
 from ..precision.recipes import Recipe
 from ..store.stages import StageStore
 from .bisect import Bisection, Trial, bisect

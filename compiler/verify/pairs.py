@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...engines.manifest import Backend, Manifest, Part
-from .. import parts
 from ..checkpoints.pair import cache_length
 from ..console.progress import Progress
+from ..pipeline import half as parts
 from ..precision.recipes import Recipe
 from ..store.stages import StageStore
 from .origin import Origins

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from peagle.compiler.build import build
+from peagle.compiler.pipeline.build import build
 from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.verify import FILE_NAME
 from peagle.engines import Engine, SamplingParams

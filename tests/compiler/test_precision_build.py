@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.build import BuildResult, build
+from peagle.compiler.pipeline.build import BuildResult, build
 from peagle.compiler.precision.calibration.ranges import RangesFrom
 from peagle.compiler.precision.recipes import Overrides, patterns
 from peagle.compiler.request.options import BuildOptions

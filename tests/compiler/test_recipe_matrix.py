@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from peagle.compiler.build import BuildResult, build
 from peagle.compiler.hardware.machine import look
+from peagle.compiler.pipeline.build import BuildResult, build
 from peagle.compiler.precision.calibration.ranges import RangesFrom
 from peagle.compiler.precision.recipes import Overrides
 from peagle.compiler.request.options import BuildOptions

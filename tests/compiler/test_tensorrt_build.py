@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from peagle.compiler import verify as verification
-from peagle.compiler.build import build
 from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.hardware.machine import Device, Machine, look
-from peagle.compiler.plan_stages import profiles
+from peagle.compiler.pipeline.build import build
+from peagle.compiler.pipeline.plans import profiles
 from peagle.compiler.precision.recipes import Overrides
 from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.request.resolved import repeated
@@ -244,7 +244,9 @@ def test_a_damaged_plan_is_refused_before_anything_reads_it(cli: Run, plans: Pat
 def test_what_cannot_be_built_is_refused_before_anything_is_read(
     cli: Run, arguments: list[Any], code: int, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peagle.compiler.build.resolve", lambda *_: pytest.fail("it looked for the checkpoint"))
+    monkeypatch.setattr(
+        "peagle.compiler.pipeline.build.resolve", lambda *_: pytest.fail("it looked for the checkpoint")
+    )
     done = cli("build", *arguments, "--out", tmp_path / "out")
     assert done.code == code, done.err
     for words in said:

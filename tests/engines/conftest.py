@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.build import build
+from peagle.compiler.pipeline.build import build
 from peagle.compiler.request.options import BuildOptions
 from peagle.engines import Engine
 from tests.models import Pair, make_pair

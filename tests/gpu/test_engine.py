@@ -28,8 +28,8 @@ PROMPTS = [
 @pytest.fixture(scope="module", params=[pytest.param("tensorrt", marks=pytest.mark.tensorrt), "tensorrt-rtx"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """The demo pair, three rows at a time."""
-    from peagle.compiler.build import build
     from peagle.compiler.hardware.architectures import RTX_SMS, sm_number
+    from peagle.compiler.pipeline.build import build
     from peagle.compiler.request.options import BuildOptions
     from peagle.engines import Engine
     from peagle.engines.backends.tensorrt.device import find_gpu

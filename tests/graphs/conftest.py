@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from peagle.compiler import parts
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.parts import SEMANTIC, drafter_half, target_half
+from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline.half import SEMANTIC, drafter_half, target_half
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store, weights
 from peagle.graphs.families import TargetSpec

@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from peagle.compiler import parts
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.parts import target_half
+from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store

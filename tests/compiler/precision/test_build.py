@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.export import ExportOptions, export
 from peagle.compiler.hardware.machine import look
+from peagle.compiler.pipeline.export import ExportOptions, export
 from peagle.compiler.precision import schemes
 from peagle.compiler.verbs.export import _summary
 from peagle.engines.manifest import Manifest

@@ -14,14 +14,14 @@ from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.hardware.machine import look
-from peagle.compiler.parts import target_half
+from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.caches import cache_scales, stored_cache_scales
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.source import uncalibrated
 from peagle.engines.manifest import Manifest
 from peagle.plugins.errors import BuildError
 from tests.compiler.conftest import Run
-from tests.compiler.test_quantize import quantized, some_scales
+from tests.compiler.pipeline.quantize.test_quantize import quantized, some_scales
 from tests.models import LAYERS, Pair, make_pair
 
 KEY = "model.layers.1.self_attn.k_proj.k_scale"

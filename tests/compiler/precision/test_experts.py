@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from peagle.compiler import parts
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
+from peagle.compiler.pipeline import half as parts
 from peagle.compiler.precision.calibration import Scales
 from peagle.compiler.precision.calibration.scales import Facts
 from peagle.compiler.precision.codes import LARGEST, values_of

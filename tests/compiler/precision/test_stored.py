@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.formats.numbers import as_numbers
 from peagle.compiler.checkpoints.formats.scaled import Loss
-from peagle.compiler.parts import target_half
+from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES, widened
 from peagle.compiler.precision.stored import StoredFp8, fewest
 from peagle.graphs.families import family_for

@@ -10,10 +10,10 @@ from typing import Literal
 
 import pytest
 
-from peagle.compiler import parts
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.parts import MODEL, drafter_half, target_half
+from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline.half import MODEL, drafter_half, target_half
 from peagle.compiler.store.stages import StageStore
 from tests.models import make_pair
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler import parts
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.parts import MODEL, target_half
+from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline.half import MODEL, target_half
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.preflight import survey

@@ -12,9 +12,9 @@ from typing import ClassVar
 import pytest
 from safetensors.torch import load_file, save_file
 
-from peagle.compiler.build import build
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
+from peagle.compiler.pipeline.build import build
 from peagle.compiler.precision.calibration import Scales
 from peagle.compiler.precision.calibration.ranges import RangesFrom, describe
 from peagle.compiler.precision.recipes import RECIPES, Overrides, wide_type

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peagle.compiler.build import build
 from peagle.compiler.console.progress import Quiet
+from peagle.compiler.pipeline.build import build
 from peagle.compiler.precision.calibration import Scales
 from peagle.compiler.precision.calibration.ranges import RangesFrom
 from peagle.compiler.request.options import BuildOptions

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from peagle.compiler import parts
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.plan_stages import profiles
+from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline.plans import profiles
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..graphs.families import TargetSpec
-from ..plugins.errors import UsageError
-from .checkpoints.checkpoint import Checkpoint
-from .checkpoints.formats.problems import counted
-from .console.progress import Progress
-from .precision.calibration.ranges import RangesFrom
-from .precision.recipes import Recipe
+from ...graphs.families import TargetSpec
+from ...plugins.errors import UsageError
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.formats.problems import counted
+from ..console.progress import Progress
+from ..precision.calibration.ranges import RangesFrom
+from ..precision.recipes import Recipe
+from ..store.stages import StageStore
 from .report import Phases
-from .store.stages import StageStore
 
 if TYPE_CHECKING:
-    from ..graphs.lowering import Lowering
-    from .precision.calibration import Scales
+    from ...graphs.lowering import Lowering
+    from ..precision.calibration import Scales
 
 
 def calibrated(
@@ -36,7 +36,7 @@ def calibrated(
     Finished layers are kept in ``store``, and the same call goes on from there. Raises ``UsageError`` for a way of
     calibrating where nothing is and for samples that are no use, ``BuildError`` for such ranges.
     """
-    from .precision.source import uncalibrated
+    from ..precision.source import uncalibrated
 
     needed = uncalibrated(checkpoint, recipe, lowering)
     given = ranges.given() + (["--scales"] if ranges.scales is not None else [])

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from safetensors.numpy import load_file, save_file
 
 from peagle.compiler.checkpoints.checkpoint import INDEX, Checkpoint
-from peagle.compiler.export import ExportOptions, export
+from peagle.compiler.pipeline.export import ExportOptions, export
 from peagle.compiler.store.publish import EXPORT
 from peagle.graphs.families import family_for
 from peagle.plugins.errors import BuildError
@@ -50,7 +50,7 @@ def test_graphs_pass_the_checker(exported: Path, part: str, graph: str) -> None:
 
 
 def test_the_semantic_graph_has_the_checkpoint_s_weights_without_a_second_copy(exported: Path) -> None:
-    checkpoint = Checkpoint.open(Path(__file__).parents[2] / "compiler" / "demo" / "target")
+    checkpoint = Checkpoint.open(Path(__file__).parents[3] / "compiler" / "bundled" / "demo" / "target")
     model = onnx.load(exported / "target" / "semantic.onnx")
     tied = family_for(checkpoint.config).tied(checkpoint.config)
     initializers = {tied.get(tensor.name, tensor.name): tensor for tensor in model.graph.initializer}

@@ -9,23 +9,23 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...graphs.families import family_for
-from ...plugins.errors import UsageError
-from .. import parts
-from ..checkpoints.checkpoint import CONFIG, Checkpoint
-from ..checkpoints.registry import PAIRS, resolve_target
-from ..console.progress import Progress, Quiet
-from ..precision.calibration.ranges import FLAGS, FOLDER, RangesFrom, describe
+from ....graphs.families import family_for
+from ....plugins.errors import UsageError
+from ...checkpoints.checkpoint import CONFIG, Checkpoint
+from ...checkpoints.registry import PAIRS, resolve_target
+from ...console.progress import Progress, Quiet
+from ...precision.calibration.ranges import FLAGS, FOLDER, RangesFrom, describe
+from ...store.durable import require_space
+from ...store.publish import QUANTIZED, Assembly, assembling, require_apart, require_publishable
+from ...store.stages import StageStore
+from .. import half as parts
 from ..report import Phases, peak_rss
-from ..store.durable import require_space
-from ..store.publish import QUANTIZED, Assembly, assembling, require_apart, require_publishable
-from ..store.stages import StageStore
 from .plan import Plan, make_plan
 from .settings import QUANT_CONFIG, hf_quant_config, quantization_config
 from .write import layout, total_bytes, write
 
 if TYPE_CHECKING:
-    from ..precision.calibration import Scales
+    from ...precision.calibration import Scales
 
 _FLAGS = {**FLAGS, "method": "--method", "num_samples": "--num-samples", "max_length": "--max-length"}
 _BESIDE_IT = (
@@ -97,7 +97,7 @@ def quantize(
         parts.export_versions()
         folder, commit = resolve_target(options.model, options.revision, progress)
     with phase("plan"), progress.step("read the checkpoint"):
-        from ...graphs.names import wanted
+        from ....graphs.names import wanted
 
         checkpoint = Checkpoint.open(folder)
         spec = family_for(checkpoint.config).describe(checkpoint.config, taps=(0,))  # no drafter is meant

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checkpoints.checkpoint import INDEX, SINGLE, Checkpoint
-from ..checkpoints.safetensors import TensorEntry, read_rows
-from ..console import interrupts
-from ..console.progress import Advance, Progress
-from ..precision.calibration.scales import Scales
+from ...checkpoints.checkpoint import INDEX, SINGLE, Checkpoint
+from ...checkpoints.safetensors import TensorEntry, read_rows
+from ...console import interrupts
+from ...console.progress import Advance, Progress
+from ...precision.calibration.scales import Scales
 from .e4m3 import Array, codes, magnitude, scale_for
 from .plan import Plan
 from .shard import Shard, Slot, writing_shard

@@ -19,9 +19,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from peagle.compiler import parts
-from peagle.compiler.build import build
 from peagle.compiler.checkpoints.registry import resolve
+from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline.build import build
 from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.request.resolved import repeated
 from peagle.compiler.store import publish

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..engines.manifest import Manifest
-from .choose_k import Choice
-from .parts import Compiled
-from .plan_stages import PlanStage
-from .precision.calibration.ranges import describe
-from .precision.products import matmul_table
+from ...engines.manifest import Manifest
+from ..choose_k import Choice
+from ..precision.calibration.ranges import describe
+from ..precision.products import matmul_table
+from .half import Compiled
+from .plans import PlanStage
 
 if TYPE_CHECKING:
-    from .precision.calibration import Scales
+    from ..precision.calibration import Scales
 
 
 def peak_rss() -> int:

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peagle.compiler.pipeline.report_html import report_html
 from peagle.compiler.precision.products import matmul_table
-from peagle.compiler.report_html import report_html
 from peagle.compiler.tensorrt.matmuls import BuiltMatmul
 from peagle.engines.manifest import Backend
 from tests.engines.test_manifest import manifest_of

@@ -15,10 +15,10 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file
 
 from peagle.compiler.checkpoints.safetensors import read_header
+from peagle.compiler.pipeline.quantize.e4m3 import codes, magnitude, scale_for
+from peagle.compiler.pipeline.quantize.exclude import listed_modules
+from peagle.compiler.pipeline.quantize.shard import Slot, writing_shard
 from peagle.compiler.precision.exclude import excluded
-from peagle.compiler.quantize.e4m3 import codes, magnitude, scale_for
-from peagle.compiler.quantize.exclude import listed_modules
-from peagle.compiler.quantize.shard import Slot, writing_shard
 
 _FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 _DTYPES = {"F32": "<f4", "BF16": "<u2", "F8_E4M3": "u1", "I64": "<i8", "BOOL": "?", "F16": "<f2"}

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.pair import read_head
-from peagle.compiler.parts import drafter_half, target_half
+from peagle.compiler.pipeline.half import drafter_half, target_half
 from peagle.graphs.families import family_for
 from peagle.graphs.skeleton import weight_shapes
 from tests.tools import test_synthetic_checkpoint as synthetic

@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.quantize import QuantizeOptions, quantize
+from peagle.compiler.pipeline.quantize import QuantizeOptions, quantize
 from tests.models import make_pair
 
-TOOL = Path(__file__).parents[2] / "tools" / "modelopt_checkpoint.py"
+TOOL = Path(__file__).parents[4] / "tools" / "modelopt_checkpoint.py"
 _EXPERT = re.compile(r"(.*\.experts\.)\d+(\..*)")
 
 pytestmark = [

@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from ..engines.manifest import Profile
-from . import parts
-from .console.progress import Progress
-from .hardware.architectures import Product
-from .request.options import BuildOptions
-from .request.settle import DEFAULT_BATCH_SIZE, Settled
-from .store.durable import require_space
-from .store.stages import Stage, StageStore
-from .tensorrt.request import PlanFacts, PlanRequest
+from ...engines.manifest import Profile
+from ..console.progress import Progress
+from ..hardware.architectures import Product
+from ..request.options import BuildOptions
+from ..request.settle import DEFAULT_BATCH_SIZE, Settled
+from ..store.durable import require_space
+from ..store.stages import Stage, StageStore
+from ..tensorrt.request import PlanFacts, PlanRequest
+from . import half as parts
 
 PLAN = "model.plan"
 CHUNK = 512  # the most columns of a prompt in one pass
@@ -72,8 +72,8 @@ def build_plan(
     weights = sum(entry.size for entry in compiled.attached.files.values())
 
     def make(folder: Path) -> None:
-        from .precision.built import require_effect
-        from .tensorrt.build import build_plan as run
+        from ..precision.built import require_effect
+        from ..tensorrt.build import build_plan as run
 
         require_space(store.root, weights)
         facts = run(request, folder / PLAN, progress)
@@ -88,8 +88,8 @@ def build_plan(
 
 def build_kernels(store: StageStore, gpus: Sequence[str], progress: Progress) -> Stage:
     """The kernels of all our plugins for these GPUs in one pack: those that were shipped, the rest from NVRTC."""
-    from ..plugins.kernels.pack import obtain, write_pack
-    from ..plugins.kernels.sources import digest, kernel_ops
+    from ...plugins.kernels.pack import obtain, write_pack
+    from ...plugins.kernels.sources import digest, kernel_ops
 
     wanted = [(op, int(gpu.removeprefix("sm_"))) for gpu in gpus for op in kernel_ops()]
 

@@ -8,21 +8,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..graphs.families import TargetSpec
-from ..graphs.heads import HeadSpec
-from . import parts
-from .checkpoints.checkpoint import Checkpoint
-from .checkpoints.pair import ASSUMED_DEPTH, cache_length, read_inputs, read_target
-from .checkpoints.registry import Resolved, has_drafter, resolve, resolve_target
-from .console.progress import Progress, Quiet
-from .input_ranges import calibrated
-from .precision.calibration.ranges import FOLDER, describe
-from .precision.products import matmul_table
-from .precision.recipes import Recipe, emulated, twice_rounded, wide_type, widened
+from ...graphs.families import TargetSpec
+from ...graphs.heads import HeadSpec
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.pair import ASSUMED_DEPTH, cache_length, read_inputs, read_target
+from ..checkpoints.registry import Resolved, has_drafter, resolve, resolve_target
+from ..console.progress import Progress, Quiet
+from ..precision.calibration.ranges import FOLDER, describe
+from ..precision.products import matmul_table
+from ..precision.recipes import Recipe, emulated, twice_rounded, wide_type, widened
+from ..request.export_options import ExportOptions
+from ..store.publish import EXPORT, Assembly, assembling
+from ..store.stages import StageStore
+from . import half as parts
+from .ranges import calibrated
 from .report import Phases, peak_rss
-from .request.export_options import ExportOptions
-from .store.publish import EXPORT, Assembly, assembling
-from .store.stages import StageStore
 
 __all__ = ["ExportOptions", "ExportResult", "export"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ..engines.manifest import Manifest
-from .console.text import size
-from .precision.products import described
-from .precision.recipes import patterns
+from ...engines.manifest import Manifest
+from ..console.text import size
+from ..precision.products import described
+from ..precision.recipes import patterns
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c1c1c; }

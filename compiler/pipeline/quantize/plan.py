@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...graphs.families import family_for
-from ...graphs.names import HEAD, Wanted, cache_name, layer_prefix, weight_name
-from ...graphs.sources import Sources
-from ...plugins.errors import BuildError, UsageError
-from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.formats.problems import listed
-from ..precision.calibration.scales import Scales
-from ..precision.exclude import excluded
+from ....graphs.families import family_for
+from ....graphs.names import HEAD, Wanted, cache_name, layer_prefix, weight_name
+from ....graphs.sources import Sources
+from ....plugins.errors import BuildError, UsageError
+from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.formats.problems import listed
+from ...precision.calibration.scales import Scales
+from ...precision.exclude import excluded
 from .exclude import listed_modules
 
 _WEIGHT = ".weight"
@@ -82,7 +82,7 @@ def make_plan(checkpoint: Checkpoint, wanted: Wanted, patterns: Sequence[str] = 
     Raises ``BuildError`` for a checkpoint that is quantised already, that is not what its configuration describes, or
     that has matrices which the format has no place for; ``UsageError`` for a pattern that names nothing.
     """
-    from ...graphs.skeleton import weight_shapes
+    from ....graphs.skeleton import weight_shapes
 
     if checkpoint.format != "plain":
         raise BuildError(

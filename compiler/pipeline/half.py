@@ -10,22 +10,22 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..graphs.families import TargetSpec, family_for
-from ..graphs.heads import HeadSpec
-from ..graphs.sources import Array, Shape, Sources
-from ..plugins.errors import EnvironmentProblem
-from .checkpoints.checkpoint import Checkpoint
-from .console.progress import Progress
-from .precision.recipes import Recipe
-from .store.stages import Stage, StageStore
+from ...graphs.families import TargetSpec, family_for
+from ...graphs.heads import HeadSpec
+from ...graphs.sources import Array, Shape, Sources
+from ...plugins.errors import EnvironmentProblem
+from ..checkpoints.checkpoint import Checkpoint
+from ..console.progress import Progress
+from ..precision.recipes import Recipe
+from ..store.stages import Stage, StageStore
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ..graphs.lowering import Lowering
-    from ..graphs.trace import Dtype
-    from .precision.calibration import Scales
-    from .precision.provider import Provider
+    from ...graphs.lowering import Lowering
+    from ...graphs.trace import Dtype
+    from ..precision.calibration import Scales
+    from ..precision.provider import Provider
 
 EXPORT_PACKAGES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 MODEL = "model.onnx"
@@ -86,8 +86,8 @@ def target_half(
     sources = Sources(family_for(checkpoint.config), checkpoint.config, checkpoint.shapes)
 
     def trace(dtype: Dtype) -> ir.Model:
-        from ..graphs.skeleton import weight_shapes
-        from ..graphs.trace import trace_target
+        from ...graphs.skeleton import weight_shapes
+        from ...graphs.trace import trace_target
 
         sources.check(weight_shapes(checkpoint.config))  # before the minutes that tracing takes
         return trace_target(checkpoint.config, spec, dtype)
@@ -100,14 +100,14 @@ def target_half(
 
     narrow = None
     if recipe and recipe.narrow:
-        from .precision.source import of_target
+        from ..precision.source import of_target
 
         narrow = of_target(checkpoint, recipe, lowering, ranges)
     if narrow:
         narrow.check()  # before the minutes that tracing takes
     caches = None
     if recipe and recipe.kv_cache == "fp8":
-        from .precision.caches import cache_scales
+        from ..precision.caches import cache_scales
 
         caches = cache_scales(checkpoint, len(spec.caches), ranges)
     structure = {name: value for name, value in checkpoint.config.items() if name not in _STORAGE}
@@ -128,7 +128,7 @@ def drafter_half(
     """
 
     def trace(dtype: Dtype) -> ir.Model:
-        from ..graphs.trace import trace_drafter
+        from ...graphs.trace import trace_drafter
 
         return trace_drafter(head, spec, dtype)
 
@@ -143,7 +143,7 @@ def drafter_half(
 
     narrow = None
     if recipe and recipe.drafter != recipe.wide:
-        from .precision.source import of_drafter
+        from ..precision.source import of_drafter
 
         narrow = of_drafter(head, recipe, lowering, read)
     return Half("drafter", checkpoint, {"head": asdict(head), "spec": asdict(spec)}, trace, check, read, key, narrow)
@@ -178,7 +178,7 @@ def trace(store: StageStore, half: Half, dtype: Dtype, progress: Progress) -> St
     """The half's semantic graph, without weights; ``dtype`` is that of weights, caches and features."""
 
     def make(folder: Path) -> None:
-        from ..graphs.store import save
+        from ...graphs.store import save
 
         save(half.trace(dtype), folder / SEMANTIC)
 
@@ -195,13 +195,13 @@ def attach(
     key += [half.caches, half.emulates_caches] if half.caches else []
 
     def make(folder: Path) -> None:
-        from ..graphs.lowering import lower
-        from ..graphs.narrow import narrow_caches, round_caches
-        from ..graphs.store import load, save
-        from ..graphs.weights import attach as stream
-        from ..graphs.weights import refer, wanted
-        from .precision.proof import Narrowed
-        from .store.durable import require_space
+        from ...graphs.lowering import lower
+        from ...graphs.narrow import narrow_caches, round_caches
+        from ...graphs.store import load, save
+        from ...graphs.weights import attach as stream
+        from ...graphs.weights import refer, wanted
+        from ..precision.proof import Narrowed
+        from ..store.durable import require_space
 
         semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)
         shapes = wanted(semantic)

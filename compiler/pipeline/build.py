@@ -9,29 +9,29 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engines.manifest import Manifest
-from . import parts
-from .bundled.prompts import code_prompts
-from .checkpoints.pair import Inputs, read_inputs
-from .checkpoints.registry import resolve
-from .choose_k import Choice, Rate, choose_k, require_finite
-from .console.progress import Progress, Quiet
-from .engine_manifest import engine_manifest
-from .input_ranges import calibrated
-from .plan_stages import PLAN, PlanStage, build_kernels, build_plan
-from .precision.calibration.ranges import FOLDER
-from .precision.recipes import Recipe, emulated, twice_rounded, widened
+from ...engines.manifest import Manifest
+from ..bundled.prompts import code_prompts
+from ..checkpoints.pair import Inputs, read_inputs
+from ..checkpoints.registry import resolve
+from ..choose_k import Choice, Rate, choose_k, require_finite
+from ..console.progress import Progress, Quiet
+from ..precision.calibration.ranges import FOLDER
+from ..precision.recipes import Recipe, emulated, twice_rounded, widened
+from ..request.options import BuildOptions
+from ..request.resolved import FILE_NAME as RESOLVED
+from ..request.resolved import resolved_config
+from ..request.settle import Settled, recipe_for, settle
+from ..store.publish import Assembly, assembling
+from ..store.stages import Stage, StageStore
+from . import half as parts
+from .manifest import engine_manifest
+from .plans import PLAN, PlanStage, build_kernels, build_plan
+from .ranges import calibrated
 from .report import Phases, build_report
 from .report_html import report_html
-from .request.options import BuildOptions
-from .request.resolved import FILE_NAME as RESOLVED
-from .request.resolved import resolved_config
-from .request.settle import Settled, recipe_for, settle
-from .store.publish import Assembly, assembling
-from .store.stages import Stage, StageStore
 
 if TYPE_CHECKING:
-    from .precision.calibration import Scales
+    from ..precision.calibration import Scales
 
 _FP8_TAKEN = "the checkpoint is FP8 with scales for its inputs, and so is the engine: --precision bf16 would widen it"
 _SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
@@ -202,7 +202,7 @@ def _choose(
     """
 
     def make(stage: Path) -> None:
-        from ..engines import Engine, SamplingParams
+        from ...engines import Engine, SamplingParams
 
         loaded = Engine.load(folder, check_hashes=False)
         params = SamplingParams(max_tokens=_TOKENS, ignore_eos=True)

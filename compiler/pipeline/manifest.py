@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..engines.manifest import Backend, Cache, Evidence, Manifest, Origin, Part, Shapes, Speculation
-from ..plugins.spec import FLOAT8
-from . import parts
-from .checkpoints.checkpoint import Checkpoint
-from .checkpoints.pair import Inputs
-from .plan_stages import PLAN, PlanStage
-from .precision.calibration.ranges import in_words
-from .precision.recipes import RECIPES, Recipe
-from .request.settle import Settled
+from ...engines.manifest import Backend, Cache, Evidence, Manifest, Origin, Part, Shapes, Speculation
+from ...plugins.spec import FLOAT8
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.pair import Inputs
+from ..precision.calibration.ranges import in_words
+from ..precision.recipes import RECIPES, Recipe
+from ..request.settle import Settled
+from . import half as parts
+from .plans import PLAN, PlanStage
 
 if TYPE_CHECKING:
-    from .precision.calibration import Scales
+    from ..precision.calibration import Scales
 
 _NAMES = ("target", "drafter")
 _VERIFIED = RECIPES["fp32"]  # what registered pairs were compared in

@@ -19,11 +19,11 @@ from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.checkpoint import INDEX, Checkpoint
 from peagle.compiler.console.progress import Advance, Quiet
+from peagle.compiler.pipeline.quantize import QuantizeOptions, quantize
+from peagle.compiler.pipeline.quantize.e4m3 import codes
+from peagle.compiler.pipeline.quantize.plan import make_plan
+from peagle.compiler.pipeline.quantize.write import write
 from peagle.compiler.precision.calibration.scales import Facts, Scales
-from peagle.compiler.quantize import QuantizeOptions, quantize
-from peagle.compiler.quantize.e4m3 import codes
-from peagle.compiler.quantize.plan import make_plan
-from peagle.compiler.quantize.write import write
 from peagle.compiler.store.publish import QUANTIZED
 from peagle.graphs.names import wanted
 from peagle.graphs.skeleton import weight_shapes
