@@ -13,7 +13,6 @@ from ...engines.manifest import Manifest
 from ..bundled.prompts import code_prompts
 from ..checkpoints.pair import Inputs, read_inputs
 from ..checkpoints.registry import resolve
-from ..choose_k import Choice, Rate, choose_k, require_finite
 from ..console.progress import Progress, Quiet
 from ..precision.calibration.ranges import FOLDER
 from ..precision.recipes import Recipe, emulated, twice_rounded, widened
@@ -23,6 +22,7 @@ from ..request.resolved import resolved_config
 from ..request.settle import Settled, recipe_for, settle
 from ..store.publish import Assembly, assembling
 from ..store.stages import Stage, StageStore
+from ..tune.choose_k import Choice, Rate, choose_k, require_finite
 from . import half as parts
 from .manifest import engine_manifest
 from .plans import PLAN, PlanStage, build_kernels, build_plan

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...engines.manifest import Manifest
-from ..choose_k import Choice
 from ..precision.calibration.ranges import describe
 from ..precision.products import matmul_table
+from ..tune.choose_k import Choice
 from .half import Compiled
 from .plans import PlanStage
 

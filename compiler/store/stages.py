@@ -24,7 +24,7 @@ _PACKAGE = Path(__file__).parents[2]
 _BUILD_CODE = (
     "graphs/**/*.py",
     "plugins/**/*.py",
-    "compiler/choose_k.py",
+    "compiler/tune/choose_k.py",
     "compiler/precision/exclude.py",
     "compiler/pipeline/half.py",
     "compiler/pipeline/plans.py",

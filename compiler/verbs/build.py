@@ -115,7 +115,7 @@ def build(
     overrides = Overrides(kv_cache_dtype, lm_head_precision, draft_precision, tuple(exclude or ()))
     ranges = RangesFrom(calib_data, calib_method, calib_samples, calib_length, scales)
     if dry_run:
-        from ..plans.dry_run import Asked, print_plan
+        from ..forecast.dry_run import Asked, print_plan
         from ..request.backend import require_known
 
         require_known(backend)

@@ -96,7 +96,7 @@ def export(
     overrides = Overrides(kv_cache_dtype, lm_head_precision, draft_precision, tuple(exclude or ()))
     ranges = RangesFrom(calib_data, calib_method, calib_samples, calib_length, scales)
     if dry_run:
-        from ..plans.dry_run import Asked, print_plan
+        from ..forecast.dry_run import Asked, print_plan
 
         asked = Asked(
             chosen, draft, revision, lowering, precision, max_seq_len, num_speculative_tokens, gpu, overrides, ranges

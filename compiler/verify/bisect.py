@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..console.progress import Progress
-from ..perplexity import Array
 from ..precision.provider import Provider
 from ..precision.recipes import Recipe
 from .groups import Group, Only, groups_of, patterns_of
 from .logits import LogitsComparison, compare_logits
 from .origin import reference_recipe
+from .perplexity import Array
 from .scratch import scratch
 from .texts import Texts
 from .thresholds import Limits

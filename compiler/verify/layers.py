@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..console.progress import Advance
-from ..perplexity import Array
+from .perplexity import Array
 
 StreamsOf = Callable[[Sequence[int]], Array]
 

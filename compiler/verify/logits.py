@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..console.progress import Advance
-from ..perplexity import Array, LogitsOf, log_softmax, pooled, surprises
+from .perplexity import Array, LogitsOf, log_softmax, pooled, surprises
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from ...graphs.heads import HeadSpec
 from ...plugins.errors import EnvironmentProblem
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import read_head
-from ..parity import gone
 from ..precision.recipes import DTYPES, RECIPES, Overrides, Recipe, patterns, wide_type
+from .parity import gone
 
 _CPU = "fp32"  # what ONNX Runtime computes in on a CPU
 

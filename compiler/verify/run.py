@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ...engines.manifest import Manifest
 from ..bundled.prompts import Prompt, code_prompts
 from ..console.progress import Progress, Quiet
-from ..parity import Parity, compare_with_sources
 from .losslessness import Losslessness, compare_on_and_off
 from .measure import Request, measure
 from .origin import is_reference
+from .parity import Parity, compare_with_sources
 from .precision import Precision, finite
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 from ...engines.backends.onnxruntime import open_session
 from ...engines.manifest import Cache
 from ...engines.sampling import SamplingParams, policy_of
-from ..perplexity import Array
+from .perplexity import Array
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peagle.compiler import parity
 from peagle.compiler.bundled.prompts import Prompt
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.parity import Parity
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.verify import run, verify
+from peagle.compiler.verify import parity, run, verify
 from peagle.compiler.verify.lines import lossless_lines
 from peagle.compiler.verify.losslessness import compare_on_and_off
+from peagle.compiler.verify.parity import Parity
 from peagle.engines import Acceptance, SamplingParams
 from peagle.engines.manifest import FileEntry
 from tests.engines.test_manifest import manifest_of

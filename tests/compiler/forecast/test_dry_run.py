@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.forecast.dry_run import Asked, decide, plan
 from peagle.compiler.pipeline.quantize import QuantizeOptions, quantize
-from peagle.compiler.plans.dry_run import Asked, decide, plan
 from peagle.compiler.precision.recipes import Overrides, wide_type
 from peagle.compiler.store.stages import StageStore
 from peagle.plugins.errors import BuildError

@@ -8,17 +8,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..engines.manifest import Origin
-from ..plugins.errors import PeagleError
-from .bundled.prompts import Prompt
-from .checkpoints.checkpoint import Checkpoint
-from .console.progress import Progress
+from ...engines.manifest import Origin
+from ...plugins.errors import PeagleError
+from ..bundled.prompts import Prompt
+from ..checkpoints.checkpoint import Checkpoint
+from ..console.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..engines import Engine
-    from ..graphs.families import TargetSpec
+    from ...engines import Engine
+    from ...graphs.families import TargetSpec
 
 TOLERANCE = 1e-4  # of the largest logit: FP32 sums in another order
 _PROMPTS = 4
@@ -83,7 +83,7 @@ def _incomparable(origin: Origin) -> str:
 
 
 def _target_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
-    from ..graphs.reference import target_pass
+    from ...graphs.reference import target_pass
 
     model, spec = _target(engine)
     return [(engine.target_logits(ids), target_pass(model, spec, ids)[0].numpy()) for ids in prompts]
@@ -93,8 +93,8 @@ def _drafter_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
     """The drafts after the token that greedy adds to each prompt, as ``Engine.draft_logits`` defines them."""
     import torch
 
-    from ..graphs.heads import HeadSpec
-    from ..graphs.reference import draft_logits, target_pass
+    from ...graphs.heads import HeadSpec
+    from ...graphs.reference import draft_logits, target_pass
 
     model, spec = _target(engine)
     checkpoint = Checkpoint.open(Path(engine.manifest.drafter.origin.source))
@@ -113,8 +113,8 @@ def _target(engine: Engine) -> tuple[Any, TargetSpec]:
     """The target in transformers, and its facts with the taps that the engine was built with."""
     from transformers.utils import logging
 
-    from ..graphs.families import family_for
-    from ..graphs.reference import load_target
+    from ...graphs.families import family_for
+    from ...graphs.reference import load_target
 
     logging.disable_progress_bar()
     checkpoint = Checkpoint.open(Path(engine.manifest.target.origin.source))

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from peagle.compiler.checkpoints.registry import target_config
-from peagle.compiler.plans.facts import Plan
-from peagle.compiler.plans.make import make_plan, planned_recipe
-from peagle.compiler.plans.text import render
-from peagle.compiler.plans.weight_bytes import head_weights, too_wide, weight_lines
+from peagle.compiler.forecast.facts import Plan
+from peagle.compiler.forecast.forecast import make_plan, planned_recipe
+from peagle.compiler.forecast.text import render
+from peagle.compiler.forecast.weight_bytes import head_weights, too_wide, weight_lines
 from peagle.compiler.precision.recipes import RECIPES, Overrides
 from peagle.graphs.census import RoledWeight, census
 from peagle.graphs.heads import HeadSpec

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.compiler.perplexity import Perplexity, log_softmax, perplexity
+from peagle.compiler.verify.perplexity import Perplexity, log_softmax, perplexity
 
 
 @settings(max_examples=20, deadline=None)

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..engines.manifest import Manifest
-from ..plugins.errors import BuildError
-from .console.progress import Advance
+from ...engines.manifest import Manifest
+from ...plugins.errors import BuildError
+from ..console.progress import Advance
 
 # (prompt, K) -> (tokens, seconds of decoding); K = 0 is plain decoding
 Decode = Callable[[str, int], tuple[int, float]]

@@ -19,7 +19,7 @@ from ..precision.recipes import Overrides, Recipe, wide_type
 from ..precision.source import is_whole_fp8, of_target
 from ..precision.stored import StoredFp8
 from .facts import Plan
-from .make import UNKNOWN_HEAD, make_plan, planned_recipe
+from .forecast import UNKNOWN_HEAD, make_plan, planned_recipe
 from .text import render
 from .weight_bytes import share_note
 
