@@ -33,8 +33,8 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.plans import profiles
 from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.request import PlanFacts, PlanRequest
-from peagle.graphs.families import family_for
 from peagle.graphs.lowering import Lowered, lower
+from peagle.graphs.targets import family_for
 from peagle.graphs.trace import trace_target
 from peagle.graphs.weights import attach
 from peagle.plugins.errors import PeagleError

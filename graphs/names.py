@@ -30,7 +30,7 @@ class Wanted:
 
 def wanted(config: Mapping[str, Any]) -> Wanted:
     """For the target of this ``config.json``. Takes the time to build its modules without weights."""
-    from .skeleton import skeleton
+    from .targets.skeleton import skeleton
 
     model = skeleton(config)
     layers: Any = model.model.layers

@@ -23,13 +23,13 @@ from torch.export import Dim
 from ..plugins.errors import BuildError
 from ..plugins.spec import DOMAIN, OPSET, VERSION
 from . import torch_ops
-from .drafter import Drafter
-from .families import CacheSpec, TargetSpec, family_for
-from .heads import HeadSpec
+from .drafters import HeadSpec
+from .drafters.parallel import Drafter
 from .lowering.finish import ROPE_METADATA
-from .semantic import RotaryTable, RotaryTables
-from .skeleton import skeleton
-from .target import TargetGraph
+from .targets import CacheSpec, TargetSpec, family_for
+from .targets.graph import TargetGraph
+from .targets.semantic import RotaryTable, RotaryTables
+from .targets.skeleton import skeleton
 
 IR_VERSION = 11
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.graphs.families import family_for
+from peagle.graphs.targets import family_for
 from tests.models import Pair
 from tools.checkpoint_formats import encode, hf_quant_config, quantization_config
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from peagle.graphs.families import TargetSpec, family_for
-from peagle.graphs.heads import HeadSpec
+from peagle.graphs.drafters import HeadSpec
+from peagle.graphs.targets import TargetSpec, family_for
 from tests.models import CONFIGS, VOCAB
 
 LLAMA3 = {

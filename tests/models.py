@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.pipeline.half import target_half
-from peagle.graphs.families import TargetSpec, family_for
-from peagle.graphs.heads import HeadSpec
-from peagle.graphs.skeleton import weight_shapes
+from peagle.graphs.drafters import HeadSpec
+from peagle.graphs.targets import TargetSpec, family_for
+from peagle.graphs.targets.skeleton import weight_shapes
 
 VOCAB = 96
 LAYERS = 7

@@ -189,7 +189,7 @@ def test_every_package_is_declared() -> None:
 
 
 def test_packaging_mistakes_are_found(tmp_path: Path) -> None:
-    for name in ("graphs/__init__.py", "graphs/families/__init__.py", "graphs/bare/module.py"):
+    for name in ("graphs/__init__.py", "graphs/targets/__init__.py", "graphs/bare/module.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     complaints = packaging_complaints(tmp_path, {"p.graphs": "graphs"}, ["p.graphs", "p.graphs.bare", "p.graphs.gone"])

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ...graphs.families import TargetSpec, family_for
-from ...graphs.heads import HeadSpec, check_vocabulary
+from ...graphs.drafters import HeadSpec, check_vocabulary
 from ...graphs.lowering import CACHE_MULTIPLE
+from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import BuildError
 from ..store.publish import TOKENIZER
 from .checkpoint import Checkpoint

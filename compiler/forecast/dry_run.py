@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from ...graphs.families import family_for
+from ...graphs.targets import family_for
 from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import ASSUMED_DEPTH, read_head

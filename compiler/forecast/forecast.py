@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from ...graphs.families import TargetSpec, family_for
-from ...graphs.heads import HeadSpec
+from ...graphs.drafters import HeadSpec
 from ...graphs.lowering import LOWERINGS
+from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import PIECE
 from ..checkpoints.pair import cache_length
@@ -19,10 +19,10 @@ from .facts import TABLES, Drafter, Graph, HostMemory, KvCache, Plan, Time
 from .weight_bytes import BYTES, head_weights, line, recipe, too_wide, weight_lines
 
 if TYPE_CHECKING:
-    from ...graphs.census import RoledWeight
-    from ...graphs.families import CacheSpec
     from ...graphs.lowering import Lowering
-    from ...graphs.trials import Trials
+    from ...graphs.targets import CacheSpec
+    from ...graphs.targets.census import RoledWeight
+    from ...graphs.targets.trials import Trials
 
 NOTHING = Overrides()
 UNKNOWN_HEAD = "unknown until downloaded"
@@ -63,8 +63,8 @@ def make_plan(
     for all that cannot be planned, ``BuildError`` for an unknown target.
     """
     _check(precision, lowering, max_seq_len, num_speculative_tokens, gpu, slots)
-    from ...graphs.census import census
-    from ...graphs.trials import run_trials
+    from ...graphs.targets.census import census
+    from ...graphs.targets.trials import run_trials
 
     known = cast("Lowering", lowering)
     chosen = planned_recipe(precision, lowering, overrides, wide)

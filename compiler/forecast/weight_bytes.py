@@ -12,9 +12,9 @@ from ..precision.legal import require_known
 from ..precision.recipes import HEAD, RECIPES, Recipe
 
 if TYPE_CHECKING:
-    from ...graphs.census import RoledWeight
-    from ...graphs.heads import HeadSpec
+    from ...graphs.drafters import HeadSpec
     from ...graphs.lowering import Lowering
+    from ...graphs.targets.census import RoledWeight
     from ..precision.source import Matrix
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "mxfp8": 1, "int8": 1, "int4": 0.5, "e8m0": 1}
@@ -43,7 +43,7 @@ def weight_lines(census: Iterable[RoledWeight], chosen: Recipe, lowering: Loweri
 
     Raises ``UsageError`` for an exclusion that names nothing.
     """
-    from ...graphs.census import ROLES
+    from ...graphs.targets.census import ROLES
     from ..precision.provider import narrowed
 
     every = tuple(census)

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...graphs.families import TargetSpec
-from ...graphs.heads import HeadSpec
+from ...graphs.drafters import HeadSpec
+from ...graphs.targets import TargetSpec
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import ASSUMED_DEPTH, cache_length, read_inputs, read_target
 from ..checkpoints.registry import Resolved, has_drafter, resolve, resolve_target

@@ -10,9 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...graphs.families import TargetSpec, family_for
-from ...graphs.heads import HeadSpec
-from ...graphs.sources import Array, Shape, Sources
+from ...graphs.drafters import HeadSpec
+from ...graphs.targets import TargetSpec, family_for
+from ...graphs.targets.sources import Array, Shape, Sources
 from ...plugins.errors import EnvironmentProblem
 from ..checkpoints.checkpoint import Checkpoint
 from ..console.progress import Progress
@@ -86,7 +86,7 @@ def target_half(
     sources = Sources(family_for(checkpoint.config), checkpoint.config, checkpoint.shapes)
 
     def trace(dtype: Dtype) -> ir.Model:
-        from ...graphs.skeleton import weight_shapes
+        from ...graphs.targets.skeleton import weight_shapes
         from ...graphs.trace import trace_target
 
         sources.check(weight_shapes(checkpoint.config))  # before the minutes that tracing takes
@@ -196,7 +196,7 @@ def attach(
 
     def make(folder: Path) -> None:
         from ...graphs.lowering import lower
-        from ...graphs.narrow import narrow_caches, round_caches
+        from ...graphs.rounding import narrow_caches, round_caches
         from ...graphs.store import load, save
         from ...graphs.weights import attach as stream
         from ...graphs.weights import refer, wanted

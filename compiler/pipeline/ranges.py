@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...graphs.families import TargetSpec
+from ...graphs.targets import TargetSpec
 from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.formats.problems import counted

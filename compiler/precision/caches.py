@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...graphs.families import family_for
 from ...graphs.names import cache_name, layer_prefix, weight_name
-from ...graphs.sources import Sources
+from ...graphs.targets import family_for
+from ...graphs.targets.sources import Sources
 from ...plugins.errors import BuildError
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.formats.numbers import as_numbers, check_scales

@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ...graphs.narrow.weight import MIDDLE, Codes
-from ...graphs.sources import Array
+from ...graphs.rounding.weight import MIDDLE, Codes
+from ...graphs.targets.sources import Array
 
 # The largest code, and the smallest: of eight bits as far from zero as the largest, so that no sign has more room.
 FP16_MAX = 65504.0

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ...graphs.lowering import Lowered, Lowering
-    from ...graphs.narrow import Matmul, Narrowing, NarrowWeight
-    from ...graphs.narrow.weight import Stream
+    from ...graphs.rounding import Matmul, Narrowing, NarrowWeight
+    from ...graphs.rounding.weight import Stream
 
 _LISTED = 8
 _UNSIGNED, _KERNELS = ("uint8", "uint4"), ("MatMulNBits", "QMoE")  # what ONNX Runtime's kernels read, and they
@@ -47,7 +47,7 @@ class Narrowed:
     @classmethod
     def of(cls, provider: Provider, *models: ir.Model) -> Narrowed:
         """Rewrite semantic graphs, all of the same, in place."""
-        from ...graphs.narrow import narrow
+        from ...graphs.rounding import narrow
 
         taken, wide = provider.weights()
         results = [narrow(model, taken) for model in models]
@@ -65,7 +65,7 @@ class Narrowed:
 
     def prove(self, lowered: Lowered, lowering: Lowering) -> None:
         """Raise ``BuildError`` if less than the recipe's share became narrow, or a head that was asked for did not."""
-        from ...graphs.narrow import matmuls
+        from ...graphs.rounding import matmuls
 
         self.found = matmuls(lowered.model)
         self._parts = {weight.name: weight.parts for weight in lowered.weights}

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...graphs.sources import Array, Shape
+from ...graphs.targets.sources import Array, Shape
 from ...plugins.errors import UsageError
 from .exclude import excluded
 from .recipes import HEAD, Recipe
 
 if TYPE_CHECKING:
-    from ...graphs.census import RoledWeight
-    from ...graphs.narrow import NarrowWeight
+    from ...graphs.rounding import NarrowWeight
+    from ...graphs.targets.census import RoledWeight
 
 
 class Weight(Protocol):
-    """A weight of the graph, as ``graphs.census`` describes those of a target."""
+    """A weight of the graph, as ``graphs.targets.census`` describes those of a target."""
 
     @property
     def name(self) -> str:
@@ -93,7 +93,7 @@ def keyed(recipe: Recipe) -> dict[str, str]:
 
 def others(config: Mapping[str, Any], recipe: Recipe) -> dict[str, Other]:
     """The weights of a target that the recipe leaves wide, by name. A tied head is there by the embedding's."""
-    from ...graphs.census import census
+    from ...graphs.targets.census import census
 
     every = census(config)
     could = _could_be(every, recipe)
@@ -110,7 +110,7 @@ def others(config: Mapping[str, Any], recipe: Recipe) -> dict[str, Other]:
 
 def wanted(config: Mapping[str, Any], recipe: Recipe) -> dict[str, RoledWeight]:
     """The weights of a target that the recipe narrows, by name; see ``narrowed``."""
-    from ...graphs.census import census
+    from ...graphs.targets.census import census
 
     narrow = narrowed(census(config), recipe)
     if not narrow:

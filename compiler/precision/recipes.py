@@ -69,7 +69,7 @@ class Recipe:
 
     @property
     def narrow_roles(self) -> frozenset[str]:
-        """The roles of those matrices (``graphs.census``)."""
+        """The roles of those matrices (``graphs.targets.census``)."""
         return frozenset(role for role in _ROLES if self.precision(role) != self.wide)
 
     def precision(self, role: str) -> str:

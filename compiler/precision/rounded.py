@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graphs.narrow.weight import NarrowWeight, Rounding
-from ...graphs.sources import Array, Shape
+from ...graphs.rounding.weight import NarrowWeight, Rounding
+from ...graphs.targets.sources import Array, Shape
 from ...plugins.errors import BuildError
 from ...plugins.microscaled_round.reference import powers_of_two
 from ..checkpoints.formats.problems import counted, listed

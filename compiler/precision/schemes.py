@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ...graphs.narrow.weight import MIDDLE, Codes
+from ...graphs.rounding.weight import MIDDLE, Codes
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering

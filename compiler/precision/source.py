@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...graphs.families import family_for
-from ...graphs.sources import Array, Shape, Sources
+from ...graphs.targets import family_for
+from ...graphs.targets.sources import Array, Shape, Sources
 from ...plugins.errors import BuildError
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.formats.problems import counted
@@ -20,7 +20,7 @@ from .rounded import RoundedHere
 from .stored import StoredFp8
 
 if TYPE_CHECKING:
-    from ...graphs.heads import HeadSpec
+    from ...graphs.drafters import HeadSpec
     from ...graphs.lowering import Lowering
     from .calibration import Scales
 
@@ -29,7 +29,7 @@ _LAYERS, _FEATURES = "layers.", "fc."  # of a drafter, without its embedding and
 
 @dataclass(frozen=True)
 class Matrix:
-    """Of a drafter, as ``graphs.census`` describes a target's weights."""
+    """Of a drafter, as ``graphs.targets.census`` describes a target's weights."""
 
     name: str
     shape: Shape

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ...graphs.sources import Array, Shape, Sources
+from ...graphs.targets.sources import Array, Shape, Sources
 from ...plugins.errors import BuildError
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.formats.problems import counted, listed
@@ -23,9 +23,9 @@ from .recipes import Recipe
 from .schemes import rounds_input
 
 if TYPE_CHECKING:
-    from ...graphs.census import RoledWeight
     from ...graphs.lowering import Lowering
-    from ...graphs.narrow import NarrowWeight
+    from ...graphs.rounding import NarrowWeight
+    from ...graphs.targets.census import RoledWeight
     from .calibration import Scales
 
 _E4M3: Literal["float8_e4m3fn"] = "float8_e4m3fn"
@@ -136,7 +136,7 @@ class StoredFp8:
         yield self._few(self.wanted[name])
 
     def _scaled(self, weight: RoledWeight, tensors: Sequence[ScaledFp8]) -> NarrowWeight:
-        from ...graphs.narrow import NarrowWeight, Rounding
+        from ...graphs.rounding import NarrowWeight, Rounding
 
         inputs = [tensor.input_scale() for tensor in tensors] if self._rounds(weight) else []
         if None in inputs and self.ranges is not None:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from ...graphs.sources import Array, Shape
+from ...graphs.targets.sources import Array, Shape
 from ..precision.exclude import excluded
 from ..precision.provider import Other, Provider, Weight
 from ..precision.recipes import Recipe
 
 if TYPE_CHECKING:
-    from ...graphs.narrow import NarrowWeight
+    from ...graphs.rounding import NarrowWeight
 
 _MODEL, _WEIGHT = "model.", ".weight"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.manifest import Manifest
-from ...graphs.families import TargetSpec, family_for
-from ...graphs.heads import HeadSpec
+from ...graphs.drafters import HeadSpec
+from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import EnvironmentProblem
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import read_head

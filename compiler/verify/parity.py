@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ...engines import Engine
-    from ...graphs.families import TargetSpec
+    from ...graphs.targets import TargetSpec
 
 TOLERANCE = 1e-4  # of the largest logit: FP32 sums in another order
 _PROMPTS = 4
@@ -42,7 +42,9 @@ def compare_with_sources(engine: Engine, prompts: Sequence[Prompt], progress: Pr
     with progress.step("compare logits with torch"):
         return (
             _compare("target logits", "transformers", (target,), lambda: _target_pairs(engine, ids)),
-            _compare("drafter logits", "graphs/reference.py", (target, drafter), lambda: _drafter_pairs(engine, ids)),
+            _compare(
+                "drafter logits", "graphs/drafters/reference.py", (target, drafter), lambda: _drafter_pairs(engine, ids)
+            ),
         )
 
 
@@ -83,7 +85,7 @@ def _incomparable(origin: Origin) -> str:
 
 
 def _target_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
-    from ...graphs.reference import target_pass
+    from ...graphs.drafters.reference import target_pass
 
     model, spec = _target(engine)
     return [(engine.target_logits(ids), target_pass(model, spec, ids)[0].numpy()) for ids in prompts]
@@ -93,8 +95,8 @@ def _drafter_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
     """The drafts after the token that greedy adds to each prompt, as ``Engine.draft_logits`` defines them."""
     import torch
 
-    from ...graphs.heads import HeadSpec
-    from ...graphs.reference import draft_logits, target_pass
+    from ...graphs.drafters import HeadSpec
+    from ...graphs.drafters.reference import draft_logits, target_pass
 
     model, spec = _target(engine)
     checkpoint = Checkpoint.open(Path(engine.manifest.drafter.origin.source))
@@ -113,8 +115,8 @@ def _target(engine: Engine) -> tuple[Any, TargetSpec]:
     """The target in transformers, and its facts with the taps that the engine was built with."""
     from transformers.utils import logging
 
-    from ...graphs.families import family_for
-    from ...graphs.reference import load_target
+    from ...graphs.drafters.reference import load_target
+    from ...graphs.targets import family_for
 
     logging.disable_progress_bar()
     checkpoint = Checkpoint.open(Path(engine.manifest.target.origin.source))

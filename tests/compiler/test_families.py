@@ -15,7 +15,7 @@ from peagle.compiler.pipeline.build import build
 from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.verify import FILE_NAME
 from peagle.engines import Engine, SamplingParams
-from peagle.graphs import reference
+from peagle.graphs.drafters import reference
 from tests.compiler.conftest import Run
 from tests.models import CONFIGS, VOCAB, Pair, make_pair
 

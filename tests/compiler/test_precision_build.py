@@ -201,7 +201,7 @@ def test_an_interrupted_calibration_goes_on_where_it_was(
 def test_saved_ranges_take_the_place_of_a_calibration(dense: Pair, sparse: Pair, texts: Path, tmp_path: Path) -> None:
     from peagle.compiler.checkpoints.checkpoint import Checkpoint
     from peagle.compiler.console.progress import Quiet
-    from peagle.graphs.families import family_for
+    from peagle.graphs.targets import family_for
 
     checkpoint = Checkpoint.open(dense.target)
     spec = family_for(checkpoint.config).describe(checkpoint.config)

@@ -18,8 +18,8 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import half as parts
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs import reference
-from peagle.graphs.families import family_for
+from peagle.graphs.drafters import reference
+from peagle.graphs.targets import family_for
 from tests.fp8_pairs import fake_quantised
 from tests.graphs.running import Graph, target_inputs
 

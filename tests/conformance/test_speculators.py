@@ -14,10 +14,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from peagle.graphs import reference, store, trace, weights
-from peagle.graphs.families import CacheSpec, TargetSpec
-from peagle.graphs.heads import HeadSpec
+from peagle.graphs import store, trace, weights
+from peagle.graphs.drafters import HeadSpec, reference
 from peagle.graphs.lowering import Lowering, lower
+from peagle.graphs.targets import CacheSpec, TargetSpec
 from tests.graphs.running import Graph
 
 TOLERANCE = 1e-4

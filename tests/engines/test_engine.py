@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams, round as rounds  # isort: skip
-from peagle.graphs import reference
+from peagle.graphs.drafters import reference
 from peagle.plugins.errors import UsageError
 from tests.models import VOCAB, Pair
 

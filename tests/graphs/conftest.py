@@ -17,9 +17,9 @@ from peagle.compiler.pipeline import half as parts
 from peagle.compiler.pipeline.half import SEMANTIC, drafter_half, target_half
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store, weights
-from peagle.graphs.families import TargetSpec
-from peagle.graphs.heads import HeadSpec
+from peagle.graphs.drafters import HeadSpec
 from peagle.graphs.lowering import Lowered, Lowering, lower
+from peagle.graphs.targets import TargetSpec
 from tests.models import CONFIGS, VOCAB, Pair, make_pair
 
 CACHE = 80

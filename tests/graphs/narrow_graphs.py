@@ -16,9 +16,9 @@ from peagle.compiler.precision.codes import block_scales, rounded, values_of
 from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS, Lowering
 from peagle.graphs.lowering.finish import ROPE_METADATA, finish
-from peagle.graphs.narrow import Narrowing, NarrowWeight
-from peagle.graphs.narrow import narrow as narrow_graph
-from peagle.graphs.narrow.weight import Codes
+from peagle.graphs.rounding import Narrowing, NarrowWeight
+from peagle.graphs.rounding import narrow as narrow_graph
+from peagle.graphs.rounding.weight import Codes
 from peagle.graphs.weights import attach
 
 Array = np.ndarray[Any, Any]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from peagle.graphs.families import CacheSpec
+from peagle.graphs.targets import CacheSpec
 
 
 class Graph:

@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 from synthetic_weights import RING, Encoder, Noise, RandomTensor, write_file, write_shards
 
 from peagle.compiler.checkpoints.safetensors import read_header
-from peagle.graphs.families import base
-from peagle.graphs.heads import HeadSpec
+from peagle.graphs.drafters import HeadSpec
+from peagle.graphs.targets import base
 from peagle.plugins.errors import UsageError
 
 SMALL = {

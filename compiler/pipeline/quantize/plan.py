@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ....graphs.families import family_for
 from ....graphs.names import HEAD, Wanted, cache_name, layer_prefix, weight_name
-from ....graphs.sources import Sources
+from ....graphs.targets import family_for
+from ....graphs.targets.sources import Sources
 from ....plugins.errors import BuildError, UsageError
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.formats.problems import listed
@@ -82,7 +82,7 @@ def make_plan(checkpoint: Checkpoint, wanted: Wanted, patterns: Sequence[str] = 
     Raises ``BuildError`` for a checkpoint that is quantised already, that is not what its configuration describes, or
     that has matrices which the format has no place for; ``UsageError`` for a pattern that names nothing.
     """
-    from ....graphs.skeleton import weight_shapes
+    from ....graphs.targets.skeleton import weight_shapes
 
     if checkpoint.format != "plain":
         raise BuildError(

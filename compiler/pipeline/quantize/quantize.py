@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....graphs.families import family_for
+from ....graphs.targets import family_for
 from ....plugins.errors import UsageError
 from ...checkpoints.checkpoint import CONFIG, Checkpoint
 from ...checkpoints.registry import PAIRS, resolve_target

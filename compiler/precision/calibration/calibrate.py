@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....graphs.families import TargetSpec
 from ....graphs.names import HEAD, layer_prefix, wanted, weight_name
+from ....graphs.targets import TargetSpec
 from ...checkpoints.checkpoint import Checkpoint
 from ...console import interrupts
 from ...console.progress import Advance, Progress, Quiet

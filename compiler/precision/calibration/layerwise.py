@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....graphs.families import family_for
 from ....graphs.names import layer_prefix
-from ....graphs.skeleton import weight_shapes
-from ....graphs.sources import Sources
+from ....graphs.targets import family_for
+from ....graphs.targets.skeleton import weight_shapes
+from ....graphs.targets.sources import Sources
 from ....plugins.errors import BuildError
 from ...checkpoints.checkpoint import Checkpoint
 from .watch import EXPERTS, register

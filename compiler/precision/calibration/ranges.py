@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....graphs.families import TargetSpec
+from ....graphs.targets import TargetSpec
 from ....plugins.errors import UsageError
 from ...checkpoints.checkpoint import Checkpoint
 from ...console.progress import Progress

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ...narrow.weight import MIDDLE
+from ...rounding.weight import MIDDLE
 
 ACCURACY = 4  # the kernel may round what it multiplies with to int8, block by block: the form that is fast
 _SMALLEST_BLOCK = 16

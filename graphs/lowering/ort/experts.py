@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ....plugins.spec import DOMAIN
-from ...narrow.rules import inner_codes
+from ...rounding.rules import inner_codes
 from .codes import ACCURACY, blocks_of
 from .contrib import CONTRIB
 

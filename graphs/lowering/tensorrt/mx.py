@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ....plugins.microscaled_round.body import SCALES
 from ....plugins.microscaled_round.reference import BLOCK
 from ....plugins.spec import DOMAIN
-from ...narrow.nodes import exponents
+from ...rounding.nodes import exponents
 from ...tape import Nodes
 
 TRT = "trt"

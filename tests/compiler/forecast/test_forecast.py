@@ -16,9 +16,9 @@ from peagle.compiler.forecast.forecast import make_plan, planned_recipe
 from peagle.compiler.forecast.text import render
 from peagle.compiler.forecast.weight_bytes import head_weights, too_wide, weight_lines
 from peagle.compiler.precision.recipes import RECIPES, Overrides
-from peagle.graphs.census import RoledWeight, census
-from peagle.graphs.heads import HeadSpec
+from peagle.graphs.drafters import HeadSpec
 from peagle.graphs.lowering import Lowering
+from peagle.graphs.targets.census import RoledWeight, census
 from peagle.plugins.errors import UsageError
 from tests.models import CONFIGS, VOCAB, make_pair
 

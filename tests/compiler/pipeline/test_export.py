@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from peagle.compiler.checkpoints.checkpoint import INDEX, Checkpoint
 from peagle.compiler.pipeline.export import ExportOptions, export
 from peagle.compiler.store.publish import EXPORT
-from peagle.graphs.families import family_for
+from peagle.graphs.targets import family_for
 from peagle.plugins.errors import BuildError
 from tests.compiler.conftest import Run
 from tests.models import Pair

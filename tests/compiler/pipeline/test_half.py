@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.pair import read_head
 from peagle.compiler.pipeline.half import drafter_half, target_half
-from peagle.graphs.families import family_for
-from peagle.graphs.skeleton import weight_shapes
+from peagle.graphs.targets import family_for
+from peagle.graphs.targets.skeleton import weight_shapes
 from tests.tools import test_synthetic_checkpoint as synthetic
 
 FORMATS = {

@@ -15,7 +15,7 @@ from peagle.compiler.precision import schemes
 from peagle.compiler.verbs.export import _summary
 from peagle.engines.manifest import Manifest
 from peagle.graphs import store
-from peagle.graphs.narrow import matmuls
+from peagle.graphs.rounding import matmuls
 from peagle.plugins.errors import BuildError
 from tests.compiler.conftest import Run
 from tests.fp8_pairs import fp8_pair, fp8_target

@@ -21,12 +21,12 @@ from peagle.compiler.precision.codes import LARGEST, values_of
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounded import RoundedHere
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs.families import family_for
 from peagle.graphs.lowering import Lowering
 from peagle.graphs.names import wanted
-from peagle.graphs.narrow import NarrowWeight, Rounding
-from peagle.graphs.skeleton import weight_shapes
-from peagle.graphs.sources import Sources
+from peagle.graphs.rounding import NarrowWeight, Rounding
+from peagle.graphs.targets import family_for
+from peagle.graphs.targets.skeleton import weight_shapes
+from peagle.graphs.targets.sources import Sources
 from tests.models import BLOCKED, CONFIGS, make_pair
 from tools.checkpoint_formats import encode, quantization_config
 

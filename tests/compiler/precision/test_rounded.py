@@ -13,8 +13,8 @@ from peagle.compiler.precision.calibration.scales import Facts
 from peagle.compiler.precision.codes import values_of
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounded import RoundedHere
-from peagle.graphs.census import Role, RoledWeight
 from peagle.graphs.lowering import Lowering
+from peagle.graphs.targets.census import Role, RoledWeight
 from peagle.plugins.microscaled_round.reference import microscaled_round
 
 

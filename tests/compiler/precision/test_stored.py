@@ -22,9 +22,9 @@ from peagle.compiler.checkpoints.formats.scaled import Loss
 from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES, widened
 from peagle.compiler.precision.stored import StoredFp8, fewest
-from peagle.graphs.families import family_for
-from peagle.graphs.narrow import Rounding
-from peagle.graphs.skeleton import weight_shapes
+from peagle.graphs.rounding import Rounding
+from peagle.graphs.targets import family_for
+from peagle.graphs.targets.skeleton import weight_shapes
 from peagle.plugins.errors import BuildError
 from tests.fp8_pairs import fp8_target
 from tests.models import Pair, make_pair

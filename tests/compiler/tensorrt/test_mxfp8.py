@@ -22,7 +22,7 @@ from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.preflight import survey
 from peagle.graphs.lowering.tensorrt import mx
-from peagle.graphs.narrow import NarrowWeight, Rounding, narrow
+from peagle.graphs.rounding import NarrowWeight, Rounding, narrow
 from peagle.plugins.errors import BuildError
 from peagle.plugins.microscaled_round.reference import powers_of_two
 from tests.compiler.tensorrt.conftest import CACHE

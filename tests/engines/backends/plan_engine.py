@@ -14,8 +14,8 @@ from peagle.engines import Engine
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.manifest import Backend, Manifest, Part, Plan, Tensor
 from peagle.engines.tokenizer import Tokenizer
-from peagle.graphs.families import family_for
-from peagle.graphs.heads import HeadSpec
+from peagle.graphs.drafters import HeadSpec
+from peagle.graphs.targets import family_for
 from peagle.graphs.trace import Dtype
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.stand_in import DTYPES, VERSION, quiet_session, stand_in, write_plan

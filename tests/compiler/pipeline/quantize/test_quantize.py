@@ -26,7 +26,7 @@ from peagle.compiler.pipeline.quantize.write import write
 from peagle.compiler.precision.calibration.scales import Facts, Scales
 from peagle.compiler.store.publish import QUANTIZED
 from peagle.graphs.names import wanted
-from peagle.graphs.skeleton import weight_shapes
+from peagle.graphs.targets.skeleton import weight_shapes
 from peagle.plugins.errors import BuildError, UsageError
 from tests.compiler.conftest import Run
 from tests.models import CONFIGS, Pair, make_pair

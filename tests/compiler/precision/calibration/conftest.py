@@ -12,7 +12,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Progress
 from peagle.compiler.precision.calibration import Samples, Scales, Settings, calibrate
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs.families import family_for
+from peagle.graphs.targets import family_for
 from tests.models import VOCAB, Pair, make_pair
 
 Calibrate = Callable[..., Scales]

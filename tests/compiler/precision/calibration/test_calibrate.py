@@ -14,9 +14,9 @@ import torch
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Advance
 from peagle.compiler.precision.calibration import Max, Mse, Percentile, Settings
-from peagle.graphs.families import family_for
 from peagle.graphs.names import wanted
-from peagle.graphs.skeleton import weight_shapes
+from peagle.graphs.targets import family_for
+from peagle.graphs.targets.skeleton import weight_shapes
 from peagle.graphs.trace import trace_target
 from peagle.graphs.weights import wanted as graph_weights
 from peagle.plugins.errors import BuildError, UsageError

@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache
 
-from peagle.graphs.families import family_for
+from peagle.graphs.targets import family_for
 from tests.models import Pair
 
 _MATMULS = {torch.nn.functional.linear, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.matmul}

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..plugins.ops import OPS
-from .families import TargetSpec, family_for
-from .heads import HeadSpec
-from .semantic import RotaryTable
-from .trace import drafter_rotary
+from ...plugins.ops import OPS
+from ..targets import TargetSpec, family_for
+from ..targets.semantic import RotaryTable
+from ..trace import drafter_rotary
+from . import HeadSpec
 
 Weights = Mapping[str, Tensor]
 

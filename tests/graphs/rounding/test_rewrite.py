@@ -18,10 +18,11 @@ from peagle.compiler.pipeline import half as parts
 from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs import reference, store
+from peagle.graphs import store
+from peagle.graphs.drafters import reference
 from peagle.graphs.lowering import Lowered, Lowering, Weight
-from peagle.graphs.narrow import Matmul, NarrowWeight, Rounding, matmuls
-from peagle.graphs.narrow import narrow as narrow_graph
+from peagle.graphs.rounding import Matmul, NarrowWeight, Rounding, matmuls
+from peagle.graphs.rounding import narrow as narrow_graph
 from peagle.graphs.weights import attach
 from peagle.plugins.errors import BuildError
 from tests.fp8_pairs import LINEAR, fake_quantised, fp8_target, input_scale, rounded

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from .families import TargetSpec, family_for
-from .families.base import count_kinds
-from .lowering import lower
-from .lowering.finish import ROPE_METADATA
-from .trace import Dtype, trace_target
+from ..lowering import lower
+from ..lowering.finish import ROPE_METADATA
+from ..trace import Dtype, trace_target
+from . import TargetSpec, family_for
+from .base import count_kinds
 
 if TYPE_CHECKING:
-    from .lowering import Lowering
+    from ..lowering import Lowering
 
 _CACHE = 64  # any length will do: nodes do not depend on it, and the tables' bytes are proportional to it
 _HALVES = ("cos", "sin")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...plugins.errors import BuildError
-from ..families.base import CacheSpec, TargetSpec
+from ..targets.base import CacheSpec, TargetSpec
 from .layout import Parts, Shape
 
 Strategy = Literal["parallel", "autoregressive"]

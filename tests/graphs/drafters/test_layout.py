@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from peagle.graphs import reference, store, trace, weights
-from peagle.graphs.heads import HeadSpec
+from peagle.graphs import store, trace, weights
+from peagle.graphs.drafters import HeadSpec, reference
 from peagle.graphs.lowering import Lowering, lower
 from peagle.plugins.errors import BuildError
 from tests.graphs.running import Graph

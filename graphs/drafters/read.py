@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...plugins.errors import BuildError
-from ..families.base import CacheSpec, TargetSpec, check_taps, default_taps
+from ..targets.base import CacheSpec, TargetSpec, check_taps, default_taps
 from .config import Config, flag, flatten, positive, says_parallel
 from .layout import (
     EMBEDDING,

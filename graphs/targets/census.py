@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from .families import family_for
+from . import family_for
 from .skeleton import Shape, skeleton
 
 Role = Literal["embedding", "attention", "mlp", "experts", "router", "lm_head", "other"]

@@ -9,7 +9,7 @@ import pytest
 
 from peagle.graphs import store
 from peagle.graphs.lowering import Lowering, lower
-from peagle.graphs.narrow import NarrowWeight, Rounding, narrow, narrow_caches
+from peagle.graphs.rounding import NarrowWeight, Rounding, narrow, narrow_caches
 from tests.graphs.conftest import CACHE, Traced
 
 KINDS = "qkv"

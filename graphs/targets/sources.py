@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..plugins.errors import BuildError
-from .families import Family, Piece
+from ...plugins.errors import BuildError
+from . import Family, Piece
 
 Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]

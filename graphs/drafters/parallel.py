@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .heads import HeadSpec
-from .semantic import RotaryTable, Window, attend, rotate, take_columns
+from ..targets.semantic import RotaryTable, Window, attend, rotate, take_columns
+from . import HeadSpec
 
 
 class RMSNorm(nn.Module):

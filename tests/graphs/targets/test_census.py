@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import peagle.compiler
-from peagle.graphs.census import RoledWeight, census
-from peagle.graphs.skeleton import weight_shapes
+from peagle.graphs.targets.census import RoledWeight, census
+from peagle.graphs.targets.skeleton import weight_shapes
 from tests.graphs.conftest import Traced
 from tests.models import CONFIGS, LAYERS, VOCAB
 
-MODELS = Path(peagle.compiler.__file__).parent / "models"
+MODELS = Path(peagle.compiler.__file__).parent / "bundled" / "models"
 
 
 def _counts(weights: tuple[RoledWeight, ...]) -> Counter[str]:

@@ -11,8 +11,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from peagle.graphs.families import TargetSpec, family_for
-from peagle.graphs.heads import HeadSpec, check_vocabulary
+from peagle.graphs.drafters import HeadSpec, check_vocabulary
+from peagle.graphs.targets import TargetSpec, family_for
 from peagle.plugins.errors import BuildError
 from tests.heads import FORMS, Form
 from tests.models import CONFIGS, VOCAB, head_tensors

@@ -14,9 +14,10 @@ import pytest
 import torch
 from transformers.models.qwen3 import modeling_qwen3
 
-from peagle.graphs import reference, store
+from peagle.graphs import store
+from peagle.graphs.drafters import reference
 from peagle.graphs.lowering import Lowered, Lowering, lower
-from peagle.graphs.narrow import narrow_caches, round_caches
+from peagle.graphs.rounding import narrow_caches, round_caches
 from peagle.graphs.weights import attach
 from peagle.plugins.errors import BuildError
 from tests.graphs.checking import check

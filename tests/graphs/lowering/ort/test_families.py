@@ -20,9 +20,9 @@ from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store
-from peagle.graphs.families import TargetSpec, family_for
 from peagle.graphs.lowering import Lowering
-from peagle.graphs.narrow import matmuls
+from peagle.graphs.rounding import matmuls
+from peagle.graphs.targets import TargetSpec, family_for
 from tests.graphs.conftest import CACHE
 from tests.graphs.narrow_graphs import with_wide_inputs
 from tests.graphs.running import Graph, target_inputs

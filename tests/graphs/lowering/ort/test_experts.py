@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.lowering.ort.experts import NarrowExperts
-from peagle.graphs.narrow import matmuls
-from peagle.graphs.narrow import narrow as narrow_graph
-from peagle.graphs.narrow.weight import Codes
+from peagle.graphs.rounding import matmuls
+from peagle.graphs.rounding import narrow as narrow_graph
+from peagle.graphs.rounding.weight import Codes
 from tests.graphs.narrow_graphs import BITS, KINDS, Small, experts, in_blocks, noise, ops, outputs_of
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.trials import Trial, Trials, base_layers, run_trials
+from peagle.graphs.targets.trials import Trial, Trials, base_layers, run_trials
 from tests.graphs.conftest import CACHE, Traced
 from tests.models import CONFIGS
 

@@ -20,11 +20,12 @@ from peagle.compiler.pipeline import half as parts
 from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs import reference, store
-from peagle.graphs.families import TargetSpec, family_for
+from peagle.graphs import store
+from peagle.graphs.drafters import reference
 from peagle.graphs.lowering import Lowering
-from peagle.graphs.narrow import Matmul, NarrowWeight, Rounding, matmuls
-from peagle.graphs.narrow import narrow as narrow_graph
+from peagle.graphs.rounding import Matmul, NarrowWeight, Rounding, matmuls
+from peagle.graphs.rounding import narrow as narrow_graph
+from peagle.graphs.targets import TargetSpec, family_for
 from peagle.plugins.microscaled_round.reference import BLOCK, microscaled_round
 from tests.graphs.checking import check
 from tests.graphs.conftest import CACHE

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from peagle.graphs import reference
+from peagle.graphs.drafters import reference
 from peagle.graphs.lowering import Lowering
 from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.running import Graph, target_inputs

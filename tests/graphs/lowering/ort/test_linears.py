@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.lowering.finish import finish
 from peagle.graphs.lowering.ort.nbits import NarrowLinear
-from peagle.graphs.narrow import NarrowWeight, matmuls
-from peagle.graphs.narrow import narrow as narrow_graph
-from peagle.graphs.narrow.weight import Codes
+from peagle.graphs.rounding import NarrowWeight, matmuls
+from peagle.graphs.rounding import narrow as narrow_graph
+from peagle.graphs.rounding.weight import Codes
 from peagle.graphs.weights import refer
 from tests.graphs.checking import check
 from tests.graphs.conftest import CACHE

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..plugins.errors import BuildError
+from ...plugins.errors import BuildError
 
 IMPLEMENTATION = "peagle"  # what attention and experts are registered as in transformers
 

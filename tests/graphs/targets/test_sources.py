@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.graphs.families import family_for
-from peagle.graphs.skeleton import weight_shapes
-from peagle.graphs.sources import Shape, Sources
+from peagle.graphs.targets import family_for
+from peagle.graphs.targets.skeleton import weight_shapes
+from peagle.graphs.targets.sources import Shape, Sources
 from peagle.plugins.errors import BuildError
 from tests.models import CONFIGS
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .families import family_for
+from . import family_for
 
 Shape = tuple[int, ...]
 

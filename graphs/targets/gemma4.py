@@ -104,7 +104,7 @@ class Gemma4(Family):
 
     def patches(self) -> Mapping[str, Callable[..., Any]]:
         """Its rotary function takes one tensor ``[B,S,H,D]``."""
-        from ..semantic import rotate_one
+        from .semantic import rotate_one
 
         return {"apply_rotary_pos_emb": rotate_one}
 
