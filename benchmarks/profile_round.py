@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from peagle.engines.manifest import Manifest
+from peagle.engines.folder.manifest import Manifest
 
 _DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32}
 CONTEXT = 128

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .engine import Engine, Stream
-from .results import Acceptance, Delta, RequestOutput
-from .sampling import SamplingParams
+from .requests.params import SamplingParams
+from .requests.results import Acceptance, Delta, RequestOutput
 
 __all__ = ["Acceptance", "Delta", "Engine", "RequestOutput", "SamplingParams", "Stream"]

@@ -11,14 +11,14 @@ import numpy as np
 from ..plugins.errors import EnvironmentProblem, UsageError
 from ..plugins.tensorrt.module import Product
 from .backends.base import Backend
-from .backends.onnxruntime import OnnxRuntimeBackend
-from .batcher import Batcher, Request
-from .manifest import Manifest
-from .results import Delta, RequestOutput
-from .round import Round
-from .sampling import SamplingParams, draw_seed
-from .tokenizer import Tokenizer, check_prompt
-from .transcript import Transcript
+from .backends.onnxruntime.backend import OnnxRuntimeBackend
+from .folder.manifest import Manifest
+from .requests.params import SamplingParams, draw_seed
+from .requests.results import Delta, RequestOutput
+from .scheduling.batcher import Batcher, Request
+from .strategies.round import Round
+from .text.tokenizer import Tokenizer, check_prompt
+from .text.transcript import Transcript
 
 Prompt = str | Sequence[int]
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engines.manifest import Manifest
+from ...engines.folder.manifest import Manifest
 from ..bundled.prompts import code_prompts
 from ..checkpoints.pair import Inputs, read_inputs
 from ..checkpoints.registry import resolve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...engines.manifest import Backend, Cache, Evidence, Manifest, Origin, Part, Shapes, Speculation
+from ...engines.folder.manifest import Backend, Cache, Evidence, Manifest, Origin, Part, Shapes, Speculation
 from ...plugins.spec import FLOAT8
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import Inputs

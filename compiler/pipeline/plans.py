@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from ...engines.manifest import Profile
+from ...engines.folder.manifest import Profile
 from ..console.progress import Progress
 from ..hardware.architectures import Product
 from ..request.options import BuildOptions

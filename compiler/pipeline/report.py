@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...engines.manifest import Manifest
+from ...engines.folder.manifest import Manifest
 from ..precision.calibration.ranges import describe
 from ..precision.products import matmul_table
 from ..tune.choose_k import Choice

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ...engines.manifest import Manifest
+from ...engines.folder.manifest import Manifest
 from ..console.text import size
 from ..precision.products import described
 from ..precision.recipes import patterns

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from ...engines.manifest import Manifest
+from ...engines.folder.manifest import Manifest
 from ..checkpoints.pair import Inputs
 from ..precision.calibration.ranges import RangesFrom
 from ..precision.recipes import Overrides

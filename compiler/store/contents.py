@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ...engines.manifest import Manifest, Part
+from ...engines.folder.manifest import Manifest, Part
 
 KERNELS = "plugins"
 REPORT = "build_report.json"

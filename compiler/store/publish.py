@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...engines.manifest import FILE_NAME, FileEntry, Manifest, is_engine
+from ...engines.folder.manifest import FILE_NAME, FileEntry, Manifest, is_engine
 from ...plugins.errors import UsageError
 from .durable import BUILDING, clear_leftovers, flush_tree, locked, move_into_place, require_space, writing
 from .stages import Stage

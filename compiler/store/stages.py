@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...engines.manifest import FileEntry
+from ...engines.folder.manifest import FileEntry
 from ..console import interrupts
 from .durable import flush_tree, locked, move_into_place, writing
 
@@ -29,8 +29,8 @@ _BUILD_CODE = (
     "compiler/pipeline/half.py",
     "compiler/pipeline/plans.py",
     "compiler/precision/recipes.py",
-    "engines/manifest.py",
-    "engines/records.py",
+    "engines/folder/manifest.py",
+    "engines/folder/records.py",
     "compiler/tensorrt/**/*.py",
     "compiler/checkpoints/checkpoint.py",
     "compiler/precision/**/*.py",

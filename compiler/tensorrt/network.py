@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...engines.manifest import Tensor
+from ...engines.folder.manifest import Tensor
 from ...plugins.errors import BuildError
 from ...plugins.tensorrt.check import SELECTION
 from ...plugins.tensorrt.errors import clear, last

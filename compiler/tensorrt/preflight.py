@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...engines.manifest import Profile
+from ...engines.folder.manifest import Profile
 from ...plugins.errors import BuildError, PeagleError
 from ...plugins.ops import OPS
 from ...plugins.spec import DOMAIN, OpSpec

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...engines.manifest import Plan, Profile
-from ...engines.records import decode
+from ...engines.folder.manifest import Plan, Profile
+from ...engines.folder.records import decode
 from ...plugins.errors import BuildError, UsageError
 from ..hardware.architectures import PRODUCTS, Product
 from .matmuls import BuiltMatmul

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from ...engines.manifest import Profile
+from ...engines.folder.manifest import Profile
 from ...plugins.spec import evaluate_dim
 from ..hardware.architectures import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
 from .graph import Graph, Node, Shape

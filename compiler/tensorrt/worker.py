@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
-from ...engines.manifest import Plan
+from ...engines.folder.manifest import Plan
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from ...plugins.tensorrt import module, register
 from ..hardware.architectures import require_targets

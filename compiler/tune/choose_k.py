@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engines.manifest import Manifest
+from ...engines.folder.manifest import Manifest
 from ...plugins.errors import BuildError
 from ..console.progress import Advance
 

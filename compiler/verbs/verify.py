@@ -14,7 +14,7 @@ from .common import EngineFolder, Json, Threads
 
 if TYPE_CHECKING:
     from ...engines import Engine
-    from ...engines.manifest import Manifest
+    from ...engines.folder.manifest import Manifest
     from ..verify import Verification
     from ..verify.measure import Request
 
@@ -54,7 +54,7 @@ def verify(
     Example: peagle-compile verify demo-engine
     """
     depths = _depths(num_speculative_tokens)
-    from ...engines.manifest import Manifest
+    from ...engines.folder.manifest import Manifest
     from ..bundled.prompts import code_prompts
     from ..console.progress import shown
     from ..verify import FILE_NAME, verify_elsewhere

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ...engines.manifest import Manifest
+from ...engines.folder.manifest import Manifest
 from ..precision.recipes import RECIPES, Recipe
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...engines.manifest import Manifest
+from ...engines.folder.manifest import Manifest
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from ..console.progress import Advance, Progress
 from ..pipeline import half as parts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ...engines.manifest import Manifest
+from ...engines.folder.manifest import Manifest
 from ...graphs.drafters import HeadSpec
 from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import EnvironmentProblem

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...engines.manifest import Backend, Manifest, Part
+from ...engines.folder.manifest import Backend, Manifest, Part
 from ..checkpoints.pair import cache_length
 from ..console.progress import Progress
 from ..pipeline import half as parts
@@ -37,8 +37,8 @@ class Workshop:
     def pair(self, recipe: Recipe, lowering: Lowering, *, wide_drafter: bool = False) -> Engine:
         """Target and drafter as an engine with the sizes of the one that is verified."""
         from ...engines import Engine
-        from ...engines.backends.onnxruntime import OnnxRuntimeBackend
-        from ...engines.tokenizer import Tokenizer
+        from ...engines.backends.onnxruntime.backend import OnnxRuntimeBackend
+        from ...engines.text.tokenizer import Tokenizer
 
         old = self.manifest
         length = cache_length(old.shapes.max_seq_len, old.speculation.max_num_speculative_tokens, lowering)

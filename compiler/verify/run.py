@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engines.manifest import Manifest
+from ...engines.folder.manifest import Manifest
 from ..bundled.prompts import Prompt, code_prompts
 from ..console.progress import Progress, Quiet
 from .losslessness import Losslessness, compare_on_and_off

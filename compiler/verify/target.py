@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...engines.backends.onnxruntime import open_session
-from ...engines.manifest import Cache
-from ...engines.sampling import SamplingParams, policy_of
+from ...engines.backends.onnxruntime.backend import open_session
+from ...engines.folder.manifest import Cache
+from ...engines.requests.params import SamplingParams, policy_of
 from .perplexity import Array
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..sampling import SamplingParams
+from ..requests.params import SamplingParams
 
 
 @dataclass(frozen=True)

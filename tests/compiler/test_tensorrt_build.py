@@ -28,7 +28,7 @@ from peagle.compiler.request.resolved import repeated
 from peagle.compiler.request.settle import precision_for, recipe_for, settle
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.manifest import Manifest, Profile
+from peagle.engines.folder.manifest import Manifest, Profile
 from peagle.plugins.errors import UsageError
 from peagle.plugins.kernels.pack import read_pack
 from peagle.plugins.kernels.sources import kernel_ops

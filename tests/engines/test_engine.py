@@ -7,7 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from peagle.engines import Engine, SamplingParams, round as rounds  # isort: skip
+from peagle.engines import Engine, SamplingParams
+
+from peagle.engines.strategies import round as rounds  # isort: skip
 from peagle.graphs.drafters import reference
 from peagle.plugins.errors import UsageError
 from tests.models import VOCAB, Pair

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ....engines.manifest import FileEntry
+from ....engines.folder.manifest import FileEntry
 from ....graphs.names import Wanted
 from ....plugins.errors import BuildError
 from ...checkpoints.safetensors import parse_json, read_header, read_rows

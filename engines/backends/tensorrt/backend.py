@@ -10,8 +10,8 @@ import numpy as np
 
 from ....plugins.errors import UsageError
 from ....plugins.tensorrt.module import Product
-from ...manifest import Manifest
-from ...sampling import POLICY, SamplingParams, policy_of
+from ...folder.manifest import Manifest
+from ...requests.params import POLICY, SamplingParams, policy_of
 from ..base import Chunk
 from .contract import ITEMSIZE, NEXT, WINDOW, Sizes
 from .decode import Decode, emitted_columns

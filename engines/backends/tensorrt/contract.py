@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...manifest import Manifest, Part
+from ...folder.manifest import Manifest, Part
 
 WINDOW = ("input_ids", "start", "window_len", "draft_len")
 NEXT = tuple(f"next_{name}" for name in WINDOW)

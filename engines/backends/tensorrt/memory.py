@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 
 from ....plugins.errors import EnvironmentProblem
-from ...manifest import Manifest, Part
-from ...sampling import POLICY
+from ...folder.manifest import Manifest, Part
+from ...requests.params import POLICY
 from .contract import ITEMSIZE, Contract, Sizes, cache_itemsizes, cache_shapes
 from .device import ALIGNMENT, Device
 

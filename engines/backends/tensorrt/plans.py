@@ -11,7 +11,7 @@ from typing import Any
 from ....plugins.errors import EnvironmentProblem
 from ....plugins.tensorrt import errors as plugin_errors
 from ....plugins.tensorrt.module import Product, load
-from ...manifest import REBUILD, Manifest, Part, Profile
+from ...folder.manifest import REBUILD, Manifest, Part, Profile
 from .device import Device
 
 Shape = tuple[int, ...]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...sampling import POLICY
+from ...requests.params import POLICY
 from .contract import ITEMSIZE, NEXT, WINDOW, Sizes
 from .decode import emitted_columns
 from .drafting import PlainAdvance, choose_numbers

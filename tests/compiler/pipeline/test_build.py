@@ -26,7 +26,7 @@ from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.request.resolved import repeated
 from peagle.compiler.store import publish
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.manifest import Manifest
+from peagle.engines.folder.manifest import Manifest
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
 from tests.compiler.conftest import Run
 from tests.models import Pair

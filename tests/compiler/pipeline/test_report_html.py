@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from peagle.compiler.pipeline.report_html import report_html
 from peagle.compiler.precision.products import matmul_table
 from peagle.compiler.tensorrt.matmuls import BuiltMatmul
-from peagle.engines.manifest import Backend
-from tests.engines.test_manifest import manifest_of
+from peagle.engines.folder.manifest import Backend
+from tests.engines.folder.test_manifest import manifest_of
 
 _VOID = ("meta",)
 _TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1) | st.sampled_from(["<script>", "</td>&"])

@@ -13,7 +13,7 @@ from peagle.compiler.hardware.machine import look
 from peagle.compiler.pipeline.export import ExportOptions, export
 from peagle.compiler.precision import schemes
 from peagle.compiler.verbs.export import _summary
-from peagle.engines.manifest import Manifest
+from peagle.engines.folder.manifest import Manifest
 from peagle.graphs import store
 from peagle.graphs.rounding import matmuls
 from peagle.plugins.errors import BuildError

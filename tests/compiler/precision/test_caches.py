@@ -18,7 +18,7 @@ from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.caches import cache_scales, stored_cache_scales
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.source import uncalibrated
-from peagle.engines.manifest import Manifest
+from peagle.engines.folder.manifest import Manifest
 from peagle.plugins.errors import BuildError
 from tests.compiler.conftest import Run
 from tests.compiler.pipeline.quantize.test_quantize import quantized, some_scales

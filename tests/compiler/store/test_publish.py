@@ -13,9 +13,9 @@ from peagle.compiler.store import durable, publish
 from peagle.compiler.store.durable import BUILDING, locked, require_space, writing
 from peagle.compiler.store.publish import assembling, require_apart, require_publishable
 from peagle.compiler.store.stages import Stage, StageStore
-from peagle.engines.manifest import FILE_NAME, FileEntry, Manifest
+from peagle.engines.folder.manifest import FILE_NAME, FileEntry, Manifest
 from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
-from tests.engines.test_manifest import manifest_of
+from tests.engines.folder.test_manifest import manifest_of
 
 SIZES = {"target": 5_000_000, "drafter": 1_000_000}
 

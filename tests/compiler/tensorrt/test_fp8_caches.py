@@ -14,7 +14,7 @@ from peagle.compiler.pipeline.half import MODEL, target_half
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.preflight import survey
-from peagle.engines.manifest import Profile
+from peagle.engines.folder.manifest import Profile
 from peagle.graphs.trace import Dtype
 from tests.compiler.tensorrt.small import request
 from tests.models import make_pair

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peagle.compiler.tensorrt.request import PlanFacts, PlanRequest
-from peagle.engines.manifest import Plan, Profile, Tensor
+from peagle.engines.folder.manifest import Plan, Profile, Tensor
 from peagle.plugins.errors import BuildError, UsageError
 from tests.compiler.tensorrt.small import profiles, request
 

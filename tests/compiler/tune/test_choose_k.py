@@ -10,9 +10,9 @@ import pytest
 
 from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.tune.choose_k import choose_k, require_finite
-from peagle.engines.manifest import Backend
+from peagle.engines.folder.manifest import Backend
 from peagle.plugins.errors import BuildError
-from tests.engines.test_manifest import manifest_of
+from tests.engines.folder.test_manifest import manifest_of
 
 PROMPTS = ["a", "b"]
 

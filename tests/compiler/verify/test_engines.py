@@ -27,7 +27,7 @@ from peagle.compiler.verify.measure import Request, measure
 from peagle.compiler.verify.precision import EMULATED, RUN, Precision
 from peagle.compiler.verify.thresholds import LIMITS, Limits
 from peagle.engines import Engine
-from peagle.engines.manifest import Backend, Manifest
+from peagle.engines.folder.manifest import Backend, Manifest
 from tests.compiler.conftest import Run
 from tests.fp8_pairs import fp8_pair
 from tests.models import BLOCKED, Pair, make_pair

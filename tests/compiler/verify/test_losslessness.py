@@ -20,8 +20,8 @@ from peagle.compiler.verify.lines import lossless_lines
 from peagle.compiler.verify.losslessness import compare_on_and_off
 from peagle.compiler.verify.parity import Parity
 from peagle.engines import Acceptance, SamplingParams
-from peagle.engines.manifest import FileEntry
-from tests.engines.test_manifest import manifest_of
+from peagle.engines.folder.manifest import FileEntry
+from tests.engines.folder.test_manifest import manifest_of
 
 PROMPTS = [Prompt("one", "ab"), Prompt("two", "cde")]
 

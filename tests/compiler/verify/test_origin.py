@@ -10,7 +10,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.precision.recipes import RECIPES, Overrides
 from peagle.compiler.verify.origin import recipe_of
 from peagle.plugins.errors import EnvironmentProblem
-from tests.engines.test_manifest import manifest_of
+from tests.engines.folder.test_manifest import manifest_of
 
 DEMO = Path(__file__).parents[3] / "compiler" / "bundled" / "demo" / "target"
 

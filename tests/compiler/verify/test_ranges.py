@@ -18,7 +18,7 @@ from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify.origin import Origins
 from peagle.compiler.verify.ranges import ranges_again
-from peagle.engines.manifest import Manifest
+from peagle.engines.folder.manifest import Manifest
 from peagle.plugins.errors import EnvironmentProblem
 from tests.models import Pair, make_pair
 

@@ -12,8 +12,8 @@ from peagle.compiler.pipeline.plans import profiles
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
-from peagle.engines.manifest import Backend, Manifest, Part, Plan, Tensor
-from peagle.engines.tokenizer import Tokenizer
+from peagle.engines.folder.manifest import Backend, Manifest, Part, Plan, Tensor
+from peagle.engines.text.tokenizer import Tokenizer
 from peagle.graphs.drafters import HeadSpec
 from peagle.graphs.targets import family_for
 from peagle.graphs.trace import Dtype

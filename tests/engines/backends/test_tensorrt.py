@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines import round as rounds
 from peagle.engines.backends.base import Chunk
 from peagle.engines.backends.tensorrt import backend as tensorrt
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
-from peagle.engines.manifest import Profile
-from peagle.engines.sampling import policy_of, uniform_stream
+from peagle.engines.folder.manifest import Profile
+from peagle.engines.requests.params import policy_of, uniform_stream
+from peagle.engines.strategies import round as rounds
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 from peagle.plugins.kernels.pack import write_pack
 from tests.engines.backends.host_device import HostDevice

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Chunk, Emission
-from peagle.engines.backends.onnxruntime import OnnxRuntimeBackend
+from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
 from tests.models import VOCAB
 
 

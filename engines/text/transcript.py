@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .results import Delta, FinishReason
-from .sampling import SamplingParams
+from ..requests.params import SamplingParams
+from ..requests.results import Delta, FinishReason
 from .tokenizer import Tokenizer
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .backends.base import Backend, Chunk, Emission
-from .sampling import SamplingParams
+from ..backends.base import Backend, Chunk, Emission
+from ..requests.params import SamplingParams
 
 PREFILL_CHUNK = 512  # columns; a longer pass is no faster, and other rows wait for it
 

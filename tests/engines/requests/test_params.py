@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.engines import SamplingParams
-from peagle.engines.sampling import policy_of, uniform_stream
+from peagle.engines.requests.params import policy_of, uniform_stream
 from peagle.plugins.errors import UsageError
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from peagle.engines.manifest import (
+from peagle.engines.folder.manifest import (
     FILE_NAME,
     FORMAT_VERSION,
     Backend,

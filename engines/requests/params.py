@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..plugins.errors import UsageError
+from ...plugins.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.engines import SamplingParams
-from peagle.engines.transcript import Transcript
+from peagle.engines.text.transcript import Transcript
 
 EOS = 0
 LETTERS = "?abcdef"

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .backends.base import Emission
-from .results import Acceptance, RequestOutput
-from .round import Round
-from .sampling import SamplingParams, uniform_stream
-from .transcript import Transcript
+from ..backends.base import Emission
+from ..requests.params import SamplingParams, uniform_stream
+from ..requests.results import Acceptance, RequestOutput
+from ..strategies.round import Round
+from ..text.transcript import Transcript
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..plugins.errors import EnvironmentProblem, UsageError
+from ...plugins.errors import EnvironmentProblem, UsageError
 
 
 class Tokenizer:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ..plugins.errors import EnvironmentProblem
-from ..plugins.spec import FLOAT8
+from ...plugins.errors import EnvironmentProblem
+from ...plugins.spec import FLOAT8
 from .records import decode
 
 FILE_NAME = "engine.json"

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ...plugins.errors import EnvironmentProblem
-from ..manifest import Manifest, Part
-from ..sampling import SamplingParams, policy_of
-from .base import Chunk, Emitted
+from ....plugins.errors import EnvironmentProblem
+from ...folder.manifest import Manifest, Part
+from ...requests.params import SamplingParams, policy_of
+from ..base import Chunk, Emitted
 
 SMALL_TARGET = 64 * 2**20  # bytes of weights as stored: a pass takes as long as they do, within a factor of two
 # Kernels of one column sum in another order than all wider ones, which agree with each other to the bit. Where numbers
