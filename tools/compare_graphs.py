@@ -1,0 +1,131 @@
+"""Compare the graphs and weights that two checkouts of this project export, byte for byte.
+
+python tools/compare_graphs.py ../before .            # the demo and a tiny pair of every family
+python tools/compare_graphs.py ../before . --quick    # the demo and one family
+
+For a change that must not change what is built. Each checkout exports every pair for every lowering, and in a few
+precisions, with its own code in a process of its own; files whose bytes differ are named. Exit code 1 if any does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FAMILIES = ("qwen3", "llama", "qwen3-moe", "gpt-oss", "gemma-4")
+RECIPES = (
+    ("ort",), ("std",), ("tensorrt",), ("tensorrt-sm100",),
+    ("ort", "--precision", "int8"), ("ort", "--precision", "int4"), ("ort", "--precision", "fp8"),
+    ("tensorrt", "--precision", "fp8", "--kv-cache-dtype", "fp8"), ("tensorrt", "--precision", "int8"),
+)  # fmt: skip
+FILES = ("semantic.onnx", "model.onnx", "model.onnx.data")
+TYPING = Path(".ci") / "typing"  # makes the top-level folders of a checkout the package `peagle`
+
+_MAKE_PAIRS = """
+import sys
+from pathlib import Path
+from tests.models import make_pair
+for family in sys.argv[2:]:
+    make_pair(Path(sys.argv[1]) / family, family)
+"""
+_EXPORT = """
+import json, sys
+from peagle.compiler.cli import main
+for arguments in json.loads(sys.stdin.read()):
+    sys.argv = ["peagle-compile", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        print(end.code or 0)
+"""
+
+
+@dataclass(frozen=True)
+class Export:
+    """One export to make: its title in the table and the arguments of ``peagle-compile export`` but ``--out``."""
+
+    title: str
+    arguments: tuple[str, ...]
+
+
+def exports_of(pairs: Mapping[str, Sequence[str]]) -> list[Export]:
+    """Every pair, given as the arguments that name it, in every lowering and recipe."""
+    return [
+        Export(f"{name} {' '.join(recipe)}", ("export", *named, "--max-seq-len", "64", "--for", *recipe))
+        for name, named in pairs.items()
+        for recipe in RECIPES
+    ]
+
+
+def in_checkout(checkout: Path, code: str, *arguments: str, said: str = "", cache: Path | None = None) -> str:
+    """Run Python ``code`` with the package of ``checkout``; its standard output."""
+    root = checkout.resolve()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(root / TYPING), str(root)))}
+    environment |= {"PEAGLE_CACHE": str(cache)} if cache else {}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, cwd=root, env=environment, input=said, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{root} failed:\n{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def digests(checkout: Path, exports: Sequence[Export], folder: Path) -> list[dict[str, str]]:
+    """SHA-256 of the files of each export by path, or its exit code under the name ``exit``."""
+    commands = [[*each.arguments, "--out", str(folder / str(i))] for i, each in enumerate(exports)]
+    codes = in_checkout(checkout, _EXPORT, said=json.dumps(commands), cache=folder / "cache").split("\n")
+    ends = [line for line in codes if line.strip().isdigit()]
+    rows = []
+    for i, code in enumerate(ends):
+        paths = [folder / str(i) / half / name for half in ("target", "drafter") for name in FILES]
+        row = {f"{p.parent.name}/{p.name}": hashlib.sha256(p.read_bytes()).hexdigest() for p in paths if p.is_file()}
+        rows.append(row or {"exit": code})
+    return rows
+
+
+def main() -> int:
+    """Export with both checkouts, print a line for each export, and tell whether all files are the same."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path, help="checkout whose exports are taken as right")
+    parser.add_argument("after", type=Path, help="checkout to compare with it")
+    parser.add_argument("--quick", action="store_true", help="the demo and one family only")
+    parser.add_argument("--keep", type=Path, help="folder for what `before` exports, read again if it is there")
+    options = parser.parse_args()
+    families = FAMILIES[:1] if options.quick else FAMILIES
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        in_checkout(options.before, _MAKE_PAIRS, str(folder / "pairs"), *families)
+        pairs = {"demo": ("--model", "demo")} | {
+            name: ("--model", str(folder / "pairs" / name / "target"), "--draft", str(folder / "pairs" / name / "head"))
+            for name in families
+        }
+        exports = exports_of(pairs)
+        kept = options.keep / f"{'quick' if options.quick else 'all'}.json" if options.keep else None
+        if kept and kept.is_file():
+            before = json.loads(kept.read_text())
+        else:
+            before = digests(options.before, exports, folder / "before")
+            if kept:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_text(json.dumps(before))
+        after = digests(options.after, exports, folder / "after")
+    different = 0
+    for export, old, new in zip(exports, before, after, strict=True):
+        names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+        different += len(names)
+        same = f"exits {old['exit']}" if "exit" in old else f"{len(old)} files the same"
+        print(f"{export.title:60} {'DIFFER: ' + ', '.join(names) if names else same}", flush=True)
+    files = sum(len(row) for row in before if "exit" not in row)
+    print(f"{files} files of {len(exports)} exports compared, {different} differ")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
