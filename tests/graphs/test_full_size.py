@@ -11,8 +11,8 @@ from peagle.compiler.checkpoints.registry import PAIRS, HubRepo
 
 TRACE = """
 import resource, sys, time
-from peagle.compiler.registry import target_config
-from peagle.graphs.families import family_for
+from peagle.compiler.checkpoints.registry import target_config
+from peagle.graphs.targets import family_for
 from peagle.graphs.trace import trace_target
 
 config, _ = target_config(sys.argv[1])

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from emulator import name_of
 from onnx import helper
 
 from peagle.plugins.ops import OPS
 from peagle.plugins.spec import ANY, DOMAIN, OPSET, VERSION, Operand
+from tests.plugins.emulator import name_of
 
 ONNX_TYPE = {
     name: getattr(onnx.TensorProto, name.upper())

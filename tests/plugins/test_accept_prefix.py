@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plugin_cases import (
+
+from tests.plugins.plugin_cases import (
     Arrays,
     alone,
     assert_same_emission,

@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
-from plugin_cases import EVERY, Arrays, inputs_of, quick, reference, same_codes, writes
 
 from peagle.plugins.cache_write_fp8.reference import to_e4m3
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
+from tests.plugins.plugin_cases import EVERY, Arrays, inputs_of, quick, reference, same_codes, writes
 
 OP = "CacheWriteFp8"
 FINITE = EVERY[np.isfinite(EVERY.astype(np.float32))]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plugin_cases import Arrays, quick
 
 from peagle.plugins.cache_write_fp8.reference import to_e4m3
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
+from tests.plugins.plugin_cases import Arrays, quick
 
 OP = "CachedAttention"
 NAMES = [operand.name for operand in OPS[OP].inputs]

@@ -9,14 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import emulator
 import ml_dtypes
 import numpy as np
 import pytest
-from emulator import COMPILER, SANITIZE, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plugin_cases import (
+
+from peagle.plugins.kernels.sources import source
+from peagle.plugins.ops import OPS
+from tests.plugins import emulator
+from tests.plugins.emulator import COMPILER, SANITIZE, run
+from tests.plugins.plugin_cases import (
     EVERY,
     POLICIES,
     Arrays,
@@ -31,10 +34,7 @@ from plugin_cases import (
     with_wild_lengths,
     writes,
 )
-from test_numbers_at import table, tables
-
-from peagle.plugins.kernels.sources import source
-from peagle.plugins.ops import OPS
+from tests.plugins.test_numbers_at import table, tables
 
 pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="needs g++ to compile the kernels for a CPU"),

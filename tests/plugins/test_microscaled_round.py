@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plugin_cases import quick
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.microscaled_round.reference import BLOCK, powers_of_two
 from peagle.plugins.ops import OPS
+from tests.plugins.plugin_cases import quick
 
 OP = "MicroscaledRound"
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

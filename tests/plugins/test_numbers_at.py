@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plugin_cases import WILD, Arrays, inputs_of, quick, reference
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
+from tests.plugins.plugin_cases import WILD, Arrays, inputs_of, quick, reference
 
 OP = "NumbersAt"
 

@@ -8,10 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from plugin_cases import Arrays, alone, inputs_of, quick, reference, windows, with_emitted, with_wild_lengths
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
+from tests.plugins.plugin_cases import (
+    Arrays,
+    alone,
+    inputs_of,
+    quick,
+    reference,
+    windows,
+    with_emitted,
+    with_wild_lengths,
+)
 
 OP = "PlaceholderDraft"
 MASK = 99

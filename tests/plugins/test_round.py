@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plugin_cases import POLICIES, inputs_of
 
 from peagle.plugins.ops import OPS
+from tests.plugins.plugin_cases import POLICIES, inputs_of
 
 VOCAB, LENGTH, MASK = 7, 24, 98
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plugin_cases import POLICIES, Arrays, could_draw, inputs_of, processed
 
 from peagle.plugins.accept_prefix.reference import race_noise
+from tests.plugins.plugin_cases import POLICIES, Arrays, could_draw, inputs_of, processed
 
 OP = "AcceptPrefix"
 SAMPLED = {name: policy for name, policy in POLICIES.items() if policy[0] > 0}

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plugin_cases import Arrays, quick
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
+from tests.plugins.plugin_cases import Arrays, quick
 
 OP = "SparseExperts"
 NAMES = [operand.name for operand in OPS[OP].inputs]

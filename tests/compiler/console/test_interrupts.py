@@ -10,8 +10,8 @@ import pytest
 
 SWALLOWED = """
 import os, signal, sys
-from peagle.compiler import interrupts
-from peagle.compiler.console import interruptible, report_failure
+from peagle.compiler.console import interrupts
+from peagle.compiler.console.text import interruptible, report_failure
 
 interrupts.watch()
 

@@ -198,10 +198,10 @@ def test_an_interruption_ends_the_build_and_leaves_what_was_there(halves_of: Mak
 _BUILD = """
 import sys
 from pathlib import Path
-from peagle.compiler import interrupts
-from peagle.compiler.builders.plan import build_plan
-from peagle.compiler.builders.request import PlanRequest
-from tests.compiler.builders.small import Watched
+from peagle.compiler.console import interrupts
+from peagle.compiler.tensorrt.build import build_plan
+from peagle.compiler.tensorrt.request import PlanRequest
+from tests.compiler.tensorrt.small import Watched
 
 interrupts.watch()
 build_plan(PlanRequest.from_json(sys.argv[1]), Path(sys.argv[2]), Watched(lambda: print("building", flush=True)))

@@ -14,9 +14,9 @@ _TIMINGS = """
 import sys
 import warnings
 from pathlib import Path
-from peagle.compiler.builders import callbacks, config
+from peagle.compiler.tensorrt import callbacks, config
 from peagle.plugins.tensorrt import module
-from tests.compiler.builders.small import request
+from tests.compiler.tensorrt.small import request
 
 warnings.simplefilter("ignore", DeprecationWarning)
 trt = module.load("tensorrt-rtx")

@@ -16,11 +16,11 @@ _PARSE = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from peagle.compiler.builders import callbacks, network
-from peagle.compiler.builders.preflight import survey
+from peagle.compiler.tensorrt import callbacks, network
+from peagle.compiler.tensorrt.preflight import survey
 from peagle.plugins.errors import PeagleError
 from peagle.plugins.tensorrt import module, register
-from tests.compiler.builders.small import profiles
+from tests.compiler.tensorrt.small import profiles
 
 good, path, registered = sys.argv[1:]
 found = survey(Path(good), ("sm_120",), profiles())

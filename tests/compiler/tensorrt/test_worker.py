@@ -15,9 +15,9 @@ import io
 import sys
 from pathlib import Path
 from threading import Lock
-from peagle.compiler.builders import worker
-from peagle.compiler.builders.channel import Channel
-from peagle.compiler.builders.request import PlanRequest
+from peagle.compiler.tensorrt import worker
+from peagle.compiler.tensorrt.channel import Channel
+from peagle.compiler.tensorrt.request import PlanRequest
 from peagle.plugins.errors import BuildError
 
 try:
@@ -29,7 +29,7 @@ _MAIN = """
 import os
 import sys
 from pathlib import Path
-from peagle.compiler.builders import worker
+from peagle.compiler.tensorrt import worker
 from peagle.plugins.errors import BuildError
 
 def fails(request, out, channel):

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from plugin_cases import Arrays, quick, reference, windows, with_emitted
+
+from tests.plugins.plugin_cases import Arrays, quick, reference, windows, with_emitted
 
 SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "kernels.py"
 

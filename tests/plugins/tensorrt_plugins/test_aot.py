@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from rtx_builds import needs_rtx, profile, results, run_aot
 
 from peagle.plugins.ops import OPS
+from tests.plugins.tensorrt_plugins.rtx_builds import needs_rtx, profile, results, run_aot
 
 pytestmark = needs_rtx
 

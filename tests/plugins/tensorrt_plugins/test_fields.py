@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rtx_builds import needs_rtx
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from peagle.plugins.spec import Attribute
 from peagle.plugins.tensorrt import fields, module
+from tests.plugins.tensorrt_plugins.rtx_builds import needs_rtx
 
 pytestmark = needs_rtx
 

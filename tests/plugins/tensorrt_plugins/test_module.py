@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rtx_builds import needs_rtx, profile, results, run_aot
 
 from peagle.plugins.errors import EnvironmentProblem
 from peagle.plugins.tensorrt import module
+from tests.plugins.tensorrt_plugins.rtx_builds import needs_rtx, profile, results, run_aot
 
 LINK = "libtensorrt_rtx.so"
 SIZES = {"B": 1, "S": 2, "E": 2}

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rtx_builds import needs_rtx
 
 from peagle.plugins.errors import BuildError, EnvironmentProblem
 from peagle.plugins.kernels.launch import load_driver, scalars
@@ -18,6 +17,7 @@ from peagle.plugins.tensorrt import errors, module
 from peagle.plugins.tensorrt.dtypes import to_tensorrt
 from peagle.plugins.tensorrt.plugin import creator, plugin_class
 from peagle.plugins.tensorrt.register import find_creator, register
+from tests.plugins.tensorrt_plugins.rtx_builds import needs_rtx
 
 pytestmark = needs_rtx
 

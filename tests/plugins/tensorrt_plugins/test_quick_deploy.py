@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
-from rtx_builds import needs_rtx
 
 from peagle.plugins.errors import BuildError, EnvironmentProblem
 from peagle.plugins.kernels.sources import kernel_ops
 from peagle.plugins.ops import OPS
 from peagle.plugins.tensorrt import module, quick_deploy
+from tests.plugins.tensorrt_plugins.rtx_builds import needs_rtx
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ INTERRUPTED = """
 import os, signal, sys
 from contextlib import contextmanager
 from pathlib import Path
-from peagle.compiler.calibration import Samples, Settings, calibrate
-from peagle.compiler.checkpoint import Checkpoint
-from peagle.compiler.stages import StageStore
-from peagle.graphs.families import family_for
+from peagle.compiler.precision.calibration import Samples, Settings, calibrate
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.store.stages import StageStore
+from peagle.graphs.targets import family_for
 
 target, store, number, after, lists = sys.argv[1:]
 seen = 0

@@ -122,9 +122,9 @@ def test_one_layer_is_what_the_reference_says(
 _PARSE = """
 import json, sys
 from pathlib import Path
-from peagle.compiler.builders.callbacks import Log, logger
-from peagle.compiler.builders.network import parse
-from peagle.compiler.builders.preflight import survey
+from peagle.compiler.tensorrt.callbacks import Log, logger
+from peagle.compiler.tensorrt.network import parse
+from peagle.compiler.tensorrt.preflight import survey
 from peagle.plugins.tensorrt.module import load
 from peagle.plugins.tensorrt.register import register
 
