@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -19,6 +18,9 @@ except ImportError:
     # A machine with a GPU need not install us to run tests/gpu: the top-level folders are the sub-packages.
     sys.modules["peagle"] = types.ModuleType("peagle")
     sys.modules["peagle"].__path__ = [str(Path(__file__).resolve().parent.parent)]
+
+# What several folders share; such a file imports what is heavy inside its fixtures, for tests/gpu runs without it.
+pytest_plugins = [f"tests.fixtures.{name}" for name in ("bodies", "commands", "engines", "graphs", "pairs")]
 
 # The models of the tests are tiny: a second thread costs more than it brings, most of all on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -65,13 +67,3 @@ def _own_stage_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         del os.environ["PEAGLE_CACHE"]
     else:
         os.environ["PEAGLE_CACHE"] = before
-
-
-@pytest.fixture(scope="session")
-def demo_engine(_own_stage_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo pair, built once per test run by the command a user would type. Copy it before changing it."""
-    engine = tmp_path_factory.mktemp("engine") / "demo-engine"
-    command = [str(Path(sys.executable).with_name("peagle-compile")), "build", "--model", "demo", "--out", str(engine)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)} exited {done.returncode}\n{done.stdout}{done.stderr}"
-    return engine

@@ -7,17 +7,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from safetensors.torch import load_file, save_file
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
 
-from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.pipeline.half import target_half
-from peagle.graphs.drafters import HeadSpec
-from peagle.graphs.targets import TargetSpec, family_for
-from peagle.graphs.targets.skeleton import weight_shapes
+    from peagle.graphs.drafters import HeadSpec
+    from peagle.graphs.targets import TargetSpec
 
 VOCAB = 96
 LAYERS = 7
@@ -82,6 +79,11 @@ class Pair:
         return json.loads((self.head / "config.json").read_text())
 
     def specs(self) -> tuple[TargetSpec, HeadSpec]:
+        from safetensors.torch import load_file
+
+        from peagle.graphs.drafters import HeadSpec
+        from peagle.graphs.targets import family_for
+
         family = family_for(self.config)
         shapes = {n: tuple(t.shape) for n, t in load_file(self.head / "model.safetensors").items()}
         target = family.describe(self.config)
@@ -90,6 +92,11 @@ class Pair:
 
     def target_weights(self) -> Callable[[str], Iterator[np.ndarray]]:
         """What gives the graph's weights, by their names in it."""
+        from peagle.compiler.checkpoints.checkpoint import Checkpoint
+        from peagle.compiler.pipeline.half import target_half
+        from peagle.graphs.targets import family_for
+        from peagle.graphs.targets.skeleton import weight_shapes
+
         spec, _ = self.specs()
         half = target_half(Checkpoint.open(self.target), spec)
         shapes = weight_shapes(self.config)
@@ -98,6 +105,8 @@ class Pair:
 
     def head_weights(self) -> dict[str, torch.Tensor]:
         """By module name, as the reference takes them."""
+        from safetensors.torch import load_file
+
         _, head = self.specs()
         tensors = load_file(self.head / "model.safetensors")
         return {name: tensors[key] for name, key in head.keys.items()}
@@ -107,6 +116,8 @@ def head_tensors(
     generator: torch.Generator, draft_vocab: int, layers: int = 2, sizes: Mapping[str, int] = _COMMON_SIZES
 ) -> dict[str, torch.Tensor]:
     """Random head in the flat layout for the tiny targets."""
+    import torch
+
     h, q, kv, inner = sizes["hidden_size"], 64, 32, sizes["intermediate_size"]
     shapes = {
         "embed_tokens.weight": (VOCAB, h), "fc.weight": (h, 3 * h), "mask_hidden": (1, 1, 3 * h),
@@ -134,7 +145,9 @@ def head_tensors(
 
 def make_pair(folder: Path, family: str, *, draft_vocab: int = VOCAB, sizes: Mapping[str, int] = _COMMON_SIZES) -> Pair:
     """Write a random target of ``family`` and a random head for it, with a byte-level tokenizer."""
+    import torch
     import transformers
+    from safetensors.torch import save_file
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     config = copy.deepcopy(CONFIGS[family])

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-import pytest
 from onnx import helper
 
 from peagle.plugins.ops import OPS
@@ -96,15 +95,3 @@ def run(name: str, inputs: list[Any], **attributes: Any) -> list[Any]:
     assert [x.shape for x in outputs] == op.infer_shapes(shapes, op.check_attributes(attributes))
     assert [x.dtype for x in outputs] == promised
     return outputs
-
-
-@pytest.fixture(scope="session")
-def run_body() -> Any:
-    """``run_body(op name, inputs in order, **attributes) -> outputs`` on ONNX Runtime CPU."""
-    return run
-
-
-@pytest.fixture(scope="session")
-def body_model() -> Any:
-    """``body_model(op name, dtypes of the inputs, attribute pairs) -> onnx.ModelProto`` of one node."""
-    return one_node_model

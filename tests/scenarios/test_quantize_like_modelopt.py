@@ -19,7 +19,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.pipeline.quantize import QuantizeOptions, quantize
 from tests.models import make_pair
 
-TOOL = Path(__file__).parents[4] / "tools" / "modelopt_checkpoint.py"
+TOOL = Path(__file__).parents[2] / "tools" / "modelopt_checkpoint.py"
 _EXPERT = re.compile(r"(.*\.experts\.)\d+(\..*)")
 
 pytestmark = [

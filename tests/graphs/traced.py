@@ -1,0 +1,54 @@
+"""A tiny pair and its semantic graphs on disk, as a build traces them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.console.progress import Quiet
+from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline.half import SEMANTIC, drafter_half, target_half
+from peagle.compiler.store.stages import StageStore
+from peagle.graphs import store, weights
+from peagle.graphs.drafters import HeadSpec
+from peagle.graphs.lowering import Lowered, Lowering, lower
+from peagle.graphs.targets import TargetSpec
+from tests.models import Pair, make_pair
+
+CACHE = 80
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A pair and its semantic graphs on disk."""
+
+    pair: Pair
+    target: TargetSpec
+    head: HeadSpec
+    folder: Path
+
+    def lowered(self, part: str, lowering: Lowering) -> Lowered:
+        return lower(store.load(self.folder / f"{part}.onnx"), lowering, cache_length=CACHE)
+
+    def built(self, part: str, lowering: Lowering) -> Path:
+        """The part's graph with weights, for ONNX Runtime."""
+        path = self.folder / lowering / part / "model.onnx"
+        if not path.exists():
+            path.parent.mkdir(parents=True)
+            tensors = {k: t.numpy() for k, t in self.pair.head_weights().items()}
+            read = self.pair.target_weights() if part == "target" else tensors.__getitem__
+            weights.attach(self.lowered(part, lowering), read, path)
+        return path
+
+
+def traced_pair(folder: Path, family: str, draft_vocab: int) -> Traced:
+    """Write a pair to ``folder`` and trace both halves in float32."""
+    pair = make_pair(folder, family, draft_vocab=draft_vocab)
+    target, head = pair.specs()
+    halves = (target_half(Checkpoint.open(pair.target), target), drafter_half(Checkpoint.open(pair.head), head, target))
+    for half in halves:  # kept by the session's stage cache, which the tests of whole builds share
+        traced = parts.trace(StageStore.default(), half, "float32", Quiet())
+        shutil.copy(traced.path / SEMANTIC, folder / f"{half.name}.onnx")
+    return Traced(pair, target, head, folder)
