@@ -14,15 +14,6 @@ from onnx.defs import OpSchema
 from ..plugins.ops import OPS
 from ..plugins.spec import DOMAIN, VERSION, Operand, OpSpec
 
-_TENSOR = {
-    "float32": "tensor(float)",
-    "float16": "tensor(float16)",
-    "bfloat16": "tensor(bfloat16)",
-    "float8e4m3fn": "tensor(float8e4m3fn)",
-    "int32": "tensor(int32)",
-    "int64": "tensor(int64)",
-    "bool": "tensor(bool)",
-}
 _PLUGIN = ("plugin_namespace", "plugin_version")
 _ATTRIBUTE = {float: OpSchema.AttrType.FLOAT, int: OpSchema.AttrType.INT, str: OpSchema.AttrType.STRING}
 
@@ -34,10 +25,16 @@ def _parameter(operand: Operand) -> OpSchema.FormalParameter:
     )
 
 
+def _tensor(dtype: str) -> str:
+    return f"tensor({'float' if dtype == 'float32' else dtype})"
+
+
 def schema(spec: OpSpec) -> OpSchema:
     """The ``OpSchema`` of one spec; operands tied by ``same_as`` share a type variable."""
     variables = {
-        f"T_{o.name}": [_TENSOR[d] for d in o.dtypes] for o in (*spec.inputs, *spec.outputs) if o.same_as is None
+        f"T_{o.name}": [_tensor(dtype) for dtype in o.dtypes]
+        for o in (*spec.inputs, *spec.outputs)
+        if o.same_as is None
     }
     return OpSchema(
         spec.name,

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..plugins.numbers import BY_NAME
 from ..plugins.ops import OPS
 from ..plugins.spec import DOMAIN, OPSET, VERSION, OpSpec
 from . import schemas
 
-_DTYPE = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64, "bool": torch.bool}
 _SCHEMA_TYPE = {float: "float", int: "int", str: "str"}
 
 
@@ -53,6 +53,11 @@ def _eager(spec: OpSpec) -> Callable[..., Tensor | tuple[Tensor, ...]]:
     return run
 
 
+def _torch_type(dtype: str) -> torch.dtype:
+    kind: torch.dtype = getattr(torch, BY_NAME[dtype].numpy)
+    return kind
+
+
 def _fake(spec: OpSpec) -> Callable[..., Tensor | tuple[Tensor, ...]]:
     count = len(spec.inputs)
 
@@ -62,7 +67,9 @@ def _fake(spec: OpSpec) -> Callable[..., Tensor | tuple[Tensor, ...]]:
         shapes = spec.infer_shapes([None if t is None else t.shape for t in tensors], attributes)
         by_name = {o.name: t for o, t in zip(spec.inputs, tensors, strict=True)}
         return _as_returned(
-            tensors[0].new_empty(shape, dtype=by_name[o.same_as].dtype if o.same_as else _DTYPE[o.dtypes[0]])
+            tensors[0].new_empty(
+                shape, dtype=by_name[o.same_as].dtype if o.same_as else getattr(torch, BY_NAME[o.dtypes[0]].numpy)
+            )
             for o, shape in zip(spec.outputs, shapes, strict=True)
         )
 

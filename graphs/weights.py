@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from ..plugins.errors import BuildError
+from ..plugins.numbers import BY_NUMPY, FLOAT16
 from .lowering.finish import ROPE_METADATA, fill_rope_tables
 from .lowering.lowered import Lowered, Weight
 
@@ -22,9 +22,6 @@ ALIGNMENT = 4096  # ONNX Runtime maps the file; a mapped tensor starts on a page
 _SMALL = 64  # the same for what is smaller than a page: scales are many
 
 _HALVES = ("cos", "sin")
-_DTYPE = {
-    name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "int4", "uint4")
-}  # fmt: skip
 _CODES = ("float8_e4m3fn", "int8", "uint8", "int4", "uint4")  # mean nothing without their scale: never converted to
 _HALF_BYTES = ("int4", "uint4")
 
@@ -83,7 +80,7 @@ def attach(
         os.fsync(file.fileno())
     for weight in lowered.weights:
         tensor = lowered.model.graph.initializers[weight.name]
-        dtype = ir.DataType.from_numpy(_DTYPE.get(weight.dtype) or np.dtype(weight.dtype))
+        dtype = ir.DataType(BY_NUMPY[weight.dtype].onnx)
         tensor.const_value = ir.ExternalTensor(
             data.name, offsets[weight.name], weight.bytes, dtype, shape=ir.Shape(weight.shape), name=weight.name
         )
@@ -130,7 +127,7 @@ def _write(descriptor: int, weight: Weight, offset: int, read: Read, on_bytes: C
 
 def _bytes(rows: Any, weight: Weight, part: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """As they lie in the file: codes of four bits two to a byte, low half first, also in a tensor of bytes."""
-    dtype = _DTYPE.get(weight.dtype) or np.dtype(weight.dtype)
+    dtype = BY_NUMPY[weight.dtype].dtype
     packed = str(rows.dtype) in _HALF_BYTES
     if weight.dtype in _CODES and rows.dtype != dtype and not (packed and weight.dtype == "uint8"):
         raise BuildError(f"{part} is to be stored as {weight.dtype} and was read as {rows.dtype}")
@@ -144,7 +141,7 @@ def _bytes(rows: Any, weight: Weight, part: str) -> np.ndarray[Any, np.dtype[np.
     if weight.dtype == "float16" and not np.isfinite(converted).all():
         raise BuildError(
             f"{part} holds numbers that float16 has no place for",
-            why="its largest is 65504",
+            why=f"its largest is {FLOAT16.largest:.0f}",
             fix="build in bf16 (`--precision bf16`), or on ONNX Runtime, which computes in fp32",
         )
     return converted.reshape(-1).view(np.uint8)

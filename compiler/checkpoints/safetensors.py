@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from ...plugins.errors import BuildError
+from ...plugins.numbers import BY_SAFETENSORS
 
-_BITS = {
-    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "C64": 64,
-    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
-    "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
+# Those of the format that nothing here computes with have only a size.
+_BITS = {name: kind.bits for name, kind in BY_SAFETENSORS.items()} | {
+    "F64": 64, "C64": 64, "F8_E5M2": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+    "I16": 16, "U64": 64, "U32": 32, "U16": 16,
 }  # fmt: skip
 # What the numbers of a stored type are read as: the values themselves, or the bits of types that NumPy lacks.
 _STORED: dict[str, np.dtype[Any]] = {

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...plugins.numbers import BY_PRECISION, E4M3
 from ..precision.legal import require_known
 from ..precision.recipes import HEAD, RECIPES, Recipe
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ...graphs.targets.census import RoledWeight
     from ..precision.source import Matrix
 
-BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "mxfp8": 1, "int8": 1, "int4": 0.5, "e8m0": 1}
+BYTES = {name: kind.bits / 8 for name, kind in BY_PRECISION.items()} | {"mxfp8": E4M3.bits / 8}
 SCALES = "scales"
 _ID_BYTES = 8
 

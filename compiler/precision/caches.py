@@ -10,6 +10,7 @@ from ...graphs.names import cache_name, layer_prefix, weight_name
 from ...graphs.targets import family_for
 from ...graphs.targets.sources import Sources
 from ...plugins.errors import BuildError
+from ...plugins.numbers import E4M3, scales_of
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.formats.numbers import as_numbers, check_scales
 from ..checkpoints.safetensors import read_rows
@@ -17,7 +18,6 @@ from ..checkpoints.safetensors import read_rows
 if TYPE_CHECKING:
     from .calibration import Scales
 
-_LARGEST = 448.0  # of E4M3
 # Beside the projections, where ModelOpt has them, or of the attention itself, as compressed-tensors has them.
 _NAMES = {"k": ("k_proj.k_scale", "k_scale"), "v": ("v_proj.v_scale", "v_scale")}
 
@@ -30,7 +30,7 @@ def cache_scales(checkpoint: Checkpoint, layers: int, ranges: Scales | None = No
     """
     found = stored_cache_scales(checkpoint, layers)
     if not found and ranges is not None:
-        found = {name: float(np.float32(value) / np.float32(_LARGEST)) for name, value in ranges.caches.items()}
+        found = {name: float(scales_of(value, E4M3.largest)) for name, value in ranges.caches.items()}
     wanted = {cache_name(kind, layer) for layer in range(layers) for kind in "kv"}
     bad = sorted(name for name in wanted if not 0 < found.get(name, 0.0) < np.inf)
     if bad:

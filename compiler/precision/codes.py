@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ...graphs.rounding.weight import MIDDLE, Codes
 from ...graphs.targets.sources import Array
+from ...plugins.numbers import BY_NUMPY, E4M3, FLOAT16, FLOAT32, INT4, INT8, UINT4, UINT8, scales_of, to_e4m3, usable
 
 # The largest code, and the smallest: of eight bits as far from zero as the largest, so that no sign has more room.
-FP16_MAX = 65504.0
-LARGEST: Mapping[str, float] = {"float8_e4m3fn": 448.0, "int8": 127.0, "uint8": 127.0, "int4": 7.0, "uint4": 7.0}
-SMALLEST: Mapping[str, float] = {name: -largest for name, largest in LARGEST.items()} | {"int4": -8.0, "uint4": -8.0}
-_E8M0_BIAS = 127
-_TYPES: Mapping[str, Any] = {
-    "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "int8": np.int8, "uint8": np.uint8, "int4": ml_dtypes.int4,
-    "uint4": ml_dtypes.uint4,
-}  # fmt: skip
+_KINDS = (E4M3, INT8, UINT8, INT4, UINT4)
+LARGEST: Mapping[str, float] = {kind.numpy: kind.largest - MIDDLE.get(kind.numpy, 0) for kind in _KINDS}
+SMALLEST: Mapping[str, float] = {
+    kind.numpy: -LARGEST[kind.numpy] if kind.bits == 8 else kind.smallest - MIDDLE.get(kind.numpy, 0) for kind in _KINDS
+}
 # What the largest number of a block of four bits becomes: above 8 it is clipped, which often suits the others.
 _TRIED = (6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5)
 _AT_ONCE = 2**16  # numbers, so that they stay in the cache while every scale is tried
@@ -30,7 +26,7 @@ def scales_for(amax: Array, codes: Codes) -> Array:
 
     float32, of the shape of ``amax``.
     """
-    return _usable((amax / LARGEST[codes]).astype(np.float32))
+    return usable(scales_of(amax, LARGEST[codes]))
 
 
 def block_scales(blocks: Array, codes: Codes) -> Array:
@@ -55,11 +51,11 @@ def block_scales(blocks: Array, codes: Codes) -> Array:
 def _least(rows: Array, largest: Array, codes: Codes) -> Array:
     """Of ``largest`` over each of ``_TRIED``, the scale that moves a row least; the first of equals."""
     least = np.full(len(rows), np.inf, np.float32)
-    best = _usable((largest / np.float32(8)).astype(np.float32))
+    best = usable((largest / np.float32(8)).astype(np.float32))
     error = np.empty_like(rows)
     with np.errstate(over="ignore"):  # of a square: then nothing is better than what it started from
         for code in _TRIED:
-            scales = _usable((largest / np.float32(code)).astype(np.float32))
+            scales = usable((largest / np.float32(code)).astype(np.float32))
             of_row = scales[:, None]
             np.divide(rows, of_row, out=error)
             np.rint(error, out=error)
@@ -72,22 +68,12 @@ def _least(rows: Array, largest: Array, codes: Codes) -> Array:
     return best
 
 
-def exponents(powers: Array) -> Array:
-    """Powers of two as MX formats keep them (E8M0): uint8, the exponent + 127."""
-    stored: Array = (np.frexp(powers)[1] + (_E8M0_BIAS - 1)).astype(np.uint8)
-    return stored
-
-
 def rounded(values: Array, scales: Array, codes: Codes) -> Array:
     """``values / scales`` to the nearest code, ties to even; beyond the last, the last. Shapes broadcast."""
     if codes == "float8_e4m3fn":
-        import torch  # five times as fast as ml_dtypes
-
-        clipped = torch.from_numpy(np.clip(values / scales, SMALLEST[codes], LARGEST[codes])).to(torch.float8_e4m3fn)
-        narrow: Array = clipped.view(torch.uint8).numpy().view(ml_dtypes.float8_e4m3fn)
-        return narrow
+        return to_e4m3(values / scales).view(E4M3.dtype)
     whole = _whole(values, scales, codes) + MIDDLE.get(codes, 0)
-    result: Array = whole.astype(np.int16).astype(_TYPES[codes])
+    result: Array = whole.astype(np.int16).astype(BY_NUMPY[codes].dtype)
     return result
 
 
@@ -103,14 +89,9 @@ def _whole(values: Array, scales: Array, codes: Codes) -> Array:
     return whole
 
 
-def _usable(scales: Array) -> Array:
-    """1 in the place of those that are too small to divide by."""
-    return np.where(abs(scales) >= np.finfo(np.float32).tiny, scales, np.float32(1)).astype(np.float32)
-
-
 def largest_of(wide: str) -> float:
     """The largest number that values have room for where they are wide again."""
-    return FP16_MAX if wide == "fp16" else float(np.finfo(np.float32).max)
+    return (FLOAT16 if wide == "fp16" else FLOAT32).largest
 
 
 def unusable(scales: Array, codes: Codes, wide: str) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ...plugins.numbers import BY_NAME
 from ..tensorrt.matmuls import BuiltMatmul, bytes_of
 
-_SHORT = {"float8e4m3fn": "fp8", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 _SAYS = {
     "graph": "as the lowered graph has them",
     "network": "as TensorRT parsed them",
@@ -34,13 +34,18 @@ def described(table: Mapping[str, Any]) -> str:
     """In one line: ``196: 168 fp8 (97.1% of the weights), 28 bf16 (2.9%); as the plan itself has them``."""
     parts, of = [], " of the weights"
     for each in table["types"]:
-        stored, computed = (_SHORT.get(each[kind], each[kind]) for kind in ("stored", "computed"))
+        stored, computed = (_short(each[kind]) for kind in ("stored", "computed"))
         how = "" if stored == computed else f" multiplied in {computed}"
         how = f" unpacked to {computed} before every product" if each["unpacked"] else how
         parts.append(f"{each['matmuls']} {stored}{how} ({each['share']:.1%}{of})")
         of = ""
     said = {row["by"] for row in table["list"]}
     return f"{table['total']}: {', '.join(parts)}; {', '.join(_SAYS[by] for by in _SAYS if by in said)}"
+
+
+def _short(name: str) -> str:
+    """The word that ``--precision`` has for a type, else its name."""
+    return BY_NAME[name].precision or name if name in BY_NAME else name
 
 
 def _of_graph(each: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import BuildError
+from ...plugins.numbers import BY_NUMPY
 from .provider import Other, Provider
 from .recipes import DRAFTER_ROLE, HEAD
 
@@ -24,9 +25,7 @@ _UNREAD = (
     "or none"
 )
 # How ``matmuls`` calls what is stored as these codes.
-STORED = {
-    "float8_e4m3fn": "float8e4m3fn", "int8": "int8", "uint8": "int8", "int4": "int4", "uint4": "int4",
-}  # fmt: skip
+STORED = {name: BY_NUMPY[name.removeprefix("u")].name for name in ("float8_e4m3fn", "int8", "uint8", "int4", "uint4")}
 
 
 @dataclass

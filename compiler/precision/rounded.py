@@ -12,10 +12,10 @@ import numpy as np
 from ...graphs.rounding.weight import NarrowWeight, Rounding
 from ...graphs.targets.sources import Array, Shape
 from ...plugins.errors import BuildError
-from ...plugins.microscaled_round.reference import powers_of_two
+from ...plugins.numbers import BY_PRECISION, FLOAT16, powers_of_two, scales_of, to_e8m0
 from ..checkpoints.formats.problems import counted, listed
 from ..checkpoints.formats.scaled import Loss
-from .codes import FP16_MAX, LARGEST, block_scales, exponents, rounded, scales_for, values_of
+from .codes import LARGEST, block_scales, rounded, scales_for, values_of
 from .provider import Other, Weight, keyed
 from .recipes import Recipe
 from .schemes import Scheme, rounds_input, scheme
@@ -109,9 +109,9 @@ class RoundedHere:
 
     def _require_room(self, name: str, values: Array) -> None:
         """Raise ``BuildError`` for numbers that would be infinite where codes are made wide again."""
-        if self.recipe.wide == "fp16" and values.size and abs(values).max() > FP16_MAX:
+        if self.recipe.wide == "fp16" and values.size and abs(values).max() > FLOAT16.largest:
             raise BuildError(
-                f"{name} holds numbers beyond {FP16_MAX:.0f}, which float16 has no place for",
+                f"{name} holds numbers beyond {FLOAT16.largest:.0f}, which float16 has no place for",
                 why=f"in {self.recipe.name} it is multiplied, or added to, in float16",
                 fix="convert the checkpoint to bfloat16 (its narrow recipes compute in it), or leave it wide",
             )
@@ -126,7 +126,7 @@ class RoundedHere:
         for scales in kept or (
             self._of_rows(weight, rows.reshape(-1, shape[-1]), 0) for rows in self.read(name, shape)
         ):
-            yield exponents(scales) if self._scheme(weight).powers else scales
+            yield to_e8m0(scales) if self._scheme(weight).powers else scales
 
     @property
     def losses(self) -> Mapping[str, float]:
@@ -156,7 +156,7 @@ class RoundedHere:
             return None
         if how.powers:
             return Rounding(how.input, None, how.block)
-        return Rounding(how.input, float(np.float32(self._range(weight.name) / LARGEST[how.input])))
+        return Rounding(how.input, float(scales_of(self._range(weight.name), LARGEST[how.input])))
 
     def _block(self, weight: Weight) -> int:
         """Columns that share a scale. Both stacks of experts have the same: one node of the backend multiplies both."""
@@ -208,8 +208,5 @@ class RoundedHere:
 
     def _as_stored(self, scales: Array) -> Array:
         """Rounded to the type that the graph keeps scales of blocks in, so that codes fit what they are scaled by."""
-        import ml_dtypes
-
-        wide: Any = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16}.get(self.recipe.wide, np.float32)
-        stored: Array = scales.astype(wide).astype(np.float32)
+        stored: Array = scales.astype(BY_PRECISION[self.recipe.wide].dtype).astype(np.float32)
         return np.where(stored == 0, np.float32(1), stored)  # too small for it: all codes are zero

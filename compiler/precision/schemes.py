@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ...graphs.rounding.weight import MIDDLE, Codes
+from ...plugins.numbers import MX_BLOCK
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
     from .recipes import Recipe
 
 Group = Literal["tensor", "row"]  # of stacked experts: each of them, each of their rows
-MX_BLOCK = 32
 _ROUNDED = ("attention", "mlp", "lm_head")  # the roles of linears whose inputs are rounded as well
 SMALLEST_BLOCK = 8  # below, scales take more room than they save
 _SMALLEST_READ = 16  # by ONNX Runtime's kernels for integer weights

@@ -14,10 +14,11 @@ import numpy as np
 
 from ...graphs.targets.sources import Array, Shape, Sources
 from ...plugins.errors import BuildError
+from ...plugins.numbers import E4M3, scales_of
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.formats.problems import counted, listed
 from ..checkpoints.formats.scaled import Loss, ScaledFp8
-from .codes import LARGEST, unusable
+from .codes import unusable
 from .provider import Other, keyed, others, wanted
 from .recipes import Recipe
 from .schemes import rounds_input
@@ -121,7 +122,6 @@ class StoredFp8:
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
         """The weight's E4M3 numbers as consecutive runs of rows."""
-        import ml_dtypes
 
         def read(key: str) -> Iterator[Array]:
             tensor = self.checkpoint.fp8(key)
@@ -129,7 +129,7 @@ class StoredFp8:
             return self.checkpoint.codes(key, loss)
 
         for rows in self.sources.read(name, shape, read):
-            yield np.ascontiguousarray(rows).view(ml_dtypes.float8_e4m3fn)
+            yield np.ascontiguousarray(rows).view(E4M3.dtype)
 
     def scales(self, name: str, _: Shape) -> Iterator[Array]:
         """All at once: they are few."""
@@ -140,7 +140,7 @@ class StoredFp8:
 
         inputs = [tensor.input_scale() for tensor in tensors] if self._rounds(weight) else []
         if None in inputs and self.ranges is not None:
-            inputs = [float(np.float32(np.max(self.ranges.inputs[weight.name]) / LARGEST[_E4M3]))]
+            inputs = [float(scales_of(np.max(self.ranges.inputs[weight.name]), E4M3.largest))]
         input_scale = max((scale for scale in inputs if scale is not None), default=None)
         if input_scale is not None:
             self._require_use(f"the scale of what enters {weight.name}", np.asarray(input_scale, np.float32))

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import BuildError
+from ...plugins.numbers import BY_ONNX
 
 Shape = tuple[int | str, ...]
-_BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int64": 64, "int32": 32, "int8": 8, "bool": 8}
 _LOWER_AGAIN = "build the engine again with --force; if it comes back, report it with this message"
 
 
@@ -152,8 +152,8 @@ class _Reader:
                 if not file.is_file():
                     raise BuildError(f"{file} is missing", why=f"{self.path} keeps its weights there", fix=_LOWER_AGAIN)
                 sizes[file] = file.stat().st_size
-            bits = _BITS.get(self.dtypes.get(tensor.data_type, ""), 0)
-            length = int(entry.get("length") or math.prod(tensor.dims) * bits // 8)
+            kind = BY_ONNX.get(tensor.data_type)
+            length = int(entry.get("length") or (kind.bytes(math.prod(tensor.dims)) if kind else 0))
             end = int(entry.get("offset") or 0) + length
             if end > sizes[file]:
                 raise BuildError(

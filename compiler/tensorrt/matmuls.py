@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...plugins.numbers import BFLOAT16, E4M3, E8M0, FLOAT16, FLOAT32, INT4, INT8, UINT8
+from ...plugins.tensorrt.dtypes import to_name
 from .program import KERNEL, ONNX_LAYERS, PRODUCT, Program, Step
 
-_BITS = {
-    "float32": 32, "float16": 16, "bfloat16": 16, "float8e4m3fn": 8, "float8e8m0": 8, "int8": 8, "uint8": 8, "int4": 4,
-}  # fmt: skip
-_NAMES = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "FP8": "float8e4m3fn", "E8M0": "float8e8m0"}
+# A type that is not among them tells nothing of a product.
+_BITS = {kind.name: kind.bits for kind in (FLOAT32, FLOAT16, BFLOAT16, E4M3, E8M0, INT8, UINT8, INT4)}
 _MOVES = ("SHUFFLE", "IDENTITY", "CAST", "SLICE", "SQUEEZE", "UNSQUEEZE", "DEQUANTIZE")
 _STACKED = ("MOE", "PLUGIN_V3")
 
@@ -95,12 +95,12 @@ class _Network:
             weights = [(self.constant(each), each) for each in inputs[:2]]
             for constant, factor in [each for each in weights if each[0] is not None][-1:]:
                 other = inputs[0] if factor is inputs[1] else inputs[1]
-                yield self._product(layer, constant, self._narrow(factor, other) or _name(factor.dtype))
+                yield self._product(layer, constant, self._narrow(factor, other) or to_name(factor.dtype))
         elif kind in _STACKED:
             for each in inputs:
                 constant = self.constant(each) if each is not None else None
                 if constant is not None and len(constant.shape) > 2:
-                    yield self._product(layer, constant, self._narrow(each, inputs[0]) or _name(inputs[0].dtype))
+                    yield self._product(layer, constant, self._narrow(each, inputs[0]) or to_name(inputs[0].dtype))
 
     def constant(self, tensor: Any) -> Any:
         """What ``tensor`` is moved and scaled from, if that is a constant of the network, else None."""
@@ -113,7 +113,7 @@ class _Network:
         weight = self.makers[constant.name].name
         named = ONNX_LAYERS.findall(str(layer.metadata))  # TensorRT renames what is called as something else is
         return BuiltMatmul(
-            named[0] if named else layer.name, weight, _name(constant.dtype), computed, math.prod(constant.shape)
+            named[0] if named else layer.name, weight, to_name(constant.dtype), computed, math.prod(constant.shape)
         )
 
     def _narrow(self, *factors: Any) -> str:
@@ -125,7 +125,7 @@ class _Network:
         layer = self.makers.get(tensor.name)
         while layer is not None and layer.type.name in _MOVES:
             if layer.type.name == "DEQUANTIZE":
-                return _name(layer.get_input(0).dtype)
+                return to_name(layer.get_input(0).dtype)
             layer = self.makers.get(layer.get_input(0).name)
         return ""
 
@@ -185,8 +185,3 @@ class _Reader:
 
     def _numbers(self, name: str) -> int:
         return self.tensors[self.sources.get(name, name)].numbers
-
-
-def _name(dtype: Any) -> str:
-    name = str(dtype.name)
-    return _NAMES.get(name, name.lower())

@@ -10,23 +10,13 @@ from typing import Any
 from ...engines.folder.manifest import Tensor
 from ...plugins.errors import BuildError
 from ...plugins.tensorrt.check import SELECTION
+from ...plugins.tensorrt.dtypes import to_name
 from ...plugins.tensorrt.errors import clear, last
 from ...plugins.tensorrt.register import find_creator
 from .callbacks import Log
 from .graph import Value
 from .preflight import Survey
 
-_DTYPES = {
-    "FLOAT": "float32",
-    "HALF": "float16",
-    "BF16": "bfloat16",
-    "FP8": "float8e4m3fn",
-    "INT64": "int64",
-    "INT32": "int32",
-    "INT8": "int8",
-    "UINT8": "uint8",
-    "BOOL": "bool",
-}
 _FIX = "`peagle-compile doctor` shows the versions; TensorRT must be 10.15 or newer, TensorRT-RTX 1.7 or newer"
 
 
@@ -133,7 +123,7 @@ def _tensor_problems(kind: str, found: list[Any], expected: tuple[Value, ...]) -
         yield f"the {kind}s are {', '.join(names)}, not {', '.join(wanted)}"
         return
     for tensor, value in zip(found, expected, strict=True):
-        dtype, shape = _dtype(tensor), tuple(tensor.shape)
+        dtype, shape = to_name(tensor.dtype), tuple(tensor.shape)
         if value.dtype and dtype != value.dtype:
             yield f"{kind} {value.name} is {dtype}, not {value.dtype}"
         if value.shape is not None and shape != tuple(dim if isinstance(dim, int) else -1 for dim in value.shape):
@@ -141,9 +131,4 @@ def _tensor_problems(kind: str, found: list[Any], expected: tuple[Value, ...]) -
 
 
 def _tensor(tensor: Any) -> Tensor:
-    return Tensor(tensor.name, _dtype(tensor), tuple(tensor.shape))
-
-
-def _dtype(tensor: Any) -> str:
-    name = str(tensor.dtype.name)
-    return _DTYPES.get(name, name.lower())
+    return Tensor(tensor.name, to_name(tensor.dtype), tuple(tensor.shape))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ...engines.folder.manifest import Profile
+from ...plugins.numbers import MX_BLOCK
 from ...plugins.spec import evaluate_dim
 from ..hardware.architectures import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
 from .graph import Graph, Node, Shape
@@ -14,7 +15,6 @@ SYMBOLS = {"B": "rows", "S": "columns", "E": "emitted"}  # dims of the graph con
 _HEAD_SIZE = 256  # of the fused attention of TensorRT-RTX 1.7: 256 builds, 264 does not; there is nothing else for it
 _LINEAR = re.compile(r"[\w\s+-]+")
 _FP8_SINCE = 89  # SM
-_MX_BLOCK = 32
 _CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -61,9 +61,9 @@ def _of_moe_layer(gpus: Sequence[str]) -> list[str]:
 def _of_blocks(node: Node) -> list[str]:
     x = node.inputs[0] if node.inputs else None
     columns = x.shape[-1] if x is not None and x.shape else 0
-    if isinstance(columns, int) and columns and columns % _MX_BLOCK == 0:
+    if isinstance(columns, int) and columns and columns % MX_BLOCK == 0:
         return []
-    return [f"it rounds blocks of {_MX_BLOCK}, and its input has {columns or 'an unknown number of'} columns"]
+    return [f"it rounds blocks of {MX_BLOCK}, and its input has {columns or 'an unknown number of'} columns"]
 
 
 def _of_fp8(node: Node, gpus: Sequence[str]) -> list[str]:

@@ -9,7 +9,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from ...plugins.errors import BuildError
-from .lowered import BITS, Lowered, Weight
+from ...plugins.numbers import BY_NUMPY
+from .lowered import Lowered, Weight
 
 PARTS_METADATA = "peagle.parts"
 ROPE_METADATA = "peagle.rope"  # frequencies of the rotary tables, by the path of their module
@@ -49,8 +50,8 @@ def finish(model: ir.Model) -> Lowered:
         if not isinstance(tensor, ir.ExternalTensor):
             continue
         dtype = tensor.dtype.numpy().name
-        if dtype not in BITS:
-            raise BuildError(f"weight {name} was traced as {dtype}", why=f"weights are {', '.join(BITS)} here")
+        if dtype not in BY_NUMPY:
+            raise BuildError(f"weight {name} was traced as {dtype}", why=f"weights are {', '.join(BY_NUMPY)} here")
         parts = tuple(json.loads(value.metadata_props.pop(PARTS_METADATA, json.dumps([name]))))
         weights.append(Weight(str(name), parts, tuple(int(d) for d in tensor.shape), dtype))
     return Lowered(model, tuple(weights))

@@ -6,14 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...plugins.numbers import BY_NUMPY
+
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-
-BITS = {
-    "float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8, "uint8": 8, "int4": 4, "uint4": 4,
-    "int64": 64, "bool": 8,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,7 @@ class Weight:
     @property
     def bytes(self) -> int:
         """Size in the external-data file."""
-        return -(-math.prod(self.shape) * BITS[self.dtype] // 8)
+        return BY_NUMPY[self.dtype].bytes(math.prod(self.shape))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ...plugins.numbers import BY_ONNX, INT4, INT8, UINT4, UINT8
 from .rules import inner_codes, is_weight
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedMatMul")
@@ -18,6 +19,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _SCALED = ("DequantizeLinear", "TRT_MXFP8DequantizeLinear")
 _CARRIERS = ("Transpose", "Reshape", "Identity", "Slice", "Squeeze", "Unsqueeze", *_SCALED)
 _MOVED = (*_CARRIERS, "Cast", "CastLike")  # from one wide type to another
+_AROUND_ZERO = {UINT8: INT8, UINT4: INT4}
 
 
 @dataclass(frozen=True)
@@ -136,5 +138,5 @@ def _type(node: ir.Node, factor: ir.Value) -> str:
 
 
 def _name(dtype: ir.DataType) -> str:
-    name = str(dtype.name).lower()
-    return {"float": "float32", "uint8": "int8", "uint4": "int4"}.get(name, name)
+    kind = BY_ONNX.get(int(dtype))
+    return _AROUND_ZERO.get(kind, kind).name if kind else str(dtype.name).lower()

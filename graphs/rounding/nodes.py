@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from ...plugins.numbers import BY_NUMPY, E8M0_BIAS
 from ...plugins.spec import DOMAIN
 from ..tape import Nodes
 from .weight import MIDDLE, Codes, NarrowWeight, Rounding
 
-_BIAS = 127  # of the exponents that E8M0 keeps
-
-_NUMPY: dict[str, Any] = {
-    "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "int8": np.int8, "uint8": np.uint8, "int4": ml_dtypes.int4,
-    "uint4": ml_dtypes.uint4,
-}  # fmt: skip
-
 
 def onnx_type(codes: Codes) -> ir.DataType:
     """The ONNX type of the codes."""
-    return ir.DataType.from_numpy(np.dtype(_NUMPY[codes]))
+    return ir.DataType(BY_NUMPY[codes].onnx)
 
 
 def streamed(graph: ir.Graph, name: str, shape: tuple[int, ...], dtype: ir.DataType) -> ir.Value:
@@ -117,7 +108,7 @@ def _whole(op: Nodes, x: ir.Value, block: int) -> ir.Value:
 def _powers(op: Nodes, stored: ir.Value) -> ir.Value:
     """2 to the exponents that are stored, float32."""
     wide = op.Cast(stored, to=ir.DataType.FLOAT)
-    exponent = op.Sub(wide, op.constant(float(_BIAS), ir.DataType.FLOAT))
+    exponent = op.Sub(wide, op.constant(float(E8M0_BIAS), ir.DataType.FLOAT))
     power = op.Pow(op.constant(2.0, ir.DataType.FLOAT), exponent)
     return _described(power, f"{stored.name}.powers", stored.shape, ir.DataType.FLOAT)
 

@@ -1,4 +1,4 @@
-"""The oracle of ``CacheWriteFp8``, one position at a time, and of E4M3 codes."""
+"""The oracle of ``CacheWriteFp8``, one position at a time, and of the codes in a cache."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..numbers import E4M3, to_e4m3
+
 Array = NDArray[Any]
 
-LARGEST = 448.0  # finite number of E4M3
 
-
-def to_e4m3(x: Array, scale: float) -> Array:
+def cache_codes(x: Array, scale: float) -> Array:
     """E4M3 codes of ``x / scale``, taken in float32: nearest, ties to even, saturating; NaN stays NaN."""
-    import ml_dtypes
-
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         wide = x.astype(np.float32) / np.float32(scale)
-        codes: Array = np.clip(wide, -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn)
-    return codes
+    return to_e4m3(wide).view(E4M3.dtype)
 
 
 def cache_write_fp8(
@@ -32,6 +29,6 @@ def cache_write_fp8(
         for s in range(k.shape[2]):
             position = int(start[b]) + s
             if 0 <= position < length:
-                k_out[b, :, position] = to_e4m3(k[b, :, s], float(k_scale))
-                v_out[b, :, position] = to_e4m3(v[b, :, s], float(v_scale))
+                k_out[b, :, position] = cache_codes(k[b, :, s], float(k_scale))
+                v_out[b, :, position] = cache_codes(v[b, :, s], float(v_scale))
     return k_out, v_out

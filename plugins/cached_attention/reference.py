@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cache_write_fp8.reference import to_e4m3
+from ..cache_write_fp8.reference import cache_codes
 
 Array = NDArray[Any]
 
@@ -36,8 +36,8 @@ def cached_attention(
         begin = int(start[b])
         if not 0 <= begin <= k_cache.shape[2] - length:
             raise ValueError(f"row {b}: {length} positions from {begin} leave a cache of {k_cache.shape[2]}")
-        k_out[b, :, begin : begin + length] = to_e4m3(k[b], k_scale) if k_scale else k[b]
-        v_out[b, :, begin : begin + length] = to_e4m3(v[b], v_scale) if v_scale else v[b]
+        k_out[b, :, begin : begin + length] = cache_codes(k[b], k_scale) if k_scale else k[b]
+        v_out[b, :, begin : begin + length] = cache_codes(v[b], v_scale) if v_scale else v[b]
         for h in range(heads):
             for s in range(length):
                 last = begin + s

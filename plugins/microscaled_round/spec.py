@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..numbers import MX_BLOCK
 from ..spec import FLOATS, Operand, OpSpec
 from .body import body
-from .reference import BLOCK, microscaled_round
+from .reference import microscaled_round
 
 
 def _check_dims(dims: Mapping[str, int]) -> str | None:
-    columns = dims.get("C", BLOCK)
-    return f"{columns} columns are not a multiple of {BLOCK}" if columns % BLOCK or not columns else None
+    columns = dims.get("C", MX_BLOCK)
+    return f"{columns} columns are not a multiple of {MX_BLOCK}" if columns % MX_BLOCK or not columns else None
 
 
 SPEC = OpSpec(

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..numbers import E4M3, INT8
+
 # The types that inner may be rounded to, with their numbers in ONNX.
-CODES: Mapping[str, int] = {"float8_e4m3fn": 17, "int8": 3}
+CODES: Mapping[str, int] = {kind.numpy: kind.onnx for kind in (E4M3, INT8)}
 
 _HIDDEN = """
   gate_up_turned = Transpose<perm = [0, 2, 1]>(gate_up)

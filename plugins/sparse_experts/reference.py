@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..numbers import BY_NUMPY, INT8, nearest_e4m3
+
 Array = NDArray[Any]
 
 
@@ -47,12 +49,8 @@ def sparse_experts(
 
 def _rounded(values: Array, codes: str, scale: np.float32) -> Array:
     """To the nearest codes, ties to even, and the last of them beyond; times the scale."""
-    import ml_dtypes
-
     quotient = np.asarray(values, np.float32) / scale
-    if codes == "int8":
-        whole: Array = np.clip(np.rint(quotient), -128, 127).astype(np.float32) * scale
+    if BY_NUMPY[codes] is INT8:
+        whole: Array = np.clip(np.rint(quotient), INT8.smallest, INT8.largest).astype(np.float32) * scale
         return whole
-    largest = np.float32(448)
-    means: Array = np.clip(quotient, -largest, largest).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
-    return means
+    return nearest_e4m3(quotient) * scale

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from peagle.plugins.cache_write_fp8.reference import to_e4m3
+from peagle.plugins.cache_write_fp8.reference import cache_codes
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from tests.plugins.plugin_cases import EVERY, Arrays, inputs_of, quick, reference, same_codes, writes
@@ -34,7 +34,7 @@ def test_only_positions_of_the_cache_are_written(batch: Arrays) -> None:
             written = {start + s: s for s in range(width)}
             for t in range(length):
                 kept = batch[f"{name}_cache"][b, :, t]
-                new = to_e4m3(batch[name][b, :, written[t]], batch[f"{name}_scale"]) if t in written else kept
+                new = cache_codes(batch[name][b, :, written[t]], batch[f"{name}_scale"]) if t in written else kept
                 np.testing.assert_array_equal(out[b, :, t].view(np.uint8), new.view(np.uint8))
 
 
@@ -44,13 +44,13 @@ def test_codes_are_the_nearest_and_saturate() -> None:
     table = FINITE.astype(np.float64)
     x = np.concatenate([rng.normal(size=500) * scale for scale in (1e-3, 0.02, 1, 50, 400, 1e4)]).astype(np.float32)
     nearest = np.abs(x[:, None].astype(np.float64) - table).min(axis=1)
-    np.testing.assert_array_equal(np.abs(x - to_e4m3(x, 1.0).astype(np.float64)), nearest)
+    np.testing.assert_array_equal(np.abs(x - cache_codes(x, 1.0).astype(np.float64)), nearest)
     # Half way between two codes it is the even one.
     size = np.sort(FINITE[FINITE.astype(np.float32) >= 0].astype(np.float64))
     middles = (size[1:] + size[:-1]) / 2
-    assert not (to_e4m3(middles[middles > 0].astype(np.float32), 1.0).view(np.uint8) & 1).any()
+    assert not (cache_codes(middles[middles > 0].astype(np.float32), 1.0).view(np.uint8) & 1).any()
     given = np.array([1e6, -1e6, np.inf, -np.inf, np.nan], np.float32)
-    np.testing.assert_array_equal(to_e4m3(given, 0.5).astype(np.float32), [448, -448, 448, -448, np.nan])
+    np.testing.assert_array_equal(cache_codes(given, 0.5).astype(np.float32), [448, -448, 448, -448, np.nan])
 
 
 def test_what_does_not_fit_is_named() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.plugins.cache_write_fp8.reference import to_e4m3
+from peagle.plugins.cache_write_fp8.reference import cache_codes
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from tests.plugins.plugin_cases import Arrays, quick
@@ -86,7 +86,7 @@ def test_the_body_says_what_the_reference_says(run_body: Any, case: Arrays, attr
 
 def in_codes(case: Arrays) -> Arrays:
     """The case with caches of codes."""
-    return case | {name: to_e4m3(case[name], SCALES[f"{name[0]}_scale"]) for name in ("k_cache", "v_cache")}
+    return case | {name: cache_codes(case[name], SCALES[f"{name[0]}_scale"]) for name in ("k_cache", "v_cache")}
 
 
 @quick

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.plugins.errors import BuildError
-from peagle.plugins.microscaled_round.reference import BLOCK, powers_of_two
+from peagle.plugins.numbers import MX_BLOCK, powers_of_two
 from peagle.plugins.ops import OPS
 from tests.plugins.plugin_cases import quick
 
@@ -26,7 +26,7 @@ def rounded(x: Any) -> Any:
 
 def by_type(x: Any) -> Any:
     """The same with the E4M3 of a library, from a scale searched for among all of them."""
-    blocks = x.astype(np.float64).reshape(-1, BLOCK)
+    blocks = x.astype(np.float64).reshape(-1, MX_BLOCK)
     powers = np.exp2(np.arange(-127.0, 128))
     fits = np.abs(blocks).max(axis=1)[:, None] / powers <= 448
     scale = powers[np.argmax(fits, axis=1)][:, None]
@@ -41,7 +41,7 @@ def tensors(draw: Any) -> Any:
     lead = draw(st.lists(st.integers(1, 3), min_size=2, max_size=2))
     blocks = draw(st.integers(1, 3))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    values = rng.normal(size=(*lead, blocks, BLOCK)).astype(np.float32)
+    values = rng.normal(size=(*lead, blocks, MX_BLOCK)).astype(np.float32)
     wide = 120 if dtype != np.float16 else 12
     exponents = rng.integers(-wide, wide + 1, size=(*lead, blocks, 1))
     kind = draw(st.sampled_from(["plain", "powers", "edge", "above", "below", "zeros"]))
@@ -76,7 +76,7 @@ def test_the_body_says_what_the_reference_says(run_body: Any, x: Any) -> None:
 
 @pytest.mark.parametrize("amax", [0.0, 1e-45, 2.0**-126, _LARGEST, 2.0**90, 2.0**91, 448.0, 449.0, 2.0**-119])
 def test_the_body_keeps_to_the_rule_at_the_ends_of_the_range(run_body: Any, amax: float) -> None:
-    x = (np.linspace(-1, 1, 2 * BLOCK) * amax).astype(np.float32).reshape(1, 2, BLOCK)
+    x = (np.linspace(-1, 1, 2 * MX_BLOCK) * amax).astype(np.float32).reshape(1, 2, MX_BLOCK)
     np.testing.assert_array_equal(run_body(OP, [x])[0], rounded(x))
 
 
@@ -88,16 +88,16 @@ def test_no_number_saturates_and_a_smaller_scale_would_let_one() -> None:
 
 
 def test_what_is_rounded_stays() -> None:
-    x = np.random.default_rng(0).normal(size=(3, 4 * BLOCK)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(3, 4 * MX_BLOCK)).astype(np.float32)
     np.testing.assert_array_equal(rounded(rounded(x)), rounded(x))
 
 
 def test_blocks_do_not_know_of_each_other() -> None:
-    x = np.random.default_rng(0).normal(size=(1, 2 * BLOCK)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(1, 2 * MX_BLOCK)).astype(np.float32)
     loud = x.copy()
-    loud[:, BLOCK:] *= 1e6
-    np.testing.assert_array_equal(rounded(loud)[:, :BLOCK], rounded(x)[:, :BLOCK])
-    assert np.any(rounded(loud)[:, BLOCK:] != 0)
+    loud[:, MX_BLOCK:] *= 1e6
+    np.testing.assert_array_equal(rounded(loud)[:, :MX_BLOCK], rounded(x)[:, :MX_BLOCK])
+    assert np.any(rounded(loud)[:, MX_BLOCK:] != 0)
 
 
 def test_it_takes_any_rank_and_whole_blocks_only() -> None:

@@ -16,7 +16,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import half as parts
 from peagle.compiler.pipeline.half import target_half
-from peagle.compiler.precision.codes import exponents, rounded
+from peagle.compiler.precision.codes import rounded
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build import build_plan
@@ -24,7 +24,7 @@ from peagle.compiler.tensorrt.preflight import survey
 from peagle.graphs.lowering.tensorrt import mx
 from peagle.graphs.rounding import NarrowWeight, Rounding, narrow
 from peagle.plugins.errors import BuildError
-from peagle.plugins.microscaled_round.reference import powers_of_two
+from peagle.plugins.numbers import powers_of_two, to_e8m0
 from tests.compiler.tensorrt.conftest import CACHE
 from tests.compiler.tensorrt.small import profiles, request
 from tests.models import CONFIGS, LAYERS, make_pair
@@ -63,7 +63,7 @@ def _product(folder: Path, columns: int) -> Path:
     scales = powers_of_two(np.abs(blocks).max(axis=-1))
     initializers = model.graph.initializers
     initializers["w"].const_value = ir.tensor(rounded(blocks, scales[..., None], "float8_e4m3fn").reshape(SIZE, SIZE))
-    initializers["w_scale"].const_value = ir.tensor(exponents(scales))
+    initializers["w_scale"].const_value = ir.tensor(to_e8m0(scales))
     path = folder / "model.onnx"
     onnx.save_model(ir.to_proto(model), path)
     return path

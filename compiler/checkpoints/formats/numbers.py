@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ....plugins.errors import BuildError
+from ....plugins.numbers import from_e4m3, from_e8m0
 from ..safetensors import TensorEntry
 
 Array = np.ndarray[Any, Any]
-E4M3_MAX = 448.0
 
 _FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
@@ -25,17 +25,10 @@ def as_numbers(dtype: str, raw: Array) -> Array:
     if dtype == "F16":
         return raw.astype(np.float32)
     if dtype == "F8_E4M3":
-        return _e4m3()[raw]
+        return from_e4m3(raw)
     if dtype == "F8_E8M0":
-        return _e8m0()[raw]
+        return from_e8m0(raw)
     return raw
-
-
-def as_codes(values: Array) -> Array:
-    """The nearest E4M3 numbers, uint8; what is larger than the largest becomes that."""
-    import ml_dtypes
-
-    return np.clip(values, -E4M3_MAX, E4M3_MAX).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
 
 
 def fp4_pairs(raw: Array) -> Array:
@@ -74,20 +67,6 @@ def _not_finite(name: str, entry: TensorEntry, nan: int, inf: int, size: int) ->
         why="weights that are not finite make every logit NaN",
         fix="download the file again; if it stays so, the checkpoint itself is broken",
     )
-
-
-@cache
-def _e8m0() -> Array:
-    """Powers of two from 2^-127 to 2^127, and NaN."""
-    return np.append(np.ldexp(np.float32(1), np.arange(-127, 128)), np.float32(np.nan)).astype(np.float32)
-
-
-@cache
-def _e4m3() -> Array:
-    import ml_dtypes
-
-    codes = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
-    return np.asarray(codes, np.float32)
 
 
 @cache

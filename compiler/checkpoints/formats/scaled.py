@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....plugins.errors import BuildError
+from ....plugins.numbers import to_e4m3
 from ..safetensors import TensorEntry, read_rows
 from .base import Stored, View
-from .numbers import Array, as_codes, as_numbers, check_codes, check_finite, check_scales
+from .numbers import Array, as_numbers, check_codes, check_finite, check_scales
 from .plain import FLOATS, plain_tensors
 from .problems import Problems, listed
 
@@ -73,7 +74,7 @@ class ScaledFp8:
         values = self.rows(begin, end)
         check_finite(self.name, self.entry, values)
         largest = self._scales(begin, end).max(axis=1, keepdims=True)
-        codes = as_codes(values / largest)
+        codes = to_e4m3(values / largest)
         if loss is not None:
             loss.add(values, as_numbers(_FP8, codes) * largest)
         return codes

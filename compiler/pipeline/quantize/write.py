@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from ....plugins.numbers import E4M3, scales_of, to_e4m3, usable
 from ...checkpoints.checkpoint import INDEX, SINGLE, Checkpoint
 from ...checkpoints.safetensors import TensorEntry, read_rows
 from ...console import interrupts
 from ...console.progress import Advance, Progress
 from ...precision.calibration.scales import Scales
-from .e4m3 import Array, codes, magnitude, scale_for
 from .plan import Plan
-from .shard import Shard, Slot, writing_shard
+from .shard import Array, Shard, Slot, writing_shard
 
 PIECE = 16 << 20  # bytes of float32
 
@@ -86,7 +86,7 @@ class _Work:
         shard.write(narrow.weight_scale, _number(scale))
         shard.write(narrow.input_scale, _number(scale_for(narrow.input_amax(self._scales))))
         for values in self._checkpoint.pieces(key, self._piece):
-            shard.write(key, codes(values, scale))
+            shard.write(key, to_e4m3(values / scale))
             advance(values.size)
 
     def _magnitude(self, key: str) -> float:
@@ -111,7 +111,21 @@ def _stored_rows(key: str, entry: TensorEntry, piece: int) -> Iterator[Array]:
         yield read_rows(key, entry, at, min(at + step, length))
 
 
-def _number(value: np.float32) -> Array:
+def magnitude(pieces: Iterable[Array]) -> float:
+    """The largest |x| of a tensor that comes in pieces; 0 if it is empty."""
+    return max((max(float(piece.max()), -float(piece.min())) for piece in pieces if piece.size), default=0.0)
+
+
+def scale_for(amax: float) -> Array:
+    """The scale, float32 ``[]``, that makes ``amax`` the largest of E4M3 numbers.
+
+    1 where that is below the normal numbers of float32: a scale is a positive number, and what would need a smaller one
+    is zero for all that it is used for.
+    """
+    return usable(scales_of(amax, E4M3.largest))
+
+
+def _number(value: Array) -> Array:
     return np.asarray(value, "<f4")
 
 

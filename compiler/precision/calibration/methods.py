@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from ....plugins.errors import UsageError
+from ....plugins.numbers import E4M3, INT8, nearest_e4m3
 from .histogram import Array, Histogram
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 NumberFormat = Literal["e4m3", "int8"]
-_LARGEST = {"e4m3": 448.0, "int8": 127.0}
+_LARGEST = {"e4m3": E4M3.largest, "int8": INT8.largest}
 
 
 class Observer(Protocol):
@@ -100,14 +101,11 @@ class Mse:
 
 def rounded(values: Array, clip: float, number_format: NumberFormat) -> Array:
     """Magnitudes as ``number_format`` holds them when ``clip`` is its largest number; float64, saturating."""
-    import ml_dtypes
-
     scale = clip / _LARGEST[number_format]
     scaled = np.minimum(values, clip) / scale
     if number_format == "int8":
         return np.rint(scaled) * scale
-    narrow = np.minimum(scaled, _LARGEST["e4m3"]).astype(np.float32).astype(ml_dtypes.float8_e4m3fn)
-    return narrow.astype(np.float64) * scale
+    return nearest_e4m3(scaled).astype(np.float64) * scale
 
 
 @dataclass

@@ -11,7 +11,7 @@ import onnx.parser
 import onnx_ir as ir
 
 from ....plugins.microscaled_round.body import SCALES
-from ....plugins.microscaled_round.reference import BLOCK
+from ....plugins.numbers import MX_BLOCK
 from ....plugins.spec import DOMAIN
 from ...rounding.nodes import exponents
 from ...tape import Nodes
@@ -72,7 +72,7 @@ def apply(model: ir.Model) -> None:
 def _round(op: Nodes, node: ir.Node) -> ir.Value:
     x, y = node.inputs[0], node.outputs[0]
     e4m3 = ir.DataType.FLOAT8E4M3FN
-    attributes = {"axis": -1, "block_size": BLOCK, "output_dtype": e4m3}
+    attributes = {"axis": -1, "block_size": MX_BLOCK, "output_dtype": e4m3}
     codes, stored = op.op_multi_out(_QUANTIZE, [x], attributes, domain=TRT, num_outputs=2)
     codes.shape, codes.type, stored.type = y.shape, ir.TensorType(e4m3), ir.TensorType(ir.DataType.UINT8)
     return _dequantize(op, codes, stored, y)
@@ -80,7 +80,7 @@ def _round(op: Nodes, node: ir.Node) -> ir.Value:
 
 def _dequantize(op: Nodes, codes: ir.Value | None, stored: ir.Value, y: ir.Value) -> ir.Value:
     """``y`` again, from codes and the exponents of their scales."""
-    attributes = {"axis": -1, "block_size": BLOCK, "output_dtype": y.dtype or ir.DataType.FLOAT}
+    attributes = {"axis": -1, "block_size": MX_BLOCK, "output_dtype": y.dtype or ir.DataType.FLOAT}
     result: ir.Value = op.op(_DEQUANTIZE, [codes, stored], attributes, domain=TRT)
     result.shape, result.type = y.shape, y.type
     return result

@@ -15,10 +15,11 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file
 
 from peagle.compiler.checkpoints.safetensors import read_header
-from peagle.compiler.pipeline.quantize.e4m3 import codes, magnitude, scale_for
 from peagle.compiler.pipeline.quantize.exclude import listed_modules
 from peagle.compiler.pipeline.quantize.shard import Slot, writing_shard
+from peagle.compiler.pipeline.quantize.write import magnitude, scale_for
 from peagle.compiler.precision.exclude import excluded
+from peagle.plugins.numbers import to_e4m3
 
 _FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 _DTYPES = {"F32": "<f4", "BF16": "<u2", "F8_E4M3": "u1", "I64": "<i8", "BOOL": "?", "F16": "<f2"}
@@ -29,7 +30,7 @@ _DTYPES = {"F32": "<f4", "BF16": "<u2", "F8_E4M3": "u1", "I64": "<i8", "BOOL": "
 def test_codes_are_those_of_ml_dtypes_and_no_number_is_lost(values: np.ndarray, cut: int) -> None:
     scale = scale_for(magnitude([values[:cut], values[cut:]]))
     assert scale > 0
-    found, expected = codes(values, scale), (values / scale).astype(ml_dtypes.float8_e4m3fn)
+    found, expected = to_e4m3(values / scale), (values / scale).astype(ml_dtypes.float8_e4m3fn)
     np.testing.assert_array_equal(found, expected.view(np.uint8))
     assert np.isfinite(expected.astype(np.float32)).all()
 

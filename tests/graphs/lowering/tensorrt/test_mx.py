@@ -26,7 +26,8 @@ from peagle.graphs.lowering import Lowering
 from peagle.graphs.rounding import Matmul, NarrowWeight, Rounding, matmuls
 from peagle.graphs.rounding import narrow as narrow_graph
 from peagle.graphs.targets import TargetSpec, family_for
-from peagle.plugins.microscaled_round.reference import BLOCK, microscaled_round
+from peagle.plugins.microscaled_round.reference import microscaled_round
+from peagle.plugins.numbers import MX_BLOCK
 from tests.graphs.checking import check
 from tests.graphs.conftest import CACHE
 from tests.graphs.forced import forced, rounded_inputs, showing
@@ -34,7 +35,7 @@ from tests.graphs.running import Graph, target_inputs
 from tests.models import BLOCKED, LAYERS, VOCAB, Pair, make_pair
 
 E4M3 = "float8e4m3fn"
-ROUNDED = Rounding(codes="float8_e4m3fn", block=BLOCK)
+ROUNDED = Rounding(codes="float8_e4m3fn", block=MX_BLOCK)
 LOWERINGS: tuple[Lowering, ...] = ("std", "ort", "tensorrt", "tensorrt-sm100")
 
 
@@ -81,7 +82,7 @@ def _product(columns: int) -> ir.Model:
 def _rounded(x: torch.Tensor) -> torch.Tensor:
     """With zeros behind every row, as many as it takes to make the last block whole."""
     columns = x.shape[-1]
-    whole = torch.nn.functional.pad(x.detach(), (0, -columns % BLOCK)).numpy()
+    whole = torch.nn.functional.pad(x.detach(), (0, -columns % MX_BLOCK)).numpy()
     return torch.from_numpy(microscaled_round(whole)[0][..., :columns].copy())
 
 
@@ -176,9 +177,9 @@ def test_a_weight_takes_a_byte_for_each_number_and_one_for_each_block(blocked: B
     initializers = ir.load(blocked.graph("tensorrt")).graph.initializers
     codes, scales = (initializers[f"model.layers.3.mlp.up_proj.weight{end}"].const_value for end in ("", "_scale"))
     assert (codes.dtype, scales.dtype) == (ir.DataType.FLOAT8E4M3FN, ir.DataType.UINT8)
-    assert codes.length == BLOCK * scales.length == codes.size
+    assert codes.length == MX_BLOCK * scales.length == codes.size
     hidden = blocked.spec.hidden_size
-    assert codes.shape[-1] == hidden + -hidden % BLOCK
+    assert codes.shape[-1] == hidden + -hidden % MX_BLOCK
     assert not np.any(codes.numpy()[:, hidden:].astype(np.float32))
 
 
@@ -200,7 +201,7 @@ def test_what_enters_ends_with_as_many_zeros_as_the_codes_or_those_are_cut_off(
     columns: int, stored: int, rounds: bool
 ) -> None:
     model = _product(columns)
-    how = NarrowWeight("float8_e4m3fn", (4, stored // BLOCK), BLOCK, ROUNDED if rounds else None, True)
+    how = NarrowWeight("float8_e4m3fn", (4, stored // MX_BLOCK), MX_BLOCK, ROUNDED if rounds else None, True)
     narrow_graph(model, {"w": how})
     kinds = Counter(node.op_type for node in model.graph)
     assert kinds["Pad"] == (rounds and stored > columns)
@@ -216,7 +217,7 @@ def test_what_enters_ends_with_as_many_zeros_as_the_codes_or_those_are_cut_off(
 
 def test_the_semantic_graph_says_it_with_one_node_for_an_input_and_a_byte_for_a_scale() -> None:
     model = _product(64)
-    narrow_graph(model, {"w": NarrowWeight("float8_e4m3fn", (4, 2), BLOCK, ROUNDED, True)})
+    narrow_graph(model, {"w": NarrowWeight("float8_e4m3fn", (4, 2), MX_BLOCK, ROUNDED, True)})
     assert Counter(node.op_type for node in model.graph)["MicroscaledRound"] == 1
     assert model.opset_imports["peagle"] == 1
     assert list(model.graph.initializers["w_scale"].shape) == [4, 2]

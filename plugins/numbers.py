@@ -1,0 +1,177 @@
+"""The number types of this project: their names wherever they go by another one, and the roundings to eight bits.
+
+Every other part asks here for a name, a size, a largest number, the nearest E4M3 code or the scale of a block, so that
+what the compiler writes, what a kernel computes and what a reference says can only be the same. NumPy is all it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class NumberType:
+    """One type of numbers, from ``smallest`` to ``largest``.
+
+    ``name`` is ONNX's in small letters, as op specs, manifests and reports write it; ``onnx`` its number in a
+    TensorProto. ``numpy`` is what NumPy, ml_dtypes and torch call it, ``tensorrt`` the member of ``trt.DataType``,
+    ``safetensors`` the name in the header of a file, ``precision`` the word of ``--precision``. Empty is no such name.
+    """
+
+    name: str
+    onnx: int
+    bits: int
+    smallest: float
+    largest: float
+    numpy: str
+    tensorrt: str = ""
+    safetensors: str = ""
+    precision: str = ""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype; of a type that NumPy lacks, that of ml_dtypes, which must be installed."""
+        if hasattr(np, self.numpy):
+            return np.dtype(self.numpy)
+        import ml_dtypes
+
+        lacking: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.numpy))
+        return lacking
+
+    def bytes(self, count: int) -> int:
+        """The bytes that ``count`` numbers take, packed; a last one that is not full is one."""
+        return -(-count * self.bits // 8)
+
+
+_F16, _F32, _BF16 = 65504.0, 3.4028234663852886e38, 3.3895313892515355e38
+NUMBER_TYPES: tuple[NumberType, ...] = (
+    NumberType("float32", 1, 32, -_F32, _F32, "float32", "FLOAT", "F32", "fp32"),
+    NumberType("float16", 10, 16, -_F16, _F16, "float16", "HALF", "F16", "fp16"),
+    NumberType("bfloat16", 16, 16, -_BF16, _BF16, "bfloat16", "BF16", "BF16", "bf16"),
+    NumberType("float8e4m3fn", 17, 8, -448.0, 448.0, "float8_e4m3fn", "FP8", "F8_E4M3", "fp8"),
+    NumberType("float8e8m0", 24, 8, 2.0**-127, 2.0**127, "float8_e8m0fnu", "E8M0", "F8_E8M0", "e8m0"),
+    NumberType("int64", 7, 64, -(2.0**63), 2.0**63 - 1, "int64", "INT64", "I64"),
+    NumberType("int32", 6, 32, -(2.0**31), 2.0**31 - 1, "int32", "INT32", "I32"),
+    NumberType("int8", 3, 8, -128, 127, "int8", "INT8", "I8", "int8"),
+    NumberType("uint8", 2, 8, 0, 255, "uint8", "UINT8", "U8"),
+    NumberType("int4", 22, 4, -8, 7, "int4", "INT4", "", "int4"),
+    NumberType("uint4", 21, 4, 0, 15, "uint4"),
+    NumberType("bool", 9, 8, 0, 1, "bool", "BOOL", "BOOL"),
+)
+FLOAT32, FLOAT16, BFLOAT16, E4M3, E8M0, INT64, INT32, INT8, UINT8, INT4, UINT4, BOOL = NUMBER_TYPES
+
+BY_NAME: Mapping[str, NumberType] = {kind.name: kind for kind in NUMBER_TYPES}
+BY_NUMPY: Mapping[str, NumberType] = {kind.numpy: kind for kind in NUMBER_TYPES}
+BY_ONNX: Mapping[int, NumberType] = {kind.onnx: kind for kind in NUMBER_TYPES}
+BY_TENSORRT: Mapping[str, NumberType] = {kind.tensorrt: kind for kind in NUMBER_TYPES if kind.tensorrt}
+BY_SAFETENSORS: Mapping[str, NumberType] = {kind.safetensors: kind for kind in NUMBER_TYPES if kind.safetensors}
+BY_PRECISION: Mapping[str, NumberType] = {kind.precision: kind for kind in NUMBER_TYPES if kind.precision}
+
+MX_BLOCK = 32  # numbers that share a power of two in the formats of OCP Microscaling
+E8M0_BIAS = 127  # of the exponents that E8M0 keeps
+
+_AT_ONCE = 1 << 16  # numbers, so that they stay in the processor's cache
+_BIAS, _MANTISSA, _NAN, _SIGN = 7, 3, 0x7F, 0x80  # of E4M3: exponent bias, mantissa bits, codes
+
+
+def to_e4m3(values: Array) -> Array:
+    """The nearest E4M3 codes of numbers, taken as float32: uint8, of the same shape.
+
+    Of two that are equally near the even one; beyond 448, infinities too, 448 with the sign; NaN stays NaN.
+    """
+    wide = np.ascontiguousarray(values, np.float32)
+    bits, codes, table = wide.reshape(-1).view(np.uint32), np.empty(wide.size, np.uint8), _e4m3_of_halves()
+    for at in range(0, bits.size, _AT_ONCE):
+        piece = bits[at : at + _AT_ONCE]
+        # The upper half, made odd where the lower one holds anything: it rounds as the whole number does.
+        halves = (piece >> np.uint32(16)).astype(np.uint16)
+        halves |= (piece & np.uint32(0xFFFF)) != 0
+        table.take(halves, out=codes[at : at + _AT_ONCE], mode="clip")
+    return codes.reshape(np.shape(values))
+
+
+def from_e4m3(codes: Array) -> Array:
+    """The numbers that E4M3 codes (uint8) stand for, float32."""
+    numbers: Array = _e4m3_numbers()[codes]
+    return numbers
+
+
+def nearest_e4m3(values: Array) -> Array:
+    """The numbers of E4M3 that ``to_e4m3`` chooses, float32."""
+    return from_e4m3(to_e4m3(values))
+
+
+def scales_of(amax: Array | float, largest: float) -> Array:
+    """The scales that codes are multiplied with so that the ``largest`` means ``amax``: float32, of its shape."""
+    scales: Array = np.asarray(np.asarray(amax, np.float32) / np.float32(largest))
+    return scales
+
+
+def usable(scales: Array) -> Array:
+    """The scales, with 1 in the place of those that are too small to divide by: all that they are for is zero."""
+    return np.where(abs(scales) >= np.finfo(np.float32).tiny, scales, np.float32(1)).astype(np.float32)
+
+
+def powers_of_two(amax: Array) -> Array:
+    """The scale of a block whose largest number is ``amax``: the least power of two with amax / scale <= 448.
+
+    float32, of the shape of ``amax``, from 2**-127 up. So no number saturates, where the example in OCP Microscaling
+    Formats 1.0, 6.3 rounds the exponent down. Source: cuDNN's block scale quantize (scale = round_up(amax / vmax)), the
+    conversion of CUDA's ``__nv_fp8_e8m0``, and ModelOpt's ``compute_e8m0``, all of NVIDIA.
+    """
+    reach, of_largest = np.frexp(np.float32(E4M3.largest))  # 0.875 * 2 ** 9
+    mantissa, exponent = np.frexp(np.asarray(amax, np.float32))
+    power = exponent - of_largest + (mantissa > reach)
+    power = np.where(mantissa > 0, power, -E8M0_BIAS)
+    scale: Array = np.ldexp(np.float32(1), np.clip(power, -E8M0_BIAS, E8M0_BIAS))
+    return scale
+
+
+def to_e8m0(powers: Array) -> Array:
+    """Powers of two as MX formats keep them: uint8, the exponent + 127."""
+    codes: Array = (np.frexp(powers)[1] + (E8M0_BIAS - 1)).astype(np.uint8)
+    return codes
+
+
+def from_e8m0(codes: Array) -> Array:
+    """The powers of two that E8M0 codes (uint8) stand for, float32; the last code is NaN."""
+    numbers: Array = _e8m0_numbers()[codes]
+    return numbers
+
+
+@cache
+def _e4m3_numbers() -> Array:
+    """What each of the 256 codes stands for, float32. Two are NaN and none is infinite."""
+    code = np.arange(256)
+    exponent, mantissa = (code & _NAN) >> _MANTISSA, code & 7
+    normal = np.ldexp(1 + mantissa / 8, exponent - _BIAS)
+    size = np.where(exponent > 0, normal, np.ldexp(mantissa / 8, 1 - _BIAS))
+    size[(code & _NAN) == _NAN] = np.nan
+    return np.where(code & _SIGN, -size, size).astype(np.float32)
+
+
+@cache
+def _e4m3_of_halves() -> Array:
+    """The nearest code of every float32 whose lower half is zero, by its upper half: 65536 of them, uint8."""
+    numbers = (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
+    sizes = _e4m3_numbers()[:_NAN]
+    middles = (sizes[1:] + sizes[:-1]) / 2
+    below, up_to = (np.searchsorted(middles, abs(numbers), side) for side in ("left", "right"))
+    codes = np.where(below % 2, up_to, below)
+    codes[np.isnan(numbers)] = _NAN
+    return np.where(np.signbit(numbers), codes | _SIGN, codes).astype(np.uint8)
+
+
+@cache
+def _e8m0_numbers() -> Array:
+    """Powers of two from 2^-127 to 2^127, and NaN."""
+    powers = np.ldexp(np.float32(1), np.arange(-E8M0_BIAS, E8M0_BIAS + 1))
+    return np.append(powers, np.float32(np.nan)).astype(np.float32)
