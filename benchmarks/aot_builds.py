@@ -33,7 +33,7 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.plans import profiles
 from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.request import PlanFacts, PlanRequest
-from peagle.graphs.lowering import Lowered, lower
+from peagle.graphs.lowering import TENSORRT, Lowered, lower
 from peagle.graphs.targets import family_for
 from peagle.graphs.trace import trace_target
 from peagle.graphs.weights import attach
@@ -104,7 +104,7 @@ def write_graph(case: Case, path: Path) -> int:
     config = scaled_config(case)
     spec = family_for(config).describe(config, taps=(0,))
     semantic = trace_target(config, spec, "float16")
-    lowered = lower(semantic, "tensorrt", cache_length=cache_length(MAX_SEQ_LEN, MAX_K, "tensorrt"))
+    lowered = lower(semantic, TENSORRT, cache_length=cache_length(MAX_SEQ_LEN, MAX_K, TENSORRT))
     if case.tied:
         lowered = tie(lowered)
     shapes = {part: weight.shape for weight in lowered.weights for part in weight.parts}

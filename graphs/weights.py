@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ..plugins.errors import BuildError
 from ..plugins.numbers import BY_NUMPY, FLOAT16
 from .lowering.finish import ROPE_METADATA, fill_rope_tables
-from .lowering.lowered import Lowered, Weight
+from .lowering.lowered import GraphWeight, Lowered
 
 ALIGNMENT = 4096  # ONNX Runtime maps the file; a mapped tensor starts on a page
 _SMALL = 64  # the same for what is smaller than a page: scales are many
@@ -47,7 +47,7 @@ def wanted(semantic: ir.Model) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _offsets(weights: tuple[Weight, ...]) -> tuple[dict[str, int], int]:
+def _offsets(weights: tuple[GraphWeight, ...]) -> tuple[dict[str, int], int]:
     offsets, end = {}, 0
     for weight in weights:
         unit = ALIGNMENT if weight.bytes >= ALIGNMENT else _SMALL
@@ -104,7 +104,9 @@ def refer(semantic: ir.Model, runs: Mapping[str, Run], data: str, cache_length: 
         )
 
 
-def _write(descriptor: int, weight: Weight, offset: int, read: Read, on_bytes: Callable[[int], None]) -> dict[str, Run]:
+def _write(
+    descriptor: int, weight: GraphWeight, offset: int, read: Read, on_bytes: Callable[[int], None]
+) -> dict[str, Run]:
     """Parts are stacked along axis 0, so each is one contiguous run of the file."""
     end = offset + weight.bytes
     runs = {}
@@ -125,7 +127,7 @@ def _write(descriptor: int, weight: Weight, offset: int, read: Read, on_bytes: C
     return runs
 
 
-def _bytes(rows: Any, weight: Weight, part: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _bytes(rows: Any, weight: GraphWeight, part: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """As they lie in the file: codes of four bits two to a byte, low half first, also in a tensor of bytes."""
     dtype = BY_NUMPY[weight.dtype].dtype
     packed = str(rows.dtype) in _HALF_BYTES
@@ -147,7 +149,7 @@ def _bytes(rows: Any, weight: Weight, part: str) -> np.ndarray[Any, np.dtype[np.
     return converted.reshape(-1).view(np.uint8)
 
 
-def _misfit(weight: Weight, what: str) -> BuildError:
+def _misfit(weight: GraphWeight, what: str) -> BuildError:
     return BuildError(
         f"{', '.join(weight.parts)} hold {what} than {weight.name} {list(weight.shape)} needs",
         why="config.json and the weights disagree",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...graphs.drafters import HeadSpec, check_vocabulary
-from ...graphs.lowering import CACHE_MULTIPLE
+from ...graphs.lowering import Lowering
 from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import BuildError
 from ..store.publish import TOKENIZER
@@ -19,12 +19,12 @@ from .registry import Resolved
 ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
 
 
-def cache_length(max_seq_len: int, max_k: int, lowering: str) -> int:
+def cache_length(max_seq_len: int, max_k: int, lowering: Lowering) -> int:
     """T: room for ``max_seq_len`` and for the drafts of two rounds, so that no write can leave the cache.
 
     Rounded up to what the lowering wants.
     """
-    multiple = CACHE_MULTIPLE[lowering]
+    multiple = lowering.cache_multiple
     return -(-(max_seq_len + 2 * max_k) // multiple) * multiple
 
 
@@ -62,7 +62,7 @@ class Inputs:
         """The depth the head was trained to, or is taken to have been."""
         return self.trained_depth or ASSUMED_DEPTH
 
-    def cache_length(self, lowering: str) -> int:
+    def cache_length(self, lowering: Lowering) -> int:
         """T; see ``cache_length``."""
         return cache_length(self.max_seq_len, self.max_k, lowering)
 

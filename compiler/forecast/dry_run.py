@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
 
+from ...graphs.lowering import TENSORRT, Lowering
 from ...graphs.targets import family_for
 from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import Checkpoint
@@ -14,7 +14,7 @@ from ..checkpoints.registry import PAIRS, Folder, drafter_source, target_config,
 from ..console.text import emit
 from ..hardware.architectures import sm_names
 from ..precision.calibration.ranges import RangesFrom
-from ..precision.legal import available, require_gpus, supports
+from ..precision.legal import available, lowering_for, require_gpus, supports
 from ..precision.recipes import Overrides, Recipe, wide_type
 from ..precision.source import is_whole_fp8, of_target
 from ..precision.stored import StoredFp8
@@ -22,9 +22,6 @@ from .facts import Plan
 from .forecast import UNKNOWN_HEAD, make_plan, planned_recipe
 from .text import render
 from .weight_bytes import share_note
-
-if TYPE_CHECKING:
-    from ...graphs.lowering import Lowering
 
 _SM = re.compile(r"(?:sm[-_]?)?\d{2,3}")  # as builders.targets reads it
 
@@ -58,7 +55,7 @@ class Asked:
 class Decided:
     """What it comes to. ``wide`` None is not known yet; ``gpu`` is one whose memory is known."""
 
-    lowering: str
+    lowering: Lowering
     precision: str
     wide: str | None
     gpu: str | None
@@ -88,7 +85,7 @@ def plan(asked: Asked) -> Plan:
     elif asked.draft is None and pair and pair.drafter_size:
         unknown = f"{pair.drafter_size}; the rest is {UNKNOWN_HEAD}"
     depth = (head.trained_depth if head else None) or (pair.trained_depth if pair else None) or ASSUMED_DEPTH
-    if decided.gpu and lowering != "tensorrt":
+    if decided.gpu and not lowering.is_tensorrt:
         notes.append(f"the verdict compares bytes: what runs on a GPU here is TensorRT, not {lowering}")
     return make_plan(
         asked.model,
@@ -97,7 +94,7 @@ def plan(asked: Asked) -> Plan:
         precision=decided.precision,
         max_seq_len=asked.max_seq_len,
         num_speculative_tokens=max(depth, asked.num_speculative_tokens or 0),
-        lowering=lowering,
+        lowering=lowering.name,
         gpu=decided.gpu,
         overrides=asked.overrides,
         wide=decided.wide,
@@ -110,11 +107,11 @@ def plan(asked: Asked) -> Plan:
 def decide(asked: Asked) -> Decided:
     """Settle the types by the headers of a checkpoint that lies here, and refuse what a build of it refuses."""
     asked.ranges.check()
-    lowering = asked.chosen_lowering
+    lowering = lowering_for(asked.chosen_lowering)
     known = available(lowering)
     gpu, notes = _gpu(asked.gpu)
     target = _local_target(asked)
-    wide = wide_type(target) if target and lowering.startswith("tensorrt") else None
+    wide = wide_type(target) if target and lowering.is_tensorrt else None
     precision = asked.precision or (_own(target, asked, wide) if target and wide and asked.builds else known[0])
     recipe = planned_recipe(precision, lowering, asked.overrides, wide)
     if asked.gpu and not gpu:
@@ -137,12 +134,12 @@ def _local_target(asked: Asked) -> Checkpoint | None:
 def _own(target: Checkpoint, asked: Asked, wide: str) -> str:
     """What a build for TensorRT takes unless told; see ``settle.precision_for``."""
     able = all(supports(gpu, "fp8") for gpu in sm_names([asked.gpu] if asked.gpu else []))
-    return "fp8" if able and is_whole_fp8(target, "tensorrt") else wide
+    return "fp8" if able and is_whole_fp8(target, TENSORRT) else wide
 
 
-def _kept(target: Checkpoint, recipe: Recipe, lowering: str) -> list[str]:
+def _kept(target: Checkpoint, recipe: Recipe, lowering: Lowering) -> list[str]:
     """What an FP8 checkpoint lacks for the recipe. Raises ``BuildError`` for one that it cannot be made of."""
-    weights = of_target(target, recipe, cast("Lowering", lowering))
+    weights = of_target(target, recipe, lowering)
     if not isinstance(weights, StoredFp8):
         return []
     total = sum(weight.count for weight in weights.wanted.values())

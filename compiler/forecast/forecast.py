@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ...graphs.drafters import HeadSpec
-from ...graphs.lowering import LOWERINGS
+from ...graphs.lowering import Lowering, lowering_named
 from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import PIECE
@@ -19,7 +19,6 @@ from .facts import TABLES, Drafter, Graph, HostMemory, KvCache, Plan, Time
 from .weight_bytes import BYTES, head_weights, line, recipe, too_wide, weight_lines
 
 if TYPE_CHECKING:
-    from ...graphs.lowering import Lowering
     from ...graphs.targets import CacheSpec
     from ...graphs.targets.census import RoledWeight
     from ...graphs.targets.trials import Trials
@@ -66,15 +65,15 @@ def make_plan(
     from ...graphs.targets.census import census
     from ...graphs.targets.trials import run_trials
 
-    known = cast("Lowering", lowering)
-    chosen = planned_recipe(precision, lowering, overrides, wide)
-    if precision in available(lowering):
-        require_legal(chosen, lowering, settled=wide is not None or not lowering.startswith("tensorrt"))
+    known = lowering_named(lowering)
+    chosen = planned_recipe(precision, known, overrides, wide)
+    if precision in available(known):
+        require_legal(chosen, known, settled=wide is not None or not known.is_tensorrt)
     family = family_for(config)
     spec = family.describe(config, head.taps if head else None)
     possible = min(max_seq_len, spec.max_position_embeddings)
     cut = (f"max_seq_len is {possible}, the most that the model was trained for",) if possible < max_seq_len else ()
-    length = cache_length(possible, num_speculative_tokens, lowering)
+    length = cache_length(possible, num_speculative_tokens, known)
     found = census(config)
     trials = run_trials(config, spec, chosen.dtype)
     tables = length * trials.table_bytes(known)
@@ -104,9 +103,9 @@ def make_plan(
     )
 
 
-def planned_recipe(precision: str, lowering: str, overrides: Overrides, wide: str | None = None) -> Recipe:
+def planned_recipe(precision: str, lowering: Lowering, overrides: Overrides, wide: str | None = None) -> Recipe:
     """The table of types. Raises ``UsageError`` for a precision that does not exist."""
-    over = (wide or "bf16") if lowering.startswith("tensorrt") else "fp32"
+    over = (wide or "bf16") if lowering.is_tensorrt else "fp32"
     return overrides.of(recipe(precision).on(over, lowering))
 
 
@@ -115,17 +114,13 @@ def _check(
 ) -> None:
     """Raise one ``UsageError`` for everything that is wrong with what was asked for."""
 
-    def known_lowering() -> None:
-        if lowering not in LOWERINGS:
-            raise UsageError(f"the lowering {lowering!r} does not exist", why=f"it is one of {', '.join(LOWERINGS)}")
-
     def positive() -> None:
         sizes = {"max_seq_len": max_seq_len, "num_speculative_tokens": num_speculative_tokens, "slots": slots}
         small = [f"{name} {value}" for name, value in sizes.items() if value is not None and value < 1]
         if small:
             raise UsageError(f"{', '.join(small)} is below 1", why="a plan is for at least one of each")
 
-    checks: list[Callable[[], object]] = [lambda: recipe(precision), known_lowering, positive]
+    checks: list[Callable[[], object]] = [lambda: recipe(precision), lambda: lowering_named(lowering), positive]
     if gpu is not None:
         checks.append(lambda: find_gpu(gpu))
     refused = []

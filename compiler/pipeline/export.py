@@ -170,7 +170,7 @@ def _report(options: ExportOptions, job: _Job, phase: Phases, sizes: Mapping[str
         "checkpoint_bytes": {name: each.stored_bytes for name, each in job.checkpoints().items()},
         "checkpoint_format": {name: each.format for name, each in job.checkpoints().items()},
         "bytes": dict(sizes),
-        "for": options.lowering,
+        "for": options.lowering.name,
         "recipe": job.recipe.record(),
         "warnings": list(job.warnings),
     }
@@ -181,7 +181,7 @@ def _manifest(options: ExportOptions, job: _Job, versions: Mapping[str, str], as
     return {
         "format_version": FORMAT_VERSION,
         "product_version": parts.product_version(),
-        "for": options.lowering,
+        "for": options.lowering.name,
         "precision": options.chosen_precision,
         **({"recipe": job.recipe.record()} if job.recipe.narrows else {}),
         "cache_length": job.cache_length,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...graphs.drafters import HeadSpec
+from ...graphs.lowering import TENSORRT, Lowering
 from ...graphs.targets import TargetSpec, family_for
 from ...graphs.targets.sources import Array, Shape, Sources
 from ...plugins.errors import EnvironmentProblem
@@ -22,7 +23,6 @@ from ..store.stages import Stage, StageStore
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ...graphs.lowering import Lowering
     from ...graphs.trace import Dtype
     from ..precision.calibration import Scales
     from ..precision.provider import Provider
@@ -74,7 +74,7 @@ def target_half(
     checkpoint: Checkpoint,
     spec: TargetSpec,
     recipe: Recipe | None = None,
-    lowering: Lowering = "tensorrt",
+    lowering: Lowering = TENSORRT,
     ranges: Scales | None = None,
 ) -> Half:
     """The target as its family traces it, its weights put together as the family says.
@@ -120,7 +120,7 @@ def drafter_half(
     head: HeadSpec,
     spec: TargetSpec,
     recipe: Recipe | None = None,
-    lowering: Lowering = "tensorrt",
+    lowering: Lowering = TENSORRT,
 ) -> Half:
     """The P-EAGLE head on its target; the graph names weights by module, the head knows their names in the file.
 
@@ -190,7 +190,7 @@ def attach(
     store: StageStore, half: Half, traced: Stage, *, lowering: Lowering, cache_length: int, progress: Progress
 ) -> Compiled:
     """The half's graph as its backend runs it, with its weights."""
-    key: list[Any] = [traced.path.name, lowering, cache_length, half.checkpoint.fingerprint]
+    key: list[Any] = [traced.path.name, lowering.name, cache_length, half.checkpoint.fingerprint]
     key += [half.narrow.key] if half.narrow else []
     key += [half.caches, half.emulates_caches] if half.caches else []
 

@@ -55,7 +55,7 @@ def engine_manifest(
         product_version=parts.product_version(),
         target=target,
         drafter=drafter,
-        backend=Backend(settled.backend, settled.lowering, versions, settled.gpus),
+        backend=Backend(settled.backend, settled.lowering.name, versions, settled.gpus),
         precision=recipe.record() | ({"calibration": in_words(ranges)} if ranges else {}),
         speculation=Speculation(k, inputs.max_k, inputs.trained_depth),
         shapes=Shapes(

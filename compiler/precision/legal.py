@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
+from ...graphs.lowering import LOWERINGS, ORT, Lowering
 from ...plugins.errors import UsageError
 from .recipes import RECIPES, Recipe
 
@@ -16,25 +17,22 @@ _NARROW = ("fp8", "mxfp8", "int8", "int4")
 _WIDE = ("fp32", "fp16", "bf16")
 _DRAFTER = ("fp8", "int8", "int4")
 
-# The first is what a graph is written in unless told.
-_AVAILABLE: Mapping[str, tuple[str, ...]] = {
-    "ort": ("fp32", *_NARROW),
-    "std": ("fp32", "fp16", "bf16", *_NARROW),
-    "tensorrt": ("bf16", "fp16", *_NARROW),
-    "tensorrt-sm100": ("bf16", "fp16", *_NARROW),
-}
-_NAMES = {"ort": "ONNX Runtime", "std": "standard ONNX", "tensorrt": "TensorRT", "tensorrt-sm100": "TensorRT"}
 _NO_FP32 = "TensorRT has no attention kernel for it"
 _ON_CPU = "on a CPU it computes in fp32"
 
 
-def available(lowering: str) -> tuple[str, ...]:
-    """The recipes that a lowering has, the one for which nothing was asked first. Raises ``UsageError``."""
-    if lowering not in _AVAILABLE:
+def lowering_for(name: str) -> Lowering:
+    """The lowering that ``--for`` names. Raises ``UsageError`` naming those that there are."""
+    if name not in LOWERINGS:
         raise UsageError(
-            f"--for {lowering} does not exist", why=f"it is one of {', '.join(_AVAILABLE)}", fix="try --for ort"
+            f"--for {name} does not exist", why=f"it is one of {', '.join(LOWERINGS)}", fix="try --for ort"
         )
-    return _AVAILABLE[lowering]
+    return LOWERINGS[name]
+
+
+def available(lowering: Lowering) -> tuple[str, ...]:
+    """The recipes that a lowering has, the one for which nothing was asked first."""
+    return *lowering.wide_types, *_NARROW
 
 
 def require_known(precision: str | None) -> None:
@@ -47,7 +45,7 @@ def require_known(precision: str | None) -> None:
         )
 
 
-def require_legal(recipe: Recipe, lowering: str, gpus: Sequence[str] = (), *, settled: bool = True) -> None:
+def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), *, settled: bool = True) -> None:
     """Raise ``UsageError``, with the nearest legal choice, for a table that ``lowering`` or a GPU (``sm_120``) lacks.
 
     Before a checkpoint was read its wide type is not ``settled``, and what depends on it is not looked at.
@@ -55,9 +53,9 @@ def require_legal(recipe: Recipe, lowering: str, gpus: Sequence[str] = (), *, se
     known = available(lowering)
     if recipe.name not in known:
         raise _refused(
-            f"the precision {recipe.name!r} is not available with {_NAMES[lowering]}",
+            f"the precision {recipe.name!r} is not available with {lowering.backend}",
             _NO_FP32 if recipe.name == "fp32" else _ON_CPU,
-            known[0] if lowering == "ort" else "fp16 or bf16",
+            known[0] if lowering is ORT else "fp16 or bf16",
         )
     if recipe.exclude and not recipe.narrow:
         raise UsageError(
@@ -142,12 +140,12 @@ def _require_head(recipe: Recipe, gpus: Sequence[str], *, settled: bool) -> None
     )
 
 
-def _require_caches(recipe: Recipe, lowering: str, gpus: Sequence[str], *, settled: bool) -> None:
-    kind, in_fp8 = recipe.kv_cache, lowering.startswith("tensorrt")
+def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], *, settled: bool) -> None:
+    kind, in_fp8 = recipe.kv_cache, lowering.is_tensorrt
     if kind == "fp8":
         if not in_fp8:
             raise UsageError(
-                f"--kv-cache-dtype fp8 is not available with {_NAMES[lowering]}",
+                f"--kv-cache-dtype fp8 is not available with {lowering.backend}",
                 why="its attention kernel reads keys and values as it computes, in fp32",
                 fix=f"leave --kv-cache-dtype out ({recipe.wide}), or build for a GPU from sm_{_SINCE['fp8']} on",
             )
@@ -160,8 +158,8 @@ def _require_caches(recipe: Recipe, lowering: str, gpus: Sequence[str], *, settl
         )
 
 
-def _require_drafter(recipe: Recipe, lowering: str, *, settled: bool) -> None:
-    kind, kinds = recipe.drafter, [each for each in _DRAFTER if each != "fp8" or not lowering.startswith("tensorrt")]
+def _require_drafter(recipe: Recipe, lowering: Lowering, *, settled: bool) -> None:
+    kind, kinds = recipe.drafter, [each for each in _DRAFTER if each != "fp8" or not lowering.is_tensorrt]
     if kind == "fp8" and kind not in kinds:
         raise UsageError(
             "--draft-precision fp8 is not available with TensorRT",

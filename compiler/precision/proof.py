@@ -68,7 +68,7 @@ class Narrowed:
 
         self.found = matmuls(lowered.model)
         self._parts = {weight.name: weight.parts for weight in lowered.weights}
-        self._kernels = lowering == "ort"
+        self._kernels = lowering.has_kernels
         recipe, share, wide = self.provider.recipe, self.share, self.wide
         roles = {name: weight.role for name, weight in self.provider.wanted.items()}
         head = next((why for name, why in wide.items() if roles[name] == HEAD), "")

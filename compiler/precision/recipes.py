@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...graphs.lowering import TENSORRT, Lowering
+
 if TYPE_CHECKING:
     from ...graphs.trace import Dtype
     from ..checkpoints.checkpoint import Checkpoint
@@ -78,15 +80,15 @@ class Recipe:
             return self.drafter
         return str(getattr(self, _ROLES[role])) if role in _ROLES else self.wide
 
-    def on(self, wide: str, lowering: str = "tensorrt") -> Recipe:
+    def on(self, wide: str, lowering: Lowering = TENSORRT) -> Recipe:
         """The same over another wide type, which the drafter and the caches have too, as ``lowering`` computes it."""
         recipe = self
         if self.narrow and wide != self.wide:
             moved: dict[str, Any] = {name: wide for name in _FIELDS if getattr(self, name) == self.wide}
             recipe = replace(self, **moved, says=self.says.replace(self.wide, wide))
-        if lowering == "tensorrt-sm100":  # TensorRT's own layer of experts is given none that are rounded
+        if lowering.has_expert_layer:  # TensorRT's own layer of experts is given none that are rounded
             return replace(recipe, expert_activations=recipe.wide)
-        return recipe if lowering.startswith("tensorrt") else recipe._on_onnxruntime(kernels=lowering == "ort")
+        return recipe if lowering.is_tensorrt else recipe._on_onnxruntime(kernels=lowering.has_kernels)
 
     def _on_onnxruntime(self, *, kernels: bool) -> Recipe:
         """Without its kernels for integers a graph has weights scaled first, and multiplied wide."""
@@ -176,10 +178,10 @@ class Overrides:
         return replace(result, share=_SHARE) if result.narrow else result
 
 
-def emulated(recipe: Recipe, lowering: str) -> list[str]:
+def emulated(recipe: Recipe, lowering: Lowering) -> list[str]:
     """What to tell of types that a CPU has no arithmetic for."""
     kinds = sorted({*recipe.narrow_types, recipe.drafter} & {"fp8", "mxfp8"})
-    if lowering.startswith("tensorrt") or not kinds:
+    if lowering.is_tensorrt or not kinds:
         return []
     return [
         f"{' and '.join(kinds)} is emulated here: numbers are rounded to it and multiplied in {recipe.wide}, which "

@@ -70,7 +70,7 @@ _ORT = {
 
 def scheme(precision: str, lowering: Lowering) -> Scheme:
     """For a narrow type by name (``fp8 mxfp8 int8 int4``)."""
-    return (_TENSORRT if lowering.startswith("tensorrt") else _ORT)[precision]
+    return (_TENSORRT if lowering.is_tensorrt else _ORT)[precision]
 
 
 def rounds_input(recipe: Recipe, role: str, lowering: Lowering) -> bool:
@@ -79,5 +79,5 @@ def rounds_input(recipe: Recipe, role: str, lowering: Lowering) -> bool:
     Of experts only in products that are spelled out: TensorRT's own layer of them is not known to be able to.
     """
     if role == "experts":
-        return recipe.expert_activations != recipe.wide and lowering != "tensorrt-sm100"
+        return recipe.expert_activations != recipe.wide and not lowering.has_expert_layer
     return role in _ROUNDED

@@ -82,7 +82,7 @@ def matrices(head: HeadSpec, lowering: Lowering) -> dict[str, Matrix]:
     Not the latter for TensorRT, since it is multiplied with a constant as well: TensorRT-RTX 1.7 writes it out wide
     before every product, and crashes over small ones of 4 bits.
     """
-    prefixes = (_LAYERS,) if lowering.startswith("tensorrt") else (_LAYERS, _FEATURES)
+    prefixes = (_LAYERS,) if lowering.is_tensorrt else (_LAYERS, _FEATURES)
     shapes = {name: shape for name, shape in head.expected_shapes().items() if name.startswith(prefixes)}
     return {name: Matrix(name, shape) for name, shape in shapes.items() if len(shape) == 2}
 

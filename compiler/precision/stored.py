@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ...graphs.lowering import TENSORRT, Lowering
 from ...graphs.targets.sources import Array, Shape, Sources
 from ...plugins.errors import BuildError
 from ...plugins.numbers import E4M3, scales_of
@@ -24,7 +25,6 @@ from .recipes import Recipe
 from .schemes import rounds_input
 
 if TYPE_CHECKING:
-    from ...graphs.lowering import Lowering
     from ...graphs.rounding import NarrowWeight
     from ...graphs.targets.census import RoledWeight
     from .calibration import Scales
@@ -44,7 +44,7 @@ class StoredFp8:
     sources: Sources
     recipe: Recipe
     ranges: Scales | None = None
-    lowering: Lowering = "tensorrt"
+    lowering: Lowering = TENSORRT
     _losses: dict[str, Loss] = field(default_factory=dict)
 
     @cached_property

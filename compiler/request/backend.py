@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ...graphs.lowering import ORT
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from ..hardware.architectures import DATA_CENTRE_SMS, RTX_SMS, Product, require_targets, sm_name, sm_names, sm_number
 from ..hardware.machine import Device, Machine, look
@@ -74,7 +75,7 @@ def _choose(precision: str | None, wanted: tuple[str, ...], machine: Machine) ->
 
 
 def _onnxruntime(precision: str | None, wanted: tuple[str, ...], why: str) -> Choice:
-    if precision not in (None, *available("ort")):
+    if precision not in (None, *available(ORT)):
         raise UsageError(
             f"the precision {precision!r} is not available with ONNX Runtime",
             why="on a CPU it computes in fp32",

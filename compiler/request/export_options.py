@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ...graphs.lowering import ORT, Lowering
 from ...plugins.errors import UsageError
 from ..precision.calibration.ranges import RangesFrom
 from ..precision.legal import available, require_known, require_legal
 from ..precision.recipes import RECIPES, Overrides, Recipe
 from ..store.publish import require_apart, require_publishable
-
-if TYPE_CHECKING:
-    from ...graphs.lowering import Lowering
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class ExportOptions:
     draft: str | None = None
     revision: str | None = None
     draft_revision: str | None = None
-    lowering: Lowering = "ort"
+    lowering: Lowering = ORT
     precision: str | None = None
     num_speculative_tokens: int | None = None
     max_seq_len: int = 2048
@@ -47,7 +44,7 @@ class ExportOptions:
         Raises ``UsageError`` for one that the lowering lacks.
         """
         narrow = RECIPES[self.chosen_precision].narrow
-        over = wide if wide and self.lowering.startswith("tensorrt") else available(self.lowering)[0]
+        over = wide if wide and self.lowering.is_tensorrt else available(self.lowering)[0]
         recipe = RECIPES[self.chosen_precision].on(over if narrow else self.chosen_precision, self.lowering)
         recipe = self.overrides.of(recipe)
         require_legal(recipe, self.lowering, settled=wide is not None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...plugins.errors import UsageError
 from ..precision import legal
@@ -12,9 +11,6 @@ from ..precision.calibration.ranges import RangesFrom
 from ..precision.recipes import Overrides
 from ..store.publish import require_apart, require_publishable
 from .backend import require_known
-
-if TYPE_CHECKING:
-    from ...graphs.lowering import Lowering
 
 ONNXRUNTIME = "onnxruntime"
 LOWERINGS = ("ort", "std")
@@ -40,7 +36,7 @@ class BuildOptions:
     precision: str | None = None
     num_speculative_tokens: int | None = None
     max_seq_len: int = 2048
-    lowering: Lowering | None = None
+    lowering: str | None = None
     force: bool = False
     gpus: tuple[str, ...] = ()
     max_batch_size: int | None = None

@@ -36,7 +36,7 @@ def resolved_config(options: BuildOptions, settled: Settled, inputs: Inputs, man
         "num_speculative_tokens": manifest.speculation.num_speculative_tokens,
         "max_seq_len": inputs.max_seq_len,
         "backend": settled.backend,
-        "lowering": None if tensorrt else settled.lowering,
+        "lowering": None if tensorrt else settled.lowering.name,
         "gpus": settled.gpus,
         "max_batch_size": (options.max_batch_size or DEFAULT_BATCH_SIZE) if tensorrt else None,
     }

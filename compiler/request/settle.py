@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
+from ...graphs.lowering import TENSORRT, Lowering, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..checkpoints.checkpoint import Checkpoint
 from ..hardware.architectures import MOE_LAYER_SMS, sm_name, sm_number
@@ -13,9 +13,6 @@ from ..precision.legal import require_legal, supports
 from ..precision.recipes import RECIPES, Recipe, wide_type
 from .backend import choose_backend, look
 from .options import ONNXRUNTIME, BuildOptions
-
-if TYPE_CHECKING:
-    from ...graphs.lowering import Lowering
 
 DEFAULT_BATCH_SIZE = 8
 _MOE_LAYER_SINCE = 11
@@ -55,7 +52,9 @@ def settle(options: BuildOptions) -> Settled:
     choice = choose_backend(options.backend, options.precision, options.gpus, machine)
     if choice.backend == ONNXRUNTIME:
         _refuse_tensorrts(options.tensorrt_only())
-        return _legal(Settled(ONNXRUNTIME, version(ONNXRUNTIME), (), options.lowering or "ort", True), options)
+        return _legal(
+            Settled(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering_named(options.lowering or "ort"), True), options
+        )
     here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
     installed = machine.products[choice.backend]
     if not installed[:1].isdigit():
@@ -115,7 +114,7 @@ def _lowering(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:
         and int(installed.partition(".")[0]) >= _MOE_LAYER_SINCE
         and set(map(sm_number, gpus)) <= set(MOE_LAYER_SMS)
     )
-    return "tensorrt-sm100" if native else "tensorrt"
+    return lowering_named("tensorrt-sm100") if native else TENSORRT
 
 
 def _refuse_tensorrts(given: dict[str, object]) -> None:

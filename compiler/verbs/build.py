@@ -141,7 +141,7 @@ def build(
         precision=precision,
         num_speculative_tokens=num_speculative_tokens,
         max_seq_len=max_seq_len,
-        lowering=lowering,  # type: ignore[arg-type]  # checked with the other options
+        lowering=lowering,
         force=force,
         overrides=overrides,
         ranges=ranges,

@@ -106,6 +106,7 @@ def export(
     from ..console.progress import shown
     from ..pipeline.export import ExportOptions
     from ..pipeline.export import export as run_export
+    from ..precision.legal import lowering_for
 
     options = ExportOptions(
         model=chosen,
@@ -113,7 +114,7 @@ def export(
         draft=draft,
         revision=revision,
         draft_revision=draft_revision,
-        lowering=lowering or "ort",  # type: ignore[arg-type]  # checked with the other options
+        lowering=lowering_for(lowering or "ort"),
         precision=precision,
         num_speculative_tokens=num_speculative_tokens,
         max_seq_len=max_seq_len,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ...graphs.lowering import ORT
 from ..console.progress import Progress
 from ..precision.provider import Provider
 from ..precision.recipes import Recipe
@@ -99,7 +100,7 @@ class Trial:
         if self._half.narrow is None:
             raise ValueError("the target has nothing narrow")
         self.provider: Provider = self._half.narrow
-        self._reference = shop.target(reference_recipe(), "ort", texts.longest)
+        self._reference = shop.target(reference_recipe(), ORT, texts.longest)
         self._kept = {ids: self._reference.logits(ids) for ids in self._few.ids}
 
     @property

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from ...engines.folder.manifest import Manifest
+from ...graphs.lowering import lowering_named
 from ..precision.recipes import RECIPES, Recipe
 
 
@@ -14,7 +15,7 @@ def rebuild(manifest: Manifest, recipe: Recipe, exclude: Sequence[str]) -> str:
 
     Where ranges were calibrated from other samples than the bundled ones, those flags have to be added.
     """
-    backend, usual = manifest.backend, RECIPES[recipe.name].on(recipe.wide, manifest.backend.lowering)
+    backend, usual = manifest.backend, RECIPES[recipe.name].on(recipe.wide, lowering_named(manifest.backend.lowering))
     words = ["peagle-compile", "build", "--model", manifest.target.origin.id, "--draft", manifest.drafter.origin.id]
     words += ["--backend", backend.name, "--precision", recipe.name]
     words += ["--gpu", ",".join(backend.gpus)] if backend.gpus else []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...engines.folder.manifest import Manifest
+from ...graphs.lowering import ORT, lowering_named
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from ..console.progress import Advance, Progress
 from ..pipeline import half as parts
@@ -26,7 +27,6 @@ from .thresholds import LIMITS, Limits
 
 if TYPE_CHECKING:
     from ...engines import Engine
-    from ...graphs.lowering import Lowering
 
 _LAYER_TEXTS, _LAYER_TOKENS = 8, 256
 _SAME = 1e-3  # nats: more than another order of sums makes, less than any rounding to eight bits
@@ -80,7 +80,7 @@ class _Measurement:
         self._cpu = on_cpu(recipe)
         self._narrow_drafter = self._cpu.drafter != self._cpu.wide
         self._narrow_target = bool(self._cpu.narrow) or self._cpu.kv_cache != self._cpu.wide
-        self._lowering: Lowering = workshop.manifest.backend.lowering  # type: ignore[assignment]
+        self._lowering = lowering_named(workshop.manifest.backend.lowering)
         if engine is None and not self._cpu.narrows:
             raise EnvironmentProblem(
                 f"what {recipe.name} costs shows only where the engine runs",
@@ -88,7 +88,7 @@ class _Measurement:
             )
         self._emulated = engine is None
         self._engine = engine or workshop.pair(self._cpu, self._lowering)
-        self._reference = workshop.pair(reference_recipe(), "ort")
+        self._reference = workshop.pair(reference_recipe(), ORT)
         self._notes: list[str] = []
 
     def result(self) -> Precision:
@@ -142,7 +142,7 @@ class _Measurement:
     def _layers(self) -> tuple[LayerError, ...]:
         """Of the recipe, made anew with every layer tapped."""
         shop, texts = self._shop, self._texts.first(_LAYER_TEXTS, _LAYER_TOKENS)
-        wide = shop.target(reference_recipe(), "ort", texts.longest, every_layer=True)
+        wide = shop.target(reference_recipe(), ORT, texts.longest, every_layer=True)
         narrow = shop.target(self._cpu, self._lowering, texts.longest, every_layer=True)
         with self._step("compare the streams between layers", len(texts.ids)) as advance:
             layers = compare_layers(wide.streams, narrow.streams, texts.ids, advance)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...engines.folder.manifest import Manifest
 from ...graphs.drafters import HeadSpec
+from ...graphs.lowering import lowering_named
 from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import EnvironmentProblem
 from ..checkpoints.checkpoint import Checkpoint
@@ -44,7 +45,7 @@ def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:
 
     Raises ``EnvironmentProblem`` where this version makes another table of it.
     """
-    recorded, lowering = _types(manifest.precision), manifest.backend.lowering
+    recorded, lowering = _types(manifest.precision), lowering_named(manifest.backend.lowering)
     wide = wide_type(target) if manifest.backend.gpus else _CPU
     base = RECIPES.get(recorded.get("recipe", ""))
     found = base and _overrides(recorded).of(base.on(wide, lowering))

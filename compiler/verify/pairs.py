@@ -57,7 +57,7 @@ class Workshop:
             old,
             target=target,
             drafter=drafter,
-            backend=Backend("onnxruntime", lowering, {}),
+            backend=Backend("onnxruntime", lowering.name, {}),
             shapes=replace(old.shapes, cache_length=length),
             files=files,
         )

@@ -2,22 +2,45 @@
 
 ``std`` is standard ONNX everywhere (the oracle), ``ort`` what ONNX Runtime's CPU kernels are fastest at, ``tensorrt``
 what TensorRT's parser takes (and ONNX Runtime still runs), ``tensorrt-sm100`` the same with TensorRT's own layer for
-routed experts. Adding a backend is adding a table; no exporter changes.
+routed experts. Adding a backend is adding a record and its table; no exporter changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from .lowered import Lowered, Weight
+from ...plugins.errors import UsageError
+from .lowered import GraphWeight, Lowered
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["CACHE_MULTIPLE", "LOWERINGS", "Lowered", "Lowering", "Weight", "lower"]
+__all__ = ["LOWERINGS", "ORT", "STD", "TENSORRT", "GraphWeight", "Lowered", "Lowering", "lower", "lowering_named"]
 
-Lowering = Literal["std", "ort", "tensorrt", "tensorrt-sm100"]
+
+@dataclass(frozen=True)
+class Lowering:
+    """What a backend's graphs are like; the command line and manifests know it by its ``name``.
+
+    ``backend`` is for people. ``wide_types`` are what it computes in where nothing is quantized, the first of them
+    unless told. The length of its caches is a multiple of ``cache_multiple``. ``has_kernels``: ONNX Runtime's, which
+    multiply with integer codes as they are. ``has_expert_layer``: TensorRT's own layer for routed experts, which is
+    given no inputs that are rounded.
+    """
+
+    name: str
+    backend: str
+    wide_types: tuple[str, ...]
+    apply: Callable[[ir.Model], None] = field(repr=False, compare=False)
+    cache_multiple: int = 1
+    is_tensorrt: bool = False
+    has_kernels: bool = False
+    has_expert_layer: bool = False
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def _std(model: ir.Model) -> None:
@@ -45,15 +68,23 @@ def _tensorrt_sm100(model: ir.Model) -> None:
     tensorrt.apply(model, expert_layer=True)
 
 
-LOWERINGS: Mapping[str, Callable[[ir.Model], None]] = {
-    "std": _std,
-    "ort": _ort,
-    "tensorrt": _tensorrt,
-    "tensorrt-sm100": _tensorrt_sm100,
-}
+# TensorRT pads caches of odd lengths, and wants every slot of a batch at an aligned address.
+_ALIGNED = 64
 
-# T is a multiple of this. TensorRT pads caches of odd lengths, and wants every slot of a batch at an aligned address.
-CACHE_MULTIPLE: Mapping[str, int] = {"std": 1, "ort": 1, "tensorrt": 64, "tensorrt-sm100": 64}
+STD = Lowering("std", "standard ONNX", ("fp32", "fp16", "bf16"), _std)
+ORT = Lowering("ort", "ONNX Runtime", ("fp32",), _ort, has_kernels=True)
+TENSORRT = Lowering("tensorrt", "TensorRT", ("bf16", "fp16"), _tensorrt, _ALIGNED, is_tensorrt=True)
+_TENSORRT_SM100 = Lowering(
+    "tensorrt-sm100", "TensorRT", ("bf16", "fp16"), _tensorrt_sm100, _ALIGNED, is_tensorrt=True, has_expert_layer=True
+)
+LOWERINGS: Mapping[str, Lowering] = {lowering.name: lowering for lowering in (ORT, STD, TENSORRT, _TENSORRT_SM100)}
+
+
+def lowering_named(name: str) -> Lowering:
+    """The lowering of that name. Raises ``UsageError`` naming those that there are."""
+    if name not in LOWERINGS:
+        raise UsageError(f"the lowering {name!r} does not exist", why=f"it is one of {', '.join(LOWERINGS)}")
+    return LOWERINGS[name]
 
 
 def lower(model: ir.Model, lowering: Lowering, *, cache_length: int) -> Lowered:
@@ -62,5 +93,5 @@ def lower(model: ir.Model, lowering: Lowering, *, cache_length: int) -> Lowered:
 
     finish.fix_cache_length(model, cache_length)
     finish.fill_rope_tables(model, cache_length)
-    LOWERINGS[lowering](model)
+    lowering.apply(model)
     return finish.finish(model)

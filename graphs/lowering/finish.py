@@ -10,7 +10,7 @@ from onnx_ir.passes import common
 
 from ...plugins.errors import BuildError
 from ...plugins.numbers import BY_NUMPY
-from .lowered import Lowered, Weight
+from .lowered import GraphWeight, Lowered
 
 PARTS_METADATA = "peagle.parts"
 ROPE_METADATA = "peagle.rope"  # frequencies of the rotary tables, by the path of their module
@@ -53,5 +53,5 @@ def finish(model: ir.Model) -> Lowered:
         if dtype not in BY_NUMPY:
             raise BuildError(f"weight {name} was traced as {dtype}", why=f"weights are {', '.join(BY_NUMPY)} here")
         parts = tuple(json.loads(value.metadata_props.pop(PARTS_METADATA, json.dumps([name]))))
-        weights.append(Weight(str(name), parts, tuple(int(d) for d in tensor.shape), dtype))
+        weights.append(GraphWeight(str(name), parts, tuple(int(d) for d in tensor.shape), dtype))
     return Lowered(model, tuple(weights))

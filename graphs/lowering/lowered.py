@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Weight:
+class GraphWeight:
     """One initializer to be streamed: checkpoint tensors ``parts`` stacked along axis 0, stored as ``dtype``."""
 
     name: str
@@ -32,7 +32,7 @@ class Lowered:
     """``model`` runs on its backend once ``weights`` are attached (``graphs.weights.attach``)."""
 
     model: ir.Model
-    weights: tuple[Weight, ...]
+    weights: tuple[GraphWeight, ...]
 
     @property
     def total_bytes(self) -> int:

@@ -19,6 +19,7 @@ from peagle.compiler.pipeline import half as parts
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.drafters import reference
+from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets import family_for
 from tests.fp8_pairs import fake_quantised
 from tests.graphs.running import Graph, target_inputs
@@ -63,7 +64,7 @@ def test_its_graph_computes_what_fake_quantisation_in_torch_does(folder: Path, t
     half = parts.target_half(checkpoint, spec, RECIPES["fp8"].on("fp32"))
     store = StageStore.default()
     traced = parts.trace(store, half, "float32", Quiet())
-    done = parts.attach(store, half, traced, lowering="tensorrt", cache_length=CACHE, progress=Quiet())
+    done = parts.attach(store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=CACHE, progress=Quiet())
     assert done.precision is not None
     assert done.precision["share"] == 1
     scales: dict[str, float] = {}

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from peagle.graphs import store, trace, weights
 from peagle.graphs.drafters import HeadSpec, reference
-from peagle.graphs.lowering import Lowering, lower
+from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.graphs.targets import CacheSpec, TargetSpec
 from tests.graphs.running import Graph
 
@@ -88,8 +88,8 @@ def test_there_is_something_to_compare(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("lowering", ["std", "ort"])
-def test_the_compiled_drafter_agrees(golden: Golden, semantic: Path, lowering: Lowering, tmp_path: Path) -> None:
-    lowered = lower(store.load(semantic), lowering, cache_length=CACHE)
+def test_the_compiled_drafter_agrees(golden: Golden, semantic: Path, lowering: str, tmp_path: Path) -> None:
+    lowered = lower(store.load(semantic), LOWERINGS[lowering], cache_length=CACHE)
     path = tmp_path / "model.onnx"
     weights.attach(lowered, golden.weights.__getitem__, path)
     for anchor, expected in zip(golden.anchors, golden.logits, strict=True):

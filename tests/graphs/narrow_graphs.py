@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from peagle.compiler.precision.codes import block_scales, rounded, values_of
 from peagle.graphs import store
-from peagle.graphs.lowering import LOWERINGS, Lowering
+from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.lowering.finish import ROPE_METADATA, finish
 from peagle.graphs.rounding import Narrowing, NarrowWeight
 from peagle.graphs.rounding import narrow as narrow_graph
@@ -47,9 +47,9 @@ class Small:
         stream = self.made.streams[name]
         return (self.scales if stream.scales else self.codes)[stream.weight]
 
-    def lowered(self, lowering: Lowering, path: Path) -> ir.Model:
+    def lowered(self, lowering: str, path: Path) -> ir.Model:
         """Lower it, and write it with its weights to ``path``."""
-        LOWERINGS[lowering](self.model)
+        LOWERINGS[lowering].apply(self.model)
         lowered = finish(self.model)
         self.runs = attach(lowered, self.read, path)
         return store.load(path)

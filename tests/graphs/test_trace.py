@@ -11,7 +11,6 @@ import onnx_ir as ir
 import pytest
 
 from peagle.graphs import store, trace
-from peagle.graphs.lowering import Lowering
 from tests.graphs.checking import check
 from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.running import Graph, target_inputs
@@ -38,7 +37,7 @@ def narrow(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPathF
     return make
 
 
-def _graph(traced: Traced, part: str, lowering: Lowering, dtype: type[np.floating]) -> Graph:
+def _graph(traced: Traced, part: str, lowering: str, dtype: type[np.floating]) -> Graph:
     caches = traced.target.caches if part == "target" else traced.head.caches
     graph = Graph(traced.built(part, lowering), caches, CACHE, rows=2)
     graph.caches = {name: cache.astype(dtype) for name, cache in graph.caches.items()}
@@ -56,7 +55,7 @@ WINDOWS = (([0, 0], 12), ([12, 7], 5), ([14, 12], 9))
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
 @pytest.mark.parametrize("family", ["qwen3", "gpt-oss"])
 def test_a_float16_target_is_close_to_the_float32_one(
-    family: str, lowering: Lowering, trace_of: Callable[[str], Traced], narrow: Narrow, rng: np.random.Generator
+    family: str, lowering: str, trace_of: Callable[[str], Traced], narrow: Narrow, rng: np.random.Generator
 ) -> None:
     wide = _graph(trace_of(family), "target", "std", np.float32)
     half = _graph(narrow(family, "float16"), "target", lowering, np.float16)
@@ -75,7 +74,7 @@ def test_a_float16_target_is_close_to_the_float32_one(
 
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
 def test_a_float16_drafter_is_close_to_the_float32_one(
-    lowering: Lowering, qwen3: Traced, narrow: Narrow, rng: np.random.Generator
+    lowering: str, qwen3: Traced, narrow: Narrow, rng: np.random.Generator
 ) -> None:
     wide = _graph(qwen3, "drafter", "std", np.float32)
     half = _graph(narrow("qwen3", "float16"), "drafter", lowering, np.float16)
@@ -100,7 +99,7 @@ CASES = [("qwen3", "float16", "target"), ("qwen3", "float16", "drafter"), ("gpt-
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
 @pytest.mark.parametrize(("family", "dtype", "part"), CASES)
 def test_the_interface_and_every_weight_are_of_the_type(
-    family: str, dtype: trace.Dtype, part: str, lowering: Lowering, narrow: Narrow
+    family: str, dtype: trace.Dtype, part: str, lowering: str, narrow: Narrow
 ) -> None:
     traced = narrow(family, dtype)
     lowered = traced.lowered(part, lowering)

@@ -13,7 +13,7 @@ from peagle.compiler.pipeline.half import SEMANTIC, drafter_half, target_half
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store, weights
 from peagle.graphs.drafters import HeadSpec
-from peagle.graphs.lowering import Lowered, Lowering, lower
+from peagle.graphs.lowering import LOWERINGS, Lowered, lower
 from peagle.graphs.targets import TargetSpec
 from tests.models import Pair, make_pair
 
@@ -29,10 +29,10 @@ class Traced:
     head: HeadSpec
     folder: Path
 
-    def lowered(self, part: str, lowering: Lowering) -> Lowered:
-        return lower(store.load(self.folder / f"{part}.onnx"), lowering, cache_length=CACHE)
+    def lowered(self, part: str, lowering: str) -> Lowered:
+        return lower(store.load(self.folder / f"{part}.onnx"), LOWERINGS[lowering], cache_length=CACHE)
 
-    def built(self, part: str, lowering: Lowering) -> Path:
+    def built(self, part: str, lowering: str) -> Path:
         """The part's graph with weights, for ONNX Runtime."""
         path = self.folder / lowering / part / "model.onnx"
         if not path.exists():

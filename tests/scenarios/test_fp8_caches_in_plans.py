@@ -15,6 +15,7 @@ from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.preflight import survey
 from peagle.engines.folder.manifest import Profile
+from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.trace import Dtype
 from tests.compiler.tensorrt.small import request
 from tests.models import make_pair
@@ -34,7 +35,7 @@ def _graph(folder: Path, family: str, width: Dtype) -> tuple[Path, int]:
     scales = {f"{kind}_cache.{layer}": 0.02 + layer / 100 for kind in "kv" for layer in range(len(spec.caches))}
     half, store = replace(half, caches=scales), StageStore.default()
     traced = parts.trace(store, half, width, Quiet())
-    made = parts.attach(store, half, traced, lowering="tensorrt", cache_length=128, progress=Quiet())
+    made = parts.attach(store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=128, progress=Quiet())
     return made.attached.path / MODEL, len(spec.caches)
 
 

@@ -21,6 +21,7 @@ from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.preflight import survey
+from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.lowering.tensorrt import mx
 from peagle.graphs.rounding import NarrowWeight, Rounding, narrow
 from peagle.plugins.errors import BuildError
@@ -110,10 +111,12 @@ def target_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     @cache
     def make(family: str) -> Path:
         pair = make_pair(tmp_path_factory.mktemp(family), family)
-        half = target_half(Checkpoint.open(pair.target), pair.specs()[0], RECIPES["mxfp8"].on("fp16"), "tensorrt")
+        half = target_half(
+            Checkpoint.open(pair.target), pair.specs()[0], RECIPES["mxfp8"].on("fp16"), LOWERINGS["tensorrt"]
+        )
         kept = StageStore.default()
         traced = parts.trace(kept, half, "float16", Quiet())
-        made = parts.attach(kept, half, traced, lowering="tensorrt", cache_length=CACHE, progress=Quiet())
+        made = parts.attach(kept, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=CACHE, progress=Quiet())
         return made.attached.path / parts.MODEL
 
     return make

@@ -20,7 +20,7 @@ from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store
-from peagle.graphs.lowering import Lowering
+from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.rounding import matmuls
 from peagle.graphs.targets import TargetSpec, family_for
 from tests.graphs.conftest import CACHE
@@ -36,7 +36,7 @@ class Narrow:
     """A family's target in a precision, with and without kernels of ONNX Runtime's."""
 
     spec: TargetSpec
-    compiled: Callable[[str, Lowering], parts.Compiled]
+    compiled: Callable[[str, str], parts.Compiled]
 
 
 @pytest.fixture(scope="session")
@@ -49,11 +49,11 @@ def narrow_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Narro
         spec = family_for(target.config).describe(target.config)
 
         @cache
-        def compiled(precision: str, lowering: Lowering) -> parts.Compiled:
+        def compiled(precision: str, lowering: str) -> parts.Compiled:
             kept = StageStore.default()
-            half = target_half(target, spec, RECIPES[precision].on("fp32", "ort"), "ort")
+            half = target_half(target, spec, RECIPES[precision].on("fp32", LOWERINGS["ort"]), LOWERINGS["ort"])
             stage = parts.trace(kept, half, "float32", Quiet())
-            return parts.attach(kept, half, stage, lowering=lowering, cache_length=CACHE, progress=Quiet())
+            return parts.attach(kept, half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet())
 
         return Narrow(spec, compiled)
 

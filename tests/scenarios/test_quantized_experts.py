@@ -21,7 +21,7 @@ from peagle.compiler.precision.codes import LARGEST, values_of
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounded import RoundedHere
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs.lowering import Lowering
+from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.names import wanted
 from peagle.graphs.rounding import NarrowWeight, Rounding
 from peagle.graphs.targets import family_for
@@ -63,14 +63,14 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
     return make
 
 
-def half_of(folder: Path, precision: str, lowering: Lowering) -> RoundedHere:
+def half_of(folder: Path, precision: str, lowering: str) -> RoundedHere:
     """The narrow weights of ``whole_half``."""
     narrow = whole_half(folder, precision, lowering).narrow
     assert isinstance(narrow, RoundedHere)
     return narrow
 
 
-def whole_half(folder: Path, precision: str, lowering: Lowering) -> parts.Half:
+def whole_half(folder: Path, precision: str, lowering: str) -> parts.Half:
     """With a range of its own for every input and expert."""
     checkpoint = Checkpoint.open(folder)
     needed, draw = wanted(checkpoint.config), np.random.default_rng(0)
@@ -81,7 +81,9 @@ def whole_half(folder: Path, precision: str, lowering: Lowering) -> parts.Half:
         Facts("m", "A", checkpoint.fingerprint, {"name": "max"}, "float32", "d", "s", 2, 20, {}),
     )
     spec = family_for(checkpoint.config).describe(checkpoint.config)
-    return parts.target_half(checkpoint, spec, RECIPES[precision].on("fp16", lowering), lowering, ranges)
+    return parts.target_half(
+        checkpoint, spec, RECIPES[precision].on("fp16", LOWERINGS[lowering]), LOWERINGS[lowering], ranges
+    )
 
 
 def spread(scales: np.ndarray, how: NarrowWeight, shape: tuple[int, ...]) -> np.ndarray:
@@ -95,7 +97,7 @@ def spread(scales: np.ndarray, how: NarrowWeight, shape: tuple[int, ...]) -> np.
 @pytest.mark.parametrize("lowering", ["tensorrt", "ort"])
 @pytest.mark.parametrize("precision", ["fp8", "int8", "int4"])
 def test_codes_times_scales_are_the_experts_to_half_a_step(
-    precision: str, lowering: Lowering, family: str, target: Target
+    precision: str, lowering: str, family: str, target: Target
 ) -> None:
     narrow = half_of(target(family), precision, lowering)
     taken, wide = narrow.weights()
@@ -139,7 +141,7 @@ def test_inputs_of_experts_are_rounded_to_the_largest_range_of_any(
 @pytest.mark.parametrize(
     ("precision", "lowering"), [("fp8", "tensorrt-sm100"), ("int4", "tensorrt"), ("mxfp8", "tensorrt"), ("int8", "ort")]
 )
-def test_elsewhere_what_enters_experts_stays_wide(precision: str, lowering: Lowering, target: Target) -> None:
+def test_elsewhere_what_enters_experts_stays_wide(precision: str, lowering: str, target: Target) -> None:
     taken, _ = half_of(target("qwen3-moe"), precision, lowering).weights()
     assert {taken[f"{EXPERTS}.{stack}"].input for stack in STACKS if f"{EXPERTS}.{stack}" in taken} <= {None}
     assert any(".experts." in name for name in taken)
@@ -152,7 +154,7 @@ def test_wide_and_packed_experts_become_graphs_that_are_narrow_throughout(family
     for precision in ("fp8", "int8", "int4"):
         half = whole_half(target(family), precision, "tensorrt")
         traced = traced or parts.trace(store, half, "float16", Quiet())
-        done = parts.attach(store, half, traced, lowering="tensorrt", cache_length=64, progress=Quiet())
+        done = parts.attach(store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=64, progress=Quiet())
         assert done.precision is not None
         assert done.precision["share"] == 1
         kinds = {(m["stored"], m["computed"]) for m in done.precision["matmuls"] if ".experts." in m["weight"]}

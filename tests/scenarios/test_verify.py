@@ -28,6 +28,7 @@ from peagle.compiler.verify.precision import EMULATED, RUN, Precision
 from peagle.compiler.verify.thresholds import LIMITS, Limits
 from peagle.engines import Engine
 from peagle.engines.folder.manifest import Backend, Manifest
+from peagle.graphs.lowering import LOWERINGS
 from tests.compiler.conftest import Run
 from tests.fp8_pairs import fp8_pair
 from tests.models import BLOCKED, Pair, make_pair
@@ -183,7 +184,7 @@ def test_narrow_caches_of_such_a_plan_are_emulated_and_bisected(
     """With nothing narrow but the caches, everything is lost in them; beside weights they have a cost of their own."""
     wide = wide_type(Checkpoint.open(tiny.target))
     alone = Overrides(kv_cache="fp8").of(RECIPES[wide])
-    both = Overrides(kv_cache="fp8").of(RECIPES["int4"].on(wide, "tensorrt"))
+    both = Overrides(kv_cache="fp8").of(RECIPES["int4"].on(wide, LOWERINGS["tensorrt"]))
     divergences = []
     for recipe in (alone, both):
         engine = Path(shutil.copytree(int8, tmp_path / f"{recipe.name}-engine"))

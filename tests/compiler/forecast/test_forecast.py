@@ -17,7 +17,7 @@ from peagle.compiler.forecast.text import render
 from peagle.compiler.forecast.weight_bytes import head_weights, too_wide, weight_lines
 from peagle.compiler.precision.recipes import RECIPES, Overrides
 from peagle.graphs.drafters import HeadSpec
-from peagle.graphs.lowering import Lowering
+from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.census import RoledWeight, census
 from peagle.plugins.errors import UsageError
 from tests.models import CONFIGS, VOCAB, make_pair
@@ -145,7 +145,7 @@ def test_a_known_head_is_counted_tensor_by_tensor(head: HeadSpec, tmp_path: Path
     tensors.pop("t2d")
     ids = tensors["d2t"].numel()
     count = sum(tensor.numel() for tensor in tensors.values())
-    assert head_weights(head, RECIPES["bf16"], "std") == (count, 2 * (count - ids) + 8 * ids)
+    assert head_weights(head, RECIPES["bf16"], LOWERINGS["std"]) == (count, 2 * (count - ids) + 8 * ids)
 
 
 def test_a_known_head_has_a_cache_in_every_slot(tiny: Plan, head: HeadSpec) -> None:
@@ -156,7 +156,7 @@ def test_a_known_head_has_a_cache_in_every_slot(tiny: Plan, head: HeadSpec) -> N
     assert tiny.kv.drafter_slot_bytes == tiny.kv.drafter_token_bytes * (256 + 16)
     assert tiny.layers == {"sparse": 2, "dense": 1}
     assert tiny.graph.traced_layers == 3
-    count, size = head_weights(head, RECIPES["fp32"], "ort")
+    count, size = head_weights(head, RECIPES["fp32"], LOWERINGS["ort"])
     assert (tiny.drafter.count, tiny.drafter.bytes) == (count, size)
     assert f"{count:,} weights in fp32" in render(tiny)
 
@@ -164,7 +164,7 @@ def test_a_known_head_has_a_cache_in_every_slot(tiny: Plan, head: HeadSpec) -> N
 @pytest.mark.parametrize(("precision", "width"), [("fp32", 4), ("fp16", 2), ("bf16", 2)])
 def test_one_width_is_the_width_of_every_weight(precision: str, width: int) -> None:
     weights = census(CONFIGS["gpt-oss"])
-    lines = weight_lines(weights, RECIPES[precision], "std")
+    lines = weight_lines(weights, RECIPES[precision], LOWERINGS["std"])
     assert {line.precision for line in lines} == {precision}
     assert sum(line.bytes for line in lines) == width * sum(weight.count for weight in weights)
 
@@ -183,20 +183,20 @@ NARROW = {
 
 
 @pytest.mark.parametrize(("precision", "lowering"), NARROW)
-def test_a_narrow_matrix_takes_its_codes_and_its_scales(precision: str, lowering: Lowering) -> None:
-    recipe = RECIPES[precision].on("fp32" if lowering == "ort" else "bf16", lowering)
-    lines = weight_lines((RoledWeight("a.weight", (4096, 2048), "mlp", 1),), recipe, lowering)
+def test_a_narrow_matrix_takes_its_codes_and_its_scales(precision: str, lowering: str) -> None:
+    recipe = RECIPES[precision].on("fp32" if lowering == "ort" else "bf16", LOWERINGS[lowering])
+    lines = weight_lines((RoledWeight("a.weight", (4096, 2048), "mlp", 1),), recipe, LOWERINGS[lowering])
     size, scales = NARROW[precision, lowering]
     assert [(each.role, each.precision, each.bytes) for each in lines[:1]] == [("mlp", precision, size)]
     assert {each.precision: each.count for each in lines[1:]} == scales
 
 
 @pytest.mark.parametrize("lowering", ["tensorrt", "ort"])
-def test_rows_of_mxfp8_are_whole_blocks(lowering: Lowering) -> None:
+def test_rows_of_mxfp8_are_whole_blocks(lowering: str) -> None:
     """The down projection of the demo's target has ten and a half."""
-    recipe = RECIPES["mxfp8"].on("fp32" if lowering == "ort" else "bf16", lowering)
+    recipe = RECIPES["mxfp8"].on("fp32" if lowering == "ort" else "bf16", LOWERINGS[lowering])
     weights = (RoledWeight("a.weight", (128, 336), "mlp", 1),)
-    found = [(each.precision, each.bytes) for each in weight_lines(weights, recipe, lowering)]
+    found = [(each.precision, each.bytes) for each in weight_lines(weights, recipe, LOWERINGS[lowering])]
     assert found == [("mxfp8", 128 * 352), ("e8m0", 128 * 11)]
 
 
@@ -219,8 +219,8 @@ def test_what_was_asked_for_by_itself_is_counted_by_itself(head: HeadSpec) -> No
 
 @pytest.mark.parametrize(("lowering", "wide"), [("std", "fp32"), ("ort", "fp32"), ("tensorrt", "bf16")])
 def test_what_a_narrow_recipe_leaves_is_planned_as_it_is_written(lowering: str, wide: str) -> None:
-    assert planned_recipe("int4", lowering, Overrides()).wide == wide
-    assert planned_recipe("fp16", lowering, Overrides()).wide == "fp16"
+    assert planned_recipe("int4", LOWERINGS[lowering], Overrides()).wide == wide
+    assert planned_recipe("fp16", LOWERINGS[lowering], Overrides()).wide == "fp16"
 
 
 def test_the_verdict_looks_at_every_type() -> None:
@@ -234,11 +234,17 @@ def test_the_verdict_looks_at_every_type() -> None:
 
 def test_a_share_that_a_build_refuses_is_told() -> None:
     odd = CONFIGS["qwen3"] | {"intermediate_size": 100}  # no block of eight or more divides it
-    (told,) = too_wide(census(odd), None, planned_recipe("int4", "tensorrt", Overrides()), "tensorrt")
+    (told,) = too_wide(
+        census(odd), None, planned_recipe("int4", LOWERINGS["tensorrt"], Overrides()), LOWERINGS["tensorrt"]
+    )
     assert "of the weights that int4 narrows can be INT4" in told
     assert "less than 90% fails" in told
-    assert not too_wide(census(odd), None, planned_recipe("int8", "tensorrt", Overrides()), "tensorrt")
-    assert not too_wide(census(CONFIGS["qwen3"]), None, planned_recipe("int4", "ort", Overrides()), "ort")
+    assert not too_wide(
+        census(odd), None, planned_recipe("int8", LOWERINGS["tensorrt"], Overrides()), LOWERINGS["tensorrt"]
+    )
+    assert not too_wide(
+        census(CONFIGS["qwen3"]), None, planned_recipe("int4", LOWERINGS["ort"], Overrides()), LOWERINGS["ort"]
+    )
 
 
 def test_a_precision_that_does_not_exist_is_refused_with_those_that_do() -> None:

@@ -61,10 +61,10 @@ def test_the_semantic_graph_has_the_checkpoint_s_weights_without_a_second_copy(e
 
 
 def test_an_exported_semantic_graph_can_be_lowered_again(exported: Path) -> None:
-    from peagle.graphs.lowering import lower
+    from peagle.graphs.lowering import LOWERINGS, lower
     from peagle.graphs.store import load
 
-    lowered = lower(load(exported / "target" / "semantic.onnx"), "std", cache_length=64)
+    lowered = lower(load(exported / "target" / "semantic.onnx"), LOWERINGS["std"], cache_length=64)
     tables = [v for n, v in lowered.model.graph.initializers.items() if n.endswith("rotary_emb.cos")]
     assert [list(table.shape) for table in tables] == [[64, 16]]
 

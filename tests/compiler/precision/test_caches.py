@@ -19,6 +19,7 @@ from peagle.compiler.precision.caches import cache_scales, stored_cache_scales
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.source import uncalibrated
 from peagle.engines.folder.manifest import Manifest
+from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import BuildError
 from tests.compiler.conftest import Run
 from tests.compiler.pipeline.quantize.test_quantize import quantized, some_scales
@@ -120,5 +121,5 @@ def test_an_engine_says_what_its_caches_are(
 
 def test_only_what_the_checkpoint_lacks_is_calibrated(narrow: Path, pair: Pair) -> None:
     recipe = replace(RECIPES["fp8"], kv_cache="fp8").on("fp16")
-    assert uncalibrated(Checkpoint.open(narrow), recipe, "tensorrt") == []
-    assert "the KV cache" in uncalibrated(Checkpoint.open(pair.target), recipe, "tensorrt")
+    assert uncalibrated(Checkpoint.open(narrow), recipe, LOWERINGS["tensorrt"]) == []
+    assert "the KV cache" in uncalibrated(Checkpoint.open(pair.target), recipe, LOWERINGS["tensorrt"])

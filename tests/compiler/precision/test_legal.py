@@ -9,6 +9,7 @@ import pytest
 
 from peagle.compiler.precision.legal import available, require_known, require_legal, supports
 from peagle.compiler.precision.recipes import RECIPES, Overrides, Recipe
+from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import UsageError
 
 ORT, RTX = "ort", "tensorrt"
@@ -16,7 +17,7 @@ ORT, RTX = "ort", "tensorrt"
 
 def table(name: str, lowering: str, **overrides: str) -> Recipe:
     wide = "fp32" if lowering == ORT else "bf16"
-    return Overrides(**overrides).of(RECIPES[name].on(wide, lowering))
+    return Overrides(**overrides).of(RECIPES[name].on(wide, LOWERINGS[lowering]))
 
 
 @pytest.mark.parametrize(
@@ -29,8 +30,8 @@ def table(name: str, lowering: str, **overrides: str) -> Recipe:
     ],
 )
 def test_what_runs_is_legal(name: str, lowering: str, gpus: tuple[str, ...]) -> None:
-    assert name in available(lowering)
-    require_legal(table(name, lowering), lowering, gpus)
+    assert name in available(LOWERINGS[lowering])
+    require_legal(table(name, lowering), LOWERINGS[lowering], gpus)
 
 
 REFUSED = [
@@ -69,7 +70,7 @@ def test_what_does_not_run_is_refused_with_the_reason_and_the_nearest_that_does(
     name: str, lowering: str, gpus: tuple[str, ...], overrides: dict[str, str], why: str, fix: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        require_legal(table(name, lowering, **overrides), lowering, gpus)
+        require_legal(table(name, lowering, **overrides), LOWERINGS[lowering], gpus)
     assert why in caught.value.why
     assert fix in caught.value.fix
 
@@ -94,15 +95,17 @@ def test_whatever_a_refusal_offers_is_accepted(
     name: str, lowering: str, gpus: tuple[str, ...], overrides: dict[str, str], why: str, fix: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        require_legal(table(name, lowering, **overrides), lowering, gpus)
+        require_legal(table(name, lowering, **overrides), LOWERINGS[lowering], gpus)
     offered = _offered(caught.value.fix, name, gpus, overrides)
     assert offered
     for precision, on, others in offered:
-        require_legal(table(precision or available(lowering)[0], lowering, **others), lowering, on)
+        require_legal(
+            table(precision or available(LOWERINGS[lowering])[0], lowering, **others), LOWERINGS[lowering], on
+        )
         if lowering == RTX:  # whichever wide type the checkpoint turns out to have
-            chosen = RECIPES[precision or "fp16"].on("fp16", lowering)
+            chosen = RECIPES[precision or "fp16"].on("fp16", LOWERINGS[lowering])
             others = {key: "fp16" if kind == "bf16" else kind for key, kind in others.items()}
-            require_legal(Overrides(**others).of(chosen), lowering, on)
+            require_legal(Overrides(**others).of(chosen), LOWERINGS[lowering], on)
 
 
 @pytest.mark.parametrize("overrides", [{"drafter": "fp16"}, {"kv_cache": "fp16"}, {"lm_head": "fp16"}])

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.compiler.precision.recipes import RECIPES, Overrides, emulated, patterns
+from peagle.graphs.lowering import LOWERINGS
 
 NARROW = [name for name, recipe in RECIPES.items() if recipe.narrow]
 
@@ -38,15 +39,15 @@ def test_a_narrow_recipe_leaves_head_router_caches_and_drafter(name: str, wide: 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
 def test_integers_on_a_cpu_have_their_inputs_rounded_at_run_time(name: str) -> None:
-    recipe = RECIPES[name].on("fp32", "ort")
+    recipe = RECIPES[name].on("fp32", LOWERINGS["ort"])
     assert recipe.record()["activations"] == "int8 at run time"
-    assert RECIPES[name].on("fp16", "tensorrt").activations == ("int8" if name == "int8" else "fp16")
+    assert RECIPES[name].on("fp16", LOWERINGS["tensorrt"]).activations == ("int8" if name == "int8" else "fp16")
     assert "at run time" in recipe.says
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
 def test_integers_in_standard_onnx_are_multiplied_wide(name: str) -> None:
-    record, says = (recipe := RECIPES[name].on("fp32", "std")).record(), recipe.says
+    record, says = (recipe := RECIPES[name].on("fp32", LOWERINGS["std"])).record(), recipe.says
     assert (record["weights"], record["activations"], record["expert_activations"]) == (name, "fp32", "fp32")
     assert "multiplied wide" in says
     assert "run time" not in says
@@ -87,7 +88,11 @@ def test_older_records_have_commas_between_what_is_excluded() -> None:
 
 
 def test_emulation_is_said_where_it_is_one() -> None:
-    (said,) = emulated(RECIPES["fp8"].on("fp32", "ort"), "ort")
+    (said,) = emulated(RECIPES["fp8"].on("fp32", LOWERINGS["ort"]), LOWERINGS["ort"])
     assert said.startswith("fp8 is emulated here")
-    assert emulated(RECIPES["fp8"], "tensorrt") == emulated(RECIPES["int4"].on("fp32", "ort"), "ort") == []
-    assert len(emulated(Overrides(drafter="fp8").of(RECIPES["fp32"]), "ort")) == 1
+    assert (
+        emulated(RECIPES["fp8"], LOWERINGS["tensorrt"])
+        == emulated(RECIPES["int4"].on("fp32", LOWERINGS["ort"]), LOWERINGS["ort"])
+        == []
+    )
+    assert len(emulated(Overrides(drafter="fp8").of(RECIPES["fp32"]), LOWERINGS["ort"])) == 1

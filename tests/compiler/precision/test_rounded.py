@@ -13,7 +13,7 @@ from peagle.compiler.precision.calibration.scales import Facts
 from peagle.compiler.precision.codes import values_of
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounded import RoundedHere
-from peagle.graphs.lowering import Lowering
+from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.census import Role, RoledWeight
 from peagle.plugins.microscaled_round.reference import microscaled_round
 
@@ -33,11 +33,11 @@ class Checkpoint:
         yield from (values[at : at + 2] for at in range(0, len(values), 2))
 
 
-def _provider(read: Checkpoint, lowering: Lowering = "ort", **shapes: tuple[int, ...]) -> RoundedHere:
+def _provider(read: Checkpoint, lowering: str = "ort", **shapes: tuple[int, ...]) -> RoundedHere:
     role: Role = "experts" if len(shapes) > 1 else "mlp"
     wanted = {name: RoledWeight(name, shape, role, 1) for name, shape in shapes.items()}
     wide = "fp32" if lowering == "ort" else "fp16"
-    return RoundedHere(RECIPES["int4"].on(wide, lowering), lowering, wanted, read)
+    return RoundedHere(RECIPES["int4"].on(wide, LOWERINGS[lowering]), LOWERINGS[lowering], wanted, read)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def _provider(read: Checkpoint, lowering: Lowering = "ort", **shapes: tuple[int,
 )  # fmt: skip
 @pytest.mark.parametrize("lowering", ["ort", "tensorrt"])
 def test_both_stacks_of_experts_have_the_same_blocks(
-    columns: tuple[int, int], blocks: dict[str, int], lowering: Lowering
+    columns: tuple[int, int], blocks: dict[str, int], lowering: str
 ) -> None:
     taken, wide = _provider(
         Checkpoint(), lowering, gate_up=(4, 2 * columns[1], columns[0]), down=(4, columns[0], columns[1])
@@ -64,7 +64,7 @@ def test_columns_that_no_block_divides_stay_wide_and_say_so() -> None:
 
 
 @pytest.mark.parametrize("lowering", ["ort", "tensorrt"])
-def test_codes_times_their_scales_are_the_weight_and_it_is_read_once(lowering: Lowering) -> None:
+def test_codes_times_their_scales_are_the_weight_and_it_is_read_once(lowering: str) -> None:
     read, shape = Checkpoint(), (7, 256)
     provider = _provider(read, lowering, w=shape)
     kind, block = provider.weights()[0]["w"].codes, provider.weights()[0]["w"].block
@@ -81,13 +81,13 @@ def test_codes_times_their_scales_are_the_weight_and_it_is_read_once(lowering: L
 
 @pytest.mark.parametrize("lowering", ["ort", "tensorrt"])
 @pytest.mark.parametrize("shape", [(5, 64), (5, 48), (5, 20), (3, 4, 33), (3, 4, 96)])
-def test_microscaled_rows_are_stored_in_whole_blocks(lowering: Lowering, shape: tuple[int, ...]) -> None:
+def test_microscaled_rows_are_stored_in_whole_blocks(lowering: str, shape: tuple[int, ...]) -> None:
     """With codes of zero at their end, which no scale depends on."""
     read, columns = Checkpoint(), shape[-1]
     whole = (*shape[:-1], columns + -columns % 32)
     role: Role = "experts" if len(shape) > 2 else "mlp"
-    recipe = RECIPES["mxfp8"].on("fp32" if lowering == "ort" else "fp16", lowering)
-    provider = RoundedHere(recipe, lowering, {"w": RoledWeight("w", shape, role, 1)}, read)
+    recipe = RECIPES["mxfp8"].on("fp32" if lowering == "ort" else "fp16", LOWERINGS[lowering])
+    provider = RoundedHere(recipe, LOWERINGS[lowering], {"w": RoledWeight("w", shape, role, 1)}, read)
     taken, wide = provider.weights()
     assert (wide, taken["w"].scale, taken["w"].block) == ({}, (*shape[:-1], whole[-1] // 32), 32)
     codes = np.concatenate(list(provider.codes("w", shape))).astype(np.float32).reshape(whole)

@@ -11,6 +11,7 @@ from peagle.compiler.precision.recipes import RECIPES, Overrides, Recipe
 from peagle.compiler.precision.rounded import RoundedHere
 from peagle.compiler.precision.source import is_whole_fp8, of_drafter, of_target, uncalibrated
 from peagle.compiler.precision.stored import StoredFp8
+from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import BuildError
 from tests.fp8_pairs import fp8_target
 from tests.models import Pair, make_pair
@@ -33,19 +34,19 @@ def dynamic(dense: Pair, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint
 
 
 def recipe(name: str, **overrides: str) -> Recipe:
-    return Overrides(**overrides).of(RECIPES[name].on("bf16", "tensorrt"))
+    return Overrides(**overrides).of(RECIPES[name].on("bf16", LOWERINGS["tensorrt"]))
 
 
 def test_an_fp8_checkpoint_gives_what_it_stores(static: Checkpoint, dynamic: Checkpoint) -> None:
-    assert isinstance(of_target(static, recipe("fp8"), "tensorrt"), StoredFp8)
-    assert uncalibrated(static, recipe("fp8"), "tensorrt") == []
-    assert len(uncalibrated(dynamic, recipe("fp8"), "tensorrt")) == 49
+    assert isinstance(of_target(static, recipe("fp8"), LOWERINGS["tensorrt"]), StoredFp8)
+    assert uncalibrated(static, recipe("fp8"), LOWERINGS["tensorrt"]) == []
+    assert len(uncalibrated(dynamic, recipe("fp8"), LOWERINGS["tensorrt"])) == 49
 
 
 def test_a_wide_checkpoint_is_rounded(dense: Pair) -> None:
     wide = Checkpoint.open(dense.target)
-    assert isinstance(of_target(wide, recipe("fp8"), "tensorrt"), RoundedHere)
-    assert of_target(wide, recipe("bf16"), "tensorrt") is None
+    assert isinstance(of_target(wide, recipe("fp8"), LOWERINGS["tensorrt"]), RoundedHere)
+    assert of_target(wide, recipe("bf16"), LOWERINGS["tensorrt"]) is None
     for name, lowering, count in [
         ("fp8", "tensorrt", 49), ("fp8", "ort", 49), ("int8", "tensorrt", 49), ("int8", "ort", 0),
         ("int4", "tensorrt", 0), ("mxfp8", "tensorrt", 0),
@@ -54,8 +55,10 @@ def test_a_wide_checkpoint_is_rounded(dense: Pair) -> None:
 
 
 def test_scales_of_a_narrow_cache_are_measured_too(static: Checkpoint, dense: Pair) -> None:
-    assert uncalibrated(static, recipe("fp8", kv_cache="fp8"), "tensorrt") == ["the KV cache"]
-    assert uncalibrated(Checkpoint.open(dense.target), recipe("bf16", kv_cache="fp8"), "tensorrt") == ["the KV cache"]
+    assert uncalibrated(static, recipe("fp8", kv_cache="fp8"), LOWERINGS["tensorrt"]) == ["the KV cache"]
+    assert uncalibrated(Checkpoint.open(dense.target), recipe("bf16", kv_cache="fp8"), LOWERINGS["tensorrt"]) == [
+        "the KV cache"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +67,12 @@ def test_scales_of_a_narrow_cache_are_measured_too(static: Checkpoint, dense: Pa
 )
 def test_nothing_is_quantised_twice(static: Checkpoint, name: str, overrides: dict[str, str]) -> None:
     with pytest.raises(BuildError, match="is quantised already: it stores 49 tensors in FP8") as caught:
-        of_target(static, recipe(name, **overrides), "tensorrt")
+        of_target(static, recipe(name, **overrides), LOWERINGS["tensorrt"])
     assert "--precision fp8" in caught.value.fix
 
 
 def test_the_wide_head_of_an_fp8_checkpoint_may_be_rounded_beside_widened_layers(static: Checkpoint) -> None:
-    narrow = of_target(static, recipe("bf16", lm_head="int4"), "tensorrt")
+    narrow = of_target(static, recipe("bf16", lm_head="int4"), LOWERINGS["tensorrt"])
     assert isinstance(narrow, RoundedHere)
     assert set(narrow.wanted) == {"lm_head.weight"}
 
@@ -78,15 +81,15 @@ def test_only_a_checkpoint_that_is_fp8_throughout_is_taken_for_one(
     static: Checkpoint, dynamic: Checkpoint, dense: Pair, tmp_path: Path
 ) -> None:
     half = fp8_target(dense.target, tmp_path / "half", chosen=lambda name: int(name.split(".")[2]) < 4)
-    assert is_whole_fp8(static, "tensorrt")
+    assert is_whole_fp8(static, LOWERINGS["tensorrt"])
     for other in (dynamic, Checkpoint.open(dense.target), Checkpoint.open(half)):
-        assert not is_whole_fp8(other, "tensorrt")
+        assert not is_whole_fp8(other, LOWERINGS["tensorrt"])
 
 
 def test_a_drafter_s_matrices_are_narrow_and_multiplied_wide(dense: Pair) -> None:
     _, head = dense.specs()
-    assert of_drafter(head, recipe("fp8"), "tensorrt", lambda *_: iter(())) is None
-    narrow = of_drafter(head, recipe("bf16", drafter="int8"), "tensorrt", lambda *_: iter(()))
+    assert of_drafter(head, recipe("fp8"), LOWERINGS["tensorrt"], lambda *_: iter(())) is None
+    narrow = of_drafter(head, recipe("bf16", drafter="int8"), LOWERINGS["tensorrt"], lambda *_: iter(()))
     assert narrow is not None
     assert "layers.0.mlp.up_proj.weight" in narrow.wanted
     assert not {"lm_head.weight", "embed_tokens.weight"} & set(narrow.wanted)

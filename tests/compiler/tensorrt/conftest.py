@@ -15,6 +15,7 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import half as parts
 from peagle.compiler.pipeline.half import MODEL, drafter_half, target_half
 from peagle.compiler.store.stages import StageStore
+from peagle.graphs.lowering import LOWERINGS
 from tests.models import make_pair
 
 CACHE = 80
@@ -43,7 +44,9 @@ def halves_of(_own_stage_cache: None, tmp_path_factory: pytest.TempPathFactory) 
             drafter_half(Checkpoint.open(pair.head), head, target),
         ):
             traced = parts.trace(store, half, width, Quiet())
-            made = parts.attach(store, half, traced, lowering="tensorrt", cache_length=CACHE, progress=Quiet())
+            made = parts.attach(
+                store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=CACHE, progress=Quiet()
+            )
             graphs[half.name] = made.attached.path / MODEL
         return Halves(graphs, {"target": len(target.caches), "drafter": len(head.caches)})
 

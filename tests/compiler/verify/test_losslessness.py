@@ -21,6 +21,7 @@ from peagle.compiler.verify.losslessness import compare_on_and_off
 from peagle.compiler.verify.parity import Parity
 from peagle.engines import Acceptance, SamplingParams
 from peagle.engines.folder.manifest import FileEntry
+from peagle.graphs.lowering import LOWERINGS
 from tests.engines.folder.test_manifest import manifest_of
 
 PROMPTS = [Prompt("one", "ab"), Prompt("two", "cde")]
@@ -118,7 +119,9 @@ def test_a_token_that_plain_decoding_gives_in_other_windows_is_a_tie(
     assert (found.ties, [each.tie for each in found.divergences]) == (2, [True, True])
     assert found.tokens_compared == 2 * 10 + 2 * 3
     assert "ties" in dict(lossless_lines(found))
-    engine.manifest = dataclasses.replace(engine.manifest, precision=RECIPES["int8"].on("fp32", "ort").record())
+    engine.manifest = dataclasses.replace(
+        engine.manifest, precision=RECIPES["int8"].on("fp32", LOWERINGS["ort"]).record()
+    )
     monkeypatch.setattr(run, "measure", lambda *_: None)
     exact = verify(engine, prompts=PROMPTS[:1], max_tokens=10, k=(3,)).losslessness
     assert (exact.passed, exact.ties, exact.tokens_differing) == (False, 0, 2)

@@ -12,7 +12,7 @@ import torch
 
 from peagle.graphs import store, trace, weights
 from peagle.graphs.drafters import HeadSpec, reference
-from peagle.graphs.lowering import Lowering, lower
+from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.plugins.errors import BuildError
 from tests.graphs.running import Graph
 from tests.heads import FORMS, LLAMA3, Form, Head
@@ -62,11 +62,13 @@ def drafted(path: Path, head: Head, ids: np.ndarray, features: np.ndarray) -> li
 @pytest.mark.parametrize("lowering", ["std", "ort"])
 @pytest.mark.parametrize("name", [name for name in FORMS if name != "plain"])  # test_drafter.py has it
 def test_every_kind_of_head_drafts_like_the_reference(
-    name: str, lowering: Lowering, traced: dict[str, tuple[Head, Path]], tmp_path: Path, rng: np.random.Generator
+    name: str, lowering: str, traced: dict[str, tuple[Head, Path]], tmp_path: Path, rng: np.random.Generator
 ) -> None:
     head, semantic = graph_of(name, traced)
     path, tensors = tmp_path / "model.onnx", head.weights()
-    weights.attach(lower(store.load(semantic), lowering, cache_length=CACHE), lambda n: tensors[n].numpy(), path)
+    weights.attach(
+        lower(store.load(semantic), LOWERINGS[lowering], cache_length=CACHE), lambda n: tensors[n].numpy(), path
+    )
     ids = rng.integers(2, VOCAB, 14)
     width = head.spec.target_hidden_size * len(head.spec.taps)
     features = rng.standard_normal((14, width)).astype(np.float32)

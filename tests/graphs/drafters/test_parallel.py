@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from peagle.graphs.drafters import reference
-from peagle.graphs.lowering import Lowering
 from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.running import Graph, target_inputs
 from tests.models import VOCAB
@@ -16,7 +15,7 @@ from tests.models import VOCAB
 class Loop:
     """Both graphs of one row, driven by hand."""
 
-    def __init__(self, traced: Traced, lowering: Lowering, k: int) -> None:
+    def __init__(self, traced: Traced, lowering: str, k: int) -> None:
         self.k = k
         self.target = Graph(traced.built("target", lowering), traced.target.caches, CACHE)
         self.drafter = Graph(traced.built("drafter", lowering), traced.head.caches, CACHE)
@@ -31,9 +30,7 @@ class Loop:
 
 @pytest.mark.parametrize("lowering", ["std", "ort"])
 @pytest.mark.parametrize("k", [1, 2, 5, 8])
-def test_cached_drafting_equals_full_recompute(
-    traced: Traced, lowering: Lowering, k: int, rng: np.random.Generator
-) -> None:
+def test_cached_drafting_equals_full_recompute(traced: Traced, lowering: str, k: int, rng: np.random.Generator) -> None:
     model = reference.load_target(traced.pair.target, traced.pair.config)
     weights = traced.pair.head_weights()
     loop = Loop(traced, lowering, k)

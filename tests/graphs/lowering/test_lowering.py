@@ -8,7 +8,6 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from peagle.graphs.lowering import Lowering
 from peagle.graphs.lowering.lowered import Lowered
 from tests.graphs.conftest import CACHE, Traced
 from tests.models import LAYERS
@@ -49,7 +48,7 @@ def test_ort_fuses_every_layer(traced: Traced) -> None:
 
 
 @pytest.mark.parametrize("lowering", ["std", "ort", "tensorrt"])
-def test_the_interface_is_the_graph_contract(traced: Traced, lowering: Lowering) -> None:
+def test_the_interface_is_the_graph_contract(traced: Traced, lowering: str) -> None:
     target, drafter = (traced.lowered(part, lowering).model.graph for part in ("target", "drafter"))
     caches = [f"{kind}_cache.{i}" for kind in "kv" for i in range(LAYERS)]
     assert [v.name for v in target.inputs] == [
@@ -68,7 +67,7 @@ def test_the_interface_is_the_graph_contract(traced: Traced, lowering: Lowering)
 
 
 @pytest.mark.parametrize("lowering", ["std", "ort", "tensorrt"])
-def test_weights_are_planned_once_each(traced: Traced, lowering: Lowering) -> None:
+def test_weights_are_planned_once_each(traced: Traced, lowering: str) -> None:
     planned = [part for weight in traced.lowered("target", lowering).weights for part in weight.parts]
     assert len(planned) == len(set(planned))
     linears = {f"model.layers.{i}.self_attn.{n}_proj.weight" for i in range(LAYERS) for n in "qkvo"}

@@ -16,7 +16,7 @@ from transformers.models.qwen3 import modeling_qwen3
 
 from peagle.graphs import store
 from peagle.graphs.drafters import reference
-from peagle.graphs.lowering import Lowered, Lowering, lower
+from peagle.graphs.lowering import LOWERINGS, Lowered, lower
 from peagle.graphs.rounding import narrow_caches, round_caches
 from peagle.graphs.weights import attach
 from peagle.plugins.errors import BuildError
@@ -35,13 +35,13 @@ def _scales(traced: Traced) -> dict[str, float]:
     return {f"{kind}_cache.{layer}": SCALE[kind] * (1 + layer / 8) for kind in "kv" for layer in layers}
 
 
-def _lowered(traced: Traced, lowering: Lowering) -> Lowered:
+def _lowered(traced: Traced, lowering: str) -> Lowered:
     model = store.load(traced.folder / "target.onnx")
     narrow_caches(model, _scales(traced))
-    return lower(model, lowering, cache_length=CACHE)
+    return lower(model, LOWERINGS[lowering], cache_length=CACHE)
 
 
-def _built(traced: Traced, lowering: Lowering) -> Path:
+def _built(traced: Traced, lowering: str) -> Path:
     path = traced.folder / f"{lowering}-fp8-caches" / "model.onnx"
     if not path.exists():
         path.parent.mkdir()
@@ -71,7 +71,7 @@ def _rounding(scales: dict[str, float]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
-def test_it_computes_what_rounding_in_torch_does(qwen3: Traced, lowering: Lowering, rng: np.random.Generator) -> None:
+def test_it_computes_what_rounding_in_torch_does(qwen3: Traced, lowering: str, rng: np.random.Generator) -> None:
     """To 1e-4, but where the seventh digit of a key decides to which code it is rounded; in two steps."""
     prompts, first, width = 24, 5, 3
     caches = qwen3.target.caches
@@ -158,13 +158,13 @@ def test_what_a_cache_holds_are_codes(qwen3: Traced, rng: np.random.Generator) -
 
 @pytest.mark.parametrize("lowering", ["std", "ort", "tensorrt"])
 def test_wide_caches_of_rounded_numbers_compute_the_same(
-    qwen3: Traced, lowering: Lowering, rng: np.random.Generator, tmp_path: Path
+    qwen3: Traced, lowering: str, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     """In two steps; the codes' graph is the oracle. Another order of sums may round a key to another code."""
     prompts, first, width = 24, 5, 3
     model = store.load(qwen3.folder / "target.onnx")
     round_caches(model, _scales(qwen3))
-    attach(lower(model, lowering, cache_length=CACHE), qwen3.pair.target_weights(), tmp_path / "model.onnx")
+    attach(lower(model, LOWERINGS[lowering], cache_length=CACHE), qwen3.pair.target_weights(), tmp_path / "model.onnx")
     caches = qwen3.target.caches
     ids = rng.integers(2, VOCAB, (prompts, first + width))
     paths = (tmp_path / "model.onnx", _built(qwen3, "std"), qwen3.built("target", "std"))

@@ -20,7 +20,7 @@ from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store
 from peagle.graphs.drafters import reference
-from peagle.graphs.lowering import Lowered, Lowering, Weight
+from peagle.graphs.lowering import LOWERINGS, GraphWeight, Lowered
 from peagle.graphs.rounding import Matmul, NarrowWeight, Rounding, matmuls
 from peagle.graphs.rounding import narrow as narrow_graph
 from peagle.graphs.weights import attach
@@ -43,12 +43,12 @@ class Narrow:
 
     traced: Traced
     target: Path
-    compiled: Callable[[Lowering], parts.Compiled]
+    compiled: Callable[[str], parts.Compiled]
 
-    def graph(self, lowering: Lowering) -> Path:
+    def graph(self, lowering: str) -> Path:
         return self.compiled(lowering).attached.path / parts.MODEL
 
-    def found(self, lowering: Lowering) -> dict[str, Matmul]:
+    def found(self, lowering: str) -> dict[str, Matmul]:
         return {each.weight: each for each in matmuls(store.load(self.graph(lowering)))}
 
 
@@ -65,10 +65,10 @@ def narrow_of(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPa
         stage = parts.trace(StageStore.default(), half, "float32", Quiet())
 
         @cache
-        def compiled(lowering: Lowering) -> parts.Compiled:
+        def compiled(lowering: str) -> parts.Compiled:
             half = target_half(checkpoint, traced.target, RECIPES["fp8"], lowering)
             return parts.attach(
-                StageStore.default(), half, stage, lowering=lowering, cache_length=CACHE, progress=Quiet()
+                StageStore.default(), half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()
             )
 
         return Narrow(traced, folder, compiled)
@@ -81,7 +81,7 @@ def narrow(request: pytest.FixtureRequest, narrow_of: Callable[[str], Narrow]) -
     return narrow_of(request.param)
 
 
-def _rounded(narrow: Narrow, lowering: Lowering) -> dict[str, float]:
+def _rounded(narrow: Narrow, lowering: str) -> dict[str, float]:
     """Module by module, the scale of its input: q, k and v share the largest of theirs, and so do gate and up."""
     linears = [name.removesuffix(".weight") for name, each in narrow.found(lowering).items() if each.computed == E4M3]
     shared = {"q_proj": "k_proj", "v_proj": "k_proj"}  # the fixture gives k the largest
@@ -95,7 +95,7 @@ def _rounded(narrow: Narrow, lowering: Lowering) -> dict[str, float]:
 
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
 def test_the_graph_computes_what_fake_quantisation_in_torch_does(
-    narrow: Narrow, lowering: Lowering, rng: np.random.Generator, tmp_path: Path
+    narrow: Narrow, lowering: str, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     _compare(narrow, lowering, rng, tmp_path)
 
@@ -110,7 +110,7 @@ def test_so_does_the_body_of_tensorrt_s_layer_of_experts(
     assert {(each.stored, each.computed) for each in experts} == {(E4M3, "float32")}
 
 
-def _compare(narrow: Narrow, lowering: Lowering, rng: np.random.Generator, tmp_path: Path) -> None:
+def _compare(narrow: Narrow, lowering: str, rng: np.random.Generator, tmp_path: Path) -> None:
     """To 1e-4, linear by linear. What enters experts cannot be given to torch: there the seventh digit of a number may
     decide to which E4M3 neighbour it is rounded, in a few windows, and the layers that follow then differ."""
     prompts, width = 24, 3
@@ -205,7 +205,7 @@ def test_a_semantic_graph_with_fp8_weights_lowers_again(narrow: Narrow, rng: np.
 def test_numbers_that_were_not_scaled_are_never_written_as_codes(tmp_path: Path) -> None:
     model = _product()
     narrow_graph(model, {"w": SCALE})
-    lowered = Lowered(model, (Weight("w", ("w",), (4, 4), "float8_e4m3fn"),))
+    lowered = Lowered(model, (GraphWeight("w", ("w",), (4, 4), "float8_e4m3fn"),))
     with pytest.raises(BuildError, match="was read as float32"):
         attach(lowered, lambda _: np.zeros((1, 4, 4), np.float32), tmp_path / "model.onnx")
 
@@ -271,6 +271,6 @@ def test_what_else_reads_a_weight_goes_on_reading_it_wide() -> None:
 
 def test_a_number_too_large_for_float16_is_refused(tmp_path: Path) -> None:
     model = _product()
-    lowered = Lowered(model, (Weight("w", ("w",), (4, 4), "float16"),))
+    lowered = Lowered(model, (GraphWeight("w", ("w",), (4, 4), "float16"),))
     with pytest.raises(BuildError, match="no place for"):
         attach(lowered, lambda _: np.full((1, 4, 4), 70000, np.float32), tmp_path / "model.onnx")

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from peagle.graphs.drafters import reference
-from peagle.graphs.lowering import Lowering
 from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.running import Graph, target_inputs
 from tests.models import VOCAB
@@ -20,7 +19,7 @@ def _reference(traced: Traced, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.mark.parametrize("lowering", ["std", "ort"])
-def test_logits_and_features_match_transformers(every: Traced, lowering: Lowering, rng: np.random.Generator) -> None:
+def test_logits_and_features_match_transformers(every: Traced, lowering: str, rng: np.random.Generator) -> None:
     ids = rng.integers(2, VOCAB, 23)
     logits, features = _reference(every, ids)
     graph = Graph(every.built("target", lowering), every.target.caches, CACHE)
@@ -30,7 +29,7 @@ def test_logits_and_features_match_transformers(every: Traced, lowering: Lowerin
 
 
 @pytest.mark.parametrize("lowering", ["std", "ort"])
-def test_windows_over_the_cache_equal_one_pass(every: Traced, lowering: Lowering, rng: np.random.Generator) -> None:
+def test_windows_over_the_cache_equal_one_pass(every: Traced, lowering: str, rng: np.random.Generator) -> None:
     ids = rng.integers(2, VOCAB, 23)
     logits, features = _reference(every, ids)
     graph = Graph(every.built("target", lowering), every.target.caches, CACHE)

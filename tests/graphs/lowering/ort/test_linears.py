@@ -75,7 +75,7 @@ def test_the_file_holds_the_codes_and_the_semantic_graph_reads_the_same_bytes(ki
     codes = model.graph.initializers["q+k+v"]
     assert (list(codes.shape), codes.dtype) == ([3 * ROWS, 2, 4 * BITS[kind]], ir.DataType.UINT8)
     refer(semantic, small.runs, "model.onnx.data", CACHE)
-    LOWERINGS["std"](semantic)
+    LOWERINGS["std"].apply(semantic)
     ir.save(semantic, tmp_path / "std.onnx")
     check(tmp_path / "std.onnx")
     for name, y in zip(names, outputs_of(tmp_path / "std.onnx", x=x), strict=True):
@@ -135,7 +135,7 @@ def test_a_linear_that_the_kernel_does_not_take_says_why_and_stays(
     model = linears("w", columns=columns)
     narrow_graph(model, {"w": how})
     assert said in _reason(model)
-    LOWERINGS["ort"](model)
+    LOWERINGS["ort"].apply(model)
     assert ops(model)["MatMulNBits"] == 0
     (found,) = matmuls(finish(model).model)
     assert (found.stored, found.computed) == (f"int{BITS[how.codes]}", "float32")

@@ -8,14 +8,14 @@ import onnx_ir as ir
 import pytest
 
 from peagle.graphs import store
-from peagle.graphs.lowering import Lowering, lower
+from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.graphs.rounding import NarrowWeight, Rounding, narrow, narrow_caches
 from tests.graphs.conftest import CACHE, Traced
 
 KINDS = "qkv"
 
 
-def _roundings(traced: Traced, lowering: Lowering, *, narrow_cache: bool) -> list[list[ir.Node]]:
+def _roundings(traced: Traced, lowering: str, *, narrow_cache: bool) -> list[list[ir.Node]]:
     """By layer: the QuantizeLinear that the codes of the inputs of q, k and v come from."""
     model = store.load(traced.folder / "target.onnx")
     layers = len(traced.target.caches)
@@ -29,7 +29,7 @@ def _roundings(traced: Traced, lowering: Lowering, *, narrow_cache: bool) -> lis
     narrow(model, weights)
     if narrow_cache:
         narrow_caches(model, {f"{kind}_cache.{i}": 0.02 for kind in "kv" for i in range(layers)})
-    lowered = lower(model, lowering, cache_length=CACHE).model
+    lowered = lower(model, LOWERINGS[lowering], cache_length=CACHE).model
     return [[_rounding(lowered, name) for name in each if name in weights] for each in names]
 
 
@@ -57,6 +57,6 @@ def test_q_is_rounded_apart_from_k_and_v_where_a_plugin_stands_between_them(
 
 
 @pytest.mark.parametrize("lowering", ["tensorrt", "std"])
-def test_without_a_plugin_all_share_one(lowering: Lowering, trace_of: Callable[[str], Traced]) -> None:
+def test_without_a_plugin_all_share_one(lowering: str, trace_of: Callable[[str], Traced]) -> None:
     for each in _roundings(trace_of("qwen3"), lowering, narrow_cache=False):
         assert len(set(each)) == 1

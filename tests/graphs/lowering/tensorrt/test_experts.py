@@ -90,7 +90,7 @@ def _one_layer(attributes: dict[str, float], biased: bool) -> ir.Model:
     node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
     graph = ir.Graph(inputs, node.outputs, nodes=[node], opset_imports={"": 24, "peagle": 1}, name="layer")
     model = ir.Model(graph, ir_version=11)
-    LOWERINGS[LOWERING](model)
+    LOWERINGS[LOWERING].apply(model)
     return model
 
 
@@ -155,7 +155,7 @@ def test_tensorrt_parses_the_layer_and_not_the_body(
     traced: Traced = trace_of(family)
     graph = trace.trace_target(traced.pair.config, traced.target, dtype)
     path = tmp_path / "model.onnx"
-    weights.attach(lower(graph, LOWERING, cache_length=CACHE), traced.pair.target_weights(), path)
+    weights.attach(lower(graph, LOWERINGS[LOWERING], cache_length=CACHE), traced.pair.target_weights(), path)
     environment = os.environ | child_environment(tmp_path / "library")
     done = subprocess.run(
         [sys.executable, "-c", _PARSE, str(path)], env=environment, capture_output=True, text=True, check=False

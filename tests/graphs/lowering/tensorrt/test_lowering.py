@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.graphs import store
-from peagle.graphs.lowering import LOWERINGS, Lowering
+from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.ops import OPS
 from tests.graphs.checking import check
 from tests.graphs.conftest import CACHE, Traced
@@ -99,7 +99,7 @@ def test_experts_scatter_without_reduction(trace_of: Any) -> None:
         assert all("reduction" not in node.attributes for node in _nodes(model, "ScatterElements"))
 
 
-def _graphs(traced: Traced, lowering: Lowering) -> dict[str, Graph]:
+def _graphs(traced: Traced, lowering: str) -> dict[str, Graph]:
     caches = {"target": traced.target.caches, "drafter": traced.head.caches}
     return {part: Graph(traced.built(part, lowering), caches[part], CACHE, rows=2) for part in PARTS}
 
@@ -149,7 +149,7 @@ def _one_layer(attributes: dict[str, Any], sinks: bool, size: int = 8) -> ir.Mod
         value.name, value.shape, value.type = name, ir.Shape(shape), ir.TensorType(ir.DataType.FLOAT)
     graph = ir.Graph(inputs, node.outputs, nodes=[node], opset_imports={"": 24, "peagle": 1}, name="layer")
     model = ir.Model(graph, ir_version=11)
-    LOWERINGS["tensorrt"](model)
+    LOWERINGS["tensorrt"].apply(model)
     return model
 
 

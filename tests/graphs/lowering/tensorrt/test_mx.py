@@ -22,7 +22,7 @@ from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store
 from peagle.graphs.drafters import reference
-from peagle.graphs.lowering import Lowering
+from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.rounding import Matmul, NarrowWeight, Rounding, matmuls
 from peagle.graphs.rounding import narrow as narrow_graph
 from peagle.graphs.targets import TargetSpec, family_for
@@ -36,7 +36,6 @@ from tests.models import BLOCKED, LAYERS, VOCAB, Pair, make_pair
 
 E4M3 = "float8e4m3fn"
 ROUNDED = Rounding(codes="float8_e4m3fn", block=MX_BLOCK)
-LOWERINGS: tuple[Lowering, ...] = ("std", "ort", "tensorrt", "tensorrt-sm100")
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,12 @@ class Blocked:
 
     pair: Pair
     spec: TargetSpec
-    compiled: Callable[[Lowering], parts.Compiled]
+    compiled: Callable[[str], parts.Compiled]
 
-    def graph(self, lowering: Lowering) -> Path:
+    def graph(self, lowering: str) -> Path:
         return self.compiled(lowering).attached.path / parts.MODEL
 
-    def found(self, lowering: Lowering) -> dict[str, Matmul]:
+    def found(self, lowering: str) -> dict[str, Matmul]:
         return {each.weight: each for each in matmuls(store.load(self.graph(lowering)))}
 
     def plain(self) -> Any:
@@ -99,10 +98,10 @@ def blocked_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bloc
         kept = StageStore.default()
 
         @cache
-        def compiled(lowering: Lowering) -> parts.Compiled:
+        def compiled(lowering: str) -> parts.Compiled:
             half = target_half(Checkpoint.open(pair.target), spec, RECIPES["mxfp8"].on("fp32"), lowering)
             traced = parts.trace(kept, half, "float32", Quiet())
-            return parts.attach(kept, half, traced, lowering=lowering, cache_length=CACHE, progress=Quiet())
+            return parts.attach(kept, half, traced, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet())
 
         return Blocked(pair, spec, compiled)
 
@@ -119,7 +118,7 @@ def blocked(request: pytest.FixtureRequest, blocked_of: Callable[[str], Blocked]
 
 @pytest.mark.parametrize("lowering", ["std", "tensorrt", "tensorrt-sm100"])
 def test_the_graph_computes_what_fake_quantisation_in_torch_does(
-    blocked: Blocked, lowering: Lowering, rng: np.random.Generator, tmp_path: Path
+    blocked: Blocked, lowering: str, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     rows, width = 12, 3
     inputs = rounded_inputs(blocked.graph(lowering))
@@ -160,8 +159,8 @@ def test_rounding_is_no_small_matter(blocked: Blocked, rng: np.random.Generator)
     assert np.abs(out["logits"][0] - wide.numpy()).max() > 1e-3
 
 
-@pytest.mark.parametrize("lowering", LOWERINGS)
-def test_every_linear_multiplies_in_e4m3_and_experts_are_stored_in_it(blocked: Blocked, lowering: Lowering) -> None:
+@pytest.mark.parametrize("lowering", sorted(LOWERINGS))
+def test_every_linear_multiplies_in_e4m3_and_experts_are_stored_in_it(blocked: Blocked, lowering: str) -> None:
     found = blocked.found(lowering)
     linears = [each for name, each in found.items() if name.endswith("_proj.weight") or "+" in name]
     assert {(each.stored, each.computed) for each in linears} == {(E4M3, E4M3)}
@@ -191,7 +190,7 @@ def test_an_input_that_is_shared_is_rounded_once(blocked: Blocked) -> None:
 
 
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
-def test_the_checker_passes_both_graphs(blocked: Blocked, lowering: Lowering) -> None:
+def test_the_checker_passes_both_graphs(blocked: Blocked, lowering: str) -> None:
     check(blocked.graph(lowering), blocked.compiled(lowering).attached.path / parts.SEMANTIC)
 
 
