@@ -23,7 +23,7 @@ from torch.export import Dim
 from ..plugins.errors import BuildError
 from ..plugins.spec import DOMAIN, OPSET, VERSION
 from . import torch_ops
-from .drafters import HeadSpec
+from .drafters import DrafterSpec
 from .drafters.parallel import Drafter
 from .lowering.finish import ROPE_METADATA
 from .targets import CacheSpec, TargetSpec, family_for
@@ -71,7 +71,7 @@ def trace_target(config: Mapping[str, Any], target: TargetSpec, dtype: Dtype = "
     return _trace(graph, inputs, shapes, target.caches, dtype, TARGET_INPUTS, TARGET_OUTPUTS, tables, "model.")
 
 
-def trace_drafter(head: HeadSpec, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
+def trace_drafter(head: DrafterSpec, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
     """The drafter's semantic graph for ``head`` on ``target``, which is of the same ``dtype``.
 
     Raises ``BuildError`` for an autoregressive head.
@@ -90,7 +90,7 @@ def trace_drafter(head: HeadSpec, target: TargetSpec, dtype: Dtype = "float32") 
     return _trace(model, inputs, shapes, head.caches, dtype, DRAFTER_INPUTS, DRAFTER_OUTPUTS, {"rotary": rotary}, "")
 
 
-def drafter_rotary(head: HeadSpec) -> RotaryTable:
+def drafter_rotary(head: DrafterSpec) -> RotaryTable:
     """The drafter's own rotary embedding, which need not be the target's; computed by ``transformers``."""
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from peagle.graphs.drafters import HeadSpec
+from peagle.graphs.drafters import DrafterSpec, read_drafter
 from peagle.graphs.targets import TargetSpec, family_for
 from tests.models import CONFIGS, VOCAB
 
@@ -31,8 +31,8 @@ class Head:
         return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
 
     @property
-    def spec(self) -> HeadSpec:
-        return HeadSpec.read(self.config, self.shapes, self.target)
+    def spec(self) -> DrafterSpec:
+        return read_drafter(self.config, self.shapes, self.target)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """By module name, as the reference takes them."""

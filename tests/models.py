@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from peagle.graphs.drafters import HeadSpec
+    from peagle.graphs.drafters import DrafterSpec
     from peagle.graphs.targets import TargetSpec
 
 VOCAB = 96
@@ -78,16 +78,16 @@ class Pair:
     def head_config(self) -> dict[str, Any]:
         return json.loads((self.head / "config.json").read_text())
 
-    def specs(self) -> tuple[TargetSpec, HeadSpec]:
+    def specs(self) -> tuple[TargetSpec, DrafterSpec]:
         from safetensors.torch import load_file
 
-        from peagle.graphs.drafters import HeadSpec
+        from peagle.graphs.drafters import read_drafter
         from peagle.graphs.targets import family_for
 
         family = family_for(self.config)
         shapes = {n: tuple(t.shape) for n, t in load_file(self.head / "model.safetensors").items()}
         target = family.describe(self.config)
-        head = HeadSpec.read(self.head_config, shapes, target)
+        head = read_drafter(self.head_config, shapes, target)
         return family.describe(self.config, head.taps), head
 
     def target_weights(self) -> Callable[[str], Iterator[np.ndarray]]:

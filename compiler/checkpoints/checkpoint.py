@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import BuildError
-from .formats import Problems, Tensor, choose
+from ...plugins.problems import MOST, Problems, counted, listed, shown
+from .formats import Tensor, choose
 from .formats.numbers import check_finite
-from .formats.problems import MOST, counted, listed
 from .formats.scaled import Loss, ScaledFp8
-from .safetensors import TensorEntry, parse_json, read_header, shown
+from .safetensors import TensorEntry, parse_json, read_header
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +54,7 @@ class Checkpoint:
             raise BuildError(
                 f"{folder} is not a folder", fix="pass a checkpoint folder with config.json and safetensors"
             )
-        problems = Problems(folder)
+        problems = Problems(folder, "cannot be used")
         config: dict[str, Any] = {}
         modelopt: dict[str, Any] = {}
         with problems.collecting():
@@ -251,7 +251,7 @@ def _check_places(
     for what, names in kinds.items():
         if names:
             problems.add(
-                f"{problems.folder}: {counted(names)} {what}: {listed(sorted(names))}",
+                f"{problems.subject}: {counted(names)} {what}: {listed(sorted(names))}",
                 fix="download the files of the model again: they do not belong together",
             )
 
@@ -260,7 +260,7 @@ def _check_names(names: Iterable[str], problems: Problems) -> None:
     bad = [name for name in names if not name or len(name) > _MAX_NAME or not name.isprintable()]
     if bad:
         problems.add(
-            f"{problems.folder} has {counted(bad)} with impossible names: {listed(sorted(bad))}",
+            f"{problems.subject} has {counted(bad)} with impossible names: {listed(sorted(bad))}",
             why=f"a name has 1 to {_MAX_NAME} characters that can be printed",
             fix="do not use this checkpoint unless you know why it has such names",
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ...graphs.drafters import HeadSpec, check_vocabulary
+from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter
 from ...graphs.lowering import Lowering
 from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import BuildError
@@ -50,7 +50,7 @@ class Inputs:
     target: Checkpoint
     drafter: Checkpoint
     spec: TargetSpec
-    head: HeadSpec
+    head: DrafterSpec
     trained_depth: int | None
     max_seq_len: int
     max_k: int
@@ -103,9 +103,9 @@ def read_target(
     return spec, possible, cut
 
 
-def read_head(drafter: Checkpoint, target: TargetSpec) -> HeadSpec:
+def read_head(drafter: Checkpoint, target: TargetSpec) -> DrafterSpec:
     """The head, its vocabulary checked too. Raises ``BuildError`` for one that does not fit, or cannot run here."""
-    head = HeadSpec.read(drafter.config, drafter.shapes, target)
+    head = read_drafter(drafter.config, drafter.shapes, target)
     head.require_parallel()
     d2t, t2d = (drafter.read(head.keys[name]) if name in head.keys else None for name in ("d2t", "t2d"))
     check_vocabulary(head, d2t, t2d)

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...plugins.errors import BuildError
 from ...plugins.numbers import BY_SAFETENSORS
+from ...plugins.problems import shown
 
 # Those of the format that nothing here computes with have only a size.
 _BITS = {name: kind.bits for name, kind in BY_SAFETENSORS.items()} | {
@@ -32,7 +33,6 @@ _STORED: dict[str, np.dtype[Any]] = {
 _MAX_HEADER = 100_000_000  # the limit of the format's own reader
 _MAX_ITEMS = 2_000_000  # brackets and commas: some 200 000 tensors. Each may cost Python 100 bytes.
 _MAX_RANK = 64  # of a NumPy array
-_SHOWN = 240
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a PyTorch archive, which may hold code and is not read",
     b"\x80": "a Python pickle, which may hold code and is not read",
@@ -50,12 +50,6 @@ class TensorEntry:
     shape: tuple[int, ...]
     begin: int
     end: int
-
-
-def shown(name: str) -> str:
-    """A name from a file as it may be printed: one line, no control characters, not too long."""
-    text = name if name.isprintable() and name else ascii(name)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def parse_json(raw: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:

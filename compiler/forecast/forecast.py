@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...graphs.drafters import HeadSpec
+from ...graphs.drafters import DrafterSpec
 from ...graphs.lowering import Lowering, lowering_named
 from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import UsageError
@@ -50,7 +50,7 @@ def make_plan(
     slots: int | None = None,
     overrides: Overrides = NOTHING,
     wide: str | None = None,
-    head: HeadSpec | None = None,
+    head: DrafterSpec | None = None,
     head_note: str = "",
     notes: tuple[str, ...] = (),
     bytes_per_second: float = BYTES_PER_SECOND,
@@ -138,7 +138,7 @@ def _texts(error: UsageError) -> tuple[str, str, str]:
     return error.what, error.why, error.fix
 
 
-def _drafter(head: HeadSpec | None, note: str, chosen: Recipe, lowering: Lowering) -> Drafter:
+def _drafter(head: DrafterSpec | None, note: str, chosen: Recipe, lowering: Lowering) -> Drafter:
     """A drafter is never narrowed with its target: only where it was asked for."""
     if head is None:
         return Drafter(chosen.drafter, None, None, note or UNKNOWN_HEAD)
@@ -146,7 +146,7 @@ def _drafter(head: HeadSpec | None, note: str, chosen: Recipe, lowering: Lowerin
     return Drafter(chosen.drafter, count, size, note)
 
 
-def _kv_cache(spec: TargetSpec, head: HeadSpec | None, chosen: Recipe, length: int) -> KvCache:
+def _kv_cache(spec: TargetSpec, head: DrafterSpec | None, chosen: Recipe, length: int) -> KvCache:
     target = _token_bytes(spec.caches, chosen.kv_cache)
     drafter = _token_bytes(head.caches, chosen.wide) if head else None
     return KvCache(chosen.kv_cache, target, drafter, target * length, None if drafter is None else drafter * length)

@@ -13,7 +13,7 @@ from ..precision.legal import require_known
 from ..precision.recipes import HEAD, RECIPES, Recipe
 
 if TYPE_CHECKING:
-    from ...graphs.drafters import HeadSpec
+    from ...graphs.drafters import DrafterSpec
     from ...graphs.lowering import Lowering
     from ...graphs.targets.census import RoledWeight
     from ..precision.source import Matrix
@@ -61,7 +61,9 @@ def weight_lines(census: Iterable[RoledWeight], chosen: Recipe, lowering: Loweri
     return (*lines, *(line(SCALES, kind, count) for kind, count in sorted(of_scales.items())))
 
 
-def too_wide(census: tuple[RoledWeight, ...], head: HeadSpec | None, chosen: Recipe, lowering: Lowering) -> list[str]:
+def too_wide(
+    census: tuple[RoledWeight, ...], head: DrafterSpec | None, chosen: Recipe, lowering: Lowering
+) -> list[str]:
     """What to tell of a target or a drafter of whose weights too few fit the type that they are to be in."""
     from ..precision.provider import narrowed
     from ..precision.source import matrices
@@ -123,7 +125,7 @@ def line(role: str, precision: str, count: int) -> WeightLine:
     return WeightLine(role, count, precision, math.ceil(count * BYTES[precision]))
 
 
-def head_weights(head: HeadSpec, chosen: Recipe, lowering: Lowering) -> tuple[int, int]:
+def head_weights(head: DrafterSpec, chosen: Recipe, lowering: Lowering) -> tuple[int, int]:
     """How many weights the drafter has, and their bytes with scales.
 
     Its ids stay integers; what it shares is the target's.

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...graphs.drafters import HeadSpec
+from ...graphs.drafters import DrafterSpec
 from ...graphs.targets import TargetSpec
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import ASSUMED_DEPTH, cache_length, read_inputs, read_target
@@ -44,7 +44,7 @@ class _Job:
 
     target: Checkpoint
     spec: TargetSpec
-    drafter: tuple[Checkpoint, HeadSpec] | None
+    drafter: tuple[Checkpoint, DrafterSpec] | None
     recipe: Recipe
     max_seq_len: int
     max_k: int

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...graphs.drafters import HeadSpec
+from ...graphs.drafters import DrafterSpec
 from ...graphs.lowering import TENSORRT, Lowering
 from ...graphs.targets import TargetSpec, family_for
 from ...graphs.targets.sources import Array, Shape, Sources
@@ -117,7 +117,7 @@ def target_half(
 
 def drafter_half(
     checkpoint: Checkpoint,
-    head: HeadSpec,
+    head: DrafterSpec,
     spec: TargetSpec,
     recipe: Recipe | None = None,
     lowering: Lowering = TENSORRT,
@@ -139,7 +139,7 @@ def drafter_half(
         return checkpoint.pieces(key(name, shape))
 
     def check(_: Mapping[str, Shape]) -> None:
-        """``HeadSpec.read`` has compared every shape."""
+        """``read_drafter`` has compared every shape."""
 
     narrow = None
     if recipe and recipe.drafter != recipe.wide:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ...graphs.targets import TargetSpec
 from ...plugins.errors import UsageError
+from ...plugins.problems import counted
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.formats.problems import counted
 from ..console.progress import Progress
 from ..precision.calibration.ranges import RangesFrom
 from ..precision.recipes import Recipe

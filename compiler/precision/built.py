@@ -7,7 +7,7 @@ from typing import Any
 
 from ...plugins.errors import BuildError
 from ..tensorrt.matmuls import BuiltMatmul
-from .proof import listed
+from .proof import reasons
 
 _EXPERTS = "experts"
 _UNPROVEN = ("inspector",)  # its answers were never seen on hardware: what they deny is told, and fails nothing
@@ -27,11 +27,11 @@ def require_effect(name: str, record: Mapping[str, Any], built: Sequence[BuiltMa
         raise BuildError(
             f"{max(share, 0.0):.1%} of the weights that --precision {recipe} narrows are {recipe.upper()} in the "
             f"{name} plan, {record['least_share']:.0%} is the least that may be called so",
-            why=listed(sure),
+            why=reasons(sure),
             fix="this version of TensorRT does not take them as they are; build in bf16 or fp16",
         )
     count = f"{len(lost)} weights that {recipe} narrows are" if len(lost) > 1 else f"1 weight that {recipe} narrows is"
-    notes = [f"{count} not {recipe.upper()} in the {name} plan: {listed(lost)}"] if lost else []
+    notes = [f"{count} not {recipe.upper()} in the {name} plan: {reasons(lost)}"] if lost else []
     return notes + _unpacked(name, record, built)
 
 
@@ -42,8 +42,8 @@ def losses(record: Mapping[str, Any], built: Sequence[BuiltMatmul]) -> dict[str,
         if not each["narrow"]:
             continue
         found = [one for one in built if one.weight == each["weight"]]
-        reasons = [_loss(each, one) for one in found] or ["no layer of TensorRT's network multiplies with it"]
-        if why := next(filter(None, reasons), ""):
+        every = [_loss(each, one) for one in found] or ["no layer of TensorRT's network multiplies with it"]
+        if why := next(filter(None, every), ""):
             lost[each["weight"]] = why
     return lost
 

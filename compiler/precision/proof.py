@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import BuildError
 from ...plugins.numbers import BY_NUMPY
+from ...plugins.problems import listed
 from .provider import Other, Provider
 from .recipes import DRAFTER_ROLE, HEAD
 
@@ -82,7 +83,7 @@ class Narrowed:
         raise BuildError(
             f"{share:.1%} of the weights that {flag} {recipe.name} narrows are {recipe.title} in the graph, "
             f"{recipe.share:.0%} is the least that may be called so",
-            why=listed(wide) or "there are no such weights",
+            why=reasons(wide) or "there are no such weights",
             fix=f"name those with --exclude, so that they do not count, or build in {recipe.wide}",
         )
 
@@ -131,8 +132,8 @@ class Narrowed:
         """What the weights of a product are for, whether they count as narrow, and why some of them do not."""
         every, wanted = self._weights(found), self.provider.wanted
         roles = [each.role for name in every if (each := wanted.get(name) or others.get(name))]
-        reasons = [wide[name] if name in wide else others[name].why for name in every if name in wide or name in others]
-        why = "; ".join(dict.fromkeys(filter(None, reasons)))
+        whys = [wide[name] if name in wide else others[name].why for name in every if name in wide or name in others]
+        why = "; ".join(dict.fromkeys(filter(None, whys)))
         narrow = any(name in wanted for name in every) and not why
         return {"role": roles[0] if roles else "", "narrow": narrow} | ({"why": why} if why else {})
 
@@ -145,11 +146,10 @@ class Narrowed:
             notes.append(f"routed experts are stored in {recipe.title} and multiplied in {recipe.wide}")
         if wide:
             stay = "s that {} narrows stay" if len(wide) > 1 else " that {} narrows stays"
-            notes.append(f"{len(wide)} weight{stay.format(recipe.name)} {recipe.wide}: {listed(wide)}")
+            notes.append(f"{len(wide)} weight{stay.format(recipe.name)} {recipe.wide}: {reasons(wide)}")
         return notes + self.provider.notes()
 
 
-def listed(why: Mapping[str, str]) -> str:
-    """Weights and reasons, the first few of them."""
-    lines = [f"{name}: {reason}" for name, reason in why.items()]
-    return "; ".join(lines[:_LISTED]) + (f"; and {len(lines) - _LISTED} more" if len(lines) > _LISTED else "")
+def reasons(why: Mapping[str, str]) -> str:
+    """The first few weights, each with its reason."""
+    return listed([f"{name}: {reason}" for name, reason in why.items()], _LISTED, "; ")

@@ -13,7 +13,7 @@ from ...graphs.rounding.weight import NarrowWeight, Rounding
 from ...graphs.targets.sources import Array, Shape
 from ...plugins.errors import BuildError
 from ...plugins.numbers import BY_PRECISION, FLOAT16, powers_of_two, scales_of, to_e8m0
-from ..checkpoints.formats.problems import counted, listed
+from ...plugins.problems import counted, listed
 from ..checkpoints.formats.scaled import Loss
 from .codes import LARGEST, block_scales, rounded, scales_for, values_of
 from .provider import Other, Weight, keyed

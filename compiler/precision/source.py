@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ...graphs.targets import family_for
 from ...graphs.targets.sources import Array, Shape, Sources
 from ...plugins.errors import BuildError
+from ...plugins.problems import counted
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.formats.problems import counted
 from .caches import stored_cache_scales
 from .provider import Provider, others, wanted
 from .recipes import DRAFTER_ROLE, RECIPES, Recipe
@@ -20,7 +20,7 @@ from .rounded import RoundedHere
 from .stored import StoredFp8
 
 if TYPE_CHECKING:
-    from ...graphs.drafters import HeadSpec
+    from ...graphs.drafters import DrafterSpec
     from ...graphs.lowering import Lowering
     from .calibration import Scales
 
@@ -66,7 +66,7 @@ def of_target(
 
 
 def of_drafter(
-    head: HeadSpec, recipe: Recipe, lowering: Lowering, read: Callable[[str, Shape], Iterator[Array]]
+    head: DrafterSpec, recipe: Recipe, lowering: Lowering, read: Callable[[str, Shape], Iterator[Array]]
 ) -> Provider | None:
     """Of a drafter on a target in ``recipe``; None where it is wide. What its matrices are multiplied with is wide."""
     return (
@@ -76,7 +76,7 @@ def of_drafter(
     )
 
 
-def matrices(head: HeadSpec, lowering: Lowering) -> dict[str, Matrix]:
+def matrices(head: DrafterSpec, lowering: Lowering) -> dict[str, Matrix]:
     """Of a drafter's layers, and what brings the target's features to their width. Its head is none of them.
 
     Not the latter for TensorRT, since it is multiplied with a constant as well: TensorRT-RTX 1.7 writes it out wide

@@ -16,8 +16,8 @@ from ...graphs.lowering import TENSORRT, Lowering
 from ...graphs.targets.sources import Array, Shape, Sources
 from ...plugins.errors import BuildError
 from ...plugins.numbers import E4M3, scales_of
+from ...plugins.problems import counted, listed
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.formats.problems import counted, listed
 from ..checkpoints.formats.scaled import Loss, ScaledFp8
 from .codes import unusable
 from .provider import Other, keyed, others, wanted

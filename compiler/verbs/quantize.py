@@ -101,7 +101,7 @@ def quantize(
 
 
 def _summary(result: QuantizeResult) -> str:
-    from ..checkpoints.formats.problems import listed
+    from ...plugins.problems import listed
     from ..checkpoints.registry import has_drafter
 
     report = result.report

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
-from ...graphs.drafters import HeadSpec
+from ...graphs.drafters import DrafterSpec
 from ...graphs.lowering import lowering_named
 from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import EnvironmentProblem
@@ -27,7 +27,7 @@ class Origins:
     target: Checkpoint
     drafter: Checkpoint
     spec: TargetSpec
-    head: HeadSpec
+    head: DrafterSpec
 
     @classmethod
     def open(cls, manifest: Manifest) -> Origins:

@@ -95,12 +95,12 @@ def _drafter_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
     """The drafts after the token that greedy adds to each prompt, as ``Engine.draft_logits`` defines them."""
     import torch
 
-    from ...graphs.drafters import HeadSpec
+    from ...graphs.drafters import read_drafter
     from ...graphs.drafters.reference import draft_logits, target_pass
 
     model, spec = _target(engine)
     checkpoint = Checkpoint.open(Path(engine.manifest.drafter.origin.source))
-    head = HeadSpec.read(checkpoint.config, checkpoint.shapes, spec)
+    head = read_drafter(checkpoint.config, checkpoint.shapes, spec)
     weights = {name: torch.from_numpy(checkpoint.read(head.keys[name])) for name in head.expected_shapes()}
     k = engine.num_speculative_tokens
     pairs = []

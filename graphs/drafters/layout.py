@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from .problems import Problems
+from ...plugins.problems import Problems
 
 Shape = tuple[int, ...]
 Dim = tuple[str, int]  # a size and how many times it is taken: ("hidden_size", 2) is 2H

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..targets.semantic import RotaryTable, Window, attend, rotate, take_columns
-from . import HeadSpec
+from . import DrafterSpec
 
 
 class RMSNorm(nn.Module):
@@ -30,7 +30,7 @@ class RMSNorm(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention over the drafter's own cache; layer 0 reads [embedding, features], 2H wide."""
 
-    def __init__(self, head: HeadSpec, layer: int) -> None:
+    def __init__(self, head: DrafterSpec, layer: int) -> None:
         super().__init__()
         self.layer, self.heads, self.kv, self.dim = layer, head.num_heads, head.cache.heads, head.cache.head_dim
         self.span = head.windows[layer]
@@ -59,7 +59,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """SiLU-gated."""
 
-    def __init__(self, head: HeadSpec) -> None:
+    def __init__(self, head: DrafterSpec) -> None:
         super().__init__()
         h, inner, biases = head.hidden_size, head.intermediate_size, head.parts.biases
         self.gate_proj = nn.Linear(h, inner, bias="mlp.gate_proj" in biases)
@@ -74,7 +74,7 @@ class MLP(nn.Module):
 class Layer(nn.Module):
     """A pre-norm block. Layer 0 fuses embedding and features; its residual is the features, un-normed by default."""
 
-    def __init__(self, head: HeadSpec, layer: int) -> None:
+    def __init__(self, head: DrafterSpec, layer: int) -> None:
         super().__init__()
         h, eps = head.hidden_size, head.rms_norm_eps
         self.self_attn, self.mlp = Attention(head, layer), MLP(head)
@@ -98,7 +98,7 @@ class Layer(nn.Module):
 class Drafter(nn.Module):
     """The drafter's graph: takes the target's window and outputs as they are, gives K drafts and the next window."""
 
-    def __init__(self, head: HeadSpec, rotary: RotaryTable) -> None:
+    def __init__(self, head: DrafterSpec, rotary: RotaryTable) -> None:
         super().__init__()
         h, width = head.hidden_size, len(head.taps) * head.target_hidden_size
         self.head = head

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...plugins.errors import BuildError
+from ...plugins.problems import Problems
 from ..targets.base import CacheSpec, TargetSpec, check_taps, default_taps
-from .config import Config, flag, flatten, positive, says_parallel
+from .config import Config, flag, flatten, positive, read_rope, read_windows, says_parallel
 from .layout import (
     EMBEDDING,
     FC,
@@ -21,18 +22,15 @@ from .layout import (
     infer_sizes,
     module_names,
 )
-from .problems import Problems
-from .rope import read_rope
-from .spec import HeadSpec
-from .windows import read_windows
+from .spec import DrafterSpec, drafter_problems
 
 _STATED = ("hidden_size", "intermediate_size", "vocab_size", "draft_vocab_size", "head_dim")
 _USUAL_TAPS = 3  # heads with as many need not name their layers
 
 
-def read_head(config: Config, shapes: Mapping[str, Shape], target: TargetSpec) -> HeadSpec:
+def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec) -> DrafterSpec:
     """The head in ``config`` with tensors of ``shapes``. Raises ``BuildError`` listing every misfit at once."""
-    problems = Problems()
+    problems = drafter_problems()
     flat = flatten(config, problems)
     keys = module_names(shapes, problems)
     found = {name: tuple(shapes[key]) for name, key in keys.items()}
@@ -62,7 +60,7 @@ def read_head(config: Config, shapes: Mapping[str, Shape], target: TargetSpec) -
     normed, output = (flag(flat, name, problems) for name in ("norm_before_residual", "norm_output"))
     problems.raise_any()
     num_heads, cache = heads
-    return HeadSpec(
+    return DrafterSpec(
         hidden_size=sizes["hidden_size"],
         target_hidden_size=sizes["target_hidden_size"],
         intermediate_size=sizes["intermediate_size"],

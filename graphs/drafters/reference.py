@@ -19,7 +19,7 @@ from ...plugins.ops import OPS
 from ..targets import TargetSpec, family_for
 from ..targets.semantic import RotaryTable
 from ..trace import drafter_rotary
-from . import HeadSpec
+from . import DrafterSpec
 
 Weights = Mapping[str, Tensor]
 
@@ -49,7 +49,7 @@ def target_pass(model: Any, target: TargetSpec, ids: Sequence[int]) -> tuple[Ten
 
 
 @torch.no_grad()
-def draft_logits(weights: Weights, head: HeadSpec, ids: Sequence[int], features: Tensor, k: int) -> Tensor:
+def draft_logits(weights: Weights, head: DrafterSpec, ids: Sequence[int], features: Tensor, k: int) -> Tensor:
     """Logits [K, Vd] of the K drafts after ``ids`` (x_0..x_{n-1}), from ``features`` [n-1, A*H] of all but the last.
 
     Row p carries token x_{p+1} beside the target's features at p; K-1 placeholder rows carry the mask token and
@@ -89,7 +89,7 @@ def draft_logits(weights: Weights, head: HeadSpec, ids: Sequence[int], features:
 
 
 def speculate(
-    model: Any, target: TargetSpec, weights: Weights, head: HeadSpec, prompt: Sequence[int], k: int, new_tokens: int
+    model: Any, target: TargetSpec, weights: Weights, head: DrafterSpec, prompt: Sequence[int], k: int, new_tokens: int
 ) -> tuple[list[int], list[int]]:
     """Greedy speculative decoding; returns the new tokens and how many drafts each round accepted."""
     ids, accepted = list(prompt), []
@@ -127,7 +127,7 @@ def _accept(logits: Tensor, window: Sequence[int]) -> list[int]:
     return [int(t) for t in tokens[0, : number[0]]]
 
 
-def _fused_taps(wide: Tensor, weights: Weights, head: HeadSpec) -> Tensor:
+def _fused_taps(wide: Tensor, weights: Weights, head: DrafterSpec) -> Tensor:
     """[rows, A*Ht] -> [rows, H]: ``fc``, after one norm over all taps, one for each tap, or none."""
     if head.parts.input_norm:
         wide = _norm(wide, weights["input_norm.weight"], head)
@@ -142,7 +142,7 @@ def _linear(x: Tensor, layer: Weights, name: str) -> Tensor:
     return y + layer[f"{name}.bias"] if f"{name}.bias" in layer else y
 
 
-def _norm(x: Tensor, weight: Tensor, head: HeadSpec) -> Tensor:
+def _norm(x: Tensor, weight: Tensor, head: DrafterSpec) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + head.rms_norm_eps) * weight
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ...plugins.errors import BuildError
+from ...plugins.problems import listed
 from ...plugins.spec import DOMAIN
 from ..tape import Nodes
 from .nodes import rounded
@@ -58,7 +59,7 @@ def _layers(model: ir.Model, scales: Mapping[str, float]) -> list[ir.Node]:
     if names != scales.keys():
         raise BuildError(
             "the scales of the caches are not those that the graph needs",
-            why=f"missing: {_listed(names - scales.keys())}; not in the graph: {_listed(scales.keys() - names)}",
+            why=f"missing: {_some(names - scales.keys())}; not in the graph: {_some(scales.keys() - names)}",
             fix="calibrate this model again",
         )
     return [node for node in model.graph if node.domain == DOMAIN and node.op_type == "CachedAttention"]
@@ -73,5 +74,5 @@ def _origin(cache: ir.Value, place: int, out: int) -> ir.Value:
     return cache
 
 
-def _listed(names: set[str]) -> str:
-    return ", ".join(sorted(names)[:4]) + (" and more" if len(names) > 4 else "") if names else "none"
+def _some(names: set[str]) -> str:
+    return listed(sorted(names), 4) or "none"

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from peagle.graphs import store, trace, weights
-from peagle.graphs.drafters import HeadSpec, reference
+from peagle.graphs.drafters import DrafterSpec, read_drafter, reference
 from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.graphs.targets import CacheSpec, TargetSpec
 from tests.graphs.running import Graph
@@ -29,7 +29,7 @@ CACHE = 64
 class Golden:
     """One recorded head: its spec, weights by module name, and the package's logits [A, K, V] of whole chains."""
 
-    head: HeadSpec
+    head: DrafterSpec
     target: TargetSpec
     weights: dict[str, np.ndarray]
     ids: np.ndarray
@@ -47,7 +47,7 @@ def _load(path: Path) -> Golden:
     taps = tuple(config["eagle_aux_hidden_state_layer_ids"])
     hidden = len(stored["norm.weight"])
     target = TargetSpec("qwen3", "Qwen3ForCausalLM", hidden, 8, VOCAB, 256, (CacheSpec(2, 8),) * 8, taps)
-    head = HeadSpec.read(config, {n: t.shape for n, t in stored.items()}, target)
+    head = read_drafter(config, {n: t.shape for n, t in stored.items()}, target)
     rows = {(int(a), int(d)): i for i, (a, d) in enumerate(zip(tensors["anchor"], tensors["depth"], strict=True))}
     anchors = [a for a in range(len(tensors["ids"])) if all((a, d) in rows for d in range(DEPTHS))]
     logits = np.stack([[tensors["logits"][rows[a, d]] for d in range(DEPTHS)] for a in anchors])

@@ -12,7 +12,7 @@ from peagle.compiler.pipeline import half as parts
 from peagle.compiler.pipeline.half import SEMANTIC, drafter_half, target_half
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store, weights
-from peagle.graphs.drafters import HeadSpec
+from peagle.graphs.drafters import DrafterSpec
 from peagle.graphs.lowering import LOWERINGS, Lowered, lower
 from peagle.graphs.targets import TargetSpec
 from tests.models import Pair, make_pair
@@ -26,7 +26,7 @@ class Traced:
 
     pair: Pair
     target: TargetSpec
-    head: HeadSpec
+    head: DrafterSpec
     folder: Path
 
     def lowered(self, part: str, lowering: str) -> Lowered:

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from synthetic_weights import RING, Encoder, Noise, RandomTensor, write_file, write_shards
 
 from peagle.compiler.checkpoints.safetensors import read_header
-from peagle.graphs.drafters import HeadSpec
+from peagle.graphs.drafters import read_drafter
 from peagle.graphs.targets import base
 from peagle.plugins.errors import UsageError
 
@@ -248,7 +248,7 @@ def test_the_flat_head_fits_its_target(folder: Path, model: str) -> None:
         vocab_size=config["vocab_size"], max_position_embeddings=config["max_position_embeddings"],
         caches=(base.CacheSpec(2, 16),) * 7, taps=base.default_taps(7),
     )  # fmt: skip
-    head = HeadSpec.read(json.loads((pair / "head" / "config.json").read_text()), shapes(pair / "head"), target)
+    head = read_drafter(json.loads((pair / "head" / "config.json").read_text()), shapes(pair / "head"), target)
     assert (head.num_layers, head.taps, head.trained_depth, head.mask_token_id) == (4, (2, 3, 4), 8, 299)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ....plugins.problems import Problems
 from .base import Format, Settings, Tensor, View
 from .compressed_tensors_fp8 import COMPRESSED_TENSORS_FP8
 from .declared import declared, describe
@@ -12,11 +13,10 @@ from .fp8_blocks import FP8_BLOCKS
 from .modelopt_fp8 import MODELOPT_FP8
 from .mxfp4 import MXFP4
 from .plain import PLAIN
-from .problems import Problems
 
 FORMATS = (PLAIN, MXFP4, FP8_BLOCKS, MODELOPT_FP8, COMPRESSED_TENSORS_FP8)
 
-__all__ = ["FORMATS", "Format", "Problems", "Settings", "Tensor", "View", "choose"]
+__all__ = ["FORMATS", "Format", "Settings", "Tensor", "View", "choose"]
 
 
 def choose(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: Problems) -> tuple[Format, Settings]:
@@ -26,7 +26,7 @@ def choose(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: Pro
         if candidate.matches(settings):
             return candidate, settings
     problems.add(
-        f"{problems.folder} is quantised in a way that cannot be read: {describe(settings)}",
+        f"{problems.subject} is quantised in a way that cannot be read: {describe(settings)}",
         why="only MXFP4 of GPT-OSS, FP8 in blocks, and FP8 of ModelOpt and of compressed-tensors are understood; "
         "read as anything else, the weights would be wrong",
         fix="use a checkpoint of the model that is BF16, FP16 or FP32, or in one of these formats",

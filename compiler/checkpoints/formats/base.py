@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ....plugins.problems import Problems
 from ..safetensors import TensorEntry
-from .problems import Problems
 
 if TYPE_CHECKING:
     import numpy as np

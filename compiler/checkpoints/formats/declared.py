@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ....plugins.problems import Problems
 from .base import Settings
-from .problems import Problems
 
 _KEYS = ("quantization_config", "compression_config")  # the latter by early versions of compressed-tensors
 _TELLING = ("quant_method", "quant_algo", "format", "weight_block_size", "transform_config", "sparsity_config")
@@ -20,7 +20,7 @@ def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: P
     of_file = modelopt.get("quantization") or {}
     if not isinstance(entry, Mapping) or not isinstance(of_file, Mapping):
         problems.add(
-            f"{problems.folder} has a description of its quantisation that is not an object",
+            f"{problems.subject} has a description of its quantisation that is not an object",
             fix="use the config.json and hf_quant_config.json that belong to the weights",
         )
         return {}
@@ -32,7 +32,7 @@ def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: P
     both = {"quant_method": "modelopt", **stated, **settings}
     if both["quant_method"] != "modelopt" or both.get("quant_algo") != of_file.get("quant_algo"):
         problems.add(
-            f"{problems.folder}: config.json and hf_quant_config.json describe different quantisations",
+            f"{problems.subject}: config.json and hf_quant_config.json describe different quantisations",
             why=f"{describe(settings)} and {describe(of_file)}",
             fix="use the config.json and hf_quant_config.json that belong to the weights",
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ....plugins.problems import Problems
 from .base import Format, Settings, Stored, View
-from .problems import Problems
 from .scaled import Block, Shape, scaled_view
 
 

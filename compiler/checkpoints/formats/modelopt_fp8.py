@@ -5,8 +5,8 @@ Experts that a model keeps stacked in one parameter (GPT-OSS) are one weight: wi
 
 from __future__ import annotations
 
+from ....plugins.problems import Problems
 from .base import Format, Settings, Stored, View
-from .problems import Problems
 from .scaled import Block, Shape, scaled_view
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....plugins.problems import Problems, listed
 from ..safetensors import TensorEntry, read_rows
 from .base import Format, Settings, Stored, View
 from .numbers import Array, as_numbers, check_scales, fp4_pairs
 from .plain import plain_tensors
-from .problems import Problems, listed
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _BYTES = 16  # of a block of 32
@@ -64,7 +64,7 @@ def _view(stored: Stored, _: Settings, problems: Problems) -> View:
     for what, names in misfits.items():
         if names:
             problems.add(
-                f"{problems.folder} has MXFP4 {what}: {listed(sorted(names))}",
+                f"{problems.subject} has MXFP4 {what}: {listed(sorted(names))}",
                 why="a tensor X is X_blocks [E, rows, cols / 32, 16] and X_scales [E, rows, cols / 32]",
                 fix="download the files of the model again: they do not belong together",
             )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from ....plugins.problems import Problems, counted, listed
 from ..safetensors import TensorEntry, read_rows
 from .base import Format, Settings, Stored, View
 from .numbers import Array, as_numbers
-from .problems import Problems, counted, listed
 
 FLOATS = ("F32", "F16", "BF16")
 _READABLE = (*FLOATS, "I64", "I32", "BOOL")
@@ -38,7 +38,7 @@ def plain_tensors(stored: Stored, problems: Problems) -> dict[str, Plain]:
             unreadable[entry.dtype].append(name)
     for dtype, names in unreadable.items():
         problems.add(
-            f"{problems.folder}: {counted(names)} stored as {dtype}: {listed(names)}",
+            f"{problems.subject}: {counted(names)} stored as {dtype}: {listed(names)}",
             why="config.json declares no quantisation that says what its numbers mean"
             if dtype == "F8_E4M3"
             else "weights can be BF16, FP16 or FP32, or FP8 or MXFP4 with their scales",

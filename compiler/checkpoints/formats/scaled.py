@@ -10,11 +10,11 @@ import numpy as np
 
 from ....plugins.errors import BuildError
 from ....plugins.numbers import to_e4m3
+from ....plugins.problems import Problems, listed
 from ..safetensors import TensorEntry, read_rows
 from .base import Stored, View
 from .numbers import Array, as_numbers, check_codes, check_finite, check_scales
 from .plain import FLOATS, plain_tensors
-from .problems import Problems, listed
 
 Shape = tuple[int, ...]
 Block = tuple[int, int]
@@ -185,7 +185,7 @@ def scaled_view(
         misfits["scales without a weight"] = lone
     for what, names in misfits.items():
         problems.add(
-            f"{problems.folder} has {len(names)} {what}: {listed(sorted(names))}",
+            f"{problems.subject} has {len(names)} {what}: {listed(sorted(names))}",
             why=layout,
             fix="download the files of the model again: weights, scales and config.json do not belong together",
         )

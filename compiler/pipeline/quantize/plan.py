@@ -9,8 +9,8 @@ from ....graphs.names import HEAD, Wanted, cache_name, layer_prefix, weight_name
 from ....graphs.targets import family_for
 from ....graphs.targets.sources import Sources
 from ....plugins.errors import BuildError, UsageError
+from ....plugins.problems import listed
 from ...checkpoints.checkpoint import Checkpoint
-from ...checkpoints.formats.problems import listed
 from ...precision.calibration.scales import Scales
 from ...precision.exclude import excluded
 from .exclude import listed_modules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from ....engines.folder.manifest import FileEntry
 from ....graphs.names import Wanted
 from ....plugins.errors import BuildError
+from ....plugins.problems import listed
 from ...checkpoints.safetensors import parse_json, read_header, read_rows
 from ...store.durable import flush_tree, writing
 
@@ -67,7 +68,7 @@ class Scales:
         complaints += [f"{n} has negative counts" for n, value in self.expert_tokens.items() if np.any(value < 0)]
         if complaints:
             raise BuildError(
-                f"calibrated ranges of {self.facts.model} cannot be used: {_listed(complaints)}",
+                f"calibrated ranges of {self.facts.model} cannot be used: {listed(complaints, _LISTED)}",
                 why="a quantised type is scaled by a positive, finite range for every input that the model has",
                 fix=f"{_AGAIN}, with texts that reach all of it",
             )
@@ -140,7 +141,7 @@ def fill_unseen(inputs: Mapping[str, Array], tokens: Mapping[str, Array]) -> tup
             taken.append(f"{name.removeprefix(f'{module}.')} {largest:.4g}")
         warnings.append(
             f"{module}: {len(unseen)} of {len(counts)} experts saw no token "
-            f"({_listed([str(e) for e in unseen])}); they take the layer's largest range ({', '.join(taken)})"
+            f"({listed([str(e) for e in unseen], _LISTED)}); they take the layer's largest range ({', '.join(taken)})"
         )
     return filled, warnings
 
@@ -165,7 +166,7 @@ def _not_a_range(value: Array) -> str:
     for what, where in kinds.items():
         if np.any(where):
             experts = [str(e) for e in np.flatnonzero(where)] if value.ndim else []
-            found.append(what + (f" for experts {_listed(experts)}" if experts else ""))
+            found.append(what + (f" for experts {listed(experts, _LISTED)}" if experts else ""))
     return f"is {' and '.join(found)}" if found else ""
 
 
@@ -181,9 +182,3 @@ def _read_facts(path: Path) -> tuple[Facts, str]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BuildError(f"{path} does not describe calibrated ranges", why=str(error), fix=_AGAIN) from None
     return facts, str(sha256)
-
-
-def _listed(items: Iterable[str]) -> str:
-    every = list(items)
-    more = f" and {len(every) - _LISTED} more" if len(every) > _LISTED else ""
-    return ", ".join(every[:_LISTED]) + more

@@ -16,7 +16,7 @@ from peagle.compiler.forecast.forecast import make_plan, planned_recipe
 from peagle.compiler.forecast.text import render
 from peagle.compiler.forecast.weight_bytes import head_weights, too_wide, weight_lines
 from peagle.compiler.precision.recipes import RECIPES, Overrides
-from peagle.graphs.drafters import HeadSpec
+from peagle.graphs.drafters import DrafterSpec
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.census import RoledWeight, census
 from peagle.plugins.errors import UsageError
@@ -46,13 +46,13 @@ def coder(where: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> HeadSpec:
+def head(tmp_path_factory: pytest.TempPathFactory) -> DrafterSpec:
     """A head of two layers with a vocabulary of its own."""
     return make_pair(tmp_path_factory.mktemp("pair"), "qwen3-moe", draft_vocab=VOCAB - 40).specs()[1]
 
 
 @pytest.fixture(scope="module")
-def tiny(head: HeadSpec) -> Plan:
+def tiny(head: DrafterSpec) -> Plan:
     """A tiny target of as many layers as taps with its head, for ONNX Runtime."""
     config = CONFIGS["qwen3-moe"] | {"num_hidden_layers": 3, "mlp_only_layers": [1]}
     asked = _asked(precision="fp32", max_seq_len=1000, lowering="ort")
@@ -138,7 +138,7 @@ def test_time_is_trace_and_bytes(coder: Plan) -> None:
     assert coder.time.trace_seconds > 0
 
 
-def test_a_known_head_is_counted_tensor_by_tensor(head: HeadSpec, tmp_path: Path) -> None:
+def test_a_known_head_is_counted_tensor_by_tensor(head: DrafterSpec, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     tensors = load_file(make_pair(tmp_path, "qwen3-moe", draft_vocab=VOCAB - 40).head / "model.safetensors")
@@ -148,7 +148,7 @@ def test_a_known_head_is_counted_tensor_by_tensor(head: HeadSpec, tmp_path: Path
     assert head_weights(head, RECIPES["bf16"], LOWERINGS["std"]) == (count, 2 * (count - ids) + 8 * ids)
 
 
-def test_a_known_head_has_a_cache_in_every_slot(tiny: Plan, head: HeadSpec) -> None:
+def test_a_known_head_has_a_cache_in_every_slot(tiny: Plan, head: DrafterSpec) -> None:
     assert tiny.max_seq_len == CONFIGS["qwen3-moe"]["max_position_embeddings"]
     assert tiny.notes == ("max_seq_len is 256, the most that the model was trained for",)
     assert tiny.kv.target_token_bytes == 3 * 2 * 2 * 16 * 4
@@ -200,7 +200,7 @@ def test_rows_of_mxfp8_are_whole_blocks(lowering: str) -> None:
     assert found == [("mxfp8", 128 * 352), ("e8m0", 128 * 11)]
 
 
-def test_what_was_asked_for_by_itself_is_counted_by_itself(head: HeadSpec) -> None:
+def test_what_was_asked_for_by_itself_is_counted_by_itself(head: DrafterSpec) -> None:
     config = CONFIGS["qwen3"] | {"num_hidden_layers": 3}
     options = _asked(precision="int8", lowering="ort", head=replace(head, taps=(0, 1, 2)))
     plans = [

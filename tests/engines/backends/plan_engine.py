@@ -14,7 +14,7 @@ from peagle.engines import Engine
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.folder.manifest import Backend, Manifest, Part, Plan, Tensor
 from peagle.engines.text.tokenizer import Tokenizer
-from peagle.graphs.drafters import HeadSpec
+from peagle.graphs.drafters import read_drafter
 from peagle.graphs.targets import family_for
 from peagle.graphs.trace import Dtype
 from tests.engines.backends.host_device import HostDevice
@@ -28,7 +28,7 @@ def lowered(target: Path, drafter: Path, dtype: Dtype, cache_length: int, cache_
     """
     store, (checkpoint, head_checkpoint) = StageStore.default(), (Checkpoint.open(target), Checkpoint.open(drafter))
     family = family_for(checkpoint.config)
-    head = HeadSpec.read(head_checkpoint.config, head_checkpoint.shapes, family.describe(checkpoint.config))
+    head = read_drafter(head_checkpoint.config, head_checkpoint.shapes, family.describe(checkpoint.config))
     spec = family.describe(checkpoint.config, head.taps)
     halves = parts.target_half(checkpoint, spec), parts.drafter_half(head_checkpoint, head, spec)
     if cache_scale:

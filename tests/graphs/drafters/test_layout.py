@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from peagle.graphs import store, trace, weights
-from peagle.graphs.drafters import HeadSpec, reference
+from peagle.graphs.drafters import read_drafter, reference
 from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.plugins.errors import BuildError
 from tests.graphs.running import Graph
@@ -170,7 +170,7 @@ def test_sizes_come_from_the_tensors(name: str) -> None:
     config = {key: value for key, value in head.config.items() if key not in SIZES}
     for left_out in ("head_dim", "num_attention_heads"):
         stated = {key: value for key, value in config.items() if key != left_out}
-        assert HeadSpec.read(stated, head.shapes, head.target) == head.spec
+        assert read_drafter(stated, head.shapes, head.target) == head.spec
 
 
 def test_a_config_saved_without_defaults_means_those_of_transformers() -> None:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from peagle.graphs.drafters import HeadSpec, check_vocabulary
+from peagle.graphs.drafters import DrafterSpec, check_vocabulary, read_drafter
 from peagle.graphs.targets import TargetSpec, family_for
 from peagle.plugins.errors import BuildError
 from tests.heads import FORMS, Form
@@ -35,21 +35,21 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def test_a_fitting_head_is_read(target: TargetSpec, shapes: dict[str, tuple[int, ...]]) -> None:
-    head = HeadSpec.read(CONFIG, shapes, target)
+    head = read_drafter(CONFIG, shapes, target)
     assert (head.num_layers, head.mask_token_id, head.taps, head.trained_depth) == (2, 1, (2, 3, 4), None)
     assert not head.has_draft_vocabulary
 
 
 def test_layer_names_of_both_layouts_are_understood(target: TargetSpec, shapes: dict[str, tuple[int, ...]]) -> None:
     renamed = {"model." + n.replace("midlayer.", "layers.0."): s for n, s in shapes.items()}
-    flat, other = HeadSpec.read(CONFIG, shapes, target), HeadSpec.read(CONFIG, renamed, target)
+    flat, other = read_drafter(CONFIG, shapes, target), read_drafter(CONFIG, renamed, target)
     assert flat.expected_shapes() == other.expected_shapes()
     assert set(flat.keys) == set(other.keys)
 
 
 def refusal(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], target: TargetSpec) -> str:
     with pytest.raises(BuildError) as caught:
-        HeadSpec.read(config, shapes, target)
+        read_drafter(config, shapes, target)
     return str(caught.value)
 
 
@@ -124,7 +124,7 @@ def test_whatever_a_config_holds_is_read_or_refused(
     target: TargetSpec, shapes: dict[str, tuple[int, ...]], change: dict[str, Any]
 ) -> None:
     with suppress(BuildError):
-        HeadSpec.read(CONFIG | change, shapes, target)
+        read_drafter(CONFIG | change, shapes, target)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -136,7 +136,7 @@ def test_whatever_shapes_tensors_have_is_read_or_refused(
     any_shape = st.lists(st.integers(0, 200), max_size=3).map(tuple)
     change = data.draw(st.dictionaries(names, any_shape, min_size=1, max_size=5))
     with suppress(BuildError):
-        HeadSpec.read(data.draw(st.sampled_from([{}, CONFIG])), shapes | change, target)
+        read_drafter(data.draw(st.sampled_from([{}, CONFIG])), shapes | change, target)
 
 
 def test_a_head_without_mask_hidden_but_a_mask_token_is_named_for_what_it_is(
@@ -146,7 +146,7 @@ def test_a_head_without_mask_hidden_but_a_mask_token_is_named_for_what_it_is(
     assert "mean of the target's features" in refusal(CONFIG, shapes, target)
     for config in ({"parallel_drafting": True}, {"speculators_model_type": "peagle"}):
         assert "mean of the target's features" in refusal(CONFIG | {"ptd_token_id": None} | config, shapes, target)
-    assert HeadSpec.read(CONFIG | {"ptd_token_id": None}, shapes, target).strategy == "autoregressive"
+    assert read_drafter(CONFIG | {"ptd_token_id": None}, shapes, target).strategy == "autoregressive"
 
 
 @pytest.mark.parametrize(
@@ -200,10 +200,10 @@ def test_a_config_that_does_not_fit_is_refused(
     target: TargetSpec, shapes: dict[str, tuple[int, ...]], change: dict[str, Any], says: str | None
 ) -> None:
     if says is None:
-        HeadSpec.read(CONFIG | change, shapes, target)
+        read_drafter(CONFIG | change, shapes, target)
         return
     with pytest.raises(BuildError, match=says):
-        HeadSpec.read(CONFIG | change, shapes, target)
+        read_drafter(CONFIG | change, shapes, target)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_tensors_that_do_not_fit_are_refused(
 ) -> None:
     changed = {name: shape for name, shape in (shapes | change).items() if shape is not None}
     with pytest.raises(BuildError, match=says):
-        HeadSpec.read(CONFIG, changed, target)
+        read_drafter(CONFIG, changed, target)
 
 
 def test_fused_projections_are_named_and_what_they_hold_is_not_missed(
@@ -246,23 +246,23 @@ def test_fused_projections_are_named_and_what_they_hold_is_not_missed(
 
 def test_mask_hidden_may_have_any_shape(target: TargetSpec, shapes: dict[str, tuple[int, ...]]) -> None:
     for shape in ((144,), (1, 144), (3, 48)):
-        assert HeadSpec.read(CONFIG, shapes | {"mask_hidden": shape}, target).parts.mask_hidden
+        assert read_drafter(CONFIG, shapes | {"mask_hidden": shape}, target).parts.mask_hidden
 
 
 @pytest.fixture
-def small() -> tuple[HeadSpec, np.ndarray, np.ndarray]:
+def small() -> tuple[DrafterSpec, np.ndarray, np.ndarray]:
     head = Form(draft_vocab=VOCAB - 40).make()
     return head.spec, head.tensors["d2t"].numpy(), head.tensors["t2d"].numpy()
 
 
-def test_a_vocabulary_in_order_is_accepted(small: tuple[HeadSpec, np.ndarray, np.ndarray]) -> None:
+def test_a_vocabulary_in_order_is_accepted(small: tuple[DrafterSpec, np.ndarray, np.ndarray]) -> None:
     head, d2t, t2d = small
     check_vocabulary(head, d2t, t2d)
     check_vocabulary(head, d2t, None)
     check_vocabulary(FORMS["plain"].make().spec, None, None)
 
 
-def test_every_fault_of_a_vocabulary_is_named_at_once(small: tuple[HeadSpec, np.ndarray, np.ndarray]) -> None:
+def test_every_fault_of_a_vocabulary_is_named_at_once(small: tuple[DrafterSpec, np.ndarray, np.ndarray]) -> None:
     head, d2t, t2d = small
     wrong = d2t.copy()
     wrong[5], wrong[-1] = wrong[4] - 1, 500
@@ -272,7 +272,7 @@ def test_every_fault_of_a_vocabulary_is_named_at_once(small: tuple[HeadSpec, np.
         assert part in str(caught.value)
 
 
-def test_target_ids_in_the_place_of_offsets_are_recognised(small: tuple[HeadSpec, np.ndarray, np.ndarray]) -> None:
+def test_target_ids_in_the_place_of_offsets_are_recognised(small: tuple[DrafterSpec, np.ndarray, np.ndarray]) -> None:
     head, d2t, t2d = small
     with pytest.raises(BuildError, match="holds target ids"):
         check_vocabulary(head, d2t + np.arange(len(d2t)), t2d)
@@ -298,7 +298,7 @@ def test_only_the_vocabulary_that_t2d_marks_is_accepted(data: st.DataObject) -> 
 
 
 def test_a_mask_id_written_as_text_is_a_number(target: TargetSpec, shapes: dict[str, tuple[int, ...]]) -> None:
-    assert HeadSpec.read(CONFIG | {"ptd_token_id": "1"}, shapes, target).mask_token_id == 1
+    assert read_drafter(CONFIG | {"ptd_token_id": "1"}, shapes, target).mask_token_id == 1
 
 
 def test_a_target_too_shallow_for_the_default_taps_is_refused() -> None:

@@ -115,7 +115,8 @@ def test_one_layer_is_what_the_reference_says(
     values["scores"] = np.abs(values["scores"])
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
     (expected,) = OPS["SparseExperts"].reference(*values.values(), **attributes)
-    np.testing.assert_allclose(session.run(None, values)[0], expected, atol=1e-5)
+    largest = max(float(np.abs(expected).max()), 1.0)  # float32 sums are as exact as their largest term
+    np.testing.assert_allclose(session.run(None, values)[0], expected, rtol=0, atol=1e-5 * largest)
 
 
 # The layer cannot be built for any GPU of TensorRT-RTX. Parsed it can be, which checks types and shapes.

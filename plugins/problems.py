@@ -1,0 +1,77 @@
+"""Everything that is wrong with one thing, told at once: a user who fixes it need not come back for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+
+from .errors import BuildError
+
+MOST = 20  # names of one kind, and problems with one cure
+_SHOWN = 240
+
+
+def shown(name: str) -> str:
+    """A name from a file as it may be printed: one line, no control characters, not too long."""
+    text = name if name.isprintable() and name else ascii(name)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def listed(items: Iterable[str], most: int = MOST, separator: str = ", ") -> str:
+    """The first items, and how many more there are."""
+    every = list(items)
+    more = f"{separator.rstrip(', ')} and {len(every) - most} more" if len(every) > most else ""
+    return separator.join(map(shown, every[:most])) + more
+
+
+def counted(items: Sized, singular: str = "tensor") -> str:
+    """How many items there are: ``1 tensor``, ``2 tensors``."""
+    return f"{len(items)} {singular}{'s' * (len(items) != 1)}"
+
+
+class Problems:
+    """Collects the problems of one ``subject``, which is a folder or what it is called; true when there are any.
+
+    With a ``fix`` for all of them (and a ``why``) a problem is one line of one error. Without, each has its own.
+    """
+
+    def __init__(self, subject: object, complaint: str, *, why: str = "", fix: str = "") -> None:
+        self.subject, self._complaint, self._why, self._fix = subject, complaint, why, fix
+        self._errors: list[BuildError] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+    def add(self, what: str, *, why: str = "", fix: str = "") -> None:
+        """Remember one more; the same one twice is one. ``fix`` is the same text for problems of one kind."""
+        if not any((error.what, error.why, error.fix) == (what, why, fix) for error in self._errors):
+            self._errors.append(BuildError(what, why=why, fix=fix))
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Take what fails inside for one problem, and go on behind it."""
+        try:
+            yield
+        except BuildError as error:
+            self._errors.append(error)
+
+    def raise_any(self) -> None:
+        """Raise one ``BuildError`` that lists them, if there are any; a single one that has its own cure as it is."""
+        if len(self._errors) == 1 and not self._fix:
+            raise self._errors[0]
+        if self._errors:
+            cures: dict[str, list[BuildError]] = {}
+            for error in self._errors:
+                cures.setdefault(error.fix, []).append(error)
+            most = len(self._errors) if self._fix else MOST
+            raise BuildError(
+                f"{self.subject} {self._complaint} ({counted(self._errors, 'problem')}):\n"
+                + "\n".join(line for errors in cures.values() for line in _lines(errors, most)),
+                why=self._why,
+                fix=self._fix or "; ".join(filter(None, cures)),
+            )
+
+
+def _lines(errors: Sequence[BuildError], most: int) -> list[str]:
+    lines = [f"    - {error.what}" + (f" ({error.why})" if error.why else "") for error in errors[:most]]
+    return lines + ([f"    - and {len(errors) - most} more like these"] if len(errors) > most else [])
