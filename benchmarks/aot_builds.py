@@ -35,6 +35,7 @@ from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.request import PlanFacts, PlanRequest
 from peagle.graphs.lowering import TENSORRT, Lowered, lower
 from peagle.graphs.targets import family_for
+from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.trace import trace_target
 from peagle.graphs.weights import attach
 from peagle.plugins.errors import PeagleError
@@ -102,8 +103,8 @@ def measure(name: str, folder: Path) -> Row:
 def write_graph(case: Case, path: Path) -> int:
     """The case's target with its weights beside it; returns the bytes of those."""
     config = scaled_config(case)
-    spec = family_for(config).describe(config, taps=(0,))
-    semantic = trace_target(config, spec, "float16")
+    spec = family_for(config).describe(config).with_taps([0])
+    semantic = trace_target(Skeleton(config), spec, "float16")
     lowered = lower(semantic, TENSORRT, cache_length=cache_length(MAX_SEQ_LEN, MAX_K, TENSORRT))
     if case.tied:
         lowered = tie(lowered)

@@ -1,4 +1,4 @@
-"""What a target's calibration must give: a range per input that a quantised graph rounds, by the graph's own names."""
+"""What weights, caches and layers are called in a graph, and the ranges that a calibration gives by those names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Shapes by name: ``()`` for one number, ``(E,)`` for one per expert.
+class RangeShapes:
+    """The ranges that a target's calibration must give.
 
-    ``inputs`` go by the weight that they are multiplied with, ``caches`` by the graph's ``k_cache.i`` and
-    ``v_cache.i``, ``experts`` by module.
+    Shapes by name: ``()`` for one number, ``(E,)`` for one per expert. ``inputs`` go by the weight that they are
+    multiplied with, ``caches`` by the graph's ``k_cache.i`` and ``v_cache.i``, ``experts`` by module.
     """
 
     inputs: Mapping[str, Shape]
@@ -28,12 +28,9 @@ class Wanted:
     experts: Mapping[str, Shape]
 
 
-def wanted(config: Mapping[str, Any]) -> Wanted:
-    """For the target of this ``config.json``. Takes the time to build its modules without weights."""
-    from .targets.skeleton import skeleton
-
-    model = skeleton(config)
-    layers: Any = model.model.layers
+def range_shapes(model: Any) -> RangeShapes:
+    """The ranges that the modules of a target need: one for every input that a quantized graph rounds."""
+    layers = model.model.layers
     inputs: dict[str, Shape] = {weight_name(HEAD): ()}
     experts: dict[str, Shape] = {}
     for index, layer in enumerate(layers):
@@ -42,21 +39,21 @@ def wanted(config: Mapping[str, Any]) -> Wanted:
             experts[name] = (int(module.num_experts),)
             inputs |= {f"{name}.{weight}": experts[name] for weight in EXPERT_WEIGHTS}
     caches: dict[str, Shape] = {cache_name(kind, index): () for index in range(len(layers)) for kind in "kv"}
-    return Wanted(inputs, caches, experts)
+    return RangeShapes(inputs, caches, experts)
 
 
 def layer_prefix(index: int) -> str:
-    """What the names of a decoder layer's tensors begin with."""
+    """The beginning of the names of a decoder layer's tensors."""
     return f"model.layers.{index}."
 
 
 def cache_name(kind: str, layer: int) -> str:
-    """``kind`` is k or v."""
+    """The name of a layer's cache; ``kind`` is k or v."""
     return f"{kind}_cache.{layer}"
 
 
 def weight_name(module: str) -> str:
-    """Of a linear module's weight."""
+    """The name of a linear module's weight."""
     return f"{module}.weight"
 
 

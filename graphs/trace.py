@@ -26,10 +26,10 @@ from . import torch_ops
 from .drafters import DrafterSpec
 from .drafters.parallel import Drafter
 from .lowering.finish import ROPE_METADATA
-from .targets import CacheSpec, TargetSpec, family_for
+from .targets import CacheSpec, TargetSpec
 from .targets.graph import TargetGraph
 from .targets.semantic import RotaryTable, RotaryTables
-from .targets.skeleton import skeleton
+from .targets.skeleton import Skeleton
 
 IR_VERSION = 11
 
@@ -50,12 +50,12 @@ DRAFTER_OUTPUTS = (
 )  # fmt: skip
 
 
-def trace_target(config: Mapping[str, Any], target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
-    """The target's semantic graph. ``config`` is its ``config.json``; takes seconds (tiny) to minutes (full size).
+def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
+    """The semantic graph of a target with taps; takes seconds (tiny) to minutes (full size).
 
     Weights, caches, ``aux_hidden`` and ``logits`` are of ``dtype``; the policy's inputs stay float32.
     """
-    family, model = family_for(config), skeleton(config)
+    family, model = skeleton.family, skeleton.modules_for_tracing()
     family.prepare(model)
     tables = _replace_rotary(model)
     _refuse_lost_buffers(model)

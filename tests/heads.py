@@ -131,7 +131,7 @@ class Form:
             "num_speculative_tokens": 6, "max_position_embeddings": 256,
         }  # fmt: skip
         taps = self.config.get("eagle_aux_hidden_state_layer_ids")
-        return Head(config | deepcopy(self.config), tensors, family_for(target).describe(target, taps))
+        return Head(config | deepcopy(self.config), tensors, family_for(target).describe(target).with_taps(taps))
 
 
 _ATTENTION = tuple(f"self_attn.{name}_proj" for name in "qkvo")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from peagle.compiler.checkpoints.target import Target
     from peagle.graphs.drafters import DrafterSpec
     from peagle.graphs.targets import TargetSpec
 
@@ -84,24 +85,23 @@ class Pair:
         from peagle.graphs.drafters import read_drafter
         from peagle.graphs.targets import family_for
 
-        family = family_for(self.config)
         shapes = {n: tuple(t.shape) for n, t in load_file(self.head / "model.safetensors").items()}
-        target = family.describe(self.config)
+        target = family_for(self.config).describe(self.config)
         head = read_drafter(self.head_config, shapes, target)
-        return family.describe(self.config, head.taps), head
+        return target.with_taps(head.taps), head
+
+    def opened(self) -> Target:
+        """The target with the taps of its head."""
+        from peagle.compiler.checkpoints.target import Target
+
+        spec, _ = self.specs()
+        return Target.open(self.target).with_taps(spec.taps)
 
     def target_weights(self) -> Callable[[str], Iterator[np.ndarray]]:
         """What gives the graph's weights, by their names in it."""
-        from peagle.compiler.checkpoints.checkpoint import Checkpoint
-        from peagle.compiler.pipeline.half import target_half
-        from peagle.graphs.targets import family_for
-        from peagle.graphs.targets.skeleton import weight_shapes
-
-        spec, _ = self.specs()
-        half = target_half(Checkpoint.open(self.target), spec)
-        shapes = weight_shapes(self.config)
-        tied = family_for(self.config).tied(self.config)
-        return lambda name: half.read(name, shapes[tied.get(name, name)])
+        target = self.opened()
+        shapes, tied = target.skeleton.shapes, target.family.tied(self.config)
+        return lambda name: target.read(name, shapes[tied.get(name, name)])
 
     def head_weights(self) -> dict[str, torch.Tensor]:
         """By module name, as the reference takes them."""

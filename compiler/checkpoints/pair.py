@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter
 from ...graphs.lowering import Lowering
-from ...graphs.targets import TargetSpec, family_for
+from ...graphs.targets import TargetSpec
 from ...plugins.errors import BuildError
 from ..store.publish import TOKENIZER
 from .checkpoint import Checkpoint
 from .registry import Resolved
+from .target import Target
 
 ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
 
@@ -47,9 +47,8 @@ class Inputs:
     """Two checkpoints that fit each other, and the sizes that follow from the options."""
 
     resolved: Resolved
-    target: Checkpoint
+    target: Target
     drafter: Checkpoint
-    spec: TargetSpec
     head: DrafterSpec
     trained_depth: int | None
     max_seq_len: int
@@ -69,9 +68,9 @@ class Inputs:
 
 def read_inputs(options: Sizes, resolved: Resolved) -> Inputs:
     """Open both checkpoints and check them together. Raises ``BuildError`` for whatever does not fit."""
-    target, drafter = Checkpoint.open(resolved.target), Checkpoint.open(resolved.drafter)
-    head = read_head(drafter, family_for(target.config).describe(target.config))
-    spec, max_seq_len, warnings = read_target(target, options.max_seq_len, head.taps)
+    target, drafter = Target.open(resolved.target), Checkpoint.open(resolved.drafter)
+    head = read_head(drafter, target.spec)
+    max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
     depth = head.trained_depth or (resolved.pair.trained_depth if resolved.pair else None)
     if depth is None:
         warnings.append(f"the head does not say how many drafts it was trained for; {ASSUMED_DEPTH} assumed")
@@ -80,9 +79,8 @@ def read_inputs(options: Sizes, resolved: Resolved) -> Inputs:
         warnings.append(f"K = {k} is above the trained depth of {depth or ASSUMED_DEPTH}: the last drafts will be poor")
     return Inputs(
         resolved=resolved,
-        target=target,
+        target=target.with_taps(head.taps),
         drafter=drafter,
-        spec=spec,
         head=head,
         trained_depth=depth,
         max_seq_len=max_seq_len,
@@ -92,15 +90,12 @@ def read_inputs(options: Sizes, resolved: Resolved) -> Inputs:
     )
 
 
-def read_target(
-    target: Checkpoint, max_seq_len: int, taps: Sequence[int] | None = None
-) -> tuple[TargetSpec, int, list[str]]:
-    """Facts of the target, the longest sequence it can hold of those wished for, and warnings."""
-    spec = family_for(target.config).describe(target.config, taps)
-    _check_tokenizer(target.folder, spec.vocab_size)
-    possible = min(max_seq_len, spec.max_position_embeddings)
+def longest_sequence(target: Target, max_seq_len: int) -> tuple[int, list[str]]:
+    """The longest sequence of those wished for that the target can hold, and warnings. Checks its tokenizer too."""
+    _check_tokenizer(target.folder, target.spec.vocab_size)
+    possible = min(max_seq_len, target.spec.max_position_embeddings)
     cut = [f"max_seq_len is {possible}, the most that the model was trained for"] if possible < max_seq_len else []
-    return spec, possible, cut
+    return possible, cut
 
 
 def read_head(drafter: Checkpoint, target: TargetSpec) -> DrafterSpec:
@@ -136,12 +131,12 @@ def _check_tokenizer(folder: Path, vocab_size: int) -> None:
         )
 
 
-def _eos(target: Checkpoint) -> tuple[int, ...]:
+def _eos(target: Target) -> tuple[int, ...]:
     """End-of-text ids: the generation config's if there is one, as transformers does."""
     generation = target.folder / "generation_config.json"
     try:
         stated = json.loads(generation.read_bytes()) if generation.is_file() else {}
-        text = family_for(target.config).text(target.config)
+        text = target.family.text(target.config)
         value = stated.get("eos_token_id", target.config.get("eos_token_id", text.get("eos_token_id")))
         ids = value if isinstance(value, list) else [value] if value is not None else []
         return tuple(int(item) for item in ids)

@@ -11,6 +11,7 @@ from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import ASSUMED_DEPTH, read_head
 from ..checkpoints.registry import PAIRS, Folder, drafter_source, target_config, target_source
+from ..checkpoints.target import Target
 from ..console.text import emit
 from ..hardware.architectures import sm_names
 from ..precision.calibration.ranges import RangesFrom
@@ -134,17 +135,15 @@ def _local_target(asked: Asked) -> Checkpoint | None:
 def _own(target: Checkpoint, asked: Asked, wide: str) -> str:
     """What a build for TensorRT takes unless told; see ``settle.precision_for``."""
     able = all(supports(gpu, "fp8") for gpu in sm_names([asked.gpu] if asked.gpu else []))
-    return "fp8" if able and is_whole_fp8(target, TENSORRT) else wide
+    return "fp8" if able and is_whole_fp8(Target.of(target), TENSORRT) else wide
 
 
 def _kept(target: Checkpoint, recipe: Recipe, lowering: Lowering) -> list[str]:
     """What an FP8 checkpoint lacks for the recipe. Raises ``BuildError`` for one that it cannot be made of."""
-    weights = of_target(target, recipe, lowering)
-    if not isinstance(weights, StoredFp8):
+    source = of_target(Target.of(target), recipe, lowering) if recipe.narrow else None
+    if not isinstance(source, StoredFp8):
         return []
-    total = sum(weight.count for weight in weights.wanted.values())
-    lost = sum(weights.wanted[name].count for name in weights.weights()[1])
-    return share_note("the weights", 1 - lost / total, recipe)
+    return share_note("the weights", source.selection.share_without(source.storage()[1]), recipe)
 
 
 def _gpu(name: str | None) -> tuple[str | None, list[str]]:

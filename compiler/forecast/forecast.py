@@ -62,7 +62,7 @@ def make_plan(
     for all that cannot be planned, ``BuildError`` for an unknown target.
     """
     _check(precision, lowering, max_seq_len, num_speculative_tokens, gpu, slots)
-    from ...graphs.targets.census import census
+    from ...graphs.targets.skeleton import Skeleton
     from ...graphs.targets.trials import run_trials
 
     known = lowering_named(lowering)
@@ -70,11 +70,11 @@ def make_plan(
     if precision in available(known):
         require_legal(chosen, known, settled=wide is not None or not known.is_tensorrt)
     family = family_for(config)
-    spec = family.describe(config, head.taps if head else None)
+    spec = family.describe(config).with_taps(head.taps if head else None)
     possible = min(max_seq_len, spec.max_position_embeddings)
     cut = (f"max_seq_len is {possible}, the most that the model was trained for",) if possible < max_seq_len else ()
     length = cache_length(possible, num_speculative_tokens, known)
-    found = census(config)
+    found = Skeleton(config).weights
     trials = run_trials(config, spec, chosen.dtype)
     tables = length * trials.table_bytes(known)
     weights = (*weight_lines(found, chosen, known), line(TABLES, chosen.wide, tables // int(BYTES[chosen.wide])))

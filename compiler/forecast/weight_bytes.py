@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...graphs.targets.census import ROLES, RoledWeight
 from ...plugins.numbers import BY_PRECISION, E4M3
 from ..precision.legal import require_known
 from ..precision.recipes import HEAD, RECIPES, Recipe
+from ..precision.selection import Selection
 
 if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ...graphs.lowering import Lowering
-    from ...graphs.targets.census import RoledWeight
-    from ..precision.source import Matrix
 
 BYTES = {name: kind.bits / 8 for name, kind in BY_PRECISION.items()} | {"mxfp8": E4M3.bits / 8}
 SCALES = "scales"
@@ -44,18 +44,16 @@ def weight_lines(census: Iterable[RoledWeight], chosen: Recipe, lowering: Loweri
 
     Raises ``UsageError`` for an exclusion that names nothing.
     """
-    from ...graphs.targets.census import ROLES
-    from ..precision.provider import narrowed
-
     every = tuple(census)
-    scales = {weight.name: _scales(weight, chosen, lowering) for weight in narrowed(every, chosen).values()}
+    selected = Selection.of_target(every, chosen).weights
+    scales = {weight.name: _scales(weight, chosen, lowering) for weight in selected.values()}
     counts: Counter[tuple[str, str]] = Counter()
     for weight in every:
         kind = chosen.precision(weight.role) if scales.get(weight.name) else chosen.wide
         counts[weight.role, kind] += _stored(weight, chosen, lowering) if kind != chosen.wide else weight.count
-    tied = narrowed(every, chosen).keys() - {weight.name for weight in every}
+    tied = selected.keys() - {weight.name for weight in every}
     for name in tied:  # codes beside the embedding, which stays as it is
-        counts[HEAD, chosen.lm_head] += _stored(narrowed(every, chosen)[name], chosen, lowering)
+        counts[HEAD, chosen.lm_head] += _stored(selected[name], chosen, lowering)
     lines = [line(role, kind, counts[role, kind]) for role, kind in sorted(counts, key=lambda key: ROLES.index(key[0]))]
     of_scales = sum(scales.values(), Counter())
     return (*lines, *(line(SCALES, kind, count) for kind, count in sorted(of_scales.items())))
@@ -65,13 +63,10 @@ def too_wide(
     census: tuple[RoledWeight, ...], head: DrafterSpec | None, chosen: Recipe, lowering: Lowering
 ) -> list[str]:
     """What to tell of a target or a drafter of whose weights too few fit the type that they are to be in."""
-    from ..precision.provider import narrowed
-    from ..precision.source import matrices
-
-    notes = share_note("the weights", _share(narrowed(census, chosen), chosen, lowering), chosen)
+    notes = share_note("the weights", _share(Selection.of_target(census, chosen), lowering), chosen)
     if head and chosen.drafter != chosen.wide:
-        table = chosen.of_drafter()
-        notes += share_note("the drafter's weights", _share(matrices(head, lowering), table, lowering), table)
+        selection = Selection.of_drafter(head, chosen, lowering)
+        notes += share_note("the drafter's weights", _share(selection, lowering), selection.recipe)
     return notes
 
 
@@ -85,14 +80,13 @@ def share_note(what: str, share: float, chosen: Recipe) -> list[str]:
     ]
 
 
-def _share(weights: Mapping[str, RoledWeight] | Mapping[str, Matrix], chosen: Recipe, lowering: Lowering) -> float:
-    """Of the numbers that a recipe narrows, those whose columns fit a block."""
-    every: list[RoledWeight | Matrix] = [*weights.values()]
-    taken = sum(weight.count for weight in every if _scales(weight, chosen, lowering))
-    return taken / max(sum(weight.count for weight in every), 1)
+def _share(selection: Selection, lowering: Lowering) -> float:
+    """The share of the selected numbers whose columns fit a block."""
+    taken = sum(w.count for w in selection.weights.values() if _scales(w, selection.recipe, lowering))
+    return taken / max(selection.count, 1)
 
 
-def _scales(weight: RoledWeight | Matrix, chosen: Recipe, lowering: Lowering) -> Counter[str]:
+def _scales(weight: RoledWeight, chosen: Recipe, lowering: Lowering) -> Counter[str]:
     """How many of which type go with a narrow weight and its input; none where its columns fit no block.
 
     Experts' gate, up and down projections have theirs each.
@@ -111,7 +105,7 @@ def _scales(weight: RoledWeight | Matrix, chosen: Recipe, lowering: Lowering) ->
     return found
 
 
-def _stored(weight: RoledWeight | Matrix, chosen: Recipe, lowering: Lowering) -> int:
+def _stored(weight: RoledWeight, chosen: Recipe, lowering: Lowering) -> int:
     """The numbers of a narrow weight, with the zeros that make its last blocks whole."""
     from ..precision.schemes import scheme
 
@@ -135,11 +129,9 @@ def head_weights(head: DrafterSpec, chosen: Recipe, lowering: Lowering) -> tuple
     count = sum(own.values())
     size = count * BYTES[chosen.wide] + ids * _ID_BYTES
     if chosen.drafter != chosen.wide:
-        from ..precision.source import matrices
-
-        table = chosen.of_drafter()
-        for weight in matrices(head, lowering).values():
-            if scales := _scales(weight, table, lowering):
+        selection = Selection.of_drafter(head, chosen, lowering)
+        for weight in selection.weights.values():
+            if scales := _scales(weight, selection.recipe, lowering):
                 size += weight.count * (BYTES[chosen.drafter] - BYTES[chosen.wide])
                 size += sum(number * BYTES[kind] for kind, number in scales.items())
     return count + ids, math.ceil(size)

@@ -14,6 +14,7 @@ from ..bundled.prompts import code_prompts
 from ..checkpoints.pair import Inputs, read_inputs
 from ..checkpoints.registry import resolve
 from ..console.progress import Progress, Quiet
+from ..hardware.packages import export_versions
 from ..precision.calibration.ranges import FOLDER
 from ..precision.recipes import Recipe, emulated, twice_rounded, widened
 from ..request.options import BuildOptions
@@ -23,7 +24,8 @@ from ..request.settle import Settled, recipe_for, settle
 from ..store.publish import Assembly, assembling
 from ..store.stages import Stage, StageStore
 from ..tune.choose_k import Choice, Rate, choose_k, require_finite
-from . import half as parts
+from .compiled import Compiled, attach, noted, trace
+from .half import drafter_half, target_half
 from .manifest import engine_manifest
 from .plans import PLAN, PlanStage, build_kernels, build_plan
 from .ranges import calibrated
@@ -50,7 +52,7 @@ class BuildResult:
 class _Made:
     """The finished steps of a build: graphs, and with TensorRT their plans and our kernels."""
 
-    compiled: list[parts.Compiled]
+    compiled: list[Compiled]
     plans: list[PlanStage]
     kernels: Stage | None
     ranges: Scales | None = None
@@ -74,7 +76,7 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
     phase = Phases()
     with phase("resolve"):
         settled = settle(options)
-        versions = {settled.backend: settled.version, **parts.export_versions()}
+        versions = {settled.backend: settled.version, **export_versions()}
         resolved = resolve(options.model, options.draft, options.revision, options.draft_revision, progress)
     with phase("read"), progress.step("read checkpoints"):
         inputs = read_inputs(options, resolved)
@@ -111,11 +113,11 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
             if choice.speedup <= 1:
                 warnings.append("on this machine no number of drafts decodes faster than plain decoding")
         warnings += [
-            *widened(recipe, inputs.target),
-            *twice_rounded(recipe, inputs.target),
+            *widened(recipe, inputs.target.checkpoint),
+            *twice_rounded(recipe, inputs.target.checkpoint),
             *emulated(recipe, settled.lowering),
         ]
-        warnings += parts.noted(dict(zip(("target", "drafter"), made.compiled, strict=True)))
+        warnings += noted(dict(zip(("target", "drafter"), made.compiled, strict=True)))
         warnings += [warning for done in made.plans for warning in done.facts.warnings]
         report = build_report(
             manifest, phase, sizes, choice, warnings, made.compiled, made.plans, made.ranges, recipe.wide
@@ -138,22 +140,22 @@ def _make(
     progress: Progress,
 ) -> _Made:
     ranges = calibrated(
-        options.ranges, inputs.target, inputs.spec, recipe, settled.lowering, store, phase, progress,
+        options.ranges, inputs.target, recipe, settled.lowering, store, phase, progress,
         model=options.model,
     )  # fmt: skip
     halves = (
-        parts.target_half(inputs.target, inputs.spec, recipe, settled.lowering, ranges),
-        parts.drafter_half(inputs.drafter, inputs.head, inputs.spec, recipe, settled.lowering),
+        target_half(inputs.target, recipe, settled.lowering, ranges),
+        drafter_half(inputs.drafter, inputs.head, inputs.target.spec, recipe, settled.lowering),
     )
     length = inputs.cache_length(settled.lowering)
-    compiled: list[parts.Compiled] = []
+    compiled: list[Compiled] = []
     for half in halves:
         with phase(f"trace {half.name}") as record:
-            traced = parts.trace(store, half, recipe.dtype, progress)
+            traced = trace(store, half, recipe.dtype, progress)
             record["reused"] = traced.reused
         with phase(f"attach {half.name}") as record:
             compiled.append(
-                parts.attach(store, half, traced, lowering=settled.lowering, cache_length=length, progress=progress)
+                attach(store, half, traced, lowering=settled.lowering, cache_length=length, progress=progress)
             )
             record["reused"] = compiled[-1].attached.reused
     if not settled.makes_plans:
@@ -175,7 +177,9 @@ def _make(
 
 
 def _assemble(assembly: Assembly, inputs: Inputs, placed: list[Stage], made: _Made) -> None:
-    for name, checkpoint, stage in zip(("target", "drafter"), (inputs.target, inputs.drafter), placed, strict=True):
+    for name, checkpoint, stage in zip(
+        ("target", "drafter"), (inputs.target.checkpoint, inputs.drafter), placed, strict=True
+    ):
         assembly.place_stage(stage, name)
         assembly.place_copy(checkpoint.folder / "config.json", f"{name}/config.json")
     if made.kernels:

@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from ...graphs.drafters import DrafterSpec
-from ...graphs.targets import TargetSpec
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.pair import ASSUMED_DEPTH, cache_length, read_inputs, read_target
+from ..checkpoints.pair import ASSUMED_DEPTH, cache_length, longest_sequence, read_inputs
 from ..checkpoints.registry import Resolved, has_drafter, resolve, resolve_target
+from ..checkpoints.target import Target
 from ..console.progress import Progress, Quiet
+from ..hardware.packages import export_versions, product_version
 from ..precision.calibration.ranges import FOLDER, describe
 from ..precision.products import matmul_table
 from ..precision.recipes import Recipe, emulated, twice_rounded, wide_type, widened
 from ..request.export_options import ExportOptions
 from ..store.publish import EXPORT, Assembly, assembling
 from ..store.stages import StageStore
-from . import half as parts
+from .compiled import attach, noted, trace
+from .half import drafter_half, target_half
 from .ranges import calibrated
 from .report import Phases, peak_rss
 
@@ -42,8 +44,7 @@ class ExportResult:
 class _Job:
     """The checkpoints to export, the sizes of their graphs, and what names the checkpoints again."""
 
-    target: Checkpoint
-    spec: TargetSpec
+    target: Target
     drafter: tuple[Checkpoint, DrafterSpec] | None
     recipe: Recipe
     max_seq_len: int
@@ -54,7 +55,7 @@ class _Job:
 
     def checkpoints(self) -> dict[str, Checkpoint]:
         """By half."""
-        return {"target": self.target} | ({"drafter": self.drafter[0]} if self.drafter else {})
+        return {"target": self.target.checkpoint} | ({"drafter": self.drafter[0]} if self.drafter else {})
 
 
 def export(options: ExportOptions, progress: Progress | None = None, store: StageStore | None = None) -> ExportResult:
@@ -68,7 +69,7 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
     store = store or StageStore.default(force=options.force)
     phase = Phases()
     with phase("resolve"):
-        versions = parts.export_versions()
+        versions = export_versions()
         resolved = _resolve(options, progress)
     with phase("import"), progress.step("import"):
         import onnxscript  # noqa: F401  # measured apart: what the libraries take is not what the export takes
@@ -78,19 +79,19 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
     with phase("read"), progress.step("read checkpoints"):
         job = _pair(options, resolved) if isinstance(resolved, Resolved) else _target_alone(options, *resolved)
     ranges = calibrated(
-        options.ranges, job.target, job.spec, job.recipe, options.lowering, store, phase, progress, model=options.model
+        options.ranges, job.target, job.recipe, options.lowering, store, phase, progress, model=options.model
     )
-    halves = [parts.target_half(job.target, job.spec, job.recipe, options.lowering, ranges)]
+    halves = [target_half(job.target, job.recipe, options.lowering, ranges)]
     if job.drafter:
-        halves.append(parts.drafter_half(*job.drafter, job.spec, job.recipe, options.lowering))
+        halves.append(drafter_half(*job.drafter, job.target.spec, job.recipe, options.lowering))
     own = replace(store, root=store.root / "exports")  # the export takes these steps away: nobody else may hold them
     compiled = {}
     for half in halves:
         with phase(f"trace {half.name}") as record:
-            traced = parts.trace(store, half, job.recipe.dtype, progress)
+            traced = trace(store, half, job.recipe.dtype, progress)
             record["reused"] = traced.reused
         with phase(f"attach {half.name}") as record:
-            compiled[half.name] = parts.attach(
+            compiled[half.name] = attach(
                 own, half, traced, lowering=options.lowering, cache_length=job.cache_length, progress=progress
             )
             record["reused"] = compiled[half.name].attached.reused
@@ -109,7 +110,7 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
             report["calibration"] = describe(ranges)
         if narrowed := {name: done.precision for name, done in compiled.items() if done.precision}:
             report["precision"] = narrowed
-            report["warnings"] += parts.noted(compiled)
+            report["warnings"] += noted(compiled)
         tables = {name: matmul_table(done.precision, ()) for name, done in compiled.items()}
         report["matmuls"] = {name: table for name, table in tables.items() if table}
         assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")
@@ -127,17 +128,16 @@ def _resolve(options: ExportOptions, progress: Progress) -> Resolved | tuple[Pat
 
 def _pair(options: ExportOptions, resolved: Resolved) -> _Job:
     inputs = read_inputs(options, resolved)
-    recipe = options.recipe(wide_type(inputs.target))
+    recipe = options.recipe(wide_type(inputs.target.checkpoint))
     return _Job(
         target=inputs.target,
-        spec=inputs.spec,
         drafter=(inputs.drafter, inputs.head),
         recipe=recipe,
         max_seq_len=inputs.max_seq_len,
         max_k=inputs.max_k,
         cache_length=inputs.cache_length(options.lowering),
         repeat=resolved.repeatable(),
-        warnings=(*inputs.warnings, *_said(options, recipe, inputs.target)),
+        warnings=(*inputs.warnings, *_said(options, recipe, inputs.target.checkpoint)),
     )
 
 
@@ -146,15 +146,16 @@ def _said(options: ExportOptions, recipe: Recipe, target: Checkpoint) -> list[st
 
 
 def _target_alone(options: ExportOptions, folder: Path, commit: str | None) -> _Job:
-    target = Checkpoint.open(folder)
-    spec, max_seq_len, warnings = read_target(target, options.max_seq_len)
-    warnings.append(f"no drafter was named: the target is exported alone, its taps {spec.taps} are the default")
+    target = Target.open(folder).with_taps()
+    max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
+    taps = target.spec.taps
+    warnings.append(f"no drafter was named: the target is exported alone, its taps {taps} are the default")
     max_k = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
     repeat = {"model": options.model if commit else str(folder), "draft": None, "revision": commit}
     length = cache_length(max_seq_len, max_k, options.lowering)
-    recipe = options.recipe(wide_type(target))
-    warnings += _said(options, recipe, target)
-    return _Job(target, spec, None, recipe, max_seq_len, max_k, length, repeat, tuple(warnings))
+    recipe = options.recipe(wide_type(target.checkpoint))
+    warnings += _said(options, recipe, target.checkpoint)
+    return _Job(target, None, recipe, max_seq_len, max_k, length, repeat, tuple(warnings))
 
 
 def _report(options: ExportOptions, job: _Job, phase: Phases, sizes: Mapping[str, int], imports: int) -> dict[str, Any]:
@@ -180,7 +181,7 @@ def _manifest(options: ExportOptions, job: _Job, versions: Mapping[str, str], as
     """What the folder is, and enough to make it again."""
     return {
         "format_version": FORMAT_VERSION,
-        "product_version": parts.product_version(),
+        "product_version": product_version(),
         "for": options.lowering.name,
         "precision": options.chosen_precision,
         **({"recipe": job.recipe.record()} if job.recipe.narrows else {}),

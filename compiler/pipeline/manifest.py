@@ -9,10 +9,11 @@ from ...engines.folder.manifest import Backend, Cache, Evidence, Manifest, Origi
 from ...plugins.spec import FLOAT8
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import Inputs
+from ..hardware.packages import product_version
 from ..precision.calibration.ranges import in_words
 from ..precision.recipes import RECIPES, Recipe
 from ..request.settle import Settled
-from . import half as parts
+from .compiled import MODEL, Compiled
 from .plans import PLAN, PlanStage
 
 if TYPE_CHECKING:
@@ -27,21 +28,22 @@ def engine_manifest(
     recipe: Recipe,
     inputs: Inputs,
     k: int,
-    compiled: Sequence[parts.Compiled],
+    compiled: Sequence[Compiled],
     plans: Sequence[PlanStage],
     versions: Mapping[str, str],
     ranges: Scales | None = None,
 ) -> Manifest:
     """What is known before any file is placed; ``plans`` may be none."""
-    resolved, spec, head = inputs.resolved, inputs.spec, inputs.head
+    resolved, spec, head = inputs.resolved, inputs.target.spec, inputs.head
+    checkpoint = inputs.target.checkpoint
     origins = (
-        Origin(resolved.model, inputs.target.fingerprint, str(inputs.target.folder), spec.architecture),
+        Origin(resolved.model, checkpoint.fingerprint, str(checkpoint.folder), spec.architecture),
         Origin(resolved.draft, inputs.drafter.fingerprint, str(inputs.drafter.folder), _architecture(inputs.drafter)),
     )
     target, drafter = (
         Part(
             origin=origin,
-            file=f"{name}/{PLAN if plans else parts.MODEL}",
+            file=f"{name}/{PLAN if plans else MODEL}",
             inputs=done.inputs,
             outputs=done.outputs,
             caches=tuple(Cache(cache.heads, cache.head_dim, _cache_dtype(name, recipe)) for cache in caches),
@@ -52,7 +54,7 @@ def engine_manifest(
         )
     )
     return Manifest(
-        product_version=parts.product_version(),
+        product_version=product_version(),
         target=target,
         drafter=drafter,
         backend=Backend(settled.backend, settled.lowering.name, versions, settled.gpus),

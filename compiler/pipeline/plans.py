@@ -16,7 +16,8 @@ from ..request.settle import DEFAULT_BATCH_SIZE, Settled
 from ..store.durable import require_space
 from ..store.stages import Stage, StageStore
 from ..tensorrt.request import PlanFacts, PlanRequest
-from . import half as parts
+from .compiled import MODEL, Compiled
+from .half import Half
 
 PLAN = "model.plan"
 CHUNK = 512  # the most columns of a prompt in one pass
@@ -44,8 +45,8 @@ def profiles(half: str, max_batch_size: int, max_k: int, max_seq_len: int) -> tu
 
 def build_plan(
     store: StageStore,
-    half: parts.Half,
-    compiled: parts.Compiled,
+    half: Half,
+    compiled: Compiled,
     settled: Settled,
     options: BuildOptions,
     *,
@@ -57,7 +58,7 @@ def build_plan(
     sizes = profiles(half.name, options.max_batch_size or DEFAULT_BATCH_SIZE, max_k, max_seq_len)
     request = PlanRequest(
         name=half.name,
-        graph=compiled.attached.path / parts.MODEL,
+        graph=compiled.attached.path / MODEL,
         product=cast("Product", settled.backend),
         gpus=settled.gpus,
         profiles=sizes,

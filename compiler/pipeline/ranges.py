@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...graphs.targets import TargetSpec
 from ...plugins.errors import UsageError
 from ...plugins.problems import counted
-from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.target import Target
 from ..console.progress import Progress
 from ..precision.calibration.ranges import RangesFrom
 from ..precision.recipes import Recipe
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 
 def calibrated(
     ranges: RangesFrom,
-    checkpoint: Checkpoint,
-    spec: TargetSpec,
+    target: Target,
     recipe: Recipe,
     lowering: Lowering,
     store: StageStore,
@@ -38,7 +36,7 @@ def calibrated(
     """
     from ..precision.source import uncalibrated
 
-    needed = uncalibrated(checkpoint, recipe, lowering)
+    needed = uncalibrated(target, recipe, lowering)
     given = ranges.given() + (["--scales"] if ranges.scales is not None else [])
     if not needed:
         if given:
@@ -49,6 +47,6 @@ def calibrated(
             )
         return None
     with phase("calibrate") as record:
-        found = ranges.obtain(checkpoint, spec, store, progress, model=model)
+        scales = ranges.obtain(target, store, progress, model=model)
         record["for"] = counted(needed, "input")
-    return found
+    return scales

@@ -14,7 +14,7 @@ from ...engines.folder.manifest import Manifest
 from ..precision.calibration.ranges import describe
 from ..precision.products import matmul_table
 from ..tune.choose_k import Choice
-from .half import Compiled
+from .compiled import Compiled
 from .plans import PlanStage
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ...plugins.errors import BuildError
 from ...plugins.numbers import BY_NUMPY
 from ...plugins.problems import listed
-from .provider import Other, Provider
 from .recipes import DRAFTER_ROLE, HEAD
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from ...graphs.lowering import Lowered, Lowering
     from ...graphs.rounding import Matmul, Narrowing, NarrowWeight
     from ...graphs.rounding.weight import Stream
+    from .source import WeightSource
 
 _LISTED = 8
 _UNSIGNED, _KERNELS = ("uint8", "uint4"), ("MatMulNBits", "QMoE")  # what ONNX Runtime's kernels read, and they
@@ -33,10 +33,10 @@ STORED = {name: BY_NUMPY[name.removeprefix("u")].name for name in ("float8_e4m3f
 class Narrowed:
     """Graphs of one target or drafter with narrow weights. ``reasons`` say why weights that should be narrow are not.
 
-    ``streams`` are the initializers that take their values from the provider.
+    ``streams`` are the initializers that take their values from the source.
     """
 
-    provider: Provider
+    source: WeightSource
     taken: Mapping[str, NarrowWeight]
     reasons: Mapping[str, str]
     made: Narrowing
@@ -45,13 +45,13 @@ class Narrowed:
     _kernels: bool = False
 
     @classmethod
-    def of(cls, provider: Provider, *models: ir.Model) -> Narrowed:
+    def of(cls, source: WeightSource, *models: ir.Model) -> Narrowed:
         """Rewrite semantic graphs, all of the same, in place."""
         from ...graphs.rounding import narrow
 
-        taken, wide = provider.weights()
+        taken, wide = source.storage()
         results = [narrow(model, taken) for model in models]
-        return cls(provider, taken, wide | dict(results[0].refused), results[0])
+        return cls(source, taken, wide | dict(results[0].refused), results[0])
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -61,7 +61,7 @@ class Narrowed:
     def read(self, name: str, shape: tuple[int, ...]) -> Iterator[Any]:
         """The values of one of ``streams``; ``shape`` is that of the weight."""
         stream = self.streams[name]
-        return (self.provider.scales if stream.scales else self.provider.codes)(stream.weight, shape)
+        return (self.source.scales if stream.scales else self.source.codes)(stream.weight, shape)
 
     def prove(self, lowered: Lowered, lowering: Lowering) -> None:
         """Raise ``BuildError`` if less than the recipe's share became narrow, or a head that was asked for did not."""
@@ -70,8 +70,9 @@ class Narrowed:
         self.found = matmuls(lowered.model)
         self._parts = {weight.name: weight.parts for weight in lowered.weights}
         self._kernels = lowering.has_kernels
-        recipe, share, wide = self.provider.recipe, self.share, self.wide
-        roles = {name: weight.role for name, weight in self.provider.wanted.items()}
+        selection, share, wide = self.source.selection, self.share, self.wide
+        recipe = selection.recipe
+        roles = {name: weight.role for name, weight in selection.weights.items()}
         head = next((why for name, why in wide.items() if roles[name] == HEAD), "")
         if share >= recipe.share and not head:
             return
@@ -90,28 +91,26 @@ class Narrowed:
     @property
     def share(self) -> float:
         """Of the weights that the recipe narrows, those that the lowered graph multiplies as the recipe says."""
-        wanted = self.provider.wanted
-        total = sum(weight.count for weight in wanted.values())
-        return 1 - sum(wanted[name].count for name in self.wide) / total if total else 0.0
+        return self.source.selection.share_without(self.wide)
 
     @property
     def wide(self) -> dict[str, str]:
         """The others, and why."""
         effective = {name for each in self.found for name in self._weights(each) if self._takes_effect(each, name)}
         lost = _UNREAD if self._kernels else "the lowered graph multiplies it wide"
-        return {name: self.reasons.get(name, lost) for name in self.provider.wanted if name not in effective}
+        return {name: self.reasons.get(name, lost) for name in self.source.selection.weights if name not in effective}
 
     def record(self) -> dict[str, Any]:
         """What the report says. Call it when the weights are written: only then is known what re-scaling cost."""
-        wide, others = self.wide, self.provider.others
+        wide, selection = self.wide, self.source.selection
         return {
-            "recipe": self.provider.recipe.record(),
+            "recipe": selection.recipe.record(),
             "share": round(self.share, 6),
-            "least_share": self.provider.recipe.share,
-            "numbers": sum(weight.count for weight in self.provider.wanted.values()),
-            "matmuls": [asdict(each) | self._of(each, wide, others) for each in self.found],
+            "least_share": selection.recipe.share,
+            "numbers": selection.count,
+            "matmuls": [asdict(each) | self._of(each, wide) for each in self.found],
             "shared_inputs": [asdict(each) for each in self.made.shared],
-            "losses": {name: round(loss, 6) for name, loss in sorted(self.provider.losses.items())},
+            "losses": {name: round(loss, 6) for name, loss in sorted(self.source.losses.items())},
             "notes": self._notes(wide),
         }
 
@@ -121,16 +120,17 @@ class Narrowed:
         return [self.streams[part].weight if part in self.streams else part for part in parts]
 
     def _takes_effect(self, found: Matmul, name: str) -> bool:
-        weight, how = self.provider.wanted.get(name), self.taken.get(name)
+        weight, how = self.source.selection.weights.get(name), self.taken.get(name)
         if weight is None or how is None or found.stored != STORED[how.codes]:
             return False
         if self._kernels and how.codes in _UNSIGNED:
             return found.op in _KERNELS
         return how.input is None or found.computed == STORED[how.input.codes]
 
-    def _of(self, found: Matmul, wide: Mapping[str, str], others: Mapping[str, Other]) -> dict[str, Any]:
+    def _of(self, found: Matmul, wide: Mapping[str, str]) -> dict[str, Any]:
         """What the weights of a product are for, whether they count as narrow, and why some of them do not."""
-        every, wanted = self._weights(found), self.provider.wanted
+        every, selection = self._weights(found), self.source.selection
+        wanted, others = selection.weights, selection.wide
         roles = [each.role for name in every if (each := wanted.get(name) or others.get(name))]
         whys = [wide[name] if name in wide else others[name].why for name in every if name in wide or name in others]
         why = "; ".join(dict.fromkeys(filter(None, whys)))
@@ -138,16 +138,15 @@ class Narrowed:
         return {"role": roles[0] if roles else "", "narrow": narrow} | ({"why": why} if why else {})
 
     def _notes(self, wide: Mapping[str, str]) -> list[str]:
-        notes, recipe = [], self.provider.recipe
-        experts = {
-            name for name, weight in self.provider.wanted.items() if weight.role == "experts" and name not in wide
-        }
+        notes, selection = [], self.source.selection
+        recipe = selection.recipe
+        experts = {n for n, weight in selection.weights.items() if weight.role == "experts" and n not in wide}
         if any(each.computed == recipe.dtype and experts.intersection(self._weights(each)) for each in self.found):
             notes.append(f"routed experts are stored in {recipe.title} and multiplied in {recipe.wide}")
         if wide:
             stay = "s that {} narrows stay" if len(wide) > 1 else " that {} narrows stays"
             notes.append(f"{len(wide)} weight{stay.format(recipe.name)} {recipe.wide}: {reasons(wide)}")
-        return notes + self.provider.notes()
+        return notes + self.source.notes()
 
 
 def reasons(why: Mapping[str, str]) -> str:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 HEAD: Literal["lm_head"] = "lm_head"
-DRAFTER_ROLE = "drafter"  # of the drafter's matrices: stored as a type says, and what enters them stays wide
+DRAFTER_ROLE: Literal["drafter"] = (
+    "drafter"  # of the drafter's matrices: stored as a type says, and what enters them stays wide
+)
 _SHARE = 0.9
 _AT_RUN_TIME = "int8 at run time"  # ONNX Runtime's kernels for integer weights round what enters them themselves
 

@@ -1,10 +1,10 @@
-"""Narrow weights rounded here, from a checkpoint that holds them wide, while they are streamed."""
+"""Quantized weights rounded here, from a checkpoint that holds them wide, while they are streamed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,12 +16,12 @@ from ...plugins.numbers import BY_PRECISION, FLOAT16, powers_of_two, scales_of, 
 from ...plugins.problems import counted, listed
 from ..checkpoints.formats.scaled import Loss
 from .codes import LARGEST, block_scales, rounded, scales_for, values_of
-from .provider import Other, Weight, keyed
-from .recipes import Recipe
 from .schemes import Scheme, rounds_input, scheme
+from .selection import Selection
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
+    from ...graphs.targets.census import RoledWeight
     from .calibration import Scales
 
 Read = Callable[[str, Shape], Iterator[Array]]
@@ -31,38 +31,34 @@ Read = Callable[[str, Shape], Iterator[Array]]
 class RoundedHere:
     """``read(weight, shape)`` gives a wide weight as runs of rows; ``ranges`` are calibrated, for static input scales.
 
-    ``left_wide`` finds ``others``, which takes time.
-
     Nothing is kept of a weight but its few scales, and those of its blocks from when its codes were read until they are
     asked for: finding them takes time.
     """
 
-    recipe: Recipe
+    selection: Selection
     lowering: Lowering
-    wanted: Mapping[str, Weight]
     read: Read
     ranges: Scales | None = None
-    left_wide: Callable[[], Mapping[str, Other]] = dict
     _scales: dict[str, Array] = field(default_factory=dict)
     _losses: dict[str, Loss] = field(default_factory=dict)
     _of_blocks: dict[str, list[Array]] = field(default_factory=dict)
 
+    def only(self, names: Collection[str]) -> RoundedHere:
+        """The same source for a graph in which all weights but these stay wide."""
+        return replace(self, selection=self.selection.only(names))
+
     @property
     def key(self) -> Any:
         """The recipe as this backend spells it, and the ranges that are used."""
-        of_inputs = {name: self._range(name) for name, weight in self.wanted.items() if self._static(weight)}
-        return [keyed(self.recipe), {n: asdict(self._scheme(w)) for n, w in self.wanted.items()}, of_inputs]
-
-    @property
-    def others(self) -> Mapping[str, Other]:
-        """Wide weights of the same graph."""
-        return self.left_wide()
+        weights = self.selection.weights
+        of_inputs = {name: self._range(name) for name, weight in weights.items() if self._static(weight)}
+        return [self.selection.key, {n: asdict(self._scheme(w)) for n, w in weights.items()}, of_inputs]
 
     def uncalibrated(self) -> list[str]:
         """Weights whose inputs need a static scale that ``ranges`` does not have."""
         return [
             name
-            for name, weight in self.wanted.items()
+            for name, weight in self.selection.weights.items()
             if self._static(weight) and (self.ranges is None or name not in self.ranges.inputs)
         ]
 
@@ -72,15 +68,15 @@ class RoundedHere:
         if lacking:
             raise BuildError(
                 f"no calibrated range for the input of {counted(lacking, 'weight')}: {listed(lacking)}",
-                why=f"--precision {self.recipe.name} rounds inputs with scales that were measured before",
+                why=f"--precision {self.selection.recipe.name} rounds inputs with scales that were measured before",
                 fix="calibrate the model (`build` does it unless it is given --scales)",
             )
 
-    def weights(self) -> tuple[dict[str, NarrowWeight], dict[str, str]]:
-        """How each is stored; one whose columns fit no block stays wide."""
+    def storage(self) -> tuple[dict[str, NarrowWeight], dict[str, str]]:
+        """How each weight is stored; one whose columns fit no block stays wide."""
         taken: dict[str, NarrowWeight] = {}
         wide: dict[str, str] = {}
-        for name, weight in self.wanted.items():
+        for name, weight in self.selection.weights.items():
             how = self._scheme(weight)
             block = self._block(weight)
             if how.block and not block:
@@ -92,8 +88,8 @@ class RoundedHere:
         return taken, wide
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
-        """Each run of rows rounded on its way."""
-        weight, loss = self.wanted[name], self._losses.setdefault(name, Loss())
+        """The codes of a weight: each run of its rows rounded on its way."""
+        weight, loss = self.selection.weights[name], self._losses.setdefault(name, Loss())
         how, at, of_blocks = self._scheme(weight), 0, []
         for rows in self.read(name, shape):
             values = rows.reshape(-1, shape[-1])
@@ -109,16 +105,17 @@ class RoundedHere:
 
     def _require_room(self, name: str, values: Array) -> None:
         """Raise ``BuildError`` for numbers that would be infinite where codes are made wide again."""
-        if self.recipe.wide == "fp16" and values.size and abs(values).max() > FLOAT16.largest:
+        recipe = self.selection.recipe
+        if recipe.wide == "fp16" and values.size and abs(values).max() > FLOAT16.largest:
             raise BuildError(
                 f"{name} holds numbers beyond {FLOAT16.largest:.0f}, which float16 has no place for",
-                why=f"in {self.recipe.name} it is multiplied, or added to, in float16",
+                why=f"in {recipe.name} it is multiplied, or added to, in float16",
                 fix="convert the checkpoint to bfloat16 (its narrow recipes compute in it), or leave it wide",
             )
 
     def scales(self, name: str, shape: Shape) -> Iterator[Array]:
-        """Of blocks as they come; else all at once."""
-        weight = self.wanted[name]
+        """The scales of a weight: of blocks as they come, else all at once."""
+        weight = self.selection.weights[name]
         if not self._scheme(weight).block:
             yield self._few(weight)
             return
@@ -130,27 +127,29 @@ class RoundedHere:
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """Of every weight whose codes were read."""
+        """What rounding changed of every weight whose codes were read."""
         return {name: loss.relative for name, loss in self._losses.items()}
 
     def notes(self) -> list[str]:
         """What calibration had to say, where its ranges are used."""
-        used = self.ranges is not None and any(map(self._static, self.wanted.values()))
+        used = self.ranges is not None and any(map(self._static, self.selection.weights.values()))
         return list(self.ranges.facts.warnings) if self.ranges and used else []
 
-    def _scheme(self, weight: Weight) -> Scheme:
-        return scheme(self.recipe.precision(weight.role), self.lowering)
+    def _scheme(self, weight: RoledWeight) -> Scheme:
+        return scheme(self.selection.recipe.precision(weight.role), self.lowering)
 
-    def _static(self, weight: Weight) -> bool:
+    def _static(self, weight: RoledWeight) -> bool:
         return self._rounds(weight) and not self._scheme(weight).powers
 
-    def _rounds(self, weight: Weight) -> bool:
-        return self._scheme(weight).input is not None and rounds_input(self.recipe, weight.role, self.lowering)
+    def _rounds(self, weight: RoledWeight) -> bool:
+        return self._scheme(weight).input is not None and rounds_input(
+            self.selection.recipe, weight.role, self.lowering
+        )
 
     def _range(self, name: str) -> float:
         return float(np.max(self.ranges.inputs[name])) if self.ranges and name in self.ranges.inputs else 0.0
 
-    def _rounding(self, weight: Weight) -> Rounding | None:
+    def _rounding(self, weight: RoledWeight) -> Rounding | None:
         how = self._scheme(weight)
         if how.input is None or not self._rounds(weight):
             return None
@@ -158,15 +157,15 @@ class RoundedHere:
             return Rounding(how.input, None, how.block)
         return Rounding(how.input, float(scales_of(self._range(weight.name), LARGEST[how.input])))
 
-    def _block(self, weight: Weight) -> int:
+    def _block(self, weight: RoledWeight) -> int:
         """Columns that share a scale. Both stacks of experts have the same: one node of the backend multiplies both."""
         return self._scheme(weight).block_for(math.gcd(*self._columns(weight)))
 
-    def _columns(self, weight: Weight) -> list[int]:
-        stacks = {each.shape[-1] for each in self.wanted.values() if each.role == weight.role == "experts"}
+    def _columns(self, weight: RoledWeight) -> list[int]:
+        stacks = {each.shape[-1] for each in self.selection.weights.values() if each.role == weight.role == "experts"}
         return sorted(stacks | {weight.shape[-1]}, reverse=True)
 
-    def _scale_shape(self, weight: Weight) -> Shape:
+    def _scale_shape(self, weight: RoledWeight) -> Shape:
         how, shape = self._scheme(weight), weight.shape
         if how.block:
             return (*shape[:-1], math.ceil(shape[-1] / self._block(weight)))
@@ -174,7 +173,7 @@ class RoundedHere:
         of_rows = how.group == "row" or (len(shape) > 2 and self._rounds(weight))
         return shape[:-1] if of_rows else shape[:-2]
 
-    def _of_rows(self, weight: Weight, values: Array, at: int) -> Array:
+    def _of_rows(self, weight: RoledWeight, values: Array, at: int) -> Array:
         """``[rows, groups]`` for some rows, the first of which is number ``at`` of the weight."""
         how = self._scheme(weight)
         if how.block:
@@ -186,14 +185,14 @@ class RoundedHere:
         of_group = math.prod(weight.shape[:-1]) // len(few)  # rows
         return few[np.arange(at, at + len(values)) // of_group][:, None]
 
-    def _blocks(self, weight: Weight, values: Array) -> Array:
+    def _blocks(self, weight: RoledWeight, values: Array) -> Array:
         """``[rows, blocks, block]`` of some rows, with zeros behind each that ends within one."""
         block = self._block(weight)
         missing = -values.shape[1] % block
         whole = np.pad(values, ((0, 0), (0, missing))) if missing else values
         return whole.reshape(len(whole), -1, block)
 
-    def _few(self, weight: Weight) -> Array:
+    def _few(self, weight: RoledWeight) -> Array:
         """The scales of a weight that has few: one pass over it, once."""
         if weight.name not in self._scales:
             shape, how = self._scale_shape(weight), self._scheme(weight)
@@ -208,5 +207,5 @@ class RoundedHere:
 
     def _as_stored(self, scales: Array) -> Array:
         """Rounded to the type that the graph keeps scales of blocks in, so that codes fit what they are scaled by."""
-        stored: Array = scales.astype(BY_PRECISION[self.recipe.wide].dtype).astype(np.float32)
+        stored: Array = scales.astype(BY_PRECISION[self.selection.recipe.wide].dtype).astype(np.float32)
         return np.where(stored == 0, np.float32(1), stored)  # too small for it: all codes are zero

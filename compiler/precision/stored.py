@@ -1,30 +1,28 @@
-"""Narrow weights from an FP8 checkpoint: which as they are stored, with which scales, and which not.
+"""Quantized weights from an FP8 checkpoint: which as they are stored, with which scales, and which not.
 
-Nothing is quantised here. A weight that the checkpoint holds wide stays wide, and counts against the recipe.
+Nothing is quantized here. A weight that the checkpoint holds wide stays wide, and counts against the recipe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ...graphs.lowering import TENSORRT, Lowering
-from ...graphs.targets.sources import Array, Shape, Sources
+from ...graphs.targets.sources import Array, Shape
 from ...plugins.errors import BuildError
 from ...plugins.numbers import E4M3, scales_of
 from ...plugins.problems import counted, listed
-from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.formats.scaled import Loss, ScaledFp8
+from ..checkpoints.target import Target
 from .codes import unusable
-from .provider import Other, keyed, others, wanted
-from .recipes import Recipe
 from .schemes import rounds_input
+from .selection import Selection
 
 if TYPE_CHECKING:
+    from ...graphs.lowering import Lowering
     from ...graphs.rounding import NarrowWeight
     from ...graphs.targets.census import RoledWeight
     from .calibration import Scales
@@ -35,22 +33,20 @@ _QUANTIZE = "make an FP8 checkpoint with calibrated inputs (`peagle-compile quan
 
 @dataclass(frozen=True)
 class StoredFp8:
-    """Of one target. Losses are those of giving a row one scale where the checkpoint has many.
+    """The weights of one target. Losses are those of giving a row one scale where the checkpoint has many.
 
     ``ranges`` are calibrated, for inputs that the checkpoint means to be scaled at run time.
     """
 
-    checkpoint: Checkpoint
-    sources: Sources
-    recipe: Recipe
+    target: Target
+    selection: Selection
+    lowering: Lowering
     ranges: Scales | None = None
-    lowering: Lowering = TENSORRT
     _losses: dict[str, Loss] = field(default_factory=dict)
 
-    @cached_property
-    def wanted(self) -> Mapping[str, RoledWeight]:
-        """The weights of the graph that the recipe narrows, by name."""
-        return wanted(self.checkpoint.config, self.recipe)
+    def only(self, names: Collection[str]) -> StoredFp8:
+        """The same source for a graph in which all weights but these stay wide."""
+        return replace(self, selection=self.selection.only(names))
 
     def uncalibrated(self) -> list[str]:
         """Weights whose inputs have a scale neither in the checkpoint nor in ``ranges``."""
@@ -58,52 +54,48 @@ class StoredFp8:
 
     def check(self) -> None:
         """Raise ``BuildError`` for a checkpoint that no FP8 graph can be made from."""
-        if not any(self.checkpoint.fp8(name) for name in self.checkpoint.tensors):
+        checkpoint = self.target.checkpoint
+        if not any(checkpoint.fp8(name) for name in checkpoint.tensors):
             raise BuildError(
-                f"{self.checkpoint.folder} is not an FP8 checkpoint: its weights are stored as "
-                f"{self.checkpoint.format}",
-                why=f"--precision {self.recipe.name} takes weights and calibrated scales as a checkpoint holds them",
+                f"{checkpoint.folder} is not an FP8 checkpoint: its weights are stored as {checkpoint.format}",
+                why=f"--precision {self.selection.recipe.name} takes weights and calibrated scales as a checkpoint "
+                "holds them",
                 fix=_QUANTIZE,
             )
         if dynamic := self.uncalibrated():
             raise BuildError(
-                f"{self.checkpoint.folder} has no scale for the input of {counted(dynamic, 'FP8 weight')}: "
+                f"{checkpoint.folder} has no scale for the input of {counted(dynamic, 'FP8 weight')}: "
                 f"{listed(dynamic)}",
                 why="they are meant to be scaled at run time, token by token; a graph for TensorRT has one calibrated "
                 "number for each input",
                 fix=_QUANTIZE,
             )
 
-    def weights(self) -> tuple[dict[str, NarrowWeight], dict[str, str]]:
+    def storage(self) -> tuple[dict[str, NarrowWeight], dict[str, str]]:
         """What can be FP8 in the graph, with its scales, and why the rest of what should be cannot."""
         taken: dict[str, NarrowWeight] = {}
         wide: dict[str, str] = {}
-        for name, weight in self.wanted.items():
+        for name, weight in self.selection.weights.items():
             tensors = self._tensors(weight)
-            narrow = [tensor for tensor in tensors if tensor is not None]
-            if len(narrow) == len(tensors):
-                taken[name] = self._scaled(weight, narrow)
+            scaled = [tensor for tensor in tensors if tensor is not None]
+            if len(scaled) == len(tensors):
+                taken[name] = self._scaled(weight, scaled)
             elif len(tensors) == 1:
                 wide[name] = "the checkpoint holds it wide"
             else:
-                wide[name] = f"the checkpoint holds {len(tensors) - len(narrow)} of its {len(tensors)} tensors wide"
+                wide[name] = f"the checkpoint holds {len(tensors) - len(scaled)} of its {len(tensors)} tensors wide"
         return taken, wide
 
     @property
     def key(self) -> Any:
-        """The recipe and the ranges: the rest is the checkpoint's."""
+        """The recipe, what it quantizes and the ranges: the rest is the checkpoint's."""
         inputs = self.ranges.inputs if self.ranges else {}
         of_inputs = {name: float(np.max(inputs[name])) for name in self._dynamic() if name in inputs}
-        return [keyed(self.recipe), self.recipe.share, of_inputs]
-
-    @property
-    def others(self) -> Mapping[str, Other]:
-        """Wide weights of the same graph."""
-        return others(self.checkpoint.config, self.recipe)
+        return [self.selection.key, self.selection.recipe.share, sorted(self.selection.weights), of_inputs]
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """Of the tensors that were scaled anew."""
+        """What scaling anew changed, by tensor."""
         return {name: loss.relative for name, loss in self._losses.items()}
 
     def notes(self) -> list[str]:
@@ -115,25 +107,28 @@ class StoredFp8:
                 f"{len(losses)} tensors have one scale for each row where the checkpoint has one for each block; "
                 f"the relative error is {error:.2%} at most ({name})"
             )
-        cached = any(name.endswith((".k_scale", ".v_scale")) for name in self.checkpoint.companions)
-        if cached and self.recipe.kv_cache != "fp8":
-            notes.append(f"the checkpoint's scales for an FP8 KV cache are not used: it stays {self.recipe.kv_cache}")
+        cached = any(name.endswith((".k_scale", ".v_scale")) for name in self.target.checkpoint.companions)
+        kind = self.selection.recipe.kv_cache
+        if cached and kind != "fp8":
+            notes.append(f"the checkpoint's scales for an FP8 KV cache are not used: it stays {kind}")
         return notes
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
         """The weight's E4M3 numbers as consecutive runs of rows."""
 
-        def read(key: str) -> Iterator[Array]:
-            tensor = self.checkpoint.fp8(key)
-            loss = self._losses.setdefault(key, Loss()) if tensor is not None and tensor.rescaled else None
-            return self.checkpoint.codes(key, loss)
+        checkpoint = self.target.checkpoint
 
-        for rows in self.sources.read(name, shape, read):
+        def read(key: str) -> Iterator[Array]:
+            tensor = checkpoint.fp8(key)
+            loss = self._losses.setdefault(key, Loss()) if tensor is not None and tensor.rescaled else None
+            return checkpoint.codes(key, loss)
+
+        for rows in self.target.sources.read(name, shape, read):
             yield np.ascontiguousarray(rows).view(E4M3.dtype)
 
     def scales(self, name: str, _: Shape) -> Iterator[Array]:
-        """All at once: they are few."""
-        yield self._few(self.wanted[name])
+        """The scales of a weight all at once: they are few."""
+        yield self._few(self.selection.weights[name])
 
     def _scaled(self, weight: RoledWeight, tensors: Sequence[ScaledFp8]) -> NarrowWeight:
         from ...graphs.rounding import NarrowWeight, Rounding
@@ -148,13 +143,13 @@ class StoredFp8:
         return NarrowWeight(_E4M3, self._few(weight).shape, input=rounding)
 
     def _few(self, weight: RoledWeight) -> Array:
-        """Those of a weight. Raises ``BuildError`` for some that its values would overflow or vanish with."""
+        """The scales of a weight. Raises ``BuildError`` for some that its values would overflow or vanish with."""
         scales = self._fewest(weight)
         self._require_use(f"a scale of {weight.name}", scales)
         return scales
 
     def _require_use(self, what: str, scales: Array) -> None:
-        if why := unusable(scales, _E4M3, self.recipe.wide):
+        if why := unusable(scales, _E4M3, self.selection.recipe.wide):
             raise BuildError(
                 f"{what} cannot be used", why=why, fix="quantise the model again: a working model has no such numbers"
             )
@@ -169,9 +164,9 @@ class StoredFp8:
         if len(tensors) == 1:
             return fewest(tensors[0].row_scales())
         rows = []
-        for piece in self.sources.pieces(weight.name, weight.shape):
-            each = [np.broadcast_to(t.row_scales(), t.shape[:1]) for t in self._of(piece.keys) if t is not None]
-            rows.append(np.stack(each, axis=1).reshape(-1))  # gate and up in turn, as their rows are
+        for piece in self.target.sources.pieces(weight.name, weight.shape):
+            matrices = [np.broadcast_to(t.row_scales(), t.shape[:1]) for t in self._of(piece.keys) if t is not None]
+            rows.append(np.stack(matrices, axis=1).reshape(-1))  # gate and up in turn, as their rows are
         if len(weight.shape) < 3:
             return fewest(np.concatenate(rows))
         of_rows = np.stack(rows).astype(np.float32)
@@ -179,27 +174,27 @@ class StoredFp8:
         return of_rows if few.ndim == 1 and self._rounds(weight) else few
 
     def _rounds(self, weight: RoledWeight) -> bool:
-        return rounds_input(self.recipe, weight.role, self.lowering)
+        return rounds_input(self.selection.recipe, weight.role, self.lowering)
 
     def _dynamic(self) -> list[str]:
         """Weights whose inputs the checkpoint has no scale for."""
         return [
             weight.name
-            for weight in self.wanted.values()
+            for weight in self.selection.weights.values()
             if self._rounds(weight)
             if any(tensor is not None and tensor.input_scales is None for tensor in self._tensors(weight))
         ]
 
     def _tensors(self, weight: RoledWeight) -> list[ScaledFp8 | None]:
-        pieces = self.sources.pieces(weight.name, weight.shape)
+        pieces = self.target.sources.pieces(weight.name, weight.shape)
         return [tensor for piece in pieces for tensor in self._of(piece.keys)]
 
     def _of(self, keys: Sequence[str]) -> list[ScaledFp8 | None]:
-        return [self.checkpoint.fp8(self.sources.key(key)) for key in keys]
+        return [self.target.checkpoint.fp8(self.target.sources.key(key)) for key in keys]
 
 
 def fewest(scales: Array) -> Array:
-    """Without the last dims along which they are all the same."""
+    """The scales without the last dims along which they are all the same."""
     while scales.ndim and np.all(scales == scales[..., :1]):
         scales = scales[..., 0]
     return np.asarray(scales, np.float32)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...plugins.errors import PeagleError
 from ..hardware.architectures import RTX_SMS, sm_name
-from ..pipeline.half import EXPORT_PACKAGES
+from ..hardware.packages import EXPORT_PACKAGES
 from ..store.durable import free_bytes
 from ..store.stages import StageStore
 from .backend import Machine, choose_backend, look

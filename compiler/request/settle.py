@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from ...graphs.lowering import TENSORRT, Lowering, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
-from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.target import Target
 from ..hardware.architectures import MOE_LAYER_SMS, sm_name, sm_number
 from ..precision.legal import require_legal, supports
 from ..precision.recipes import RECIPES, Recipe, wide_type
@@ -84,7 +84,7 @@ def _legal(settled: Settled, options: BuildOptions) -> Settled:
     return settled
 
 
-def precision_for(settled: Settled, options: BuildOptions, target: Checkpoint) -> str:
+def precision_for(settled: Settled, options: BuildOptions, target: Target) -> str:
     """The precision asked for; else FP32 for ONNX Runtime, and for TensorRT the checkpoint's own.
 
     That is FP8 for a checkpoint that holds it with scales for its inputs, where all GPUs have arithmetic for it.
@@ -96,12 +96,12 @@ def precision_for(settled: Settled, options: BuildOptions, target: Checkpoint) -
     from ..precision.source import is_whole_fp8
 
     fp8 = all(supports(gpu, "fp8") for gpu in settled.gpus) and is_whole_fp8(target, settled.lowering)
-    return "fp8" if fp8 else wide_type(target)
+    return "fp8" if fp8 else wide_type(target.checkpoint)
 
 
-def recipe_for(settled: Settled, options: BuildOptions, target: Checkpoint) -> Recipe:
+def recipe_for(settled: Settled, options: BuildOptions, target: Target) -> Recipe:
     """What that precision, and what was asked for beside it, comes to for this target."""
-    wide = wide_type(target) if settled.makes_plans else "fp32"
+    wide = wide_type(target.checkpoint) if settled.makes_plans else "fp32"
     recipe = options.overrides.of(RECIPES[precision_for(settled, options, target)].on(wide, settled.lowering))
     require_legal(recipe, settled.lowering, settled.gpus)
     return recipe

@@ -26,6 +26,7 @@ _BUILD_CODE = (
     "plugins/**/*.py",
     "compiler/tune/choose_k.py",
     "compiler/precision/exclude.py",
+    "compiler/pipeline/compiled.py",
     "compiler/pipeline/half.py",
     "compiler/pipeline/plans.py",
     "compiler/precision/recipes.py",
@@ -36,6 +37,7 @@ _BUILD_CODE = (
     "compiler/precision/**/*.py",
     "compiler/checkpoints/formats/**/*.py",
     "compiler/checkpoints/safetensors.py",
+    "compiler/checkpoints/target.py",
 )
 _RECORD = "stage.json"
 

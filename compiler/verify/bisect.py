@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from ...graphs.lowering import ORT
 from ..console.progress import Progress
-from ..precision.provider import Provider
 from ..precision.recipes import Recipe
-from .groups import Group, Only, groups_of, patterns_of
+from .groups import Group, groups_of, patterns_of
 from .logits import LogitsComparison, compare_logits
 from .origin import reference_recipe
 from .perplexity import Array
@@ -25,6 +24,7 @@ from .thresholds import Limits
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
+    from ..precision.source import WeightSource
     from .pairs import Workshop
 
 CACHES = "KV cache"
@@ -97,9 +97,9 @@ class Trial:
         self._shop, self._recipe, self._lowering = shop, recipe, lowering
         self._all, self._few = texts, texts.first(_TEXTS, _TOKENS)
         self._half = shop.half(recipe, lowering)
-        if self._half.narrow is None:
-            raise ValueError("the target has nothing narrow")
-        self.provider: Provider = self._half.narrow
+        if self._half.quantized is None:
+            raise ValueError("the target has nothing quantized")
+        self.source: WeightSource = self._half.quantized
         self._reference = shop.target(reference_recipe(), ORT, texts.longest)
         self._kept = {ids: self._reference.logits(ids) for ids in self._few.ids}
 
@@ -114,7 +114,7 @@ class Trial:
         ``caches``: whether narrow caches are so here too. The graph is not kept: each is as large as the model.
         """
         texts = self._few if quick else self._all
-        half = replace(self._half, narrow=Only(self.provider, frozenset(names)) if names else None)
+        half = replace(self._half, quantized=self.source.only(frozenset(names)) if names else None)
         half = half if caches else replace(half, caches=None)
         with scratch(self._shop.store.root) as store:
             target = self._shop.target_of(half, self._recipe, self._lowering, self._all.longest, store)
@@ -127,7 +127,7 @@ class Trial:
 
 def bisect(trial: Trial, limits: Limits, progress: Progress) -> Bisection:
     """Rank the groups, then leave out the most expensive until the goal is reached, or little is left."""
-    groups = groups_of(trial.provider)
+    groups = groups_of(trial.source)
     every = {name for group in groups for name in group.weights}
     with progress.step("narrow one group at a time", len(groups) + 1 + trial.has_caches) as advance:
         before = trial.measure(every)
@@ -147,7 +147,7 @@ def bisect(trial: Trial, limits: Limits, progress: Progress) -> Bisection:
             count = min(count, len(ranked) - 1)
             after = trial.measure(every - {name for _, group in ranked[:count] for name in group.weights})
     out = [group for _, group in ranked[:count]]
-    sizes = {group.name: sum(trial.provider.wanted[name].count for name in group.weights) for group in groups}
+    sizes = {group.name: sum(trial.source.selection.weights[name].count for name in group.weights) for group in groups}
     costs = [Cost(group.name, group.patterns, sizes[group.name], cost) for cost, group in ranked]
     costs += [Cost(CACHES, (), 0, fixed)] if trial.has_caches else []
     return Bisection(

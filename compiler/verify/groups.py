@@ -1,4 +1,4 @@
-"""The narrow matrices of a target in groups (a layer's attention, its MLP, its experts), and graphs with some of them.
+"""The quantized matrices of a target in groups: a layer's attention, its MLP, its experts.
 
 Each group has the pattern that ``build --exclude`` takes for it.
 """
@@ -6,18 +6,15 @@ Each group has the pattern that ``build --exclude`` takes for it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...graphs.targets.sources import Array, Shape
 from ..precision.exclude import excluded
-from ..precision.provider import Other, Provider, Weight
-from ..precision.recipes import Recipe
 
 if TYPE_CHECKING:
-    from ...graphs.rounding import NarrowWeight
+    from ..precision.source import WeightSource
 
 _MODEL, _WEIGHT = "model.", ".weight"
 
@@ -32,72 +29,11 @@ class Group:
     patterns: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Only:
-    """A provider that narrows some of its weights, and leaves the others as wide as the rest of the graph."""
-
-    whole: Provider
-    names: Collection[str]
-
-    @property
-    def recipe(self) -> Recipe:
-        """See ``Provider``."""
-        return self.whole.recipe
-
-    @property
-    def wanted(self) -> Mapping[str, Weight]:
-        """See ``Provider``."""
-        return {name: weight for name, weight in self.whole.wanted.items() if name in self.names}
-
-    @property
-    def others(self) -> Mapping[str, Other]:
-        """See ``Provider``: nobody reads their roles."""
-        return {}
-
-    @property
-    def key(self) -> Any:
-        """See ``Provider``."""
-        return [self.whole.key, sorted(self.names)]
-
-    @property
-    def losses(self) -> Mapping[str, float]:
-        """See ``Provider``."""
-        return self.whole.losses
-
-    def uncalibrated(self) -> list[str]:
-        """See ``Provider``."""
-        return [name for name in self.whole.uncalibrated() if name in self.names]
-
-    def check(self) -> None:
-        """See ``Provider``."""
-        self.whole.check()
-
-    def weights(self) -> tuple[dict[str, NarrowWeight], dict[str, str]]:
-        """See ``Provider``."""
-        taken, wide = self.whole.weights()
-        return (
-            {name: how for name, how in taken.items() if name in self.names},
-            {name: why for name, why in wide.items() if name in self.names},
-        )
-
-    def codes(self, name: str, shape: Shape) -> Iterator[Array]:
-        """See ``Provider``."""
-        return self.whole.codes(name, shape)
-
-    def scales(self, name: str, shape: Shape) -> Iterator[Array]:
-        """See ``Provider``."""
-        return self.whole.scales(name, shape)
-
-    def notes(self) -> list[str]:
-        """See ``Provider``."""
-        return []
-
-
-def groups_of(provider: Provider) -> list[Group]:
-    """Of every weight that the provider narrows, in the order of the layers."""
-    taken = provider.weights()[0]
+def groups_of(source: WeightSource) -> list[Group]:
+    """Groups of all weights that the source quantizes, in the order of the layers."""
+    taken = source.storage()[0]
     together: dict[tuple[int | None, str], list[str]] = defaultdict(list)
-    for name, weight in provider.wanted.items():
+    for name, weight in source.selection.weights.items():
         if name in taken:
             together[_layer(name), weight.role].append(name)
     modules = [_module(name) for name in taken]

@@ -11,7 +11,7 @@ from ...engines.folder.manifest import Manifest
 from ...graphs.lowering import ORT, lowering_named
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from ..console.progress import Advance, Progress
-from ..pipeline import half as parts
+from ..hardware.packages import export_versions
 from ..precision.recipes import Recipe
 from ..store.stages import StageStore
 from .bisect import Bisection, Trial, bisect
@@ -56,9 +56,9 @@ def measure(
     shapes = manifest.shapes
     texts = read_texts(request.data, folder, shapes.vocab_size, shapes.max_seq_len)
     try:
-        parts.export_versions()
+        export_versions()
         origins = Origins.open(manifest)
-        recipe = recipe_of(manifest, origins.target)
+        recipe = recipe_of(manifest, origins.target.checkpoint)
         store = request.store or StageStore.default()
         workshop = Workshop(folder, manifest, origins, store, progress)
         return _Measurement(workshop, recipe, engine, texts, request).result()

@@ -10,10 +10,10 @@ from typing import Any
 from ...engines.folder.manifest import Manifest
 from ...graphs.drafters import DrafterSpec
 from ...graphs.lowering import lowering_named
-from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import EnvironmentProblem
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import read_head
+from ..checkpoints.target import Target
 from ..precision.recipes import DTYPES, RECIPES, Overrides, Recipe, patterns, wide_type
 from .parity import gone
 
@@ -24,9 +24,8 @@ _CPU = "fp32"  # what ONNX Runtime computes in on a CPU
 class Origins:
     """The checkpoints of a pair, unchanged since the build, and what they hold."""
 
-    target: Checkpoint
+    target: Target
     drafter: Checkpoint
-    spec: TargetSpec
     head: DrafterSpec
 
     @classmethod
@@ -35,9 +34,9 @@ class Origins:
         for part in (manifest.target, manifest.drafter):
             if why := gone(part.origin):
                 raise EnvironmentProblem(why, fix="build the engine again from a checkpoint that stays")
-        target, drafter = (Checkpoint.open(Path(part.origin.source)) for part in (manifest.target, manifest.drafter))
-        spec = family_for(target.config).describe(target.config, manifest.shapes.taps)
-        return cls(target, drafter, spec, read_head(drafter, spec))
+        target = Target.open(Path(manifest.target.origin.source)).with_taps(manifest.shapes.taps)
+        drafter = Checkpoint.open(Path(manifest.drafter.origin.source))
+        return cls(target, drafter, read_head(drafter, target.spec))
 
 
 def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:

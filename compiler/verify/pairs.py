@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ...engines.folder.manifest import Backend, Manifest, Part
 from ..checkpoints.pair import cache_length
 from ..console.progress import Progress
-from ..pipeline import half as parts
+from ..pipeline.compiled import MODEL, Compiled, attach, trace
+from ..pipeline.half import Half, drafter_half, target_half
 from ..precision.recipes import Recipe
 from ..store.stages import StageStore
 from .origin import Origins
@@ -48,7 +49,7 @@ class Workshop:
             self._compile(half, recipe, lowering, length)
             for half in (
                 self.half(recipe, lowering),
-                parts.drafter_half(origins.drafter, origins.head, origins.spec, of_drafter, lowering),
+                drafter_half(origins.drafter, origins.head, origins.target.spec, of_drafter, lowering),
             )
         ]
         target, drafter = (_part(part, done) for part, done in zip((old.target, old.drafter), made, strict=True))
@@ -64,26 +65,26 @@ class Workshop:
         backend = OnnxRuntimeBackend(self.folder, manifest, num_slots=1, threads=None)
         return Engine(self.folder, manifest, backend, Tokenizer(self.folder, old.eos_token_ids))
 
-    def half(self, recipe: Recipe, lowering: Lowering, *, every_layer: bool = False) -> parts.Half:
+    def half(self, recipe: Recipe, lowering: Lowering, *, every_layer: bool = False) -> Half:
         """The target, with the drafter's taps or one at every layer. FP8 caches hold what their codes stand for."""
-        spec = self.origins.spec
+        target = self.origins.target
         if every_layer:
-            spec = replace(spec, taps=tuple(range(spec.num_layers)))
-        half = parts.target_half(self.origins.target, spec, recipe, lowering, self.scales(recipe, lowering))
-        return replace(half, emulates_caches=half.caches is not None)
+            target = target.with_taps(range(target.spec.num_layers))
+        half = target_half(target, recipe, lowering, self.scales(recipe, lowering))
+        return replace(half, caches=half.caches and replace(half.caches, emulated=True))
 
     def target(self, recipe: Recipe, lowering: Lowering, longest: int, *, every_layer: bool = False) -> Target:
         """The target alone, for texts of up to ``longest`` tokens."""
         return self.target_of(self.half(recipe, lowering, every_layer=every_layer), recipe, lowering, longest)
 
     def target_of(
-        self, half: parts.Half, recipe: Recipe, lowering: Lowering, longest: int, store: StageStore | None = None
+        self, half: Half, recipe: Recipe, lowering: Lowering, longest: int, store: StageStore | None = None
     ) -> Target:
         """The same of a half; its weights go into ``store``."""
         length = -(-longest // _SHORT) * _SHORT
         done = self._compile(half, recipe, lowering, length, store)
         return Target(
-            done.attached.path / parts.MODEL, self.manifest.target.caches, length, self.origins.spec.hidden_size
+            done.attached.path / MODEL, self.manifest.target.caches, length, self.origins.target.spec.hidden_size
         )
 
     def scales(self, recipe: Recipe, lowering: Lowering) -> Scales | None:
@@ -95,15 +96,11 @@ class Workshop:
         return ranges_again(self.folder, self.origins, self.store, self.progress)
 
     def _compile(
-        self, half: parts.Half, recipe: Recipe, lowering: Lowering, length: int, store: StageStore | None = None
-    ) -> parts.Compiled:
-        traced = parts.trace(self.store, half, recipe.dtype, self.progress)
-        return parts.attach(
-            store or self.store, half, traced, lowering=lowering, cache_length=length, progress=self.progress
-        )
+        self, half: Half, recipe: Recipe, lowering: Lowering, length: int, store: StageStore | None = None
+    ) -> Compiled:
+        traced = trace(self.store, half, recipe.dtype, self.progress)
+        return attach(store or self.store, half, traced, lowering=lowering, cache_length=length, progress=self.progress)
 
 
-def _part(part: Part, done: parts.Compiled) -> Part:
-    return replace(
-        part, file=str(done.attached.path / parts.MODEL), inputs=done.inputs, outputs=done.outputs, plan=None
-    )
+def _part(part: Part, done: Compiled) -> Part:
+    return replace(part, file=str(done.attached.path / MODEL), inputs=done.inputs, outputs=done.outputs, plan=None)

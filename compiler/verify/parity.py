@@ -12,6 +12,7 @@ from ...engines.folder.manifest import Origin
 from ...plugins.errors import PeagleError
 from ..bundled.prompts import Prompt
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.target import Target
 from ..console.progress import Progress
 
 if TYPE_CHECKING:
@@ -116,9 +117,7 @@ def _target(engine: Engine) -> tuple[Any, TargetSpec]:
     from transformers.utils import logging
 
     from ...graphs.drafters.reference import load_target
-    from ...graphs.targets import family_for
 
     logging.disable_progress_bar()
-    checkpoint = Checkpoint.open(Path(engine.manifest.target.origin.source))
-    spec = family_for(checkpoint.config).describe(checkpoint.config, engine.manifest.shapes.taps)
-    return load_target(checkpoint.folder, checkpoint.config), spec
+    target = Target.open(Path(engine.manifest.target.origin.source))
+    return load_target(target.folder, target.config), target.spec.with_taps(engine.manifest.shapes.taps)

@@ -26,7 +26,7 @@ def ranges_again(folder: Path, origins: Origins, store: StageStore, progress: Pr
     how = ranges_of(config)
     try:
         how.check()
-        found = how.obtain(origins.target, origins.spec, store, progress)
+        found = how.obtain(origins.target, store, progress)
     except PeagleError as error:
         raise EnvironmentProblem(f"the calibrated ranges of the engine are not to be had: {error.what}") from None
     if json.loads(json.dumps(describe(found))) != recorded:

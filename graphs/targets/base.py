@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -31,7 +31,7 @@ class TargetSpec:
     """Facts about one target, read from its config alone.
 
     ``taps`` are 0-based layer ids: the drafter is fed the residual stream *entering* those layers, low to high
-    (Hugging Face ``hidden_states[i]``).
+    (Hugging Face ``hidden_states[i]``). There are none before a drafter was read, and a graph needs some.
     """
 
     family: str
@@ -41,7 +41,14 @@ class TargetSpec:
     vocab_size: int
     max_position_embeddings: int
     caches: tuple[CacheSpec, ...]
-    taps: tuple[int, ...]
+    taps: tuple[int, ...] = ()
+
+    def with_taps(self, taps: Sequence[int] | None = None) -> TargetSpec:
+        """The same target with the taps of a drafter; without one, with ``default_taps``.
+
+        Raises ``BuildError`` for taps that it has no layers for.
+        """
+        return replace(self, taps=check_taps(default_taps(self.num_layers) if taps is None else taps, self.num_layers))
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ class Family:
         """What kind each layer is of; layers of one kind have the same nodes and the same weight shapes."""
         return tuple(text.get("layer_types") or ("layer",) * text["num_hidden_layers"])
 
-    def describe(self, config: Config, taps: Sequence[int] | None = None) -> TargetSpec:
+    def describe(self, config: Config) -> TargetSpec:
         """Facts from ``config.json``. Raises ``BuildError`` listing every missing or illegal entry."""
         text = self.text(config)
         require(text, *self.sizes)
@@ -105,7 +112,6 @@ class Family:
             vocab_size=text["vocab_size"],
             max_position_embeddings=text.get("max_position_embeddings", 2048),
             caches=self.caches(text),
-            taps=check_taps(default_taps(layers) if taps is None else taps, layers),
         )
 
     def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:

@@ -1,24 +1,27 @@
-"""What a target's weights are for: each with the role that the module holding it gives it, read without any values."""
+"""What a model's weights are for: each with the role that the module holding it gives it, read without any values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from torch import nn
+from .base import Shape
 
-from . import family_for
-from .skeleton import Shape, skeleton
+if TYPE_CHECKING:
+    from torch import nn
 
-Role = Literal["embedding", "attention", "mlp", "experts", "router", "lm_head", "other"]
+Role = Literal["embedding", "attention", "mlp", "experts", "router", "lm_head", "other", "drafter"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
 @dataclass(frozen=True)
 class RoledWeight:
-    """One weight of a target by its name in the graph. ``matrices`` is how many matrices it stacks, 0 for a vector."""
+    """One weight by its name in the graph. ``matrices`` is how many matrices it stacks, 0 for a vector.
+
+    The matrices of a drafter are all of one role.
+    """
 
     name: str
     shape: Shape
@@ -27,24 +30,23 @@ class RoledWeight:
 
     @property
     def count(self) -> int:
-        """Its numbers."""
+        """How many numbers it holds."""
         return math.prod(self.shape)
 
 
-def census(config: Mapping[str, Any]) -> tuple[RoledWeight, ...]:
-    """Every weight of the target that ``config`` describes; a tied one once, in the role of what it is tied to.
+def census(model: nn.Module, tied: Container[str]) -> tuple[RoledWeight, ...]:
+    """Every weight of a target's ``model`` but those that are ``tied`` to another.
 
     Norms, biases, sinks and scalars are ``other``.
     """
-    model, tied = skeleton(config), family_for(config).tied(config)
-    found = []
+    weights = []
     for name, tensor in model.state_dict().items():
         if name not in tied:
             path, _, own = name.rpartition(".")
             shape = tuple(tensor.shape)
             role = _role(path, shape, _chain(model, path))
-            found.append(RoledWeight(name, shape, role, _matrices(own, shape, role)))
-    return tuple(found)
+            weights.append(RoledWeight(name, shape, role, _matrices(own, shape, role)))
+    return tuple(weights)
 
 
 def _chain(model: nn.Module, path: str) -> list[nn.Module]:
@@ -56,6 +58,8 @@ def _chain(model: nn.Module, path: str) -> list[nn.Module]:
 
 
 def _role(path: str, shape: Shape, chain: Sequence[nn.Module]) -> Role:
+    from torch import nn
+
     module, names = chain[-1], [type(each).__name__ for each in chain]
     if isinstance(module, nn.Embedding):
         return "embedding"

@@ -1,34 +1,62 @@
-"""A target without its weights: the modelling code's modules on the meta device, and what they need."""
+"""A target without its weights: the modelling code's modules on the meta device, and what they tell of its weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from copy import deepcopy
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
-
+from ..names import RangeShapes, range_shapes
 from . import family_for
+from .base import Config, Shape
+from .census import RoledWeight, census
 
-Shape = tuple[int, ...]
-
-
-def skeleton(config: Mapping[str, Any]) -> nn.Module:
-    """The target's model in ``transformers``, every tensor on the meta device, experts in the op's layout."""
-    family = family_for(config)
-    with torch.device("meta"):
-        model: nn.Module = family.model_class()(family.settings(config)).eval()
-    _turn_experts(model)
-    return model
+if TYPE_CHECKING:
+    from torch import nn
 
 
-def weight_shapes(config: Mapping[str, Any]) -> dict[str, Shape]:
-    """Shape of every tensor that the checkpoint of this target must hold, by the name it has in the graph.
+class Skeleton:
+    """The modules of the target that ``config`` describes, built when something is first asked of them, and only once.
 
-    A tied tensor is named once.
+    What is built is never changed: ``modules`` and ``modules_for_tracing`` hand out copies.
     """
-    tied = family_for(config).tied(config)
-    return {name: tuple(tensor.shape) for name, tensor in skeleton(config).state_dict().items() if name not in tied}
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.family = family_for(config)
+
+    @cached_property
+    def weights(self) -> tuple[RoledWeight, ...]:
+        """Every weight that the checkpoint of this target must hold; a tied one once."""
+        return census(self.modules_for_tracing(), self.family.tied(self.config))
+
+    @cached_property
+    def shapes(self) -> dict[str, Shape]:
+        """The shape of each of ``weights`` by name."""
+        return {weight.name: weight.shape for weight in self.weights}
+
+    @cached_property
+    def range_shapes(self) -> RangeShapes:
+        """The ranges that a calibration of this target must give."""
+        return range_shapes(self._built)
+
+    def modules(self) -> nn.Module:
+        """The target's model in ``transformers``, every tensor on the meta device."""
+        return deepcopy(self._built)
+
+    def modules_for_tracing(self) -> nn.Module:
+        """The same model with experts in the op's layout."""
+        model = self.modules()
+        _turn_experts(model)
+        return model
+
+    @cached_property
+    def _built(self) -> nn.Module:
+        import torch
+
+        with torch.device("meta"):
+            model: nn.Module = self.family.model_class()(self.family.settings(self.config)).eval()
+        return model
 
 
 def _turn_experts(model: nn.Module) -> None:
@@ -36,6 +64,8 @@ def _turn_experts(model: nn.Module) -> None:
 
     They have no values yet; whoever streams them brings them in this order.
     """
+    from torch import nn
+
     for module in model.modules():
         if getattr(module, "is_transposed", False):
             for name in ("gate_up_proj", "down_proj"):

@@ -21,6 +21,7 @@ from ..lowering.finish import ROPE_METADATA
 from ..trace import Dtype, trace_target
 from . import TargetSpec, family_for
 from .base import count_kinds
+from .skeleton import Skeleton
 
 if TYPE_CHECKING:
     from ..lowering import Lowering
@@ -91,9 +92,9 @@ def run_trials(config: Mapping[str, Any], spec: TargetSpec, dtype: Dtype = "floa
 
     def trial(layers: Sequence[int]) -> Trial:
         kept = family.keeping(config, layers) | {"architectures": config["architectures"]}
-        few = family.describe(kept, range(len(spec.taps)))
+        few = family.describe(kept).with_taps(range(len(spec.taps)))
         started = time.perf_counter()
-        model = trace_target(kept, few, dtype)
+        model = trace_target(Skeleton(kept), few, dtype)
         return Trial(count_kinds([kinds[i] for i in layers]), model, time.perf_counter() - started)
 
     chosen = base_layers(kinds, len(spec.taps))

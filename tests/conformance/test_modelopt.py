@@ -14,13 +14,14 @@ import torch
 from safetensors.torch import load_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline import compiled as parts
+from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.drafters import reference
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.targets import family_for
 from tests.fp8_pairs import fake_quantised
 from tests.graphs.running import Graph, target_inputs
 
@@ -59,9 +60,9 @@ def _in_graph(input_scale: str) -> str:
 
 def test_its_graph_computes_what_fake_quantisation_in_torch_does(folder: Path, tmp_path: Path) -> None:
     """Inputs rounded as the checkpoint's scales say; to 1e-4 but where a last digit flips a rounding to E4M3."""
-    checkpoint = Checkpoint.open(folder)
-    spec = family_for(checkpoint.config).describe(checkpoint.config)
-    half = parts.target_half(checkpoint, spec, RECIPES["fp8"].on("fp32"))
+    target = Target.open(folder).with_taps()
+    spec = target.spec
+    half = target_half(target, RECIPES["fp8"].on("fp32"))
     store = StageStore.default()
     traced = parts.trace(store, half, "float32", Quiet())
     done = parts.attach(store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=CACHE, progress=Quiet())

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from peagle.graphs import store, trace
+from peagle.graphs.targets.skeleton import Skeleton
 from tests.graphs.checking import check
 from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.running import Graph, target_inputs
@@ -29,7 +30,7 @@ def narrow(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPathF
     def make(family: str, dtype: trace.Dtype) -> Traced:
         full = trace_of(family)
         folder = tmp_path_factory.mktemp(f"{family}-{dtype}")
-        store.save(trace.trace_target(full.pair.config, full.target, dtype), folder / "target.onnx")
+        store.save(trace.trace_target(Skeleton(full.pair.config), full.target, dtype), folder / "target.onnx")
         if family == "qwen3":
             store.save(trace.trace_drafter(full.head, full.target, dtype), folder / "drafter.onnx")
         return replace(full, folder=folder)

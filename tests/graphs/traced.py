@@ -8,8 +8,9 @@ from pathlib import Path
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import half as parts
-from peagle.compiler.pipeline.half import SEMANTIC, drafter_half, target_half
+from peagle.compiler.pipeline import compiled as parts
+from peagle.compiler.pipeline.compiled import SEMANTIC
+from peagle.compiler.pipeline.half import drafter_half, target_half
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store, weights
 from peagle.graphs.drafters import DrafterSpec
@@ -47,7 +48,7 @@ def traced_pair(folder: Path, family: str, draft_vocab: int) -> Traced:
     """Write a pair to ``folder`` and trace both halves in float32."""
     pair = make_pair(folder, family, draft_vocab=draft_vocab)
     target, head = pair.specs()
-    halves = (target_half(Checkpoint.open(pair.target), target), drafter_half(Checkpoint.open(pair.head), head, target))
+    halves = (target_half(pair.opened()), drafter_half(Checkpoint.open(pair.head), head, target))
     for half in halves:  # kept by the session's stage cache, which the tests of whole builds share
         traced = parts.trace(StageStore.default(), half, "float32", Quiet())
         shutil.copy(traced.path / SEMANTIC, folder / f"{half.name}.onnx")

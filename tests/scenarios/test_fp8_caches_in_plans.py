@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import half as parts
-from peagle.compiler.pipeline.half import MODEL, target_half
+from peagle.compiler.pipeline import compiled as parts
+from peagle.compiler.pipeline.compiled import MODEL
+from peagle.compiler.pipeline.half import target_half
+from peagle.compiler.precision.caches import QuantizedCaches
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.preflight import survey
@@ -31,9 +32,9 @@ def _graph(folder: Path, family: str, width: Dtype) -> tuple[Path, int]:
     """The lowered target of a family with caches of codes, and how many layers it has."""
     pair = make_pair(folder, family)
     spec, _ = pair.specs()
-    half = target_half(Checkpoint.open(pair.target), spec)
+    half = target_half(pair.opened())
     scales = {f"{kind}_cache.{layer}": 0.02 + layer / 100 for kind in "kv" for layer in range(len(spec.caches))}
-    half, store = replace(half, caches=scales), StageStore.default()
+    half, store = replace(half, caches=QuantizedCaches(scales)), StageStore.default()
     traced = parts.trace(store, half, width, Quiet())
     made = parts.attach(store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=128, progress=Quiet())
     return made.attached.path / MODEL, len(spec.caches)

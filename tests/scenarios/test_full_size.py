@@ -12,12 +12,13 @@ from peagle.compiler.checkpoints.registry import PAIRS, HubRepo
 TRACE = """
 import resource, sys, time
 from peagle.compiler.checkpoints.registry import target_config
-from peagle.graphs.targets import family_for
+from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.trace import trace_target
 
 config, _ = target_config(sys.argv[1])
 started = time.perf_counter()
-model = trace_target(config, family_for(config).describe(config), "bfloat16")
+skeleton = Skeleton(config)
+model = trace_target(skeleton, skeleton.family.describe(config).with_taps(), "bfloat16")
 print(len(model.graph), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, time.perf_counter() - started)
 """
 

@@ -12,9 +12,8 @@ import onnx_ir as ir
 import pytest
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline import compiled as parts
 from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.codes import rounded
 from peagle.compiler.precision.recipes import RECIPES
@@ -111,9 +110,7 @@ def target_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     @cache
     def make(family: str) -> Path:
         pair = make_pair(tmp_path_factory.mktemp(family), family)
-        half = target_half(
-            Checkpoint.open(pair.target), pair.specs()[0], RECIPES["mxfp8"].on("fp16"), LOWERINGS["tensorrt"]
-        )
+        half = target_half(pair.opened(), RECIPES["mxfp8"].on("fp16"), LOWERINGS["tensorrt"])
         kept = StageStore.default()
         traced = parts.trace(kept, half, "float16", Quiet())
         made = parts.attach(kept, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=CACHE, progress=Quiet())

@@ -13,16 +13,16 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline import compiled as parts
 from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.rounding import matmuls
-from peagle.graphs.targets import TargetSpec, family_for
+from peagle.graphs.targets import TargetSpec
 from tests.graphs.conftest import CACHE
 from tests.graphs.narrow_graphs import with_wide_inputs
 from tests.graphs.running import Graph, target_inputs
@@ -45,17 +45,16 @@ def narrow_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Narro
     def make(family: str) -> Narrow:
         folder = tmp_path_factory.mktemp(f"{family}-integers")
         sizes = {"sizes": BLOCKED} if family in SPARSE else {}
-        target = Checkpoint.open(make_pair(folder, family, **sizes).target)
-        spec = family_for(target.config).describe(target.config)
+        target = Target.open(make_pair(folder, family, **sizes).target).with_taps()
 
         @cache
         def compiled(precision: str, lowering: str) -> parts.Compiled:
             kept = StageStore.default()
-            half = target_half(target, spec, RECIPES[precision].on("fp32", LOWERINGS["ort"]), LOWERINGS["ort"])
+            half = target_half(target, RECIPES[precision].on("fp32", LOWERINGS["ort"]), LOWERINGS["ort"])
             stage = parts.trace(kept, half, "float32", Quiet())
             return parts.attach(kept, half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet())
 
-        return Narrow(spec, compiled)
+        return Narrow(target.spec, compiled)
 
     return make
 

@@ -199,13 +199,10 @@ def test_an_interrupted_calibration_goes_on_where_it_was(
 
 
 def test_saved_ranges_take_the_place_of_a_calibration(dense: Pair, sparse: Pair, texts: Path, tmp_path: Path) -> None:
-    from peagle.compiler.checkpoints.checkpoint import Checkpoint
+    from peagle.compiler.checkpoints.target import Target
     from peagle.compiler.console.progress import Quiet
-    from peagle.graphs.targets import family_for
 
-    checkpoint = Checkpoint.open(dense.target)
-    spec = family_for(checkpoint.config).describe(checkpoint.config)
-    found = RangesFrom(data=texts).obtain(checkpoint, spec, StageStore.default(), Quiet())
+    found = RangesFrom(data=texts).obtain(Target.open(dense.target), StageStore.default(), Quiet())
     found.save(tmp_path / "ranges")
     result = built(dense, tmp_path / "engine", "fp8", ranges=RangesFrom(scales=tmp_path / "ranges"))
     assert result.report["calibration"]["samples"] == found.facts.samples

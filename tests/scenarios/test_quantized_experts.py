@@ -12,9 +12,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline import compiled as parts
+from peagle.compiler.pipeline.half import Half, target_half
 from peagle.compiler.precision.calibration import Scales
 from peagle.compiler.precision.calibration.scales import Facts
 from peagle.compiler.precision.codes import LARGEST, values_of
@@ -22,22 +23,19 @@ from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounded import RoundedHere
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.names import wanted
 from peagle.graphs.rounding import NarrowWeight, Rounding
-from peagle.graphs.targets import family_for
-from peagle.graphs.targets.skeleton import weight_shapes
-from peagle.graphs.targets.sources import Sources
+from peagle.graphs.targets.skeleton import Skeleton
 from tests.models import BLOCKED, CONFIGS, make_pair
 from tools.checkpoint_formats import encode, quantization_config
 
 STACKS = ("gate_up_proj", "down_proj")
 EXPERTS = "model.layers.0.mlp.experts"
 
-Target = Callable[[str], Path]
+Folders = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """By family. Widths of ``gpt-oss-64`` are multiples of 32; ``gpt-oss-mxfp4`` is that with its experts packed."""
 
     @cache
@@ -47,7 +45,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
             return make_pair(folder, family, sizes=BLOCKED).target
         config = CONFIGS["gpt-oss"] | {"hidden_size": 64, "intermediate_size": 64}
         draw, stored = torch.Generator().manual_seed(0), {}
-        for name, shape in weight_shapes(config).items():
+        for name, shape in Skeleton(config).shapes.items():
             values = 0.1 * torch.randn(shape, generator=draw)
             if not name.endswith(STACKS):
                 stored[name] = values
@@ -65,25 +63,22 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 def half_of(folder: Path, precision: str, lowering: str) -> RoundedHere:
     """The narrow weights of ``whole_half``."""
-    narrow = whole_half(folder, precision, lowering).narrow
+    narrow = whole_half(folder, precision, lowering).quantized
     assert isinstance(narrow, RoundedHere)
     return narrow
 
 
-def whole_half(folder: Path, precision: str, lowering: str) -> parts.Half:
+def whole_half(folder: Path, precision: str, lowering: str) -> Half:
     """With a range of its own for every input and expert."""
-    checkpoint = Checkpoint.open(folder)
-    needed, draw = wanted(checkpoint.config), np.random.default_rng(0)
+    opened = Target.open(folder).with_taps()
+    needed, draw = opened.skeleton.range_shapes, np.random.default_rng(0)
     ranges = Scales(
         {name: draw.uniform(1, 9, shape).astype(np.float32) for name, shape in needed.inputs.items()},
         {name: draw.uniform(1, 9, shape).astype(np.float32) for name, shape in needed.caches.items()},
         {name: np.ones(shape, np.int64) for name, shape in needed.experts.items()},
-        Facts("m", "A", checkpoint.fingerprint, {"name": "max"}, "float32", "d", "s", 2, 20, {}),
+        Facts("m", "A", opened.checkpoint.fingerprint, {"name": "max"}, "float32", "d", "s", 2, 20, {}),
     )
-    spec = family_for(checkpoint.config).describe(checkpoint.config)
-    return parts.target_half(
-        checkpoint, spec, RECIPES[precision].on("fp16", LOWERINGS[lowering]), LOWERINGS[lowering], ranges
-    )
+    return target_half(opened, RECIPES[precision].on("fp16", LOWERINGS[lowering]), LOWERINGS[lowering], ranges)
 
 
 def spread(scales: np.ndarray, how: NarrowWeight, shape: tuple[int, ...]) -> np.ndarray:
@@ -100,14 +95,13 @@ def test_codes_times_scales_are_the_experts_to_half_a_step(
     precision: str, lowering: str, family: str, target: Target
 ) -> None:
     narrow = half_of(target(family), precision, lowering)
-    taken, wide = narrow.weights()
+    taken, wide = narrow.storage()
     assert not any(".experts." in name for name in wide)
-    checkpoint = Checkpoint.open(target(family))
-    sources = Sources(family_for(checkpoint.config), checkpoint.config, checkpoint.shapes)
+    opened = Target.open(target(family))
     for stack in STACKS:
         name = f"{EXPERTS}.{stack}"
-        shape, how = narrow.wanted[name].shape, taken[name]
-        values = np.concatenate([r.reshape(-1) for r in sources.read(name, shape, checkpoint.pieces)]).reshape(shape)
+        shape, how = narrow.selection.weights[name].shape, taken[name]
+        values = np.concatenate([r.reshape(-1) for r in opened.read(name, shape)]).reshape(shape)
         codes = np.concatenate([rows.reshape(-1) for rows in narrow.codes(name, shape)]).reshape(shape)
         scales = np.concatenate([rows.reshape(-1) for rows in narrow.scales(name, shape)])
         factors = spread(scales.reshape(how.scale), how, shape)
@@ -127,7 +121,7 @@ def test_inputs_of_experts_are_rounded_to_the_largest_range_of_any(
 ) -> None:
     """And weights have a scale for each of their rows, without which TensorRT would widen them first."""
     narrow = half_of(target("gpt-oss"), precision, "tensorrt")
-    taken, _ = narrow.weights()
+    taken, _ = narrow.storage()
     assert narrow.ranges is not None
     for stack in STACKS:
         name = f"{EXPERTS}.{stack}"
@@ -135,21 +129,21 @@ def test_inputs_of_experts_are_rounded_to_the_largest_range_of_any(
         assert isinstance(rounding, Rounding)
         assert rounding.codes == codes
         assert rounding.scale == pytest.approx(float(narrow.ranges.inputs[name].max()) / largest)
-        assert taken[name].scale == narrow.wanted[name].shape[:-1]
+        assert taken[name].scale == narrow.selection.weights[name].shape[:-1]
 
 
 @pytest.mark.parametrize(
     ("precision", "lowering"), [("fp8", "tensorrt-sm100"), ("int4", "tensorrt"), ("mxfp8", "tensorrt"), ("int8", "ort")]
 )
-def test_elsewhere_what_enters_experts_stays_wide(precision: str, lowering: str, target: Target) -> None:
-    taken, _ = half_of(target("qwen3-moe"), precision, lowering).weights()
+def test_elsewhere_what_enters_experts_stays_wide(precision: str, lowering: str, target: Folders) -> None:
+    taken, _ = half_of(target("qwen3-moe"), precision, lowering).storage()
     assert {taken[f"{EXPERTS}.{stack}"].input for stack in STACKS if f"{EXPERTS}.{stack}" in taken} <= {None}
     assert any(".experts." in name for name in taken)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt-oss-64", "gpt-oss-mxfp4"])
-def test_wide_and_packed_experts_become_graphs_that_are_narrow_throughout(family: str, target: Target) -> None:
+def test_wide_and_packed_experts_become_graphs_that_are_narrow_throughout(family: str, target: Folders) -> None:
     store, traced = StageStore.default(), None
     for precision in ("fp8", "int8", "int4"):
         half = whole_half(target(family), precision, "tensorrt")

@@ -18,7 +18,7 @@ import pytest
 
 from peagle.compiler import verify as verification
 from peagle.compiler.bundled.prompts import code_prompts
-from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.hardware.machine import Device, Machine, look
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.plans import profiles
@@ -264,26 +264,26 @@ def test_the_precision_of_a_plan_is_the_checkpoint_s_own(tiny: Pair, stored: str
     weights = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(weights, folder / "model.safetensors")
     options = BuildOptions(str(folder), tmp_path / "out", backend="tensorrt-rtx", gpus=("sm_120",))
-    assert precision_for(settle(options), options, Checkpoint.open(folder)) == chosen
+    assert precision_for(settle(options), options, Target.open(folder)) == chosen
 
 
 @pytest.mark.parametrize(("gpus", "chosen"), [(("sm_89", "sm_120"), "fp8"), (("sm_80", "sm_120"), "fp16")])
 def test_an_fp8_checkpoint_stays_fp8_where_all_gpus_have_it(
     tiny: Pair, gpus: tuple[str, ...], chosen: str, tmp_path: Path
 ) -> None:
-    checkpoint = Checkpoint.open(fp8_target(tiny.target, tmp_path / "target"))
-    options = BuildOptions(str(checkpoint.folder), tmp_path / "out", backend="tensorrt-rtx", gpus=gpus)
-    assert precision_for(settle(options), options, checkpoint) == chosen
+    target = Target.open(fp8_target(tiny.target, tmp_path / "target"))
+    options = BuildOptions(str(target.folder), tmp_path / "out", backend="tensorrt-rtx", gpus=gpus)
+    assert precision_for(settle(options), options, target) == chosen
 
 
 def test_what_an_fp8_checkpoint_leaves_wide_waits_until_it_was_read(tiny: Pair, tmp_path: Path) -> None:
     options = BuildOptions(
         "x", tmp_path / "out", backend="tensorrt-rtx", gpus=("sm_120",), overrides=Overrides(exclude=("layers.0.*",))
     )
-    settled, narrow = settle(options), Checkpoint.open(fp8_target(tiny.target, tmp_path / "target"))
+    settled, narrow = settle(options), Target.open(fp8_target(tiny.target, tmp_path / "target"))
     assert recipe_for(settled, options, narrow).exclude == ("layers.0.*",)
     with pytest.raises(UsageError, match="nothing to exclude from"):
-        recipe_for(settled, options, Checkpoint.open(tiny.target))
+        recipe_for(settled, options, Target.open(tiny.target))
     with pytest.raises(UsageError, match="nothing to exclude from"):
         settle(replace(options, precision="bf16"))
 

@@ -7,17 +7,19 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.precision.calibration import Scales
 from peagle.compiler.precision.calibration.ranges import RangesFrom, describe
 from peagle.compiler.precision.recipes import RECIPES, Overrides, wide_type
+from peagle.compiler.precision.rounded import RoundedHere
+from peagle.compiler.precision.selection import Selection
 from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify import FILE_NAME, verify_elsewhere
@@ -29,6 +31,7 @@ from peagle.compiler.verify.thresholds import LIMITS, Limits
 from peagle.engines import Engine
 from peagle.engines.folder.manifest import Backend, Manifest
 from peagle.graphs.lowering import LOWERINGS
+from peagle.graphs.targets.census import Role, RoledWeight
 from tests.compiler.conftest import Run
 from tests.fp8_pairs import fp8_pair
 from tests.models import BLOCKED, Pair, make_pair
@@ -208,8 +211,7 @@ def test_narrow_caches_of_such_a_plan_are_emulated_and_bisected(
 
 
 def bundled_ranges(pair: Pair) -> Scales:
-    checkpoint = Checkpoint.open(pair.target)
-    return RangesFrom().obtain(checkpoint, pair.specs()[0], StageStore.default(), Quiet())
+    return RangesFrom().obtain(Target.open(pair.target), StageStore.default(), Quiet())
 
 
 @pytest.mark.slow
@@ -253,25 +255,18 @@ def test_an_engine_that_is_not_its_recipe_says_that_layers_are_not_its_own(
 
 
 def test_groups_have_patterns_that_name_them_alone() -> None:
-    class Weight:
-        def __init__(self, role: str) -> None:
-            self.role = role
-
-    class Provider:
-        wanted: ClassVar = {
-            "model.layers.0.self_attn.q_proj.weight": Weight("attention"),
-            "model.layers.0.self_attn.o_proj.weight": Weight("attention"),
-            "model.layers.0.mlp.gate_proj.weight": Weight("mlp"),
-            "model.layers.0.mlp.experts.down_proj": Weight("experts"),
-            "model.layers.1.mlp.gate_proj.weight": Weight("mlp"),
-            "model.layers.1.mlp.up_proj.weight": Weight("mlp"),
-            "lm_head.weight": Weight("lm_head"),
-        }
-
-        def weights(self) -> tuple[dict[str, None], dict[str, str]]:
-            return dict.fromkeys(self.wanted), {}
-
-    groups = groups_of(Provider())
+    roles: dict[str, Role] = {
+        "model.layers.0.self_attn.q_proj.weight": "attention",
+        "model.layers.0.self_attn.o_proj.weight": "attention",
+        "model.layers.0.mlp.gate_proj.weight": "mlp",
+        "model.layers.0.mlp.experts.down_proj": "experts",
+        "model.layers.1.mlp.gate_proj.weight": "mlp",
+        "model.layers.1.mlp.up_proj.weight": "mlp",
+        "lm_head.weight": "lm_head",
+    }
+    recipe = Overrides(lm_head="int8").of(RECIPES["int8"])
+    selection = Selection(recipe, {name: RoledWeight(name, (64, 64), role, 1) for name, role in roles.items()})
+    groups = groups_of(RoundedHere(selection, "tensorrt", lambda *_: iter(())))
     assert {group.name: group.patterns for group in groups} == {
         "layer 0 attention": ("layers.0.self_attn.*",),
         "layer 0 mlp": ("layers.0.mlp.gate_proj",),

@@ -93,16 +93,12 @@ class ScaledFp8:
         """What E4M3 codes of the input were calibrated to be multiplied with; None if that was left to run time."""
         if self.input_scales is None:
             return None
-        entry = self.input_scales
-        if entry.dtype not in _SCALE_TYPES or entry.shape not in ((), (1,)):
-            raise BuildError(
-                f"{entry.file}: {self.input_name} is {entry.dtype} {list(entry.shape)}",
-                why="the scale of an input is one number",
-                fix="download the file again, or leave --precision out",
-            )
-        scales = as_numbers(entry.dtype, read_rows(self.input_name, entry, 0, 1)).astype(np.float32, copy=False)
-        check_scales(self.input_name, entry, scales)
-        return float(scales.reshape(-1)[0])
+        return read_scale(
+            self.input_name,
+            self.input_scales,
+            why="the scale of an input is one number",
+            fix="download the file again, or leave --precision out",
+        )
 
     @property
     def _one_scale(self) -> bool:
@@ -117,6 +113,18 @@ class ScaledFp8:
         scales = as_numbers(self.scales.dtype, raw).astype(np.float32, copy=False)
         check_scales(self.scale_name, self.scales, scales)
         return scales.reshape(1, 1).repeat(end - begin, 0) if one else scales[np.arange(begin, end) // height - first]
+
+
+def read_scale(name: str, entry: TensorEntry, *, why: str, fix: str) -> float:
+    """A scale that is stored as one number. ``why`` and ``fix`` tell a user what another shape or type breaks.
+
+    Raises ``BuildError`` for one that is not one positive number.
+    """
+    if entry.dtype not in _SCALE_TYPES or entry.shape not in ((), (1,)):
+        raise BuildError(f"{entry.file}: {name} is {entry.dtype} {list(entry.shape)}", why=why, fix=fix)
+    scales = as_numbers(entry.dtype, read_rows(name, entry, 0, 1)).astype(np.float32, copy=False)
+    check_scales(name, entry, scales)
+    return float(scales.reshape(-1)[0])
 
 
 class Loss:

@@ -9,19 +9,19 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....graphs.targets import family_for
 from ....plugins.errors import UsageError
 from ...checkpoints.checkpoint import CONFIG, Checkpoint
 from ...checkpoints.registry import PAIRS, resolve_target
+from ...checkpoints.target import Target
 from ...console.progress import Progress, Quiet
+from ...hardware.packages import export_versions, product_version
 from ...precision.calibration.ranges import FLAGS, FOLDER, RangesFrom, describe
 from ...store.durable import require_space
 from ...store.publish import QUANTIZED, Assembly, assembling, require_apart, require_publishable
 from ...store.stages import StageStore
-from .. import half as parts
 from ..report import Phases, peak_rss
-from .plan import Plan, make_plan
 from .settings import QUANT_CONFIG, hf_quant_config, quantization_config
+from .worklist import Worklist, make_worklist
 from .write import layout, total_bytes, write
 
 if TYPE_CHECKING:
@@ -94,25 +94,22 @@ def quantize(
     store = store or StageStore.default(force=options.force)
     phase = Phases()
     with phase("resolve"):
-        parts.export_versions()
+        export_versions()
         folder, commit = resolve_target(options.model, options.revision, progress)
     with phase("plan"), progress.step("read the checkpoint"):
-        from ....graphs.names import wanted
-
-        checkpoint = Checkpoint.open(folder)
-        spec = family_for(checkpoint.config).describe(checkpoint.config, taps=(0,))  # no drafter is meant
-        needed = wanted(checkpoint.config)
-        plan = make_plan(checkpoint, needed, options.exclude, kv_cache=options.kv_cache_dtype is not None)
-        size = total_bytes(layout(checkpoint, plan))
+        target = Target.open(folder)
+        checkpoint = target.checkpoint
+        work = make_worklist(target, options.exclude, kv_cache=options.kv_cache_dtype is not None)
+        size = total_bytes(layout(checkpoint, work))
         require_space(options.out.absolute().parent, size)
     with phase("calibrate"):
-        scales = options.ranges.obtain(checkpoint, spec, store, progress, model=options.model)
+        scales = options.ranges.obtain(target, store, progress, model=options.model)
     with assembling(options.out, {"weights": size}) as assembly:
         with phase("write"):
-            write(assembly.folder, checkpoint, plan, scales, progress)
+            write(assembly.folder, checkpoint, work, scales, progress)
         scales.save(assembly.folder / FOLDER)
-        _describe(assembly, checkpoint, plan, options)
-        report = _report(options, checkpoint, plan, scales, phase, size) | {
+        _describe(assembly, checkpoint, work, options)
+        report = _report(options, checkpoint, work, scales, phase, size) | {
             "model": options.model if commit or options.model in PAIRS else str(folder),
             "revision": commit,
         }
@@ -120,10 +117,10 @@ def quantize(
     return QuantizeResult(options.out, report)
 
 
-def _describe(assembly: Assembly, checkpoint: Checkpoint, plan: Plan, options: QuantizeOptions) -> None:
+def _describe(assembly: Assembly, checkpoint: Checkpoint, work: Worklist, options: QuantizeOptions) -> None:
     """Configurations, and the files that a checkpoint has beside its weights."""
     described = hf_quant_config(
-        plan.exclude_modules, kv_cache=options.kv_cache_dtype is not None, version=parts.product_version()
+        work.exclude_modules, kv_cache=options.kv_cache_dtype is not None, version=product_version()
     )
     config = {**checkpoint.config, "quantization_config": quantization_config(described)}
     assembly.place_text(QUANT_CONFIG, json.dumps(described, indent=2) + "\n")
@@ -134,19 +131,19 @@ def _describe(assembly: Assembly, checkpoint: Checkpoint, plan: Plan, options: Q
 
 
 def _report(
-    options: QuantizeOptions, checkpoint: Checkpoint, plan: Plan, scales: Scales, phase: Phases, size: int
+    options: QuantizeOptions, checkpoint: Checkpoint, work: Worklist, scales: Scales, phase: Phases, size: int
 ) -> dict[str, Any]:
     """What was done, with what, and how long it took."""
     return {
-        "product_version": parts.product_version(),
+        "product_version": product_version(),
         "format": "modelopt-fp8",
         "source_fingerprint": checkpoint.fingerprint,
         "source_bytes": checkpoint.stored_bytes,
         "bytes": size,
-        "fp8_matrices": len(plan.narrow),
-        "fp8_bytes": sum(math.prod(checkpoint.shapes[key]) for key in plan.narrow),
+        "fp8_matrices": len(work.matrices),
+        "fp8_bytes": sum(math.prod(checkpoint.shapes[key]) for key in work.matrices),
         "exclude": list(options.exclude),
-        "exclude_modules": list(plan.exclude_modules),
+        "exclude_modules": list(work.exclude_modules),
         "kv_cache_dtype": options.kv_cache_dtype,
         "calibration": describe(scales),
         "phases": phase.done,

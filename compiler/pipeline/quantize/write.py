@@ -1,4 +1,4 @@
-"""Write the tensors of a plan, shard by shard: pieces of one tensor are in memory at a time."""
+"""Write the tensors of a worklist, shard by shard: pieces of one tensor are in memory at a time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ...checkpoints.safetensors import TensorEntry, read_rows
 from ...console import interrupts
 from ...console.progress import Advance, Progress
 from ...precision.calibration.scales import Scales
-from .plan import Plan
 from .shard import Array, Shard, Slot, writing_shard
+from .worklist import Worklist
 
 PIECE = 16 << 20  # bytes of float32
 
@@ -24,67 +24,67 @@ Layout = dict[str, dict[str, Slot]]
 _SCALE = Slot("F32", (), 4)
 
 
-def layout(checkpoint: Checkpoint, plan: Plan) -> Layout:
+def layout(checkpoint: Checkpoint, work: Worklist) -> Layout:
     """Which file each tensor goes to: those of the checkpoint keep theirs, scales lie beside what they scale."""
     files = {tensor.entry.file.name for tensor in checkpoint.tensors.values()}
     only = SINGLE if len(files) == 1 else None
-    found: Layout = {only or file: {} for file in sorted(files)}
+    shards: Layout = {only or file: {} for file in sorted(files)}
     for key, tensor in checkpoint.tensors.items():
-        slots, narrow = found[only or tensor.entry.file.name], plan.narrow.get(key)
-        if narrow is None:
+        slots, matrix = shards[only or tensor.entry.file.name], work.matrices.get(key)
+        if matrix is None:
             slots[key] = _as_stored(tensor.entry)
         else:
             slots[key] = Slot("F8_E4M3", tensor.shape, math.prod(tensor.shape))
-            slots[narrow.weight_scale] = slots[narrow.input_scale] = _SCALE
-    for name, cache in plan.caches.items():
-        found[only or checkpoint.tensors[cache.beside].entry.file.name][name] = _SCALE
-    return found
+            slots[matrix.weight_scale] = slots[matrix.input_scale] = _SCALE
+    for name, cache in work.caches.items():
+        shards[only or checkpoint.tensors[cache.beside].entry.file.name][name] = _SCALE
+    return shards
 
 
 def total_bytes(files: Layout) -> int:
-    """What the tensors of all files take."""
+    """The bytes that the tensors of all files take."""
     return sum(slot.nbytes for slots in files.values() for slot in slots.values())
 
 
 def write(
-    folder: Path, checkpoint: Checkpoint, plan: Plan, scales: Scales, progress: Progress, *, piece: int = PIECE
+    folder: Path, checkpoint: Checkpoint, work: Worklist, scales: Scales, progress: Progress, *, piece: int = PIECE
 ) -> None:
     """Fill ``folder`` with the files of ``layout`` and, if they are several, their index.
 
     Raises ``BuildError`` for weights that are not finite.
     """
-    files, work = layout(checkpoint, plan), _Work(checkpoint, plan, scales, piece)
+    files, writer = layout(checkpoint, work), _Writer(checkpoint, work, scales, piece)
     with progress.step("write the weights", total_bytes(files)) as advance:
         for file, slots in files.items():
             with writing_shard(folder / file, slots) as shard:
                 for key in _in_file_order(checkpoint, slots):
                     interrupts.check()
-                    work.tensor(shard, key, advance)
-                for name in slots.keys() & plan.caches.keys():
-                    shard.write(name, _number(scale_for(float(scales.caches[plan.caches[name].range]))))
+                    writer.tensor(shard, key, advance)
+                for name in slots.keys() & work.caches.keys():
+                    shard.write(name, _number(scale_for(float(scales.caches[work.caches[name].range]))))
     if len(files) > 1:
         (folder / INDEX).write_text(json.dumps(_index(files), indent=2) + "\n", encoding="utf-8")
 
 
-class _Work:
+class _Writer:
     """What is the same for every tensor, and the magnitudes seen so far of those that share a scale."""
 
-    def __init__(self, checkpoint: Checkpoint, plan: Plan, scales: Scales, piece: int) -> None:
-        self._checkpoint, self._plan, self._scales, self._piece = checkpoint, plan, scales, piece
+    def __init__(self, checkpoint: Checkpoint, work: Worklist, scales: Scales, piece: int) -> None:
+        self._checkpoint, self._work, self._scales, self._piece = checkpoint, work, scales, piece
         self._magnitudes: dict[str, float] = {}
 
     def tensor(self, shard: Shard, key: str, advance: Advance) -> None:
         """Write one tensor of the checkpoint, with its scales if it becomes FP8."""
-        narrow = self._plan.narrow.get(key)
-        if narrow is None:
+        matrix = self._work.matrices.get(key)
+        if matrix is None:
             for rows in _stored_rows(key, self._checkpoint.tensors[key].entry, self._piece):
                 shard.write(key, rows)
                 advance(rows.nbytes)
             return
-        together = (each for each in narrow.together if each in self._plan.narrow)
+        together = (each for each in matrix.together if each in self._work.matrices)
         scale = scale_for(max(map(self._magnitude, together)))
-        shard.write(narrow.weight_scale, _number(scale))
-        shard.write(narrow.input_scale, _number(scale_for(narrow.input_amax(self._scales))))
+        shard.write(matrix.weight_scale, _number(scale))
+        shard.write(matrix.input_scale, _number(scale_for(matrix.input_amax(self._scales))))
         for values in self._checkpoint.pieces(key, self._piece):
             shard.write(key, to_e4m3(values / scale))
             advance(values.size)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....graphs.names import HEAD, layer_prefix, wanted, weight_name
-from ....graphs.targets import TargetSpec
-from ...checkpoints.checkpoint import Checkpoint
+from ....graphs.names import HEAD, layer_prefix, weight_name
+from ...checkpoints.target import Target
 from ...console import interrupts
 from ...console.progress import Advance, Progress, Quiet
 from ...store.durable import require_space
@@ -40,8 +39,7 @@ class Settings:
 
 
 def calibrate(
-    checkpoint: Checkpoint,
-    spec: TargetSpec,
+    target: Target,
     samples: Samples,
     settings: Settings,
     store: StageStore,
@@ -56,6 +54,7 @@ def calibrate(
     layer is kept in ``store``, and the same call goes on from there. Raises ``BuildError`` for samples or weights that
     do not fit the model and for ranges that would be no use.
     """
+    checkpoint, spec = target.checkpoint, target.spec
     samples.check(spec.vocab_size)
     versions = {library: version(library) for library in _LIBRARIES}
     key = [checkpoint.fingerprint, samples.digest, settings.method.describe(), settings.dtype, versions]
@@ -64,7 +63,7 @@ def calibrate(
         done, steps = kept.finished(), spec.num_layers + 2
         if done < steps:
             require_space(store.root, needed)
-            _run(_Work(checkpoint, spec, samples, settings, kept), done, progress or Quiet())
+            _run(_Calibration(target, samples, settings, kept), done, progress or Quiet())
         ranges = {name: value for step in range(steps) for name, value in kept.ranges(step).items()}
     tokens = {name.removeprefix(_TOKENS): value for name, value in ranges.items() if name.startswith(_TOKENS)}
     caches = {name: value for name, value in ranges.items() if name.startswith(("k_cache.", "v_cache."))}
@@ -84,56 +83,58 @@ def calibrate(
         warnings=(*samples.warnings, *warnings),
     )
     scales = Scales(inputs, caches, tokens, facts)
-    scales.check(wanted(checkpoint.config))
+    scales.check(target.skeleton.range_shapes)
     return scales
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What every step needs. Step 0 embeds, step i + 1 is decoder layer i, the last one the norm before the head."""
+class _Calibration:
+    """What every step of a calibration needs.
 
-    checkpoint: Checkpoint
-    spec: TargetSpec
+    Step 0 embeds, step i + 1 is decoder layer i, the last one the norm before the head.
+    """
+
+    target: Target
     samples: Samples
     settings: Settings
     kept: Kept
 
 
-def _run(work: _Work, done: int, progress: Progress) -> None:
+def _run(work: _Calibration, done: int, progress: Progress) -> None:
     """Every step from ``done`` on."""
     import torch
 
     from .layerwise import DTYPES, Layerwise
     from .states import States
 
-    layers = work.spec.num_layers
-    target = Layerwise(work.checkpoint, work.settings.dtype)
-    states = States(work.samples.lengths, work.spec.hidden_size, DTYPES[work.settings.dtype])
+    layers = work.target.spec.num_layers
+    model = Layerwise(work.target, work.settings.dtype)
+    states = States(work.samples.lengths, work.target.spec.hidden_size, DTYPES[work.settings.dtype])
     first = max(done - 1, 0)
     text = f"calibrate layers {first} to {layers - 1}" if first < layers else "calibrate the head"
     with torch.no_grad(), progress.step(text, work.samples.tokens * max(layers - first, 1)) as advance:
         for step in range(done, layers + 2):
             interrupts.check()
             if step == 0:
-                states.write(work.kept.scratch, target.embed(work.samples.ids))
+                states.write(work.kept.scratch, model.embed(work.samples.ids))
                 work.kept.finish(step, {})
             elif step <= layers:
-                work.kept.finish(step, _layer(work, target, states, step - 1, advance))
+                work.kept.finish(step, _layer(work, model, states, step - 1, advance))
             else:
-                work.kept.finish(step, _head(work, target, states))
+                work.kept.finish(step, _head(work, model, states))
 
 
-def _layer(work: _Work, target: Layerwise, states: States, index: int, advance: Advance) -> dict[str, Array]:
+def _layer(work: _Calibration, model: Layerwise, states: States, index: int, advance: Advance) -> dict[str, Array]:
     """Send all samples through decoder layer ``index``; what was seen on the way."""
     from .watch import Watch
 
     watch = Watch(work.settings.method)
 
     def streams() -> Iterator[Tensor]:
-        with target.layer(index) as layer, watch.on(layer, layer_prefix(index)):
+        with model.layer(index) as layer, watch.on(layer, layer_prefix(index)):
             for hidden in states.read(work.kept.streams(index)):
                 with watch.sample():
-                    yield target.run(layer, index, hidden, watch)
+                    yield model.run(layer, index, hidden, watch)
                 advance(hidden.shape[1])
                 interrupts.check()
 
@@ -141,13 +142,13 @@ def _layer(work: _Work, target: Layerwise, states: States, index: int, advance: 
     return watch.ranges() | {_TOKENS + name: value for name, value in watch.tokens().items()}
 
 
-def _head(work: _Work, target: Layerwise, states: States) -> dict[str, Array]:
+def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Array]:
     """What enters the head; nothing leaves it."""
     from .watch import Watch
 
     watch = Watch(work.settings.method)
-    with target.norm() as norm:
-        for hidden in states.read(work.kept.streams(work.spec.num_layers)):
+    with model.norm() as norm:
+        for hidden in states.read(work.kept.streams(work.target.spec.num_layers)):
             watch.see(weight_name(HEAD), norm(hidden))
     states.write(work.kept.scratch, [])
     return {name: np.asarray(value) for name, value in watch.ranges().items()}

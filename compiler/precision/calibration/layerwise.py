@@ -11,11 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ....graphs.names import layer_prefix
-from ....graphs.targets import family_for
-from ....graphs.targets.skeleton import weight_shapes
-from ....graphs.targets.sources import Sources
 from ....plugins.errors import BuildError
-from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.target import Target
 from .watch import EXPERTS, register
 
 Dtype = Literal["float32", "bfloat16"]
@@ -27,21 +24,18 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Layerwise:
-    """The target of a checkpoint, computing in ``dtype``, weights on the meta device unless in use.
+    """A target computing in ``dtype``, weights on the meta device unless in use.
 
     Attention is transformers' eager one: its masks are always real, for sliding layers too.
     """
 
-    def __init__(self, checkpoint: Checkpoint, dtype: Dtype) -> None:
+    def __init__(self, target: Target, dtype: Dtype) -> None:
         """Raises ``BuildError`` if the checkpoint is not what its configuration describes."""
-        self._checkpoint, self._dtype = checkpoint, DTYPES[dtype]
-        family = family_for(checkpoint.config)
-        self._sources = Sources(family, checkpoint.config, checkpoint.shapes)
-        self._sources.check(weight_shapes(checkpoint.config))
+        self._target, self._dtype = target, DTYPES[dtype]
+        target.check()
         register()
-        with torch.device("meta"):
-            self.model: Any = family.model_class()(family.settings(checkpoint.config)).eval()
-        family.prepare(self.model)
+        self.model: Any = target.skeleton.modules()
+        target.family.prepare(self.model)
         _compute_rotary(self.model)
         self.model.config._attn_implementation = "eager"
         self.model.config._experts_implementation = EXPERTS
@@ -134,9 +128,10 @@ class Layerwise:
         That is the modelling code's layout: gate and up, which the graph has in turn, it has one after the other, and
         what the graph turns it stores as the checkpoint does.
         """
-        for piece in self._sources.pieces(name, shape):
+        sources = self._target.sources
+        for piece in sources.pieces(name, shape):
             for key in piece.keys:
-                yield from self._checkpoint.pieces(self._sources.key(key), _PIECE)
+                yield from self._target.checkpoint.pieces(sources.key(key), _PIECE)
 
 
 class _Stub(nn.Module):

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....graphs.targets import TargetSpec
 from ....plugins.errors import UsageError
-from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.target import Target
 from ...console.progress import Progress
 from ...store.publish import TOKENIZER
 from ...store.stages import StageStore
@@ -68,32 +67,30 @@ class RangesFrom:
                 fix=f"use --scales {below}" if (below / FACTS).is_file() else _SCALES,
             )
 
-    def obtain(
-        self, checkpoint: Checkpoint, spec: TargetSpec, store: StageStore, progress: Progress, *, model: str = ""
-    ) -> Scales:
+    def obtain(self, target: Target, store: StageStore, progress: Progress, *, model: str = "") -> Scales:
         """The ranges of a target, loaded or calibrated; ``model`` is what to call it.
 
         Raises ``BuildError`` for ranges of another model, ``UsageError`` for samples that are no use.
         """
-        from ....graphs.names import wanted
         from . import Encoder, Limits, Scales, Settings, bundled, calibrate, read_jsonl
 
         if self.scales is not None:
-            saved = Scales.load(self.scales, wanted(checkpoint.config))
+            saved = Scales.load(self.scales, target.skeleton.range_shapes)
             with progress.step("compare the weights with those that were calibrated"):
-                saved.check_model(checkpoint.fingerprint)
+                saved.check_model(target.checkpoint.fingerprint)
             return saved
         defaults = Limits()
         limits = Limits(self.num_samples or defaults.max_samples, self.max_length or defaults.max_length)
         with progress.step("read the samples"):
-            has_tokenizer = (checkpoint.folder / TOKENIZER).is_file()
+            folder, vocab_size = target.folder, target.spec.vocab_size
+            has_tokenizer = (folder / TOKENIZER).is_file()
             if self.data is None:
-                samples = bundled(Encoder.open(checkpoint.folder), spec.vocab_size, limits)
+                samples = bundled(Encoder.open(folder), vocab_size, limits)
             else:
-                encoder = Encoder.open(checkpoint.folder) if has_tokenizer else None
-                samples = read_jsonl(self.data, encoder, spec.vocab_size, limits)
+                encoder = Encoder.open(folder) if has_tokenizer else None
+                samples = read_jsonl(self.data, encoder, vocab_size, limits)
         settings = Settings(method=_method(self.method or METHODS[0]))
-        return calibrate(checkpoint, spec, samples, settings, store, progress, model=model)
+        return calibrate(target, samples, settings, store, progress, model=model)
 
 
 def describe(scales: Scales) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....engines.folder.manifest import FileEntry
-from ....graphs.names import Wanted
+from ....graphs.names import RangeShapes
 from ....plugins.errors import BuildError
 from ....plugins.problems import listed
 from ...checkpoints.safetensors import parse_json, read_header, read_rows
@@ -57,14 +57,14 @@ class Scales:
     expert_tokens: Mapping[str, Array]
     facts: Facts
 
-    def check(self, wanted: Wanted) -> None:
+    def check(self, shapes: RangeShapes) -> None:
         """Raise ``BuildError`` naming each range that is missing, not known to the model, or not a positive number."""
         complaints: list[str] = []
-        for found, shapes in ((self.inputs, wanted.inputs), (self.caches, wanted.caches)):
-            complaints += _misfits(found, shapes) + [
+        for found, expected in ((self.inputs, shapes.inputs), (self.caches, shapes.caches)):
+            complaints += _misfits(found, expected) + [
                 f"{name} {wrong}" for name, value in found.items() if (wrong := _not_a_range(value))
             ]
-        complaints += _misfits(self.expert_tokens, wanted.experts)
+        complaints += _misfits(self.expert_tokens, shapes.experts)
         complaints += [f"{n} has negative counts" for n, value in self.expert_tokens.items() if np.any(value < 0)]
         if complaints:
             raise BuildError(
@@ -105,7 +105,7 @@ class Scales:
             flush_tree(folder)
 
     @classmethod
-    def load(cls, folder: Path, wanted: Wanted) -> Scales:
+    def load(cls, folder: Path, shapes: RangeShapes) -> Scales:
         """What ``save`` wrote, checked against what the model needs. Raises ``BuildError`` for damage and misfits."""
         facts, sha256 = _read_facts(folder / FACTS)
         groups: dict[str, dict[str, Array]] = {group: {} for group in _GROUPS}
@@ -123,7 +123,7 @@ class Scales:
             rows = read_rows(key, entry, 0, entry.shape[0] if entry.shape else 1)
             groups[group][name] = rows.reshape(entry.shape)
         scales = cls(groups["inputs"], groups["caches"], groups["expert_tokens"], facts)
-        scales.check(wanted)
+        scales.check(shapes)
         return scales
 
 

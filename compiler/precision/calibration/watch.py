@@ -79,7 +79,7 @@ class Watch:
             self._tokens[name][index] += len(values)
 
     def ranges(self) -> dict[str, Array]:
-        """What was seen, float32, by the names of ``Wanted``; 0 for an expert that saw no token."""
+        """What was seen, float32, by the names of ``RangeShapes``; 0 for an expert that saw no token."""
         found = {name: np.float32(observer.amax()) for name, observer in self._observers.items()}
         result = {name: np.asarray(found[leader]) for name, leader in self._leaders.items()}
         result |= {name: np.asarray(value) for name, value in found.items() if name not in result and "#" not in name}

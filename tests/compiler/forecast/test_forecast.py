@@ -18,7 +18,8 @@ from peagle.compiler.forecast.weight_bytes import head_weights, too_wide, weight
 from peagle.compiler.precision.recipes import RECIPES, Overrides
 from peagle.graphs.drafters import DrafterSpec
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.targets.census import RoledWeight, census
+from peagle.graphs.targets.census import RoledWeight
+from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.errors import UsageError
 from tests.models import CONFIGS, VOCAB, make_pair
 
@@ -163,7 +164,7 @@ def test_a_known_head_has_a_cache_in_every_slot(tiny: Plan, head: DrafterSpec) -
 
 @pytest.mark.parametrize(("precision", "width"), [("fp32", 4), ("fp16", 2), ("bf16", 2)])
 def test_one_width_is_the_width_of_every_weight(precision: str, width: int) -> None:
-    weights = census(CONFIGS["gpt-oss"])
+    weights = Skeleton(CONFIGS["gpt-oss"]).weights
     lines = weight_lines(weights, RECIPES[precision], LOWERINGS["std"])
     assert {line.precision for line in lines} == {precision}
     assert sum(line.bytes for line in lines) == width * sum(weight.count for weight in weights)
@@ -234,17 +235,12 @@ def test_the_verdict_looks_at_every_type() -> None:
 
 def test_a_share_that_a_build_refuses_is_told() -> None:
     odd = CONFIGS["qwen3"] | {"intermediate_size": 100}  # no block of eight or more divides it
-    (told,) = too_wide(
-        census(odd), None, planned_recipe("int4", LOWERINGS["tensorrt"], Overrides()), LOWERINGS["tensorrt"]
-    )
+    weights, tensorrt, ort = Skeleton(odd).weights, LOWERINGS["tensorrt"], LOWERINGS["ort"]
+    (told,) = too_wide(weights, None, planned_recipe("int4", tensorrt, Overrides()), tensorrt)
     assert "of the weights that int4 narrows can be INT4" in told
     assert "less than 90% fails" in told
-    assert not too_wide(
-        census(odd), None, planned_recipe("int8", LOWERINGS["tensorrt"], Overrides()), LOWERINGS["tensorrt"]
-    )
-    assert not too_wide(
-        census(CONFIGS["qwen3"]), None, planned_recipe("int4", LOWERINGS["ort"], Overrides()), LOWERINGS["ort"]
-    )
+    assert not too_wide(weights, None, planned_recipe("int8", tensorrt, Overrides()), tensorrt)
+    assert not too_wide(Skeleton(CONFIGS["qwen3"]).weights, None, planned_recipe("int4", ort, Overrides()), ort)
 
 
 def test_a_precision_that_does_not_exist_is_refused_with_those_that_do() -> None:

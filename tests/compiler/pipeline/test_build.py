@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.registry import resolve
-from peagle.compiler.pipeline import half as parts
+from peagle.compiler.hardware import packages
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.request.resolved import repeated
@@ -269,7 +269,7 @@ def test_a_missing_extra_is_answered_with_the_line_that_installs_it(
     def absent(package: str) -> str:
         raise PackageNotFoundError(package)
 
-    monkeypatch.setattr(parts, "version", absent)
+    monkeypatch.setattr(packages, "version", absent)
     problem = refusal(EnvironmentProblem, pair)
     assert "torch" in problem.what
     assert problem.fix == "pip install 'peagle-compile[export]'"

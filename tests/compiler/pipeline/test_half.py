@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.pair import read_head
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.pipeline.half import drafter_half, target_half
-from peagle.graphs.targets import family_for
-from peagle.graphs.targets.skeleton import weight_shapes
 from tests.tools import test_synthetic_checkpoint as synthetic
 
 FORMATS = {
@@ -32,9 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def weights(target: Path) -> dict[str, np.ndarray]:
     """Every weight of the graph, whole."""
-    checkpoint = Checkpoint.open(target)
-    half = target_half(checkpoint, family_for(checkpoint.config).describe(checkpoint.config))
-    shapes = weight_shapes(checkpoint.config)
+    opened = Target.open(target)
+    half, shapes = target_half(opened), opened.skeleton.shapes
     half.check(shapes)
     return {name: np.concatenate(list(half.read(name, shape))).reshape(shape) for name, shape in shapes.items()}
 
@@ -68,10 +66,9 @@ def test_a_quantised_checkpoint_gives_the_same_graph_nearly_the_same_weights(
 
 @pytest.mark.parametrize("model", FORMATS)
 def test_weights_are_read_shard_by_shard(folder: Path, model: str) -> None:
-    checkpoint = Checkpoint.open(synthetic.written(folder, model) / "target")
-    half = target_half(checkpoint, family_for(checkpoint.config).describe(checkpoint.config))
-    shapes = weight_shapes(checkpoint.config)
-    places = [checkpoint.position(half.key(name, shape)) for name, shape in shapes.items()]
+    target = Target.open(synthetic.written(folder, model) / "target")
+    half, shapes = target_half(target), target.skeleton.shapes
+    places = [target.checkpoint.position(half.stored_as(name, shape)) for name, shape in shapes.items()]
     assert len({file for file, _ in places}) > 1
     assert len(set(places)) == len(places)
 
@@ -91,10 +88,9 @@ def test_a_head_in_either_layout_gives_the_same_weights(folder: Path) -> None:
     for layout in ("flat", "speculators"):
         out = folder / "heads" / layout
         synthetic.synthetic.write(synthetic.small("qwen3-coder-30b", out, head=layout))
-        target, head = Checkpoint.open(out / "target"), Checkpoint.open(out / "head")
-        family = family_for(target.config)
-        spec = read_head(head, family.describe(target.config))
-        half = drafter_half(head, spec, family.describe(target.config, spec.taps))
+        target, head = Target.open(out / "target"), Checkpoint.open(out / "head")
+        spec = read_head(head, target.spec)
+        half = drafter_half(head, spec, target.with_taps(spec.taps).spec)
         shapes = spec.expected_shapes()
         found.append({name: np.concatenate(list(half.read(name, shape))) for name, shape in shapes.items()})
     assert found[0].keys() == found[1].keys()
@@ -106,7 +102,7 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(folder: Path, tmp_path:
     from peagle.plugins.errors import BuildError
 
     out = synthetic.written(folder, "qwen3-coder-30b")
-    target, head = Checkpoint.open(out / "target"), Checkpoint.open(out / "head")
+    target, head = Target.open(out / "target"), Checkpoint.open(out / "head")
     tensors = {name: torch.from_numpy(head.read(name)) for name in head.tensors}
     tensors["lm_head.weight"] = tensors["lm_head.weight"][:100].contiguous()
     tensors["d2t"] = torch.full((100,), 7)
@@ -114,4 +110,4 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(folder: Path, tmp_path:
     save_file(tensors, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(dict(head.config) | {"draft_vocab_size": 100}))
     with pytest.raises(BuildError, match="d2t and t2d differ"):
-        read_head(Checkpoint.open(tmp_path), family_for(target.config).describe(target.config))
+        read_head(Checkpoint.open(tmp_path), target.spec)

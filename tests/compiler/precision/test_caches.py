@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.caches import cache_scales, stored_cache_scales
@@ -39,49 +39,48 @@ def narrow(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return quantized(pair.target, tmp_path_factory.mktemp("narrow") / "target", kv_cache_dtype="fp8")
 
 
-def spoiled(source: Path, folder: Path, changes: Mapping[str, torch.Tensor | None]) -> Checkpoint:
+def spoiled(source: Path, folder: Path, changes: Mapping[str, torch.Tensor | None]) -> Target:
     """A copy with other tensors; None leaves one out."""
     shutil.copytree(source, folder)
     (file,) = folder.glob("*.safetensors")
     tensors = {**load_file(file), **changes}
     save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, file)
-    return Checkpoint.open(folder)
+    return Target.open(folder)
 
 
 def test_calibrated_ranges_become_scales(pair: Pair) -> None:
-    checkpoint = Checkpoint.open(pair.target)
-    ranges = some_scales(checkpoint)
-    found = cache_scales(checkpoint, LAYERS, ranges)
+    target = Target.open(pair.target)
+    ranges = some_scales(target)
+    found = cache_scales(target, ranges)
     assert found == {name: float(np.float32(value) / np.float32(448)) for name, value in ranges.caches.items()}
-    assert stored_cache_scales(checkpoint, LAYERS) == {}
+    assert stored_cache_scales(target) == {}
 
 
 def test_those_of_the_checkpoint_come_first(pair: Pair, narrow: Path) -> None:
-    checkpoint, ranges = Checkpoint.open(narrow), some_scales(Checkpoint.open(pair.target))
+    target, ranges = Target.open(narrow), some_scales(Target.open(pair.target))
     larger = replace(ranges, caches={name: value * 2 for name, value in ranges.caches.items()})
-    found = cache_scales(checkpoint, LAYERS, larger)
-    assert found == cache_scales(Checkpoint.open(pair.target), LAYERS, ranges)
-    assert found == stored_cache_scales(checkpoint, LAYERS)
+    found = cache_scales(target, larger)
+    assert found == cache_scales(Target.open(pair.target), ranges)
+    assert found == stored_cache_scales(target)
 
 
 def test_without_any_nothing_is_built(pair: Pair) -> None:
-    checkpoint = Checkpoint.open(pair.target)
-    spec, _ = pair.specs()
+    target = pair.opened()
     recipe = replace(RECIPES["bf16"], kv_cache="fp8")
     with pytest.raises(BuildError, match=f"no scale for {2 * LAYERS} of {2 * LAYERS} caches") as caught:
-        target_half(checkpoint, spec, recipe)
+        target_half(target, recipe)
     assert "--scales" in caught.value.fix
-    half = target_half(checkpoint, spec, recipe, ranges=some_scales(checkpoint))
+    half = target_half(target, recipe, ranges=some_scales(target))
     assert half.caches is not None
-    assert len(half.caches) == 2 * LAYERS
-    assert target_half(checkpoint, spec, RECIPES["bf16"]).caches is None
+    assert len(half.caches.scales) == 2 * LAYERS
+    assert target_half(target, RECIPES["bf16"]).caches is None
 
 
 def test_a_checkpoint_that_has_some_of_them_has_none(narrow: Path, tmp_path: Path) -> None:
-    checkpoint = spoiled(narrow, tmp_path / "some", {KEY: None})
-    assert stored_cache_scales(checkpoint, LAYERS) == {}
+    target = spoiled(narrow, tmp_path / "some", {KEY: None})
+    assert stored_cache_scales(target) == {}
     with pytest.raises(BuildError, match="has no scale for"):
-        cache_scales(checkpoint, LAYERS)
+        cache_scales(target)
 
 
 @pytest.mark.parametrize(
@@ -91,13 +90,13 @@ def test_a_checkpoint_that_has_some_of_them_has_none(narrow: Path, tmp_path: Pat
         (torch.tensor(-1.0), "zero, negative, NaN or Inf"),
         (torch.tensor(float("nan")), "zero, negative, NaN or Inf"),
         (torch.tensor(float("inf")), "zero, negative, NaN or Inf"),
-        (torch.ones(2), r"k_scale has shape \[2\]"),
+        (torch.ones(2), r"k_scale is F32 \[2\]"),
     ],
 )
 def test_what_is_no_scale_is_refused(narrow: Path, tmp_path: Path, value: torch.Tensor, words: str) -> None:
-    checkpoint = spoiled(narrow, tmp_path / "bad", {KEY: value})
+    target = spoiled(narrow, tmp_path / "bad", {KEY: value})
     with pytest.raises(BuildError, match=words):
-        cache_scales(checkpoint, LAYERS)
+        cache_scales(target)
 
 
 @pytest.mark.slow
@@ -121,5 +120,5 @@ def test_an_engine_says_what_its_caches_are(
 
 def test_only_what_the_checkpoint_lacks_is_calibrated(narrow: Path, pair: Pair) -> None:
     recipe = replace(RECIPES["fp8"], kv_cache="fp8").on("fp16")
-    assert uncalibrated(Checkpoint.open(narrow), recipe, LOWERINGS["tensorrt"]) == []
-    assert "the KV cache" in uncalibrated(Checkpoint.open(pair.target), recipe, LOWERINGS["tensorrt"])
+    assert uncalibrated(Target.open(narrow), recipe, LOWERINGS["tensorrt"]) == []
+    assert "the KV cache" in uncalibrated(Target.open(pair.target), recipe, LOWERINGS["tensorrt"])

@@ -13,6 +13,7 @@ from peagle.compiler.precision.calibration.scales import Facts
 from peagle.compiler.precision.codes import values_of
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounded import RoundedHere
+from peagle.compiler.precision.selection import Selection
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.census import Role, RoledWeight
 from peagle.plugins.microscaled_round.reference import microscaled_round
@@ -35,9 +36,10 @@ class Checkpoint:
 
 def _provider(read: Checkpoint, lowering: str = "ort", **shapes: tuple[int, ...]) -> RoundedHere:
     role: Role = "experts" if len(shapes) > 1 else "mlp"
-    wanted = {name: RoledWeight(name, shape, role, 1) for name, shape in shapes.items()}
+    weights = {name: RoledWeight(name, shape, role, 1) for name, shape in shapes.items()}
     wide = "fp32" if lowering == "ort" else "fp16"
-    return RoundedHere(RECIPES["int4"].on(wide, LOWERINGS[lowering]), LOWERINGS[lowering], wanted, read)
+    recipe = RECIPES["int4"].on(wide, LOWERINGS[lowering])
+    return RoundedHere(Selection(recipe, weights), LOWERINGS[lowering], read)
 
 
 @pytest.mark.parametrize(
@@ -51,14 +53,14 @@ def test_both_stacks_of_experts_have_the_same_blocks(
 ) -> None:
     taken, wide = _provider(
         Checkpoint(), lowering, gate_up=(4, 2 * columns[1], columns[0]), down=(4, columns[0], columns[1])
-    ).weights()
+    ).storage()
     assert wide == {}
     assert {each.block for each in taken.values()} == {blocks[lowering]}
     assert taken["down"].scale == (4, columns[0], columns[1] // blocks[lowering])
 
 
 def test_columns_that_no_block_divides_stay_wide_and_say_so() -> None:
-    taken, wide = _provider(Checkpoint(), w=(6, 20)).weights()
+    taken, wide = _provider(Checkpoint(), w=(6, 20)).storage()
     assert taken == {}
     assert wide["w"] == "no block of 16 to 32 divides its 20 columns"
 
@@ -67,7 +69,7 @@ def test_columns_that_no_block_divides_stay_wide_and_say_so() -> None:
 def test_codes_times_their_scales_are_the_weight_and_it_is_read_once(lowering: str) -> None:
     read, shape = Checkpoint(), (7, 256)
     provider = _provider(read, lowering, w=shape)
-    kind, block = provider.weights()[0]["w"].codes, provider.weights()[0]["w"].block
+    kind, block = provider.storage()[0]["w"].codes, provider.storage()[0]["w"].block
     codes = np.concatenate(list(provider.codes("w", shape)))
     scales = np.concatenate(list(provider.scales("w", shape)))
     assert read.reads == 1
@@ -87,8 +89,9 @@ def test_microscaled_rows_are_stored_in_whole_blocks(lowering: str, shape: tuple
     whole = (*shape[:-1], columns + -columns % 32)
     role: Role = "experts" if len(shape) > 2 else "mlp"
     recipe = RECIPES["mxfp8"].on("fp32" if lowering == "ort" else "fp16", LOWERINGS[lowering])
-    provider = RoundedHere(recipe, LOWERINGS[lowering], {"w": RoledWeight("w", shape, role, 1)}, read)
-    taken, wide = provider.weights()
+    selection = Selection(recipe, {"w": RoledWeight("w", shape, role, 1)})
+    provider = RoundedHere(selection, LOWERINGS[lowering], read)
+    taken, wide = provider.storage()
     assert (wide, taken["w"].scale, taken["w"].block) == ({}, (*shape[:-1], whole[-1] // 32), 32)
     codes = np.concatenate(list(provider.codes("w", shape))).astype(np.float32).reshape(whole)
     powers = np.concatenate(list(provider.scales("w", shape))).reshape(taken["w"].scale).astype(np.float32) - 127
@@ -100,7 +103,7 @@ def test_microscaled_rows_are_stored_in_whole_blocks(lowering: str, shape: tuple
 def test_scales_too_small_for_half_precision_do_not_make_codes_of_nothing() -> None:
     provider = _provider(Checkpoint(), "tensorrt", w=(2, 128))
     small = type(provider)(
-        provider.recipe, provider.lowering, provider.wanted, lambda _, shape: iter([np.full(shape, 1e-9, np.float32)])
+        provider.selection, provider.lowering, lambda _, shape: iter([np.full(shape, 1e-9, np.float32)])
     )
     codes, scales = next(small.codes("w", (2, 128))), next(small.scales("w", (2, 128)))
     assert np.all(codes.astype(np.int64) == 0)
@@ -114,6 +117,6 @@ def test_ranges_that_no_weight_is_rounded_with_change_nothing() -> None:
     for largest in (1.0, 2.0):
         calibrated = replace(plain, ranges=Scales({"w": np.full((), largest, np.float32)}, {}, {}, facts))
         assert (calibrated.key, calibrated.notes()) == (plain.key, [])
-        fp8 = replace(calibrated, recipe=RECIPES["fp8"].on("fp16"))
+        fp8 = replace(calibrated, selection=replace(plain.selection, recipe=RECIPES["fp8"].on("fp16")))
         assert fp8.key[-1] == {"w": largest}
         assert fp8.notes() == list(facts.warnings)

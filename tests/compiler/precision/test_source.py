@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.precision.recipes import RECIPES, Overrides, Recipe
 from peagle.compiler.precision.rounded import RoundedHere
 from peagle.compiler.precision.source import is_whole_fp8, of_drafter, of_target, uncalibrated
@@ -23,28 +23,28 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 @pytest.fixture(scope="module")
-def static(dense: Pair, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return Checkpoint.open(fp8_target(dense.target, tmp_path_factory.mktemp("static") / "t"))
+def static(dense: Pair, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return Target.open(fp8_target(dense.target, tmp_path_factory.mktemp("static") / "t"))
 
 
 @pytest.fixture(scope="module")
-def dynamic(dense: Pair, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+def dynamic(dense: Pair, tmp_path_factory: pytest.TempPathFactory) -> Target:
     folder = tmp_path_factory.mktemp("dynamic") / "t"
-    return Checkpoint.open(fp8_target(dense.target, folder, "compressed-tensors-fp8", static=False))
+    return Target.open(fp8_target(dense.target, folder, "compressed-tensors-fp8", static=False))
 
 
 def recipe(name: str, **overrides: str) -> Recipe:
     return Overrides(**overrides).of(RECIPES[name].on("bf16", LOWERINGS["tensorrt"]))
 
 
-def test_an_fp8_checkpoint_gives_what_it_stores(static: Checkpoint, dynamic: Checkpoint) -> None:
+def test_an_fp8_checkpoint_gives_what_it_stores(static: Target, dynamic: Target) -> None:
     assert isinstance(of_target(static, recipe("fp8"), LOWERINGS["tensorrt"]), StoredFp8)
     assert uncalibrated(static, recipe("fp8"), LOWERINGS["tensorrt"]) == []
     assert len(uncalibrated(dynamic, recipe("fp8"), LOWERINGS["tensorrt"])) == 49
 
 
 def test_a_wide_checkpoint_is_rounded(dense: Pair) -> None:
-    wide = Checkpoint.open(dense.target)
+    wide = Target.open(dense.target)
     assert isinstance(of_target(wide, recipe("fp8"), LOWERINGS["tensorrt"]), RoundedHere)
     assert of_target(wide, recipe("bf16"), LOWERINGS["tensorrt"]) is None
     for name, lowering, count in [
@@ -54,9 +54,9 @@ def test_a_wide_checkpoint_is_rounded(dense: Pair) -> None:
         assert len(uncalibrated(wide, recipe(name), lowering)) == count, (name, lowering)  # type: ignore[arg-type]
 
 
-def test_scales_of_a_narrow_cache_are_measured_too(static: Checkpoint, dense: Pair) -> None:
+def test_scales_of_a_narrow_cache_are_measured_too(static: Target, dense: Pair) -> None:
     assert uncalibrated(static, recipe("fp8", kv_cache="fp8"), LOWERINGS["tensorrt"]) == ["the KV cache"]
-    assert uncalibrated(Checkpoint.open(dense.target), recipe("bf16", kv_cache="fp8"), LOWERINGS["tensorrt"]) == [
+    assert uncalibrated(Target.open(dense.target), recipe("bf16", kv_cache="fp8"), LOWERINGS["tensorrt"]) == [
         "the KV cache"
     ]
 
@@ -65,24 +65,24 @@ def test_scales_of_a_narrow_cache_are_measured_too(static: Checkpoint, dense: Pa
     ("name", "overrides"),
     [("int8", {}), ("int4", {}), ("mxfp8", {}), ("fp8", {"lm_head": "int8"})],
 )
-def test_nothing_is_quantised_twice(static: Checkpoint, name: str, overrides: dict[str, str]) -> None:
+def test_nothing_is_quantised_twice(static: Target, name: str, overrides: dict[str, str]) -> None:
     with pytest.raises(BuildError, match="is quantised already: it stores 49 tensors in FP8") as caught:
         of_target(static, recipe(name, **overrides), LOWERINGS["tensorrt"])
     assert "--precision fp8" in caught.value.fix
 
 
-def test_the_wide_head_of_an_fp8_checkpoint_may_be_rounded_beside_widened_layers(static: Checkpoint) -> None:
+def test_the_wide_head_of_an_fp8_checkpoint_may_be_rounded_beside_widened_layers(static: Target) -> None:
     narrow = of_target(static, recipe("bf16", lm_head="int4"), LOWERINGS["tensorrt"])
     assert isinstance(narrow, RoundedHere)
-    assert set(narrow.wanted) == {"lm_head.weight"}
+    assert set(narrow.selection.weights) == {"lm_head.weight"}
 
 
 def test_only_a_checkpoint_that_is_fp8_throughout_is_taken_for_one(
-    static: Checkpoint, dynamic: Checkpoint, dense: Pair, tmp_path: Path
+    static: Target, dynamic: Target, dense: Pair, tmp_path: Path
 ) -> None:
     half = fp8_target(dense.target, tmp_path / "half", chosen=lambda name: int(name.split(".")[2]) < 4)
     assert is_whole_fp8(static, LOWERINGS["tensorrt"])
-    for other in (dynamic, Checkpoint.open(dense.target), Checkpoint.open(half)):
+    for other in (dynamic, Target.open(dense.target), Target.open(half)):
         assert not is_whole_fp8(other, LOWERINGS["tensorrt"])
 
 
@@ -91,10 +91,10 @@ def test_a_drafter_s_matrices_are_narrow_and_multiplied_wide(dense: Pair) -> Non
     assert of_drafter(head, recipe("fp8"), LOWERINGS["tensorrt"], lambda *_: iter(())) is None
     narrow = of_drafter(head, recipe("bf16", drafter="int8"), LOWERINGS["tensorrt"], lambda *_: iter(()))
     assert narrow is not None
-    assert "layers.0.mlp.up_proj.weight" in narrow.wanted
-    assert not {"lm_head.weight", "embed_tokens.weight"} & set(narrow.wanted)
+    assert "layers.0.mlp.up_proj.weight" in narrow.selection.weights
+    assert not {"lm_head.weight", "embed_tokens.weight"} & set(narrow.selection.weights)
     narrow.check()
-    taken, wide = narrow.weights()
+    taken, wide = narrow.storage()
     assert {weight.codes for weight in taken.values()} == {"int8"}
     assert all(weight.input is None for weight in taken.values())
     assert wide == {}

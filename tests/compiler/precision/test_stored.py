@@ -19,12 +19,11 @@ from safetensors.torch import load_file, save_file
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.formats.numbers import as_numbers
 from peagle.compiler.checkpoints.formats.scaled import Loss
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES, widened
 from peagle.compiler.precision.stored import StoredFp8, fewest
 from peagle.graphs.rounding import Rounding
-from peagle.graphs.targets import family_for
-from peagle.graphs.targets.skeleton import weight_shapes
 from peagle.plugins.errors import BuildError
 from tests.fp8_pairs import fp8_target
 from tests.models import Pair, make_pair
@@ -51,10 +50,9 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 def weights_of(folder: Path) -> StoredFp8:
-    checkpoint = Checkpoint.open(folder)
-    half = target_half(checkpoint, family_for(checkpoint.config).describe(checkpoint.config), RECIPES["fp8"])
-    assert isinstance(half.narrow, StoredFp8)
-    return half.narrow
+    half = target_half(Target.open(folder), RECIPES["fp8"])
+    assert isinstance(half.quantized, StoredFp8)
+    return half.quantized
 
 
 def refusal(folder: Path) -> BuildError:
@@ -88,9 +86,9 @@ def test_codes_times_row_scales_are_the_weight(dense: Pair, form: str, tmp_path:
 def test_experts_keep_a_scale_for_each_of_their_rows(sparse: Pair, form: str, tmp_path: Path) -> None:
     name, options = FORMS[form]
     fp8 = weights_of(fp8_target(sparse.target, tmp_path / "t", name, **options))
-    taken, wide = fp8.weights()
+    taken, wide = fp8.storage()
     assert wide == {}
-    shapes = weight_shapes(fp8.checkpoint.config)
+    shapes = fp8.target.skeleton.shapes
     for weight in ("gate_up_proj", "down_proj"):
         graph_name = f"model.layers.0.mlp.experts.{weight}"
         shape = shapes[graph_name]
@@ -98,7 +96,7 @@ def test_experts_keep_a_scale_for_each_of_their_rows(sparse: Pair, form: str, tm
         (scale,) = fp8.scales(graph_name, shape)
         assert scale.shape == taken[graph_name].scale
         found = codes.astype(np.float32) * scale.reshape(*scale.shape, *[1] * (3 - scale.ndim))
-        pieces = fp8.sources.read(graph_name, shape, fp8.checkpoint.pieces)
+        pieces = fp8.target.read(graph_name, shape)
         np.testing.assert_array_equal(found.reshape(-1), np.concatenate([rows.reshape(-1) for rows in pieces]))
         assert taken[graph_name].input == Rounding("float8_e4m3fn", float(np.float32(0.009)))
         assert len(taken[graph_name].scale) == 2
@@ -107,7 +105,7 @@ def test_experts_keep_a_scale_for_each_of_their_rows(sparse: Pair, form: str, tm
 def test_what_the_checkpoint_holds_wide_stays_wide_and_is_named(sparse: Pair, tmp_path: Path) -> None:
     left = ("layers.2.self_attn.q_proj", "layers.4.mlp.experts.3.up_proj")
     chosen: Callable[[str], bool] = lambda name: not any(part in name for part in left)  # noqa: E731
-    taken, wide = weights_of(fp8_target(sparse.target, tmp_path / "t", chosen=chosen)).weights()
+    taken, wide = weights_of(fp8_target(sparse.target, tmp_path / "t", chosen=chosen)).storage()
     assert wide == {
         "model.layers.2.self_attn.q_proj.weight": "the checkpoint holds it wide",
         "model.layers.4.mlp.experts.gate_up_proj": "the checkpoint holds 1 of its 12 tensors wide",
@@ -182,7 +180,7 @@ def test_impossible_scales_are_refused_by_name(
         tensors[key] = broken if bad == "shape" or scale.ndim else broken.reshape(())
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(BuildError) as caught:
-        weights_of(folder).weights()
+        weights_of(folder).storage()
     named = weight if bad == "missing" and kind == "input" else key  # for want of it, the input is named by its weight
     assert (weight if bad in UNUSABLE else named) in str(caught.value)
 
@@ -196,17 +194,17 @@ def stacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_experts_of_one_tensor_are_one_weight_with_one_scale(stacked: Path) -> None:
     """As ModelOpt writes those of GPT-OSS, [E, in, out]; the graph has them turned."""
     fp8 = weights_of(stacked)
-    taken, wide = fp8.weights()
+    taken, wide = fp8.storage()
     assert wide == {}
     stored = load_file(stacked / "model.safetensors")
-    shape = weight_shapes(fp8.checkpoint.config)[STACKED]
+    shape = fp8.target.skeleton.shapes[STACKED]
     codes = np.concatenate([rows.reshape(-1) for rows in fp8.codes(STACKED, shape)]).reshape(shape)
     np.testing.assert_array_equal(codes.view(np.uint8), stored[STACKED].mT.contiguous().view(torch.uint8).numpy())
     (scale,) = fp8.scales(STACKED, shape)
     assert (scale.shape, float(scale)) == ((), float(stored[f"{STACKED}_weight_scale"]))
     assert taken[STACKED].input == Rounding("float8_e4m3fn", float(np.float32(0.009)))
     wanted = stored[STACKED].float() * stored[f"{STACKED}_weight_scale"]
-    np.testing.assert_array_equal(fp8.checkpoint.read(STACKED), wanted.numpy())
+    np.testing.assert_array_equal(fp8.target.checkpoint.read(STACKED), wanted.numpy())
 
 
 def test_codes_that_are_nan_are_refused(dense: Pair, tmp_path: Path) -> None:
@@ -216,7 +214,7 @@ def test_codes_that_are_nan_are_refused(dense: Pair, tmp_path: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
     fp8 = weights_of(folder)
     with pytest.raises(BuildError, match=r"up_proj.weight holds 1 NaN"):
-        list(fp8.codes(NAME, weight_shapes(fp8.checkpoint.config)[NAME]))
+        list(fp8.codes(NAME, fp8.target.skeleton.shapes[NAME]))
 
 
 @settings(max_examples=50, deadline=None)

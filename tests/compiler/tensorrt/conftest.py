@@ -12,8 +12,9 @@ import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import half as parts
-from peagle.compiler.pipeline.half import MODEL, drafter_half, target_half
+from peagle.compiler.pipeline import compiled as parts
+from peagle.compiler.pipeline.compiled import MODEL
+from peagle.compiler.pipeline.half import drafter_half, target_half
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering import LOWERINGS
 from tests.models import make_pair
@@ -40,7 +41,7 @@ def halves_of(_own_stage_cache: None, tmp_path_factory: pytest.TempPathFactory) 
         target, head = pair.specs()
         store, graphs = StageStore.default(), {}
         for half in (
-            target_half(Checkpoint.open(pair.target), target),
+            target_half(pair.opened()),
             drafter_half(Checkpoint.open(pair.head), head, target),
         ):
             traced = parts.trace(store, half, width, Quiet())

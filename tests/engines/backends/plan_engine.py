@@ -6,16 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline import compiled as parts
+from peagle.compiler.pipeline.half import drafter_half, target_half
 from peagle.compiler.pipeline.plans import profiles
+from peagle.compiler.precision.caches import QuantizedCaches
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.folder.manifest import Backend, Manifest, Part, Plan, Tensor
 from peagle.engines.text.tokenizer import Tokenizer
 from peagle.graphs.drafters import read_drafter
-from peagle.graphs.targets import family_for
 from peagle.graphs.trace import Dtype
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.stand_in import DTYPES, VERSION, quiet_session, stand_in, write_plan
@@ -26,14 +28,13 @@ def lowered(target: Path, drafter: Path, dtype: Dtype, cache_length: int, cache_
 
     With a ``cache_scale`` the target's caches hold codes, all of them times that.
     """
-    store, (checkpoint, head_checkpoint) = StageStore.default(), (Checkpoint.open(target), Checkpoint.open(drafter))
-    family = family_for(checkpoint.config)
-    head = read_drafter(head_checkpoint.config, head_checkpoint.shapes, family.describe(checkpoint.config))
-    spec = family.describe(checkpoint.config, head.taps)
-    halves = parts.target_half(checkpoint, spec), parts.drafter_half(head_checkpoint, head, spec)
+    store, opened, checkpoint = StageStore.default(), Target.open(target), Checkpoint.open(drafter)
+    head = read_drafter(checkpoint.config, checkpoint.shapes, opened.spec)
+    opened = opened.with_taps(head.taps)
+    halves = target_half(opened), drafter_half(checkpoint, head, opened.spec)
     if cache_scale:
-        caches = {f"{kind}_cache.{i}": cache_scale for kind in "kv" for i in range(len(spec.caches))}
-        halves = replace(halves[0], caches=caches), halves[1]
+        caches = {f"{kind}_cache.{i}": cache_scale for kind in "kv" for i in range(opened.spec.num_layers)}
+        halves = replace(halves[0], caches=QuantizedCaches(caches)), halves[1]
     return {
         half.name: parts.attach(
             store,

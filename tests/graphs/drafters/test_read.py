@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from peagle.graphs.drafters import DrafterSpec, check_vocabulary, read_drafter
 from peagle.graphs.targets import TargetSpec, family_for
+from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.errors import BuildError
 from tests.heads import FORMS, Form
 from tests.models import CONFIGS, VOCAB, head_tensors
@@ -301,10 +302,16 @@ def test_a_mask_id_written_as_text_is_a_number(target: TargetSpec, shapes: dict[
     assert read_drafter(CONFIG | {"ptd_token_id": "1"}, shapes, target).mask_token_id == 1
 
 
-def test_a_target_too_shallow_for_the_default_taps_is_refused() -> None:
+def test_a_target_too_shallow_for_the_default_taps_is_refused_unless_the_head_names_others(
+    shapes: dict[str, tuple[int, ...]],
+) -> None:
     config = CONFIGS["qwen3"] | {"num_hidden_layers": 6}
+    shallow = family_for(config).describe(config)
     with pytest.raises(BuildError, match="taps"):
-        family_for(config).describe(config)
+        shallow.with_taps()
+    with pytest.raises(BuildError, match="taps"):
+        read_drafter(CONFIG, shapes, shallow)
+    assert read_drafter(CONFIG | {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}, shapes, shallow).taps == (1, 3, 5)
 
 
 def test_an_unsupported_architecture_names_those_that_are() -> None:
@@ -319,4 +326,4 @@ def test_a_rope_that_changes_with_length_is_refused() -> None:
 
     config = CONFIGS["llama"] | {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}}
     with pytest.raises(BuildError, match="dynamic"):
-        trace_target(config, family_for(config).describe(config))
+        trace_target(Skeleton(config), family_for(config).describe(config).with_taps())

@@ -13,8 +13,9 @@ import onnx_ir as ir
 import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline import compiled as parts
 from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
@@ -60,13 +61,13 @@ def narrow_of(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPa
     def make(family: str, form: str = "modelopt-fp8") -> Narrow:
         traced = trace_of(family)
         folder = fp8_target(traced.pair.target, tmp_path_factory.mktemp(f"{family}-fp8") / "target", form)
-        checkpoint = Checkpoint.open(folder)
-        half = target_half(checkpoint, traced.target, RECIPES["fp8"])
+        target = Target.open(folder).with_taps(traced.target.taps)
+        half = target_half(target, RECIPES["fp8"])
         stage = parts.trace(StageStore.default(), half, "float32", Quiet())
 
         @cache
         def compiled(lowering: str) -> parts.Compiled:
-            half = target_half(checkpoint, traced.target, RECIPES["fp8"], lowering)
+            half = target_half(target, RECIPES["fp8"], lowering)
             return parts.attach(
                 StageStore.default(), half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()
             )

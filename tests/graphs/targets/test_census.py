@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import peagle.compiler
-from peagle.graphs.targets.census import RoledWeight, census
-from peagle.graphs.targets.skeleton import weight_shapes
+from peagle.graphs.targets import family_for
+from peagle.graphs.targets.census import RoledWeight
+from peagle.graphs.targets.skeleton import Skeleton
 from tests.graphs.conftest import Traced
 from tests.models import CONFIGS, LAYERS, VOCAB
 
@@ -25,21 +26,24 @@ def _counts(weights: tuple[RoledWeight, ...]) -> Counter[str]:
 
 
 def _role_of(family: str) -> dict[str, str]:
-    return {weight.name: weight.role for weight in census(CONFIGS[family])}
+    return {weight.name: weight.role for weight in Skeleton(CONFIGS[family]).weights}
 
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_no_weight_is_left_out_or_counted_twice(family: str) -> None:
-    assert {weight.name: weight.shape for weight in census(CONFIGS[family])} == weight_shapes(CONFIGS[family])
+    stored = Skeleton(CONFIGS[family]).modules_for_tracing().state_dict()
+    tied = family_for(CONFIGS[family]).tied(CONFIGS[family])
+    shapes = {name: tuple(tensor.shape) for name, tensor in stored.items() if name not in tied}
+    assert {weight.name: weight.shape for weight in Skeleton(CONFIGS[family]).weights} == shapes
 
 
 def test_the_census_is_what_the_lowered_graph_streams(every: Traced) -> None:
-    planned = 4 * sum(weight.count for weight in census(every.pair.config))
+    planned = 4 * sum(weight.count for weight in Skeleton(every.pair.config).weights)
     assert planned == every.lowered("target", "ort").total_bytes
 
 
 def test_the_numbers_of_qwen3_coder_are_exact() -> None:
-    weights = census(json.loads((MODELS / "qwen3-coder-30b" / "config.json").read_text()))
+    weights = Skeleton(json.loads((MODELS / "qwen3-coder-30b" / "config.json").read_text())).weights
     layer = _counts(tuple(weight for weight in weights if weight.name.startswith("model.layers.17.")))
     assert layer == {"attention": 18_874_368, "experts": 603_979_776, "router": 262_144, "other": 4_352}
     whole = _counts(weights)
@@ -50,7 +54,7 @@ def test_the_numbers_of_qwen3_coder_are_exact() -> None:
 
 def test_a_tied_head_is_counted_as_embedding() -> None:
     for family in ("qwen3", "gemma-4"):
-        counts = _counts(census(CONFIGS[family]))
+        counts = _counts(Skeleton(CONFIGS[family]).weights)
         assert counts["embedding"] == 48 * VOCAB
         assert "lm_head" not in counts
 
@@ -74,7 +78,7 @@ def test_biases_sinks_norms_and_scalars_are_other() -> None:
 
 
 def test_experts_are_gate_up_and_down_matrices_each() -> None:
-    weights = census(CONFIGS["gpt-oss"])
+    weights = Skeleton(CONFIGS["gpt-oss"]).weights
     assert sum(weight.matrices for weight in weights if weight.role == "experts") == LAYERS * 6 * 3
     assert sum(weight.matrices for weight in weights if weight.role == "attention") == LAYERS * 4
     assert not any(weight.matrices for weight in weights if weight.role == "other")

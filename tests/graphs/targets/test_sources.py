@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.graphs.targets import family_for
-from peagle.graphs.targets.skeleton import weight_shapes
+from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.targets.sources import Shape, Sources
 from peagle.plugins.errors import BuildError
 from tests.models import CONFIGS
@@ -22,7 +22,7 @@ PREFIX = "model.layers.0.mlp.experts"
 def stored_for(name: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
     """What a family's graph wants, and a checkpoint that has just that, under the names of its files."""
     config = CONFIGS[name]
-    family, wanted = family_for(config), weight_shapes(config)
+    family, wanted = family_for(config), Skeleton(config).shapes
     stored: dict[str, Shape] = {}
     for weight, shape in wanted.items():
         pieces = family.sources(weight, shape)

@@ -18,14 +18,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.checkpoint import INDEX, Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Advance, Quiet
 from peagle.compiler.pipeline.quantize import QuantizeOptions, quantize
-from peagle.compiler.pipeline.quantize.plan import make_plan
+from peagle.compiler.pipeline.quantize.worklist import make_worklist
 from peagle.compiler.pipeline.quantize.write import write
 from peagle.compiler.precision.calibration.scales import Facts, Scales
 from peagle.compiler.store.publish import QUANTIZED
-from peagle.graphs.names import wanted
-from peagle.graphs.targets.skeleton import weight_shapes
+from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.errors import BuildError, UsageError
 from peagle.plugins.numbers import to_e4m3
 from tests.compiler.conftest import Run
@@ -49,9 +49,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     return get
 
 
-def some_scales(checkpoint: Checkpoint) -> Scales:
+def some_scales(target: Target) -> Scales:
     """Ranges that no two inputs share."""
-    needed = wanted(checkpoint.config)
+    needed = target.skeleton.range_shapes
     numbers = iter(np.linspace(1, 9, 100_000, dtype=np.float32))
 
     def draw(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -61,14 +61,14 @@ def some_scales(checkpoint: Checkpoint) -> Scales:
         {name: draw(shape) for name, shape in needed.inputs.items()},
         {name: draw(shape) for name, shape in needed.caches.items()},
         {name: np.ones(shape, np.int64) for name, shape in needed.experts.items()},
-        Facts("m", "A", checkpoint.fingerprint, {"name": "max"}, "float32", "d", "s", 2, 20, {"torch": "2"}),
+        Facts("m", "A", target.checkpoint.fingerprint, {"name": "max"}, "float32", "d", "s", 2, 20, {"torch": "2"}),
     )
 
 
 def quantized(target: Path, out: Path, **options: Any) -> Path:
     """``target`` in FP8, with ``some_scales``."""
     scales = out.with_name(f"{out.name}-scales")
-    some_scales(Checkpoint.open(target)).save(scales)
+    some_scales(Target.open(target)).save(scales)
     return quantize(QuantizeOptions(str(target), out, scales=scales, **options)).path
 
 
@@ -108,7 +108,7 @@ def test_matrices_are_rounded_and_all_else_is_as_it_was(
     raw, back = stored(out), Checkpoint.open(out)
     assert back.format == "modelopt-fp8"
     assert back.shapes == Checkpoint.open(target).shapes
-    scales, narrow = some_scales(Checkpoint.open(target)), make_plan_of(target).narrow
+    scales, narrow = some_scales(Target.open(target)), make_worklist(Target.open(target)).matrices
     assert len(narrow) == expected_matrices(family)
     for name, weight in source.items():
         if name not in narrow:
@@ -126,11 +126,6 @@ def test_matrices_are_rounded_and_all_else_is_as_it_was(
     assert raw.keys() == source.keys() | companions
 
 
-def make_plan_of(target: Path) -> Any:
-    checkpoint = Checkpoint.open(target)
-    return make_plan(checkpoint, wanted(checkpoint.config))
-
-
 def expected_matrices(family: str) -> int:
     """Seven a layer: four of attention, three of the MLP."""
     if family == "qwen3-moe":
@@ -140,7 +135,7 @@ def expected_matrices(family: str) -> int:
 
 def test_each_expert_has_the_range_of_its_own_input(tiny: Tiny, tmp_path: Path) -> None:
     target = tiny("qwen3-moe").target
-    raw, scales = stored(quantized(target, tmp_path / "out")), some_scales(Checkpoint.open(target))
+    raw, scales = stored(quantized(target, tmp_path / "out")), some_scales(Target.open(target))
     for kind, graph in (("gate_proj", "gate_up_proj"), ("up_proj", "gate_up_proj"), ("down_proj", "down_proj")):
         ranges = scales.inputs[f"model.layers.1.mlp.experts.{graph}"]
         found = [float(raw[f"model.layers.1.mlp.experts.{e}.{kind}.input_scale"]) for e in range(6)]
@@ -169,7 +164,7 @@ def test_cached_keys_and_values_have_scales_if_asked(tiny: Tiny, tmp_path: Path)
     for family, inside in (("qwen3", "model."), ("gemma-4", "model.language_model.")):
         target = tiny(family).target
         out = quantized(target, tmp_path / family, kv_cache_dtype="fp8")
-        raw, caches = stored(out), some_scales(Checkpoint.open(target)).caches
+        raw, caches = stored(out), some_scales(Target.open(target)).caches
         for layer in range(7):
             attention = f"{inside}layers.{layer}.self_attn"
             for name, scale in (("k_cache", "k_proj.k_scale"), ("v_cache", "v_proj.v_scale")):
@@ -224,14 +219,14 @@ def test_no_tensor_is_in_memory_whole(tmp_path: Path) -> None:
     """Matrices of 7.7 MB, wide and narrow, in pieces of 64 kB: less than 1 MB is ever held."""
     config = CONFIGS["llama"] | {"num_hidden_layers": 1, "intermediate_size": 40_000, "vocab_size": 40_000}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    save_file({n: torch.ones(shape) for n, shape in weight_shapes(config).items()}, tmp_path / "model.safetensors")
-    checkpoint = Checkpoint.open(tmp_path)
-    plan, scales = make_plan(checkpoint, wanted(config)), some_scales(checkpoint)
+    save_file({n: torch.ones(shape) for n, shape in Skeleton(config).shapes.items()}, tmp_path / "model.safetensors")
+    target = Target.open(tmp_path)
+    work, scales = make_worklist(target), some_scales(target)
     (tmp_path / "out").mkdir()
     to_e4m3(np.ones(1, np.float32))  # makes the table that it keeps
     tracemalloc.start()
     try:
-        write(tmp_path / "out", checkpoint, plan, scales, Quiet(), piece=1 << 16)
+        write(tmp_path / "out", target.checkpoint, work, scales, Quiet(), piece=1 << 16)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Progress
 from peagle.compiler.precision.calibration import Samples, Scales, Settings, calibrate
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs.targets import family_for
 from tests.models import VOCAB, Pair, make_pair
 
 Calibrate = Callable[..., Scales]
@@ -44,9 +43,7 @@ def calibrated(tmp_path: Path) -> Calibrate:
         pair: Pair, samples: Samples, settings: Settings | None = None, progress: Progress | None = None, *,
         force: bool = False, store: Path | None = None,
     ) -> Scales:  # fmt: skip
-        checkpoint = Checkpoint.open(pair.target)
-        spec = family_for(checkpoint.config).describe(checkpoint.config)
         kept = StageStore(store or tmp_path / "store", force)
-        return calibrate(checkpoint, spec, samples, settings or Settings(), kept, progress)
+        return calibrate(Target.open(pair.target), samples, settings or Settings(), kept, progress)
 
     return run

@@ -14,9 +14,8 @@ import torch
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Advance
 from peagle.compiler.precision.calibration import Max, Mse, Percentile, Settings
-from peagle.graphs.names import wanted
 from peagle.graphs.targets import family_for
-from peagle.graphs.targets.skeleton import weight_shapes
+from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.trace import trace_target
 from peagle.graphs.weights import wanted as graph_weights
 from peagle.plugins.errors import BuildError, UsageError
@@ -56,9 +55,9 @@ def test_equals_the_whole_model_in_bfloat16(family: str, tiny: Tiny, calibrated:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_names_are_those_of_the_matrices(family: str) -> None:
     config = CONFIGS[family]
-    matrices = {n for n, shape in weight_shapes(config).items() if len(shape) > 1 and "embed" not in n}
+    matrices = {n for n, shape in Skeleton(config).shapes.items() if len(shape) > 1 and "embed" not in n}
     routers = {n for n in matrices if n.endswith(("mlp.gate.weight", "mlp.router.weight", "_bias"))}
-    assert set(wanted(config).inputs) == (matrices - routers) | {"lm_head.weight"}
+    assert set(Skeleton(config).range_shapes.inputs) == (matrices - routers) | {"lm_head.weight"}
 
 
 @pytest.mark.slow
@@ -67,8 +66,8 @@ def test_names_are_those_of_the_traced_graph(family: str) -> None:
     served = family_for(CONFIGS[family])
     text = served.keeping(CONFIGS[family], [3, 6] if family == "qwen3-moe" else [0, 5])  # a layer of either kind
     config = CONFIGS[family] | ({"text_config": text} if "text_config" in CONFIGS[family] else text)
-    graph = trace_target(config, served.describe(config, (0, 1)))
-    needed = wanted(config)
+    graph = trace_target(Skeleton(config), served.describe(config).with_taps((0, 1)))
+    needed = Skeleton(config).range_shapes
     assert set(needed.inputs) <= set(graph_weights(graph))
     assert set(needed.caches) <= {str(value.name) for value in graph.graph.inputs}
 

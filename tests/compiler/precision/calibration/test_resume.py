@@ -23,10 +23,9 @@ INTERRUPTED = """
 import os, signal, sys
 from contextlib import contextmanager
 from pathlib import Path
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.precision.calibration import Samples, Settings, calibrate
-from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs.targets import family_for
 
 target, store, number, after, lists = sys.argv[1:]
 seen = 0
@@ -41,9 +40,8 @@ class Cut:
                 os.kill(os.getpid(), signal.Signals(int(number)))
         yield advance
 
-checkpoint = Checkpoint.open(Path(target))
-spec = family_for(checkpoint.config).describe(checkpoint.config)
-calibrate(checkpoint, spec, Samples.of("random", eval(lists)), Settings(), StageStore(Path(store)), Cut())
+samples = Samples.of("random", eval(lists))
+calibrate(Target.open(Path(target)), samples, Settings(), StageStore(Path(store)), Cut())
 """
 
 

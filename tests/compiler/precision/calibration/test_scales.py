@@ -12,11 +12,11 @@ from safetensors.numpy import load_file, save_file
 
 from peagle.compiler.precision.calibration.scales import FACTS, NUMBERS, Facts, Scales, fill_unseen
 from peagle.engines.folder.manifest import FileEntry
-from peagle.graphs.names import Wanted
+from peagle.graphs.names import RangeShapes
 from peagle.plugins.errors import BuildError
 
 EXPERTS = "model.layers.0.mlp.experts"
-WANTED = Wanted(
+WANTED = RangeShapes(
     {"lm_head.weight": (), f"{EXPERTS}.gate_up_proj": (3,), f"{EXPERTS}.down_proj": (3,)},
     {"k_cache.0": (), "v_cache.0": ()},
     {EXPERTS: (3,)},

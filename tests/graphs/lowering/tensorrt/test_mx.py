@@ -16,7 +16,7 @@ import torch
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import half as parts
+from peagle.compiler.pipeline import compiled as parts
 from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
@@ -99,7 +99,7 @@ def blocked_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bloc
 
         @cache
         def compiled(lowering: str) -> parts.Compiled:
-            half = target_half(Checkpoint.open(pair.target), spec, RECIPES["mxfp8"].on("fp32"), lowering)
+            half = target_half(pair.opened(), RECIPES["mxfp8"].on("fp32"), lowering)
             traced = parts.trace(kept, half, "float32", Quiet())
             return parts.attach(kept, half, traced, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet())
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ....graphs.names import HEAD, Wanted, cache_name, layer_prefix, weight_name
-from ....graphs.targets import family_for
-from ....graphs.targets.sources import Sources
+from ....graphs.names import HEAD, cache_name, layer_prefix, weight_name
 from ....plugins.errors import BuildError, UsageError
 from ....plugins.problems import listed
 from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.target import Target
 from ...precision.calibration.scales import Scales
 from ...precision.exclude import excluded
 from .exclude import listed_modules
@@ -20,7 +19,7 @@ _CACHES = {"k": "k_proj.k_scale", "v": "v_proj.v_scale"}
 
 
 @dataclass(frozen=True)
-class Narrow:
+class QuantizedMatrix:
     """One stored matrix, or the stacked ones of all experts, that becomes FP8.
 
     What enters it is ``inputs[range]``, of its ``expert`` if it belongs to one.
@@ -68,40 +67,37 @@ class CacheScale:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """``narrow`` by stored name, ``caches`` by the name of their scale; ModelOpt's list of what stays wide."""
+class Worklist:
+    """``matrices`` by stored name, ``caches`` by the name of their scale; ModelOpt's list of what stays wide."""
 
-    narrow: Mapping[str, Narrow]
+    matrices: Mapping[str, QuantizedMatrix]
     caches: Mapping[str, CacheScale]
     exclude_modules: Sequence[str]
 
 
-def make_plan(checkpoint: Checkpoint, wanted: Wanted, patterns: Sequence[str] = (), *, kv_cache: bool = False) -> Plan:
+def make_worklist(target: Target, patterns: Sequence[str] = (), *, kv_cache: bool = False) -> Worklist:
     """Every linear and expert matrix but the head's, without those that ``patterns`` name.
 
     Raises ``BuildError`` for a checkpoint that is quantised already, that is not what its configuration describes, or
     that has matrices which the format has no place for; ``UsageError`` for a pattern that names nothing.
     """
-    from ....graphs.targets.skeleton import weight_shapes
-
+    checkpoint, sources = target.checkpoint, target.sources
     if checkpoint.format != "plain":
         raise BuildError(
             f"{checkpoint.folder} is quantised already ({checkpoint.format})",
             why="rounding rounded weights again adds a second error to the first",
             fix="build from it as it is, or quantise a BF16, FP16 or FP32 checkpoint of the model",
         )
-    family = family_for(checkpoint.config)
-    sources = Sources(family, checkpoint.config, checkpoint.shapes)
-    shapes = weight_shapes(checkpoint.config)
-    sources.check(shapes)
-    candidates: list[Narrow] = []
+    target.check()
+    candidates: list[QuantizedMatrix] = []
     turned = set[str]()
-    for name in (name for name in wanted.inputs if name != weight_name(HEAD)):
-        pieces = sources.pieces(name, shapes[name])
+    ranges = target.skeleton.range_shapes.inputs
+    for name in (name for name in ranges if name != weight_name(HEAD)):
+        pieces = sources.pieces(name, target.skeleton.shapes[name])
         stored = [tuple(map(sources.key, piece.keys)) for piece in pieces]
         turned |= {sources.key(key) for piece in pieces if piece.how == "transpose" for key in piece.keys}
-        candidates += _matrices(name, stored, experts=bool(wanted.inputs[name]))
-    out = excluded({each.module: family.canonical(each.module) for each in candidates}, patterns)
+        candidates += _matrices(name, stored, experts=bool(ranges[name]))
+    out = excluded({each.module: target.family.canonical(each.module) for each in candidates}, patterns)
     chosen = {each.key: each for each in candidates if each.module not in out}
     if not chosen:
         raise UsageError("--exclude leaves nothing to quantise", fix="exclude less")
@@ -113,19 +109,19 @@ def make_plan(checkpoint: Checkpoint, wanted: Wanted, patterns: Sequence[str] = 
         if key not in chosen and len(shape) > 1 and not key.endswith("bias")
     }
     modules = [each.module for each in chosen.values()]
-    return Plan(chosen, _cache_scales(wanted, sources) if kv_cache else {}, listed_modules(wide, modules))
+    return Worklist(chosen, _cache_scales(target) if kv_cache else {}, listed_modules(wide, modules))
 
 
-def _matrices(name: str, stored: Sequence[tuple[str, ...]], *, experts: bool) -> list[Narrow]:
+def _matrices(name: str, stored: Sequence[tuple[str, ...]], *, experts: bool) -> list[QuantizedMatrix]:
     """The stored matrices of one graph weight: itself, or two or one for each expert."""
     return [
-        Narrow(key, name, index if experts and len(stored) > 1 else None, together)
+        QuantizedMatrix(key, name, index if experts and len(stored) > 1 else None, together)
         for index, together in enumerate(stored)
         for key in together
     ]
 
 
-def _check(chosen: Iterable[Narrow], checkpoint: Checkpoint, turned: Container[str]) -> None:
+def _check(chosen: Iterable[QuantizedMatrix], checkpoint: Checkpoint, turned: Container[str]) -> None:
     """Raise ``BuildError`` naming what is neither a matrix with a name of its own nor experts of ``[E, in, out]``."""
     others = [
         each.module
@@ -140,12 +136,12 @@ def _check(chosen: Iterable[Narrow], checkpoint: Checkpoint, turned: Container[s
         )
 
 
-def _cache_scales(wanted: Wanted, sources: Sources) -> dict[str, CacheScale]:
-    """Beside the projections, where other programs look for them; a layer without a value projection has both."""
-    found: dict[str, CacheScale] = {}
-    for layer in range(len(wanted.caches) // len(_CACHES)):
-        beside = sources.key(weight_name(f"{layer_prefix(layer)}self_attn.k_proj"))
+def _cache_scales(target: Target) -> dict[str, CacheScale]:
+    """Scales beside the projections, where others look for them; a layer without a value projection has both too."""
+    scales: dict[str, CacheScale] = {}
+    for layer in range(target.spec.num_layers):
+        beside = target.sources.key(weight_name(f"{layer_prefix(layer)}self_attn.k_proj"))
         attention = beside.removesuffix(f"k_proj{_WEIGHT}")
         for kind, name in _CACHES.items():
-            found[f"{attention}{name}"] = CacheScale(cache_name(kind, layer), beside)
-    return found
+            scales[f"{attention}{name}"] = CacheScale(cache_name(kind, layer), beside)
+    return scales

@@ -1,0 +1,69 @@
+"""A target model, opened once: its checkpoint, the facts of its configuration, and the weights that its graph needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...graphs.targets import Family, TargetSpec
+from ...graphs.targets.skeleton import Skeleton
+from ...graphs.targets.sources import Array, Shape, Sources
+from .checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class Target:
+    """A checkpoint of a family that is served. ``spec`` has no taps before a drafter was read.
+
+    ``skeleton`` tells names, shapes and roles of the graph's weights; ``sources`` which stored tensors they are of.
+    """
+
+    checkpoint: Checkpoint
+    spec: TargetSpec
+    skeleton: Skeleton
+    sources: Sources
+
+    @classmethod
+    def open(cls, folder: Path) -> Target:
+        """The target in a checkpoint folder. Raises ``BuildError`` for one that cannot be read, or is not served."""
+        return cls.of(Checkpoint.open(folder))
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Target:
+        """The target of an opened checkpoint. Raises ``BuildError`` for an architecture that is not served."""
+        skeleton = Skeleton(checkpoint.config)
+        spec = skeleton.family.describe(checkpoint.config)
+        return cls(checkpoint, spec, skeleton, Sources(skeleton.family, checkpoint.config, checkpoint.shapes))
+
+    def with_taps(self, taps: Sequence[int] | None = None) -> Target:
+        """The same target with the taps of a drafter, or with the default ones; what was read of it is shared."""
+        return replace(self, spec=self.spec.with_taps(taps))
+
+    @property
+    def family(self) -> Family:
+        """The family that serves it."""
+        return self.skeleton.family
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The content of its ``config.json``."""
+        return self.checkpoint.config
+
+    @property
+    def folder(self) -> Path:
+        """The checkpoint's folder."""
+        return self.checkpoint.folder
+
+    def check(self) -> None:
+        """Raise one ``BuildError`` that lists every tensor missing, of another shape, or not known to the model."""
+        self.sources.check(self.skeleton.shapes)
+
+    def read(self, name: str, shape: Shape) -> Iterator[Array]:
+        """The values of one weight of the graph, as consecutive runs of rows."""
+        return self.sources.read(name, shape, self.checkpoint.pieces)
+
+    def stored_as(self, name: str, shape: Shape) -> str:
+        """The stored tensor that the first rows of a weight of the graph come from."""
+        return self.sources.key(self.sources.pieces(name, shape)[0].keys[0])
