@@ -9,8 +9,9 @@ from ...graphs.lowering import TENSORRT, Lowering
 from ...graphs.targets import family_for
 from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.known_pairs import PAIRS, Folder
 from ..checkpoints.pair import ASSUMED_DEPTH, read_head
-from ..checkpoints.registry import PAIRS, Folder, drafter_source, target_config, target_source
+from ..checkpoints.registry import drafter_source, target_config, target_source
 from ..checkpoints.target import Target
 from ..console.text import emit
 from ..hardware.architectures import sm_names

@@ -9,7 +9,7 @@ from ..console.text import columns, emit
 from .common import Json
 
 if TYPE_CHECKING:
-    from ..checkpoints.registry import Pair, Source
+    from ..checkpoints.known_pairs import Pair, Source
 
 
 def models(as_json: Json = False) -> None:
@@ -17,7 +17,7 @@ def models(as_json: Json = False) -> None:
 
     Example: peagle-compile models --json
     """
-    from ..checkpoints.registry import PAIRS
+    from ..checkpoints.known_pairs import PAIRS
 
     pairs = PAIRS.values()
     if as_json:
@@ -42,7 +42,7 @@ def models(as_json: Json = False) -> None:
 
 
 def _source(source: Source | None) -> str:
-    from ..checkpoints.registry import Folder
+    from ..checkpoints.known_pairs import Folder
 
     if source is None:
         return "none public"
@@ -50,7 +50,7 @@ def _source(source: Source | None) -> str:
 
 
 def _remarks(pair: Pair) -> list[tuple[str, str]]:
-    from ..checkpoints.registry import HubRepo
+    from ..checkpoints.known_pairs import HubRepo
 
     rows = [(pair.name, pair.description)]
     rows += [

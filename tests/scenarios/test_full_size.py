@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from peagle.compiler.checkpoints.registry import PAIRS, HubRepo
+from peagle.compiler.checkpoints.known_pairs import PAIRS, HubRepo
 
 TRACE = """
 import resource, sys, time

@@ -1,4 +1,4 @@
-"""The ways to store weights that can be read: one file each."""
+"""The ways to store weights that can be read."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....plugins.problems import Problems
-from .base import Format, Settings, Tensor, View
-from .compressed_tensors_fp8 import COMPRESSED_TENSORS_FP8
-from .declared import declared, describe
-from .fp8_blocks import FP8_BLOCKS
-from .modelopt_fp8 import MODELOPT_FP8
+from .base import Format, Settings, StoredTensor, View, declared, describe
+from .fp8 import COMPRESSED_TENSORS_FP8, FP8_BLOCKS, MODELOPT_FP8
 from .mxfp4 import MXFP4
 from .plain import PLAIN
 
 FORMATS = (PLAIN, MXFP4, FP8_BLOCKS, MODELOPT_FP8, COMPRESSED_TENSORS_FP8)
 
-__all__ = ["FORMATS", "Format", "Settings", "Tensor", "View", "choose"]
+__all__ = ["FORMATS", "Format", "Settings", "StoredTensor", "View", "format_of"]
 
 
-def choose(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: Problems) -> tuple[Format, Settings]:
+def format_of(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: Problems) -> tuple[Format, Settings]:
     """The format that a checkpoint declares. One that cannot be read is a problem."""
     settings = declared(config, modelopt, problems)
     for candidate in FORMATS:

@@ -1,4 +1,4 @@
-"""What a checkpoint format is: how it is recognised, and how stored tensors become the ones a model computes with."""
+"""What a checkpoint format is: how it is declared, and how stored tensors become the ones a model computes with."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 Stored = Mapping[str, TensorEntry]
 Settings = Mapping[str, Any]  # the quantization_config of the checkpoint
 
+_KEYS = ("quantization_config", "compression_config")  # the latter by early versions of compressed-tensors
+_TELLING = ("quant_method", "quant_algo", "format", "weight_block_size", "transform_config", "sparsity_config")
 
-class Tensor(Protocol):
+
+class StoredTensor(Protocol):
     """A tensor as the model computes with it, read and dequantised some rows at a time."""
 
     @property
@@ -25,7 +28,7 @@ class Tensor(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of what ``rows`` gives when asked for all."""
+        """The shape of what ``rows`` gives when asked for all."""
 
     @property
     def granule(self) -> int:
@@ -39,7 +42,7 @@ class Tensor(Protocol):
 class View:
     """A checkpoint without its storage format. ``companions`` are the scales that the format consumed."""
 
-    tensors: dict[str, Tensor]
+    tensors: dict[str, StoredTensor]
     companions: dict[str, TensorEntry]
 
 
@@ -50,3 +53,36 @@ class Format:
     name: str
     matches: Callable[[Settings], bool]
     view: Callable[[Stored, Settings, Problems], View]
+
+
+def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: Problems) -> Settings:
+    """The settings of the quantisation, empty for none. ``modelopt`` is the content of hf_quant_config.json."""
+    text = config.get("text_config")
+    places = (config, text if isinstance(text, Mapping) else {})
+    entry: Any = next((found for place in places for key in _KEYS if (found := place.get(key))), {})
+    of_file = modelopt.get("quantization") or {}
+    if not isinstance(entry, Mapping) or not isinstance(of_file, Mapping):
+        problems.add(
+            f"{problems.subject} has a description of its quantisation that is not an object",
+            fix="use the config.json and hf_quant_config.json that belong to the weights",
+        )
+        return {}
+    nested = entry.get("quantization")
+    settings = {**nested, **entry} if isinstance(nested, Mapping) else dict(entry)
+    if not of_file.get("quant_algo") and not of_file.get("kv_cache_quant_algo"):
+        return settings
+    stated = {key: value for key, value in of_file.items() if value is not None}
+    both = {"quant_method": "modelopt", **stated, **settings}
+    if both["quant_method"] != "modelopt" or both.get("quant_algo") != of_file.get("quant_algo"):
+        problems.add(
+            f"{problems.subject}: config.json and hf_quant_config.json describe different quantisations",
+            why=f"{describe(settings)} and {describe(of_file)}",
+            fix="use the config.json and hf_quant_config.json that belong to the weights",
+        )
+    return both
+
+
+def describe(settings: Settings) -> str:
+    """The entries that tell one format from another."""
+    told = [f"{key} {settings[key]!r}" for key in _TELLING if settings.get(key)]
+    return ", ".join(told)[:200] or "no quant_method"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ....plugins.errors import UsageError
 from ...checkpoints.checkpoint import CONFIG, Checkpoint
-from ...checkpoints.registry import PAIRS, resolve_target
+from ...checkpoints.known_pairs import PAIRS
+from ...checkpoints.registry import resolve_target
 from ...checkpoints.target import Target
 from ...console.progress import Progress, Quiet
 from ...hardware.packages import export_versions, product_version

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from ....plugins.numbers import E4M3, scales_of, to_e4m3, usable
-from ...checkpoints.checkpoint import INDEX, SINGLE, Checkpoint
+from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.safetensors import TensorEntry, read_rows
+from ...checkpoints.weight_files import INDEX, SINGLE
 from ...console import interrupts
 from ...console.progress import Advance, Progress
 from ...precision.calibration.scales import Scales

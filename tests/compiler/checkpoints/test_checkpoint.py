@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from peagle.compiler.checkpoints.checkpoint import INDEX, Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.weight_files import INDEX
 from peagle.plugins.errors import BuildError
 
 TENSORS = {

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints import hub
-from peagle.compiler.checkpoints.registry import PAIRS, Folder, HubRepo, Pair, resolve, target_config
+from peagle.compiler.checkpoints.known_pairs import PAIRS, Folder, HubRepo, Pair
+from peagle.compiler.checkpoints.registry import resolve, target_config
 from peagle.plugins.errors import BuildError, UsageError
 
 BUNDLED = [name for name, pair in PAIRS.items() if isinstance(pair.target, Folder)]

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from safetensors.numpy import load_file, save_file
 
-from peagle.compiler.checkpoints.checkpoint import INDEX, Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.weight_files import INDEX
 from peagle.compiler.pipeline.export import ExportOptions, export
 from peagle.compiler.store.publish import EXPORT
 from peagle.graphs.targets import family_for

@@ -67,7 +67,7 @@ def narrow_of(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPa
 
         @cache
         def compiled(lowering: str) -> parts.Compiled:
-            half = target_half(target, RECIPES["fp8"], lowering)
+            half = target_half(target, RECIPES["fp8"], LOWERINGS[lowering])
             return parts.attach(
                 StageStore.default(), half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()
             )

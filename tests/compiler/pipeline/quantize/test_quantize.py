@@ -17,8 +17,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from peagle.compiler.checkpoints.checkpoint import INDEX, Checkpoint
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
+from peagle.compiler.checkpoints.weight_files import INDEX
 from peagle.compiler.console.progress import Advance, Quiet
 from peagle.compiler.pipeline.quantize import QuantizeOptions, quantize
 from peagle.compiler.pipeline.quantize.worklist import make_worklist

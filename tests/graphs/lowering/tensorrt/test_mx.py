@@ -99,7 +99,7 @@ def blocked_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bloc
 
         @cache
         def compiled(lowering: str) -> parts.Compiled:
-            half = target_half(pair.opened(), RECIPES["mxfp8"].on("fp32"), lowering)
+            half = target_half(pair.opened(), RECIPES["mxfp8"].on("fp32"), LOWERINGS[lowering])
             traced = parts.trace(kept, half, "float32", Quiet())
             return parts.attach(kept, half, traced, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet())
 

@@ -1,0 +1,98 @@
+"""FP8 weights with scales, as three programs store them.
+
+In blocks (DeepSeek, Qwen): one scale for each block of rows and columns; despite the name ``scale_inv``, it multiplies.
+ModelOpt: one scale for a weight, one for its input, and one each for cached keys and values; experts that a model keeps
+stacked in one parameter (GPT-OSS) are one weight. compressed-tensors (llm-compressor): one scale for a weight or for
+each of its rows.
+"""
+
+from __future__ import annotations
+
+from ....plugins.problems import Problems
+from .base import Format, Settings, Stored, View
+from .scaled import Block, Shape, scaled_view
+
+_CACHE_SCALES = (".k_scale", ".v_scale")
+_COMPRESSED_TENSORS = ("float-quantized", "naive-quantized")
+
+
+def _block_size(settings: Settings) -> Block | None:
+    match settings.get("weight_block_size"):
+        case [int(rows), int(columns)] if rows > 0 and columns > 0:
+            return rows, columns
+    return None
+
+
+def _whole(weight: Shape, scale: Shape) -> Block | None:
+    return (max(weight[0], 1), max(weight[1], 1)) if scale in ((), (1,)) else None
+
+
+def _whole_or_rows(weight: Shape, scale: Shape) -> Block | None:
+    return _whole(weight, scale) or ((1, max(weight[1], 1)) if scale == (weight[0], 1) else None)
+
+
+def _in_blocks(stored: Stored, settings: Settings, problems: Problems) -> View:
+    rows, columns = _block_size(settings) or (1, 1)
+
+    def block(weight: Shape, scale: Shape) -> Block | None:
+        return (rows, columns) if scale == (-(-weight[0] // rows), -(-weight[1] // columns)) else None
+
+    return scaled_view(
+        stored,
+        problems,
+        suffix="_scale_inv",
+        input_scale="activation_scale",
+        others=(),
+        block=block,
+        layout=f"each FP8 weight has a weight_scale_inv with one number for {rows} x {columns} weights",
+    )
+
+
+def _of_modelopt(stored: Stored, _: Settings, problems: Problems) -> View:
+    return scaled_view(
+        stored,
+        problems,
+        suffix="_scale",
+        input_scale="input_scale",
+        others=_CACHE_SCALES,
+        block=_whole,
+        layout="each FP8 weight has a weight_scale that is one number",
+        stacks=True,
+    )
+
+
+def _of_compressed_tensors(stored: Stored, _: Settings, problems: Problems) -> View:
+    return scaled_view(
+        stored,
+        problems,
+        suffix="_scale",
+        input_scale="input_scale",
+        others=_CACHE_SCALES,
+        block=_whole_or_rows,
+        layout="each FP8 weight has a weight_scale that is one number, or one for each row",
+    )
+
+
+def _is_in_blocks(settings: Settings) -> bool:
+    return settings.get("quant_method") == "fp8" and _block_size(settings) is not None
+
+
+def _is_of_modelopt(settings: Settings) -> bool:
+    return settings.get("quant_method") == "modelopt" and settings.get("quant_algo") in ("FP8", None)
+
+
+def _is_of_compressed_tensors(settings: Settings) -> bool:
+    """Whether the stored numbers are the model: sparse or rotated weights are other models than they say."""
+    sparsity = settings.get("sparsity_config") or {}
+    return (
+        settings.get("quant_method") == "compressed-tensors"
+        and settings.get("format") in _COMPRESSED_TENSORS
+        and isinstance(sparsity, dict)
+        and sparsity.get("format", "dense") == "dense"
+        and not settings.get("transform_config")
+    )
+
+
+FP8_BLOCKS = Format("fp8-blocks", _is_in_blocks, _in_blocks)
+MODELOPT_FP8 = Format("modelopt-fp8", _is_of_modelopt, _of_modelopt)
+COMPRESSED_TENSORS_FP8 = Format("compressed-tensors-fp8", _is_of_compressed_tensors, _of_compressed_tensors)

@@ -1,0 +1,119 @@
+"""The pairs of target and P-EAGLE head that have a short name, and what is known about each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_HERE = Path(__file__).parent.parent / "bundled"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A checkpoint on this machine; those of the registry come with this package."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class HubRepo:
+    """A checkpoint on the Hugging Face Hub. Without a ``revision`` it is whatever its owner publishes last."""
+
+    repo: str
+    revision: str | None = None
+
+
+Source = Folder | HubRepo
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target and its P-EAGLE head that belong together, and what is known about them.
+
+    ``taps`` are what the head is fed if its own configuration does not say; ``taps_source`` says why these.
+    ``drafter_size`` is what is published of the head's. ``evidence`` is what was verified for exactly these
+    checkpoints, as (level, how); ``notes`` say what that leaves open, ``unknown`` what only the head will tell.
+    """
+
+    name: str
+    description: str
+    target: Source
+    drafter: Source | None
+    trained_depth: int | None
+    taps: tuple[int, ...]
+    taps_source: str
+    drafter_size: str = ""
+    evidence: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def config_folder(self) -> Path:
+        """Where the target's ``config.json`` is bundled."""
+        return self.target.path if isinstance(self.target, Folder) else _HERE / "models" / self.name
+
+
+_RUNTIME_DEFAULT = "the default of vLLM and SGLang (2, L/2, L-3), not confirmed for this head"
+_NEVER_LOADED = "never loaded here: what was compared with transformers is the architecture, on tiny random weights"
+
+PAIRS = {
+    pair.name: pair
+    for pair in (
+        Pair(
+            name="demo",
+            description="small Qwen3-architecture model of Python code with its P-EAGLE head, bundled",
+            target=Folder(_HERE / "demo" / "target"),
+            drafter=Folder(_HERE / "demo" / "drafter"),
+            trained_depth=8,
+            taps=(2, 6, 9),
+            taps_source="the head's own configuration",
+            evidence=(("parity", "target logits against transformers, drafter logits against PyTorch, on CPU"),),
+        ),
+        Pair(
+            name="qwen3-coder-30b",
+            description="Qwen3-Coder 30B-A3B Instruct (mixture of experts)",
+            target=HubRepo("Qwen/Qwen3-Coder-30B-A3B-Instruct"),
+            drafter=HubRepo("amazon/Qwen3-Coder-30B-A3B-Instruct-P-EAGLE"),
+            trained_depth=18,
+            taps=(2, 24, 45),
+            taps_source=_RUNTIME_DEFAULT,
+            notes=(_NEVER_LOADED,),
+            unknown=("the mask token id", "the head's sizes", "whether its vocabulary is reduced"),
+        ),
+        Pair(
+            name="gpt-oss-20b",
+            description="GPT-OSS 20B (mixture of experts, MXFP4)",
+            target=HubRepo("openai/gpt-oss-20b"),
+            drafter=HubRepo("amazon/GPT-OSS-20B-P-EAGLE"),
+            trained_depth=10,
+            taps=(2, 12, 21),
+            taps_source="measured by others on the published head",
+            drafter_size="1.8 B parameters, says its card",
+            notes=(_NEVER_LOADED,),
+            unknown=("the head's number of attention heads and MLP width", "the numbers of its rotary embedding"),
+        ),
+        Pair(
+            name="gpt-oss-120b",
+            description="GPT-OSS 120B (mixture of experts, MXFP4)",
+            target=HubRepo("openai/gpt-oss-120b"),
+            drafter=HubRepo("amazon/gpt-oss-120b-p-eagle"),
+            trained_depth=8,
+            taps=(2, 18, 33),
+            taps_source=_RUNTIME_DEFAULT,
+            drafter_size="1.7 B parameters, says its card",
+            notes=(_NEVER_LOADED,),
+            unknown=("the mask token id", "the head's sizes", "whether its vocabulary is reduced"),
+        ),
+        Pair(
+            name="gemma-4-31b",
+            description="Gemma 4 31B Instruct (dense; its text decoder)",
+            target=HubRepo("google/gemma-4-31B-it"),
+            drafter=None,
+            trained_depth=None,
+            taps=(2, 30, 57),
+            taps_source=_RUNTIME_DEFAULT,
+            notes=(_NEVER_LOADED, "no P-EAGLE head for it is known to be public: a build needs --draft"),
+            unknown=("everything about the head",),
+        ),
+    )
+}

@@ -1,0 +1,160 @@
+"""The weight files of a checkpoint folder: which there are, and where each tensor lies; what is odd is a problem."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...plugins.errors import BuildError
+from ...plugins.problems import MOST, Problems, counted, listed, shown
+from .safetensors import TensorEntry, parse_json, read_header
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_MAX_JSON = 100_000_000
+_MAX_NAME = 1024
+_MAX_FILE_NAME = 255
+
+
+def stored_tensors(folder: Path, problems: Problems) -> dict[str, TensorEntry]:
+    """Every tensor of the folder by name, from the headers of its weight files."""
+    return _read_index(folder, problems) if (folder / INDEX).is_file() else _read_single(folder, problems)
+
+
+def _read_single(folder: Path, problems: Problems) -> dict[str, TensorEntry]:
+    stored = read_header(_only_file(folder))
+    _check_names(stored, problems)
+    return stored
+
+
+def _only_file(folder: Path) -> Path:
+    """The one weight file of a folder without an index."""
+    if (folder / SINGLE).is_file():
+        return folder / SINGLE
+    every = sorted(folder.glob("*.safetensors"))
+    # Mistral publishes its own layout of the same weights beside that of transformers.
+    found = [path for path in every if not path.name.startswith("consolidated")] or every
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise BuildError(
+            f"{folder} has several weight files and no {INDEX}: {listed([path.name for path in found])}",
+            why="which tensors belong to the model is not stated",
+            fix=f"add the {INDEX} that the model was published with",
+        )
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    raise BuildError(
+        f"{folder} has no safetensors weights",
+        why=f"pickled weights may hold code and are never read: {listed(pickles)}" if pickles else "",
+        fix="download the safetensors files of the model, or save it again with `save_pretrained` of transformers",
+    )
+
+
+def _read_index(folder: Path, problems: Problems) -> dict[str, TensorEntry]:
+    """Every tensor where the index says it is. Other weight files in the folder do not count."""
+    placed = _placed(folder, problems)
+    files = sorted(set(placed.values()))
+    missing = [file for file in files if not (folder / file).is_file()]
+    if missing:
+        problems.add(
+            f"{folder} lacks {len(missing)} of {len(files)} weight files: {listed(missing)}",
+            fix="finish the download of the model",
+        )
+    found: dict[str, dict[str, TensorEntry]] = defaultdict(dict)
+    whole = set[str]()
+    for file in (file for file in files if file not in missing):
+        with problems.collecting():
+            for name, entry in read_header(folder / file).items():
+                found[name][file] = entry
+            whole.add(file)
+    _check_names({*placed, *found}, problems)
+    _check_places(placed, found, whole, problems)
+    return {name: entries[placed[name]] for name, entries in found.items() if placed.get(name) in entries}
+
+
+def _placed(folder: Path, problems: Problems) -> dict[str, str]:
+    """The file of each tensor by name. Files outside the folder are problems."""
+    index = folder / INDEX
+    weight_map = read_json(index, "").get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise BuildError(f"{index} has no weight_map", fix="download the file again")
+    unsafe = {name: file for name, file in weight_map.items() if not _is_weight_file(file)}
+    if unsafe:
+        places = [f"{shown(name)} in {shown(repr(file))}" for name, file in [*unsafe.items()][:MOST]]
+        rest = len(unsafe) - len(places)
+        problems.add(
+            f"{index} places {', '.join(places)}" + (f" and {rest} more outside its folder" if rest else ""),
+            why="an index may only name safetensors files of its own folder",
+            fix="do not use this checkpoint unless you know why it says so",
+        )
+    return {name: file for name, file in weight_map.items() if name not in unsafe}
+
+
+def _is_weight_file(file: Any) -> bool:
+    """A plain name of a safetensors file, with nothing in it that a file system or a terminal could take otherwise."""
+    return (
+        isinstance(file, str)
+        and file.endswith(".safetensors")
+        and Path(file).name == file
+        and "\\" not in file
+        and file.isprintable()
+        and len(file.encode()) <= _MAX_FILE_NAME
+    )
+
+
+def _check_places(
+    placed: Mapping[str, str], found: Mapping[str, Mapping[str, TensorEntry]], whole: set[str], problems: Problems
+) -> None:
+    """``placed`` is what the index says, ``found`` what the ``whole`` files hold."""
+    absent: dict[str, list[str]] = defaultdict(list)
+    misplaced = []
+    for name, file in placed.items():
+        if file in whole and name not in found:
+            absent[file].append(name)
+        elif file in whole and file not in found[name]:
+            misplaced.append(f"{shown(name)} (in {', '.join(found[name])}, not in {file})")
+    kinds = {f"missing from {file}, where {INDEX} promises them": names for file, names in absent.items()} | {
+        f"in other files than {INDEX} says": misplaced,
+        "in more than one file": [
+            f"{shown(n)} (in {', '.join(files)})" for n, files in found.items() if len(files) > 1
+        ],
+        f"that {INDEX} does not name": [name for name in found if name not in placed],
+    }
+    for what, names in kinds.items():
+        if names:
+            problems.add(
+                f"{problems.subject}: {counted(names)} {what}: {listed(sorted(names))}",
+                fix="download the files of the model again: they do not belong together",
+            )
+
+
+def _check_names(names: Iterable[str], problems: Problems) -> None:
+    bad = [name for name in names if not name or len(name) > _MAX_NAME or not name.isprintable()]
+    if bad:
+        problems.add(
+            f"{problems.subject} has {counted(bad)} with impossible names: {listed(sorted(bad))}",
+            why=f"a name has 1 to {_MAX_NAME} characters that can be printed",
+            fix="do not use this checkpoint unless you know why it has such names",
+        )
+
+
+def read_json(path: Path, hint: str) -> dict[str, Any]:
+    """The JSON object in a file of a checkpoint; ``hint`` says why it has to be there."""
+    try:
+        if path.stat().st_size > _MAX_JSON:
+            raise ValueError(f"it has more than {_MAX_JSON} bytes")
+        content = parse_json(path.read_bytes())
+    except FileNotFoundError:
+        raise BuildError(
+            f"{path.parent} has no {path.name}", why=hint, fix="pass the folder of the checkpoint"
+        ) from None
+    except OSError as error:
+        raise BuildError(f"cannot read {path}", why=str(error), fix="check the permissions of the file") from None
+    except (ValueError, RecursionError) as error:
+        raise BuildError(f"{path} is not JSON", why=str(error), fix="download the file again") from None
+    if not isinstance(content, dict):
+        raise BuildError(f"{path} does not hold a JSON object", fix="download the file again")
+    return content

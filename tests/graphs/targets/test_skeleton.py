@@ -1,0 +1,44 @@
+"""One skeleton serves all: what is traced or calibrated with it changes a copy."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from peagle.graphs.targets.skeleton import Skeleton
+from peagle.graphs.trace import trace_target
+from tests.models import CONFIGS
+
+
+def described(model: nn.Module) -> dict[str, object]:
+    """Everything of a model that a trace or a calibration changes in its own."""
+    modules = {f"{name}:": type(module).__name__ for name, module in model.named_modules()}
+    tensors = {name: (tuple(t.shape), t.dtype, t.device.type) for name, t in model.state_dict().items()}
+    hooks = {f"{name} hooks": len(module._forward_pre_hooks) for name, module in model.named_modules()}
+    config = model.config
+    return modules | tensors | hooks | {"attention": config._attn_implementation, "config": config.to_dict()}
+
+
+@pytest.mark.parametrize("family", ["gpt-oss", "gemma-4"])  # turned experts; a buffer that the family computes
+def test_a_trace_leaves_the_skeleton_as_it_was(family: str) -> None:
+    skeleton = Skeleton(CONFIGS[family])
+    before, shapes = described(skeleton.modules()), dict(skeleton.shapes)
+    trace_target(skeleton, skeleton.family.describe(CONFIGS[family]).with_taps())
+    assert described(skeleton.modules()) == before
+    assert Skeleton(CONFIGS[family]).shapes == skeleton.shapes == shapes
+
+
+def test_what_is_handed_out_may_be_changed() -> None:
+    skeleton = Skeleton(CONFIGS["gpt-oss"])
+    handed = skeleton.modules()
+    handed.config._attn_implementation = "another"
+    handed.lm_head = nn.Identity()  # type: ignore[assignment]
+    assert isinstance(skeleton.modules().lm_head, nn.Linear)
+    assert skeleton.modules().config._attn_implementation != "another"
+    assert "lm_head.weight" in skeleton.shapes
+
+
+def test_experts_are_turned_for_a_trace_only() -> None:
+    skeleton, name = Skeleton(CONFIGS["gpt-oss"]), "model.layers.0.mlp.experts.gate_up_proj"
+    as_stored, traced = skeleton.modules().state_dict()[name], skeleton.modules_for_tracing().state_dict()[name]
+    assert tuple(traced.shape) == tuple(as_stored.mT.shape) == skeleton.shapes[name]

@@ -1,0 +1,56 @@
+"""A build makes the modules of its target once, whatever it calibrates, rounds, traces and proves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Qwen3ForCausalLM
+
+from peagle.compiler.hardware.machine import look
+from peagle.compiler.pipeline.build import build
+from peagle.compiler.precision.calibration.ranges import RangesFrom
+from peagle.compiler.request.options import BuildOptions
+from peagle.compiler.store.stages import StageStore
+from tests.models import Pair, make_pair
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text * 20}) + "\n" for text in ("def gcd(a, b):", "return a")))
+    return path
+
+
+@pytest.fixture
+def constructed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The devices of the models of transformers that were constructed."""
+    devices: list[str] = []
+    original = Qwen3ForCausalLM.__init__
+
+    def counted(self: Any, *args: Any, **keywords: Any) -> None:
+        original(self, *args, **keywords)
+        devices.append(self.device.type)
+
+    monkeypatch.setattr(Qwen3ForCausalLM, "__init__", counted)
+    return devices
+
+
+@pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
+def test_an_int8_plan_is_built_with_one_skeleton(
+    texts: Path, tmp_path: Path, constructed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    pair: Pair = make_pair(tmp_path / "pair", "qwen3")
+    constructed.clear()  # the test made a model with weights
+    options = BuildOptions(
+        str(pair.target), tmp_path / "engine", str(pair.head), backend="tensorrt-rtx", gpus=("sm_120",),
+        precision="int8", max_seq_len=64, max_batch_size=2, ranges=RangesFrom(data=texts),
+    )  # fmt: skip
+    result = build(options, store=StageStore(tmp_path / "store"))
+    assert result.manifest.precision["weights"] == "int8"
+    assert result.report["calibration"]
+    assert not any(phase.get("reused") for phase in result.report["phases"])
+    assert constructed == ["meta"]
