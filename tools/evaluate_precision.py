@@ -17,7 +17,7 @@ from code_tokenizer import encode_stream, load_tokenizer
 from corpus import load_corpus
 from target_model import EVAL_WINDOW
 
-from peagle.compiler.verify.perplexity import Perplexity, perplexity
+from peagle.compiler.verify.logits import Perplexity, perplexity
 from peagle.engines import Engine
 
 

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...plugins.errors import EnvironmentProblem, UsageError, VerificationError
+from ...plugins.errors import UsageError, VerificationError
 from ..console.text import columns, emit, interruptible
 from .common import EngineFolder, Json, Threads
 
 if TYPE_CHECKING:
-    from ...engines import Engine
     from ...engines.folder.manifest import Manifest
     from ..verify import Verification
-    from ..verify.measure import Request
+    from ..verify.measure import MeasureRequest
 
 
 @interruptible("nothing was written")
@@ -57,26 +56,23 @@ def verify(
     from ...engines.folder.manifest import Manifest
     from ..bundled.prompts import code_prompts
     from ..console.progress import shown
-    from ..verify import FILE_NAME, verify_elsewhere
-    from ..verify import verify as run_verify
+    from ..verify import FILE_NAME, verify_folder
     from ..verify.lines import lines
 
     manifest = Manifest.read(engine)
     manifest.check(engine)
     request = _request(manifest, data, max_perplexity_increase, bisect)
-    loaded = _load(engine, manifest, threads)
     with shown() as progress:
-        if isinstance(loaded, str):
-            found = verify_elsewhere(engine, manifest, loaded, request=request, progress=progress)
-        else:
-            found = run_verify(
-                loaded,
-                prompts=code_prompts(prompts),
-                max_tokens=max_tokens,
-                k=depths,
-                request=request,
-                progress=progress,
-            )
+        found = verify_folder(
+            engine,
+            manifest,
+            threads=threads,
+            prompts=code_prompts(prompts),
+            max_tokens=max_tokens,
+            k=depths,
+            request=request,
+            progress=progress,
+        )
     if as_json:
         emit(found.as_json())
     else:
@@ -89,35 +85,14 @@ def verify(
         )
 
 
-def _load(folder: Path, manifest: Manifest, threads: int | None) -> Engine | str:
-    """The engine, or why it cannot run here where its recipe can be emulated."""
-    from ...engines import Engine
-    from ..verify.origin import loses_without_running
-
-    try:
-        return Engine.load(folder, threads=threads, check_hashes=False)  # they were checked
-    except EnvironmentProblem as error:
-        if not manifest.backend.gpus:
-            raise
-        if not loses_without_running(manifest.precision):
-            kind = manifest.precision.get("recipe")
-            raise EnvironmentProblem(
-                f"nothing of this engine can be checked here: {error.what}",
-                why=f"a narrow type can be emulated on a CPU; {kind} would be computed in FP32 here, which rounds "
-                "nothing",
-                fix=error.fix,
-            ) from None
-        return error.what
-
-
-def _request(manifest: Manifest, data: Path | None, increase: float | None, bisect: bool) -> Request:
-    from ..verify.measure import Request
-    from ..verify.thresholds import LIMITS
+def _request(manifest: Manifest, data: Path | None, increase: float | None, bisect: bool) -> MeasureRequest:
+    from ..verify.measure import MeasureRequest
+    from ..verify.precision import LIMITS
 
     recipe = manifest.precision.get("recipe", "")
     if recipe not in LIMITS or increase is None:
-        return Request(data, bisect)
-    return Request(data, bisect, replace(LIMITS[recipe], perplexity_increase=increase / 100))
+        return MeasureRequest(data, bisect)
+    return MeasureRequest(data, bisect, replace(LIMITS[recipe], perplexity_increase=increase / 100))
 
 
 def _depths(text: str) -> list[int]:

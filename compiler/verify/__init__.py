@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .losslessness import Divergence, Losslessness
 from .precision import Precision
-from .run import DEFAULT_K, FILE_NAME, Verification, verify, verify_elsewhere
+from .run import DEFAULT_K, FILE_NAME, Verification, verify, verify_elsewhere, verify_folder
 
 __all__ = [
     "DEFAULT_K",
@@ -15,4 +15,5 @@ __all__ = [
     "Verification",
     "verify",
     "verify_elsewhere",
+    "verify_folder",
 ]

@@ -17,7 +17,10 @@ MAX_TOKENS = 96
 
 @dataclass(frozen=True)
 class GreedyAgreement:
-    """Greedy tokens of both, by position. ``first_difference``: of each prompt, None where there is none."""
+    """How many greedy tokens of two engines are equal, by position.
+
+    ``first_difference``: the position of each prompt's first, None where there is none.
+    """
 
     prompts: int
     tokens: int
@@ -27,7 +30,7 @@ class GreedyAgreement:
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class AcceptanceLength:
     """Tokens a round with ``k`` drafts, over all prompts; ``before`` is the wide pair's.
 
     ``error``: the standard error of ``change`` (relative), from how prompts differ.
@@ -42,7 +45,7 @@ class Acceptance:
 
     @property
     def change(self) -> float:
-        """Relative to the wide pair."""
+        """The acceptance length relative to that of the wide pair."""
         return self.after / self.before - 1
 
 
@@ -50,7 +53,7 @@ Outputs = Sequence["RequestOutput"]
 
 
 def generate(engine: Engine, prompts: Sequence[Sequence[int]], k: int, advance: Advance) -> list[RequestOutput]:
-    """Greedy continuations of every prompt with ``k`` drafts a round."""
+    """Continue every prompt greedily with ``k`` drafts a round."""
     from ...engines import SamplingParams
 
     outputs = []
@@ -63,7 +66,7 @@ def generate(engine: Engine, prompts: Sequence[Sequence[int]], k: int, advance: 
 
 
 def compare_tokens(wide: Outputs, narrow: Outputs) -> GreedyAgreement:
-    """Both lists are in the order of the prompts."""
+    """Compare the greedy tokens of two engines; both lists are in the order of the prompts."""
     equal = tokens = 0
     first: list[int | None] = []
     for one, other in zip(wide, narrow, strict=True):
@@ -76,11 +79,14 @@ def compare_tokens(wide: Outputs, narrow: Outputs) -> GreedyAgreement:
     return GreedyAgreement(len(first), tokens, equal / tokens if tokens else math.nan, first.count(None), tuple(first))
 
 
-def compare_acceptance(wide: Outputs, narrow: Outputs, k: int) -> Acceptance:
-    """Both lists are in the order of the prompts. NaN where nothing was drafted."""
+def compare_acceptance(wide: Outputs, narrow: Outputs, k: int) -> AcceptanceLength:
+    """Compare the acceptance lengths of two engines; both lists are in the order of the prompts.
+
+    NaN where nothing was drafted.
+    """
     before, after = _length(wide), _length(narrow)
     rounds = sum(output.acceptance.rounds for output in narrow)
-    return Acceptance(k, len(narrow), rounds, before, after, _error(wide, narrow))
+    return AcceptanceLength(k, len(narrow), rounds, before, after, _error(wide, narrow))
 
 
 def _length(outputs: Outputs) -> float:
@@ -89,13 +95,13 @@ def _length(outputs: Outputs) -> float:
 
 
 def _error(wide: Outputs, narrow: Outputs) -> float:
-    """Leave one prompt out at a time: the jackknife, which a ratio of sums needs."""
+    """Standard error of the change, by the jackknife that a ratio of sums needs: one prompt left out at a time."""
     count = len(wide)
     if count < 2:
         return math.nan
     changes = []
     for out in range(count):
-        some = [[*each[:out], *each[out + 1 :]] for each in (wide, narrow)]
+        some = [[*outputs[:out], *outputs[out + 1 :]] for outputs in (wide, narrow)]
         changes.append(_length(some[1]) / _length(some[0]) - 1)
     mean = sum(changes) / count
     return math.sqrt((count - 1) / count * sum((change - mean) ** 2 for change in changes))

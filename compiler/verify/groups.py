@@ -21,7 +21,7 @@ _MODEL, _WEIGHT = "model.", ".weight"
 
 @dataclass(frozen=True)
 class Group:
-    """``name`` for people (``layer 3 mlp``); ``pattern`` names its ``weights`` and no others."""
+    """Some matrices: ``name`` for people (``layer 3 mlp``); ``patterns`` name its ``weights`` and no others."""
 
     name: str
     layer: int | None
@@ -30,7 +30,7 @@ class Group:
 
 
 def groups_of(source: WeightSource) -> list[Group]:
-    """Groups of all weights that the source quantizes, in the order of the layers."""
+    """Put every weight that the source quantizes into its group, in the order of the layers."""
     taken = source.storage()[0]
     together: dict[tuple[int | None, str], list[str]] = defaultdict(list)
     for name, weight in source.selection.weights.items():
@@ -49,14 +49,14 @@ def groups_of(source: WeightSource) -> list[Group]:
 
 
 def patterns_of(groups: Iterable[Group], every: Iterable[Group]) -> tuple[str, ...]:
-    """What excludes ``groups``: one pattern for a layer of which nothing stays narrow."""
+    """Return the patterns that exclude ``groups``: one for a layer of which nothing stays quantized."""
     groups, every = list(groups), list(every)
-    found: list[str] = []
+    patterns: list[str] = []
     for group in groups:
-        layer = [each for each in every if group.layer is not None and each.layer == group.layer]
-        whole = layer and all(each in groups for each in layer)
-        found += (f"layers.{group.layer}.*",) if whole else group.patterns
-    return tuple(dict.fromkeys(found))
+        layer = [other for other in every if group.layer is not None and other.layer == group.layer]
+        whole = layer and all(other in groups for other in layer)
+        patterns += (f"layers.{group.layer}.*",) if whole else group.patterns
+    return tuple(dict.fromkeys(patterns))
 
 
 def _layer(name: str) -> int | None:
@@ -70,7 +70,7 @@ def _module(name: str) -> str:
 
 
 def _patterns(own: list[str], every: list[str]) -> tuple[str, ...]:
-    """The shortest pattern that names these modules alone, or all of their names."""
+    """Return the shortest pattern that names the modules ``own`` alone among ``every``, or all of their names."""
     columns = zip(*(name.split(".") for name in own), strict=False)
     prefix = ".".join(column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns))
     if len(own) > 1 and prefix:

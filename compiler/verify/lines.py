@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .bisect import Cost
-from .generation import Acceptance
-from .layers import most_added
-from .logits import LogitsComparison
+from .generation import AcceptanceLength
+from .logits import LogitsComparison, most_added
 from .losslessness import Losslessness
 from .precision import Precision
 from .run import Verification
@@ -14,48 +13,52 @@ Line = tuple[str, str]
 _RANKED = 5
 
 
-def lines(found: Verification) -> list[Line]:
-    """One for each measure."""
-    rows = lossless_lines(found.losslessness) if found.losslessness else [("speculation", f"skipped: {found.not_run}")]
-    for check in found.parity:
+def lines(verification: Verification) -> list[Line]:
+    """Return the lines of a whole verification, one for each measure."""
+    rows = (
+        lossless_lines(verification.losslessness)
+        if verification.losslessness
+        else [("speculation", f"skipped: {verification.not_run}")]
+    )
+    for check in verification.parity:
         number = "" if check.largest_difference is None else f" ({check.largest_difference:.1e} of the largest)"
         rows.append((check.name, f"{check.status}: {check.detail}{number}"))
-    rows += precision_lines(found.precision) if found.precision else []
-    unknown = found.precision is not None and found.precision.status == "skipped"
+    rows += precision_lines(verification.precision) if verification.precision else []
+    unknown = verification.precision is not None and verification.precision.status == "skipped"
     passed = "passed, but for what the precision costs" if unknown else "passed"
-    return [*rows, ("result", passed if found.passed else "FAILED")]
+    return [*rows, ("result", passed if verification.passed else "FAILED")]
 
 
-def lossless_lines(found: Losslessness) -> list[Line]:
-    """Speculation on and off."""
+def lossless_lines(lossless: Losslessness) -> list[Line]:
+    """Return the lines on speculation on and off."""
     rows = [
-        ("compared", f"{found.prompts} prompts x {found.max_tokens} tokens, K = {found.k}"),
-        ("policies", ", ".join(found.policies)),
-        ("differing", f"{found.tokens_differing} of {found.tokens_compared} tokens"),
+        ("compared", f"{lossless.prompts} prompts x {lossless.max_tokens} tokens, K = {lossless.k}"),
+        ("policies", ", ".join(lossless.policies)),
+        ("differing", f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens"),
     ]
-    if found.ties:
+    if lossless.ties:
         why = "where the target itself gives either token, as plain decoding in other windows shows"
-        rows.append(("ties", f"{found.ties} texts part {why}; they are compared up to there"))
-    rows += [(f"acceptance length, {name}", f"{length:.2f}") for name, length in found.acceptance_length.items()]
-    rows += [("note", note) for note in found.notes]
+        rows.append(("ties", f"{lossless.ties} texts part {why}; they are compared up to there"))
+    rows += [(f"acceptance length, {name}", f"{length:.2f}") for name, length in lossless.acceptance_length.items()]
+    rows += [("note", note) for note in lossless.notes]
     return rows + [
         (
             f"first difference, {d.policy}, K = {d.k}, {d.prompt}",
             f"position {d.position}: {d.plain} became {d.speculative}, logits {d.margin:.2e} apart",
         )
-        for d in [each for each in found.divergences if not each.tie][:10]
+        for d in [divergence for divergence in lossless.divergences if not divergence.tie][:10]
     ]
 
 
-def precision_lines(found: Precision) -> list[Line]:
-    """What the recipe costs, and where."""
-    title = f"precision {found.recipe}"
-    if found.skipped:
-        return [(title, f"skipped: {found.skipped}")]
-    rows = [(title, f"{found.status}: {found.measured}, against FP32 on ONNX Runtime")]
-    limits, logits = found.limits, found.logits
+def precision_lines(precision: Precision) -> list[Line]:
+    """Return the lines on what the recipe costs, and where."""
+    title = f"precision {precision.recipe}"
+    if precision.skipped:
+        return [(title, f"skipped: {precision.skipped}")]
+    rows = [(title, f"{precision.status}: {precision.measured}, against FP32 on ONNX Runtime")]
+    limits, logits = precision.limits, precision.logits
     if limits and logits:
-        rows.append(("measured on", f"{found.texts}: {logits.texts} texts, {logits.tokens} tokens"))
+        rows.append(("measured on", f"{precision.texts}: {logits.texts} texts, {logits.tokens} tokens"))
         rows.append(("perplexity", f"{_perplexity(logits)}, at most {limits.perplexity_increase:+.1%}"))
         rows.append(
             (
@@ -64,23 +67,23 @@ def precision_lines(found: Precision) -> list[Line]:
                 f"{logits.kl_p99:.2g}, max {logits.kl_max:.2g}; most likely token the same {logits.top1_agreement:.1%}",
             )
         )
-    if found.layers:
-        last, worst = found.layers[-1], most_added(found.layers)
+    if precision.layers:
+        last, worst = precision.layers[-1], most_added(precision.layers)
         rows.append(("layers", f"error {last.error:.2%} entering layer {last.layer}; layer {worst} adds most"))
-    if found.greedy:
-        greedy = found.greedy
+    if precision.greedy:
+        greedy = precision.greedy
         rows.append(
             ("greedy tokens", f"{greedy.equal_share:.1%} equal; {greedy.identical} of {greedy.prompts} texts identical")
         )
     most = limits.acceptance_drop if limits else 0.0
     for name, measure in (
-        ("acceptance length", found.acceptance),
-        ("wide and narrow drafter", found.drafter_acceptance),
+        ("acceptance length", precision.acceptance),
+        ("wide and narrow drafter", precision.drafter_acceptance),
     ):
         if measure is not None:
             rows.append((name, _acceptance(measure, most)))
-    rows += [("note", note) for note in found.notes]
-    return rows + _bisection(found)
+    rows += [("note", note) for note in precision.notes]
+    return rows + _bisection(precision)
 
 
 def _perplexity(logits: LogitsComparison) -> str:
@@ -88,13 +91,13 @@ def _perplexity(logits: LogitsComparison) -> str:
     return f"{numbers} ({logits.perplexity_increase:+.2%})"
 
 
-def _acceptance(found: Acceptance, most: float) -> str:
-    change = f"{found.change:+.1%} +- {found.error:.1%}"
-    return f"{found.before:.3f} -> {found.after:.3f} at K = {found.k} ({change}), at most {-most:+.0%}"
+def _acceptance(measure: AcceptanceLength, most: float) -> str:
+    change = f"{measure.change:+.1%} +- {measure.error:.1%}"
+    return f"{measure.before:.3f} -> {measure.after:.3f} at K = {measure.k} ({change}), at most {-most:+.0%}"
 
 
-def _bisection(found: Precision) -> list[Line]:
-    bisection = found.bisection
+def _bisection(precision: Precision) -> list[Line]:
+    bisection = precision.bisection
     if bisection is None:
         return []
     rows = [
@@ -117,5 +120,5 @@ def _bisection(found: Precision) -> list[Line]:
 
 
 def _how(cost: Cost) -> str:
-    """How to leave it wide, where that is no --exclude."""
+    """Say how to leave a group wide, where that is no --exclude."""
     return "" if cost.exclude else ", wide without --kv-cache-dtype"

@@ -1,14 +1,24 @@
-"""Two models' logits on the same text: divergence, agreement, perplexity."""
+"""Two models on the same texts: divergence of their logits, agreement, perplexity, and how far their layers are apart.
+
+Nothing of a text is kept but a few numbers for each token.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from ..console.progress import Advance
-from .perplexity import Array, LogitsOf, log_softmax, pooled, surprises
+
+Array = np.ndarray[Any, Any]
+LogitsOf = Callable[[Sequence[int]], Array]  # token ids -> f32 [len, V]: what follows each of them
+StreamsOf = Callable[[Sequence[int]], Array]  # token ids -> f32 [len, L, H]: what enters each layer
+_OVERFLOWS = 700  # e to this is the largest power that float64 has room for, nearly
 
 
 @dataclass(frozen=True)
@@ -30,33 +40,51 @@ class LogitsComparison:
 
     @property
     def perplexity_increase(self) -> float:
-        """Relative to the reference."""
+        """The candidate's perplexity relative to the reference's."""
         return self.perplexity_candidate / self.perplexity_reference - 1
 
 
-def divergence(reference: Array, candidate: Array) -> Array:
-    """KL(reference || candidate) of each row, float64 [n] from logits [n, V]; NaN where a logit is not a number."""
-    wanted, found = log_softmax(reference), log_softmax(candidate)
-    each = np.exp(wanted) * (wanted - found)
-    total: Array = each.sum(axis=-1)
-    return np.maximum(total, 0.0)  # rounding can leave -1e-17; NaN stays NaN
+@dataclass(frozen=True)
+class Perplexity:
+    """How surprised a model is by text. ``mean_nll``: nats per predicted token; ``tokens``: how many were predicted."""
+
+    mean_nll: float
+    tokens: int
+
+    @property
+    def value(self) -> float:
+        """e to the mean; infinite where that overflows, NaN where nothing was predicted or a logit is not a number."""
+        if math.isnan(self.mean_nll):
+            return math.nan
+        return math.exp(self.mean_nll) if self.mean_nll < _OVERFLOWS else math.inf
 
 
-def _still(_: int) -> None:
-    """Nobody watches."""
+@dataclass(frozen=True)
+class LayerError:
+    """Relative L2 distance of the streams that enter ``layer``, over all tokens."""
+
+    layer: int
+    error: float
+
+
+def _unwatched(_: int) -> None:
+    """Report no progress."""
 
 
 def compare_logits(
-    reference: LogitsOf, candidate: LogitsOf, texts: Sequence[Sequence[int]], advance: Advance = _still
+    reference: LogitsOf, candidate: LogitsOf, texts: Sequence[Sequence[int]], advance: Advance = _unwatched
 ) -> LogitsComparison:
-    """Both models over all texts. Nothing of a text is kept but a few numbers for each token."""
-    divergences, same, wanted, found = [], 0, [], []
+    """Run both models over all texts and compare what they say of each token."""
+    divergences: list[Array] = []
+    surprises_reference: list[Array] = []
+    surprises_candidate: list[Array] = []
+    same = 0
     for ids in texts:
         one, other = reference(ids), candidate(ids)
         divergences.append(divergence(one, other))
         same += int((one.argmax(axis=-1) == other.argmax(axis=-1)).sum())
-        wanted.append(surprises(one, ids))
-        found.append(surprises(other, ids))
+        surprises_reference.append(surprises(one, ids))
+        surprises_candidate.append(surprises(other, ids))
         advance(1)
     every = np.concatenate(divergences) if divergences else np.full(1, np.nan)
     return LogitsComparison(
@@ -66,6 +94,67 @@ def compare_logits(
         kl_p99=float(np.quantile(every, 0.99)),
         kl_max=float(every.max()),
         top1_agreement=same / len(every),
-        perplexity_reference=pooled(wanted).value,
-        perplexity_candidate=pooled(found).value,
+        perplexity_reference=pooled(surprises_reference).value,
+        perplexity_candidate=pooled(surprises_candidate).value,
     )
+
+
+def compare_layers(
+    reference: StreamsOf, candidate: StreamsOf, texts: Sequence[Sequence[int]], advance: Advance
+) -> tuple[LayerError, ...]:
+    """Run both models over all texts and return the relative distance of their residual streams, by layer."""
+    distance, length = np.zeros(1), np.zeros(1)
+    for ids in texts:
+        wide, quantized = reference(ids).astype(np.float64), candidate(ids).astype(np.float64)
+        distance = distance + ((quantized - wide) ** 2).sum(axis=(0, 2))
+        length = length + (wide**2).sum(axis=(0, 2))
+        advance(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        errors = np.sqrt(distance / length)
+    return tuple(LayerError(layer, float(error)) for layer, error in enumerate(errors))
+
+
+def most_added(errors: Sequence[LayerError]) -> int:
+    """Return the layer that adds most to the distance, from the stream that enters it to the one that leaves it.
+
+    The last layer is not seen: what leaves it is in the logits alone.
+    """
+    gains = [after.error - before.error for before, after in pairwise(errors)]
+    return int(np.argmax(gains)) if gains else 0
+
+
+def divergence(reference: Array, candidate: Array) -> Array:
+    """KL(reference || candidate) of each row, float64 [n] from logits [n, V]; NaN where a logit is not a number."""
+    one, other = log_softmax(reference), log_softmax(candidate)
+    total: Array = (np.exp(one) * (one - other)).sum(axis=-1)
+    return np.maximum(total, 0.0)  # rounding can leave -1e-17; NaN stays NaN
+
+
+def perplexity(logits_of: LogitsOf, texts: Sequence[Sequence[int]]) -> Perplexity:
+    """Measure the perplexity of a model on all texts together.
+
+    The first token of each text is given, not predicted.
+    """
+    return pooled([surprises(logits_of(ids), ids) for ids in texts if len(ids) > 1])
+
+
+def pooled(surprises: Sequence[Array]) -> Perplexity:
+    """Return the perplexity of the predictions of several texts; every token weighs the same."""
+    tokens = sum(map(len, surprises))
+    total = sum(float(text.sum()) for text in surprises)
+    return Perplexity(total / tokens if tokens else math.nan, tokens)
+
+
+def surprises(logits: Array, ids: Sequence[int]) -> Array:
+    """Negative log-likelihood of ``ids[1:]``, float64 [len - 1], from ``logits`` [len, V]."""
+    following = np.asarray(ids[1:], np.int64)
+    likelihood: Array = log_softmax(logits[: len(following)])[np.arange(len(following)), following]
+    return -likelihood
+
+
+def log_softmax(logits: Array) -> Array:
+    """Logarithm of the softmax along the last axis, float64."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+    return wide

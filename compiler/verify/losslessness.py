@@ -1,8 +1,14 @@
-"""The same tokens with speculation on and off."""
+"""Whether speculation changes a token: generated with it and without, the texts are the same but for ties.
+
+A tie is a token that speculation changed, and that the target gives without any drafts as well. Windows of other widths
+sum in another order. That moves the last bits, a rounding to codes or to 16 bits makes more of them, and now and then
+two tokens are so close that it decides. Then plain decoding that was fed the same tokens in other windows gives either,
+and nothing was lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,20 +16,19 @@ import numpy as np
 
 from ..bundled.prompts import Prompt
 from ..console.progress import Progress
-from .room import fitted
-from .ties import is_tie
 
 if TYPE_CHECKING:
     from ...engines import Engine, SamplingParams
 
 TEMPERATURE = 0.8
+_STEPS = (0, 1, 2, 3, 5, 8)  # tokens at the end that are decoded one by one; those before are one window
 
 
 @dataclass(frozen=True)
 class Divergence:
     """The first token of one prompt that speculation changed. ``margin`` is between the logits of the two tokens.
 
-    ``tie``: plain decoding in other windows gives the changed one as well (``ties``).
+    ``tie``: plain decoding in other windows gives the changed one as well.
     """
 
     prompt: str
@@ -62,6 +67,15 @@ class Losslessness:
         return self.finite and self.tokens_compared > 0 and not self.tokens_differing
 
 
+@dataclass(frozen=True)
+class Beginnings:
+    """Token ids of every prompt, by its name; ``max_tokens`` is generated after each. ``notes``: what was cut."""
+
+    ids: tuple[tuple[str, tuple[int, ...]], ...]
+    max_tokens: int
+    notes: tuple[str, ...] = ()
+
+
 def compare_on_and_off(
     engine: Engine,
     prompts: Sequence[Prompt],
@@ -71,14 +85,14 @@ def compare_on_and_off(
     *,
     exact: bool = True,
 ) -> Losslessness:
-    """Greedy and seeded sampling, each with and without drafts.
+    """Generate greedily and with seeded sampling, each with and without drafts, and compare the tokens.
 
     ``exact`` is for FP32, and for ONNX Runtime, whose windows agree to the bit: there a tie is a difference too.
     """
     from ...engines import SamplingParams
 
-    begun = fitted(prompts, engine.tokenizer.encode, max_tokens, engine.max_seq_len)
-    greedy = SamplingParams(max_tokens=begun.max_tokens, ignore_eos=True)
+    beginnings = fitted(prompts, engine.tokenizer.encode, max_tokens, engine.max_seq_len)
+    greedy = SamplingParams(max_tokens=beginnings.max_tokens, ignore_eos=True)
     policies = {"greedy": greedy, f"temperature {TEMPERATURE}": replace(greedy, temperature=TEMPERATURE)}
     compared = differing = 0
     lengths: dict[str, float] = {}
@@ -86,17 +100,17 @@ def compare_on_and_off(
     with progress.step("compare speculation on and off", len(policies) * (1 + len(depths)) * len(prompts)) as advance:
         for name, policy in policies.items():
             params = [replace(policy, seed=seed) for seed in range(len(prompts))]
-            plain = [_generate(engine, ids, s, 0) for (_, ids), s in zip(begun.ids, params, strict=True)]
+            plain = [_generate(engine, ids, s, 0) for (_, ids), s in zip(beginnings.ids, params, strict=True)]
             advance(len(prompts))
             for k in depths:
                 rounds = accepted = 0
-                for (prompt, ids), each, expected in zip(begun.ids, params, plain, strict=True):
-                    output = _generate(engine, ids, each, k)
+                for (prompt, ids), seeded, expected in zip(beginnings.ids, params, plain, strict=True):
+                    output = _generate(engine, ids, seeded, k)
                     rounds += output.acceptance.rounds
                     accepted += output.acceptance.accepted
                     count, wrong = _compared(expected.token_ids, output.token_ids)
                     if wrong:
-                        tie = not exact and _parts_at_a_tie(engine, wrong[0], each, expected, output)
+                        tie = not exact and _parts_at_a_tie(engine, wrong[0], seeded, expected, output)
                         count, wrong = (wrong[0], wrong[:1]) if tie else (count, wrong)
                         differing += 0 if tie else len(wrong)
                         divergences.append(_divergence(engine, prompt, name, k, wrong[0], expected, output, tie=tie))
@@ -105,43 +119,74 @@ def compare_on_and_off(
                 lengths[f"{name}, K = {k}"] = round(1 + accepted / max(rounds, 1), 3)
     return Losslessness(
         prompts=len(prompts),
-        max_tokens=begun.max_tokens,
+        max_tokens=beginnings.max_tokens,
         k=tuple(depths),
         policies=tuple(policies),
         tokens_compared=compared,
         tokens_differing=differing,
         acceptance_length=lengths,
         divergences=tuple(divergences),
-        ties=sum(each.tie for each in divergences),
-        notes=begun.notes,
-        finite=all(bool(np.isfinite(engine.target_logits(ids)).all()) for _, ids in begun.ids[:1]),
+        ties=sum(divergence.tie for divergence in divergences),
+        notes=beginnings.notes,
+        finite=all(bool(np.isfinite(engine.target_logits(ids)).all()) for _, ids in beginnings.ids[:1]),
     )
+
+
+def fitted(
+    prompts: Sequence[Prompt], encode: Callable[[str], Sequence[int]], max_tokens: int, max_seq_len: int
+) -> Beginnings:
+    """Cut prompts so that each and its new tokens are at most ``max_seq_len``.
+
+    What is generated is cut first, to half of that.
+    """
+    most = max(min(max_tokens, max_seq_len // 2), 1)
+    room = max(max_seq_len - most, 1)
+    whole = [(prompt.id, tuple(encode(prompt.text))) for prompt in prompts]
+    longer = sum(len(ids) > room for _, ids in whole)
+    notes = []
+    if most < max_tokens:
+        notes.append(f"{most} tokens instead of {max_tokens} after each prompt: the engine holds {max_seq_len}")
+    if longer:
+        notes.append(f"{longer} of {len(whole)} prompts were cut to {room} tokens: the engine holds {max_seq_len}")
+    return Beginnings(tuple((name, ids[:room]) for name, ids in whole), most, tuple(notes))
+
+
+def is_tie(engine: Engine, ids: Sequence[int], token: int, params: SamplingParams) -> bool:
+    """Whether plain decoding gives ``token`` after ``ids``, with the random numbers of ``params``, in some windows."""
+    for steps in _STEPS[: len(ids)]:
+        beginning, rest = tuple(ids[: len(ids) - steps]), tuple(ids[len(ids) - steps :])
+        if not beginning:
+            break
+        output = engine.generate([beginning], replace(params, max_tokens=steps + 1), num_speculative_tokens=0)[0]
+        if tuple(output.token_ids) == (*rest, token):
+            return True
+    return False
 
 
 def _generate(engine: Engine, prompt: Sequence[int], params: SamplingParams, k: int) -> Any:
     return engine.generate([prompt], params, num_speculative_tokens=k)[0]
 
 
-def _compared(expected: Sequence[int], found: Sequence[int]) -> tuple[int, list[int]]:
+def _compared(expected: Sequence[int], speculative: Sequence[int]) -> tuple[int, list[int]]:
     """How many positions two outputs have, and those at which they are not the same, as where a token is missing."""
-    longest = max(len(expected), len(found))
-    return longest, [i for i in range(longest) if tuple(expected[i : i + 1]) != tuple(found[i : i + 1])]
+    longest = max(len(expected), len(speculative))
+    return longest, [i for i in range(longest) if tuple(expected[i : i + 1]) != tuple(speculative[i : i + 1])]
 
 
-def _parts_at_a_tie(engine: Engine, position: int, params: SamplingParams, expected: Any, found: Any) -> bool:
-    if position >= len(found.token_ids):
+def _parts_at_a_tie(engine: Engine, position: int, params: SamplingParams, expected: Any, output: Any) -> bool:
+    if position >= len(output.token_ids):
         return False
     before = (*expected.prompt_token_ids, *expected.token_ids[:position])
-    return is_tie(engine, before, found.token_ids[position], params)
+    return is_tie(engine, before, output.token_ids[position], params)
 
 
 def _divergence(
-    engine: Engine, prompt: str, policy: str, k: int, position: int, expected: Any, found: Any, *, tie: bool
+    engine: Engine, prompt: str, policy: str, k: int, position: int, expected: Any, changed: Any, *, tie: bool
 ) -> Divergence:
     """The two tokens at ``position`` and how far apart the target's own logits hold them."""
     logits = engine.target_logits([*expected.prompt_token_ids, *expected.token_ids[:position]])[-1]
     plain, speculative = (
-        output.token_ids[position] if position < len(output.token_ids) else None for output in (expected, found)
+        output.token_ids[position] if position < len(output.token_ids) else None for output in (expected, changed)
     )
     both = plain is not None and speculative is not None
     margin = float(abs(logits[plain] - logits[speculative])) if both else 0.0

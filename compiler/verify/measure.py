@@ -14,16 +14,13 @@ from ..console.progress import Advance, Progress
 from ..hardware.packages import export_versions
 from ..precision.recipes import Recipe
 from ..store.stages import StageStore
-from .bisect import Bisection, Trial, bisect
-from .command import rebuild
-from .generation import Acceptance, GreedyAgreement, compare_acceptance, compare_tokens, generate
-from .layers import LayerError, compare_layers
-from .logits import compare_logits
+from .bisect import Bisection, BisectTrial, bisect, rebuild_command
+from .generation import AcceptanceLength, GreedyAgreement, compare_acceptance, compare_tokens, generate
+from .logits import LayerError, compare_layers, compare_logits
 from .origin import Origins, is_reference, on_cpu, recipe_of, reference_recipe
-from .pairs import Workshop
-from .precision import EMULATED, RUN, Precision, checks_of
+from .precision import EMULATED, LIMITS, RUN, Precision, PrecisionLimits, checks_of
 from .texts import Texts, read_texts
-from .thresholds import LIMITS, Limits
+from .workshop import Workshop
 
 if TYPE_CHECKING:
     from ...engines import Engine
@@ -33,19 +30,20 @@ _SAME = 1e-3  # nats: more than another order of sums makes, less than any round
 
 
 @dataclass(frozen=True)
-class Request:
-    """``data``: texts instead of the bundled ones. ``limits``: instead of the recipe's. ``store``: kept steps."""
+class MeasureRequest:
+    """How to measure. ``data``: texts instead of the bundled ones. ``limits``: instead of the recipe's. ``store``: kept
+    steps."""
 
     data: Path | None = None
     bisect: bool = False
-    limits: Limits | None = None
+    limits: PrecisionLimits | None = None
     store: StageStore | None = field(default=None)
 
 
 def measure(
-    folder: Path, manifest: Manifest, engine: Engine | None, request: Request, progress: Progress
+    folder: Path, manifest: Manifest, engine: Engine | None, request: MeasureRequest, progress: Progress
 ) -> Precision | None:
-    """Against FP32; None for an engine that is FP32 itself. Without an engine its recipe is emulated.
+    """Measure an engine against FP32; None for an engine that is FP32 itself. Without an engine its recipe is emulated.
 
     What cannot be measured here is skipped with the reason. Raises ``BuildError`` or ``UsageError`` for the user's
     texts.
@@ -71,15 +69,15 @@ def _said(error: PeagleError) -> str:
 
 
 class _Measurement:
-    """One engine, the pair in FP32 beside it, and what else has to be made on the way."""
+    """The measurement of one engine: the pair in FP32 beside it, and what else has to be made on the way."""
 
     def __init__(
-        self, workshop: Workshop, recipe: Recipe, engine: Engine | None, texts: Texts, request: Request
+        self, workshop: Workshop, recipe: Recipe, engine: Engine | None, texts: Texts, request: MeasureRequest
     ) -> None:
         self._shop, self._recipe, self._texts, self._request = workshop, recipe, texts, request
         self._cpu = on_cpu(recipe)
-        self._narrow_drafter = self._cpu.drafter != self._cpu.wide
-        self._narrow_target = bool(self._cpu.narrow) or self._cpu.kv_cache != self._cpu.wide
+        self._quantizes_drafter = self._cpu.drafter != self._cpu.wide
+        self._quantizes_target = bool(self._cpu.narrow) or self._cpu.kv_cache != self._cpu.wide
         self._lowering = lowering_named(workshop.manifest.backend.lowering)
         if engine is None and not self._cpu.narrows:
             raise EnvironmentProblem(
@@ -92,14 +90,14 @@ class _Measurement:
         self._notes: list[str] = []
 
     def result(self) -> Precision:
-        """All measures."""
+        """Take all measures and hold them against the limits."""
         recipe, texts = self._recipe, self._texts
         limits = self._request.limits or LIMITS[recipe.name]
         with self._step("compare logits with FP32", len(texts.ids)) as advance:
             logits = compare_logits(self._reference.target_logits, self._engine.target_logits, texts.ids, advance)
         greedy, acceptance, drafter = self._generated()
         del self._reference  # what follows takes a target alone
-        found = Precision(
+        precision = Precision(
             recipe=recipe.name,
             measured=EMULATED if self._emulated else RUN,
             texts=texts.name,
@@ -110,43 +108,46 @@ class _Measurement:
             drafter_acceptance=drafter,
             checks=checks_of(limits, logits, acceptance, drafter),
         )
-        if self._narrow_target:
-            found = self._with_places(found, limits)
+        if self._quantizes_target:
+            precision = self._with_places(precision, limits)
         if self._request.bisect and not self._cpu.narrow:
             self._notes.append("no weight of the target is narrow: there is nothing to bisect")
-        self._notes += [check.note for check in found.checks if check.note]
-        return replace(found, notes=tuple(self._notes))
+        self._notes += [check.note for check in precision.checks if check.note]
+        return replace(precision, notes=tuple(self._notes))
 
-    def _with_places(self, found: Precision, limits: Limits) -> Precision:
-        """Where in the target it is lost. This takes the recipe made anew, and a note says where that cannot be."""
+    def _with_places(self, precision: Precision, limits: PrecisionLimits) -> Precision:
+        """Add where in the target precision is lost.
+
+        This takes the recipe made anew, and a note says where that cannot be.
+        """
         try:
-            found = replace(found, layers=self._layers())
+            precision = replace(precision, layers=self._layers())
             bisects = self._request.bisect and self._cpu.narrow
-            return replace(found, bisection=self._bisected(limits)) if bisects else found
+            return replace(precision, bisection=self._bisected(limits)) if bisects else precision
         except (EnvironmentProblem, BuildError) as error:
             self._notes.append(f"layers were not compared: {_said(error)}")
-            return found
+            return precision
 
-    def _generated(self) -> tuple[GreedyAgreement, Acceptance, Acceptance | None]:
-        """Greedy text of both pairs, and where the drafter is narrow of the narrow target with the wide drafter."""
+    def _generated(self) -> tuple[GreedyAgreement, AcceptanceLength, AcceptanceLength | None]:
+        """Compare greedy text of both pairs; a quantized drafter also with the wide one on the same target."""
         prompts, k = self._texts.prompts, self._shop.manifest.speculation.num_speculative_tokens
         pairs = [self._reference, self._engine]
-        if self._narrow_drafter:
+        if self._quantizes_drafter:
             pairs.append(self._shop.pair(self._cpu, self._lowering, wide_drafter=True))
         with self._step("compare greedy text and acceptance", len(prompts) * len(pairs)) as advance:
             outputs = [generate(pair, prompts, k, advance) for pair in pairs]
-        wide, narrow = outputs[:2]
-        alone = compare_acceptance(outputs[2], narrow, k) if self._narrow_drafter else None
-        return compare_tokens(wide, narrow), compare_acceptance(wide, narrow, k), alone
+        wide, quantized = outputs[:2]
+        alone = compare_acceptance(outputs[2], quantized, k) if self._quantizes_drafter else None
+        return compare_tokens(wide, quantized), compare_acceptance(wide, quantized, k), alone
 
     def _layers(self) -> tuple[LayerError, ...]:
-        """Of the recipe, made anew with every layer tapped."""
+        """Compare the layers of the recipe, made anew with every layer tapped."""
         shop, texts = self._shop, self._texts.first(_LAYER_TEXTS, _LAYER_TOKENS)
-        wide = shop.target(reference_recipe(), ORT, texts.longest, every_layer=True)
-        narrow = shop.target(self._cpu, self._lowering, texts.longest, every_layer=True)
+        wide = shop.session(reference_recipe(), ORT, texts.longest, every_layer=True)
+        quantized = shop.session(self._cpu, self._lowering, texts.longest, every_layer=True)
         with self._step("compare the streams between layers", len(texts.ids)) as advance:
-            layers = compare_layers(wide.streams, narrow.streams, texts.ids, advance)
-        again = compare_logits(narrow.logits, self._engine.target_logits, texts.ids[:1])
+            layers = compare_layers(wide.streams, quantized.streams, texts.ids, advance)
+        again = compare_logits(quantized.logits, self._engine.target_logits, texts.ids[:1])
         if not again.kl_mean <= _SAME:
             self._notes.append(
                 "the recipe made anew from the checkpoint does not compute what the engine does (its logits diverge by "
@@ -154,10 +155,10 @@ class _Measurement:
             )
         return layers
 
-    def _bisected(self, limits: Limits) -> Bisection:
-        trial = Trial(self._shop, self._cpu, self._lowering, self._texts)
-        found = bisect(trial, limits, self._shop.progress)
-        return replace(found, command=rebuild(self._shop.manifest, self._recipe, found.exclude))
+    def _bisected(self, limits: PrecisionLimits) -> Bisection:
+        trial = BisectTrial(self._shop, self._cpu, self._lowering, self._texts)
+        bisection = bisect(trial, limits, self._shop.progress)
+        return replace(bisection, command=rebuild_command(self._shop.manifest, self._recipe, bisection.exclude))
 
     def _step(self, text: str, total: int) -> AbstractContextManager[Advance]:
         return self._shop.progress.step(text, total)

@@ -37,7 +37,7 @@ class Parity:
 
 
 def compare_with_sources(engine: Engine, prompts: Sequence[Prompt], progress: Progress) -> tuple[Parity, ...]:
-    """Target and drafter logits against torch, each skipped with a reason where that cannot be done here."""
+    """Compare target and drafter logits with torch's, each skipped with a reason where that cannot be done here."""
     target, drafter = engine.manifest.target.origin, engine.manifest.drafter.origin
     ids = [engine.tokenizer.encode(prompt.text)[: engine.max_seq_len - 1] for prompt in prompts[:_PROMPTS]]
     with progress.step("compare logits with torch"):
@@ -59,7 +59,7 @@ def _compare(name: str, oracle: str, origins: Sequence[Origin], pairs: Callable[
     for origin in origins:
         if why := _incomparable(origin):
             return Parity(name, "skipped", why)
-    differences = [float(abs(found - wanted).max() / abs(wanted).max()) for found, wanted in pairs()]
+    differences = [float(abs(ours - theirs).max() / abs(theirs).max()) for ours, theirs in pairs()]
     passed = all(difference <= TOLERANCE for difference in differences)  # a NaN does not pass
     return Parity(
         name, "passed" if passed else "failed", f"against {oracle}, {len(differences)} prompts", max(differences)
@@ -93,7 +93,7 @@ def _target_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
 
 
 def _drafter_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
-    """The drafts after the token that greedy adds to each prompt, as ``Engine.draft_logits`` defines them."""
+    """Logits of the drafts after the token that greedy adds to each prompt, as ``Engine.draft_logits`` defines them."""
     import torch
 
     from ...graphs.drafters import read_drafter

@@ -1,4 +1,4 @@
-"""What a recipe costs: the engine, or its recipe run on ONNX Runtime, against the same pair in FP32."""
+"""What a recipe costs and what it may: the engine, or its recipe run on ONNX Runtime, against the same pair in FP32."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from .generation import Acceptance, GreedyAgreement
-from .layers import LayerError
-from .logits import LogitsComparison
-from .thresholds import Limits
+from .generation import AcceptanceLength, GreedyAgreement
+from .logits import LayerError, LogitsComparison
 
 if TYPE_CHECKING:
     from .bisect import Bisection
@@ -18,6 +16,30 @@ if TYPE_CHECKING:
 Status = Literal["passed", "failed", "skipped"]
 EMULATED = "emulated on ONNX Runtime, FP32 arithmetic"
 RUN = "the engine itself"
+
+
+@dataclass(frozen=True)
+class PrecisionLimits:
+    """What a precision may cost: relative increase of perplexity, mean divergence of the logits in nats, relative loss
+    of acceptance length.
+
+    Perplexity can fall by chance while a model changes; the divergence of the logits cannot, so it has a limit as well.
+    """
+
+    perplexity_increase: float
+    kl_mean: float
+    acceptance_drop: float
+
+
+LIMITS: Mapping[str, PrecisionLimits] = {
+    "fp32": PrecisionLimits(0.001, 0.001, 0.03),
+    "fp16": PrecisionLimits(0.005, 0.01, 0.03),
+    "bf16": PrecisionLimits(0.005, 0.02, 0.03),
+    "fp8": PrecisionLimits(0.01, 0.05, 0.03),
+    "mxfp8": PrecisionLimits(0.01, 0.05, 0.03),
+    "int8": PrecisionLimits(0.02, 0.05, 0.03),
+    "int4": PrecisionLimits(0.05, 0.15, 0.05),
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +53,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """A number that is none does not pass."""
+        """Whether the value is within its limit; a number that is none is not."""
         return self.value <= self.limit
 
 
@@ -47,25 +69,25 @@ class Precision:
     measured: str = ""
     skipped: str = ""
     texts: str = ""
-    limits: Limits | None = None
+    limits: PrecisionLimits | None = None
     logits: LogitsComparison | None = None
     layers: tuple[LayerError, ...] = ()
     greedy: GreedyAgreement | None = None
-    acceptance: Acceptance | None = None
-    drafter_acceptance: Acceptance | None = None
+    acceptance: AcceptanceLength | None = None
+    drafter_acceptance: AcceptanceLength | None = None
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
     bisection: Bisection | None = field(default=None)
 
     @property
     def status(self) -> Status:
-        """Skipped where nothing was measured: that is not a pass."""
+        """The verdict on the precision: skipped where nothing was measured, which is not a pass."""
         if self.skipped or not self.checks:
             return "skipped"
         return "passed" if all(check.passed for check in self.checks) else "failed"
 
     def failures(self) -> list[str]:
-        """What is beyond its limit, and by how much."""
+        """List the checks that are beyond their limit, and by how much."""
         return [
             f"{check.name} is {check.value:.4g}, at most {check.limit:.4g} for {self.recipe}"
             for check in self.checks
@@ -73,7 +95,7 @@ class Precision:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """For ``verify.json``: numbers that are none become null."""
+        """Return the record for ``verify.json``: numbers that are none become null."""
         extra: dict[str, Any] = {"status": self.status, "failures": self.failures()}
         if self.logits:
             extra["perplexity_increase"] = self.logits.perplexity_increase
@@ -83,23 +105,27 @@ class Precision:
 
 
 def checks_of(
-    limits: Limits, logits: LogitsComparison, acceptance: Acceptance | None, drafter: Acceptance | None
+    limits: PrecisionLimits,
+    logits: LogitsComparison,
+    acceptance: AcceptanceLength | None,
+    drafter: AcceptanceLength | None,
 ) -> tuple[Check, ...]:
-    """The measures that have a limit."""
-    found = [
+    """Hold the measures that have a limit against it."""
+    checks = [
         Check("the increase of perplexity", logits.perplexity_increase, limits.perplexity_increase),
         Check("the mean divergence of the logits", logits.kl_mean, limits.kl_mean),
     ]
     for name, measure in (("acceptance length", acceptance), ("acceptance length through the drafter alone", drafter)):
         if measure is not None:
-            found.append(_acceptance(name, measure, limits.acceptance_drop))
-    return tuple(found)
+            checks.append(_acceptance(name, measure, limits.acceptance_drop))
+    return tuple(checks)
 
 
-def _acceptance(name: str, measure: Acceptance, limit: float) -> Check:
-    """A loss that is beyond the limit by less than twice its standard error is chance as far as this can tell.
+def _acceptance(name: str, measure: AcceptanceLength, limit: float) -> Check:
+    """Hold the loss of acceptance length against its limit.
 
-    Up to twice the limit: few texts would excuse anything.
+    A loss that is beyond it by less than twice its standard error is chance as far as this can tell, up to twice the
+    limit: few texts would excuse anything.
     """
     drop, error = -measure.change, min(2 * measure.error, limit)
     doubtful = limit < drop <= limit + error
@@ -108,13 +134,13 @@ def _acceptance(name: str, measure: Acceptance, limit: float) -> Check:
 
 
 def finite(content: Mapping[str, Any]) -> dict[str, Any]:
-    """For JSON: numbers that are none become null."""
+    """Return ``content`` for JSON: numbers that are none become null."""
     return dict(_numbers(content))
 
 
 def _numbers(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _numbers(each) for name, each in value.items()}
+        return {name: _numbers(item) for name, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_numbers(each) for each in value]
+        return [_numbers(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,7 +18,7 @@ _REPORT = "build_report.json"
 
 
 def ranges_again(folder: Path, origins: Origins, store: StageStore, progress: Progress) -> Scales:
-    """Kept, or calibrated in the same way.
+    """Return the ranges of an engine as they are kept, or calibrate them in the same way.
 
     Raises ``EnvironmentProblem`` where the samples or the saved ranges are not what they were.
     """
@@ -26,15 +26,15 @@ def ranges_again(folder: Path, origins: Origins, store: StageStore, progress: Pr
     how = ranges_of(config)
     try:
         how.check()
-        found = how.obtain(origins.target, store, progress)
+        scales = how.obtain(origins.target, store, progress)
     except PeagleError as error:
         raise EnvironmentProblem(f"the calibrated ranges of the engine are not to be had: {error.what}") from None
-    if json.loads(json.dumps(describe(found))) != recorded:
+    if json.loads(json.dumps(describe(scales))) != recorded:
         raise EnvironmentProblem(
             "the calibrated ranges of the engine are not to be had",
-            why=f"{_REPORT} records {recorded}, and its samples give {describe(found)} now",
+            why=f"{_REPORT} records {recorded}, and its samples give {describe(scales)} now",
         )
-    return found
+    return scales
 
 
 def _read(path: Path) -> dict[str, Any]:

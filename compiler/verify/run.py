@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...engines.folder.manifest import Manifest
+from ...plugins.errors import EnvironmentProblem
 from ..bundled.prompts import Prompt, code_prompts
 from ..console.progress import Progress, Quiet
 from .losslessness import Losslessness, compare_on_and_off
-from .measure import Request, measure
-from .origin import is_reference
+from .measure import MeasureRequest, measure
+from .origin import is_reference, loses_without_running
 from .parity import Parity, compare_with_sources
 from .precision import Precision, finite
 
@@ -27,7 +28,7 @@ DEFAULT_K = (1, 3, 5, 8)
 
 @dataclass(frozen=True)
 class Verification:
-    """Everything ``verify`` found out. ``losslessness`` is None where the engine cannot run: ``not_run`` says why."""
+    """All that ``verify`` found out. ``losslessness`` is None where the engine cannot run: ``not_run`` says why."""
 
     engine: str
     product_version: str
@@ -46,7 +47,7 @@ class Verification:
         return self.losslessness.passed and all(check.status != "failed" for check in self.parity)
 
     def as_json(self) -> dict[str, Any]:
-        """What ``verify.json`` holds."""
+        """Return the content of ``verify.json``."""
         lossless, precision = self.losslessness, self.precision
         return finite(
             {
@@ -61,13 +62,38 @@ class Verification:
         )
 
 
+def verify_folder(
+    folder: Path,
+    manifest: Manifest,
+    *,
+    threads: int | None = None,
+    prompts: Sequence[Prompt] | None = None,
+    max_tokens: int = 128,
+    k: Sequence[int] = DEFAULT_K,
+    request: MeasureRequest | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Check the engine in ``folder``, whose files were compared with ``manifest``; see ``verify``.
+
+    Where it cannot run, its recipe is emulated. Raises ``EnvironmentProblem`` for one that cannot be emulated either.
+    """
+    from ...engines import Engine
+
+    try:
+        engine = Engine.load(folder, threads=threads, check_hashes=False)
+    except EnvironmentProblem as error:
+        _require_emulation(manifest, error)
+        return verify_elsewhere(folder, manifest, error.what, request=request, progress=progress)
+    return verify(engine, prompts=prompts, max_tokens=max_tokens, k=k, request=request, progress=progress)
+
+
 def verify(
     engine: Engine,
     *,
     prompts: Sequence[Prompt] | None = None,
     max_tokens: int = 128,
     k: Sequence[int] = DEFAULT_K,
-    request: Request | None = None,
+    request: MeasureRequest | None = None,
     progress: Progress | None = None,
 ) -> Verification:
     """Check ``engine`` and write ``verify.json`` into its folder; a K that it has no room for is left out."""
@@ -77,8 +103,8 @@ def verify(
     depths = [i for i in k if i <= most] or [most]
     exact = is_reference(engine.manifest.precision) or not engine.manifest.backend.gpus
     losslessness = compare_on_and_off(engine, prompts, max_tokens, depths, progress, exact=exact)
-    parity = _not_torchs(engine.manifest) or compare_with_sources(engine, prompts, progress)
-    precision = measure(engine.folder, engine.manifest, engine, request or Request(), progress)
+    parity = _unlike_torch(engine.manifest) or compare_with_sources(engine, prompts, progress)
+    precision = measure(engine.folder, engine.manifest, engine, request or MeasureRequest(), progress)
     return _kept(
         engine.folder,
         Verification(str(engine.folder), engine.manifest.product_version, losslessness, parity, precision),
@@ -86,24 +112,43 @@ def verify(
 
 
 def verify_elsewhere(
-    folder: Path, manifest: Manifest, why: str, *, request: Request | None = None, progress: Progress | None = None
+    folder: Path,
+    manifest: Manifest,
+    why: str,
+    *,
+    request: MeasureRequest | None = None,
+    progress: Progress | None = None,
 ) -> Verification:
-    """The same for an engine that cannot run here (``why``): its recipe is emulated, and no more is checked."""
-    precision = measure(folder, manifest, None, request or Request(), progress or Quiet())
+    """Check an engine that cannot run here (``why``): its recipe is emulated, and no more is checked."""
+    precision = measure(folder, manifest, None, request or MeasureRequest(), progress or Quiet())
     return _kept(folder, Verification(str(folder), manifest.product_version, None, precision=precision, not_run=why))
 
 
-def _not_torchs(manifest: Manifest) -> tuple[Parity, ...]:
-    """Of an engine that rounds, whose logits are not meant to be those of torch: what it costs is measured instead."""
+def _require_emulation(manifest: Manifest, error: EnvironmentProblem) -> None:
+    """Raise where nothing of an engine that cannot run here would show; ``error`` is why it cannot."""
+    if not manifest.backend.gpus:
+        raise error
+    if not loses_without_running(manifest.precision):
+        kind = manifest.precision.get("recipe")
+        raise EnvironmentProblem(
+            f"nothing of this engine can be checked here: {error.what}",
+            why=f"a narrow type can be emulated on a CPU; {kind} would be computed in FP32 here, which rounds nothing",
+            fix=error.fix,
+        ) from None
+
+
+def _unlike_torch(manifest: Manifest) -> tuple[Parity, ...]:
+    """Skip the comparison with torch for an engine that rounds: what that costs is measured instead."""
     if is_reference(manifest.precision):
         return ()
     why = f"the engine is {manifest.precision.get('recipe')}, not fp32: what that costs is measured under precision"
     return tuple(Parity(name, "skipped", why) for name in ("target logits", "drafter logits"))
 
 
-def _kept(folder: Path, found: Verification) -> Verification:
+def _kept(folder: Path, verification: Verification) -> Verification:
+    """Write ``verify.json`` so that a reader sees the old file or the new one."""
     path = folder / FILE_NAME
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n")
+    temporary.write_text(json.dumps(verification.as_json(), indent=2, allow_nan=False) + "\n")
     temporary.replace(path)
-    return found
+    return verification

@@ -23,22 +23,22 @@ class Texts:
 
     @property
     def prompts(self) -> tuple[tuple[int, ...], ...]:
-        """A piece from the beginning of each, and one from its middle."""
-        halves = [half for each in self.ids for half in (each[: len(each) // 2], each[len(each) // 2 :])]
-        return tuple(half[:_PROMPT] for half in halves)
+        """The prompts to continue: a piece from the beginning of each text, and one from its middle."""
+        pieces = [piece for text in self.ids for piece in (text[: len(text) // 2], text[len(text) // 2 :])]
+        return tuple(piece[:_PROMPT] for piece in pieces)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest."""
+        """How many tokens the longest text has."""
         return max(map(len, self.ids))
 
     def first(self, count: int, length: int) -> Texts:
-        """Fewer and shorter."""
-        return Texts(self.name, tuple(each[:length] for each in self.ids[:count]))
+        """Return the first ``count`` texts, cut to ``length`` tokens."""
+        return Texts(self.name, tuple(text[:length] for text in self.ids[:count]))
 
 
 def read_texts(data: Path | None, tokenizer: Path, vocab_size: int, max_seq_len: int) -> Texts:
-    """Of ``data`` (JSON Lines with text, messages or input_ids), else the bundled ones.
+    """Read the texts of ``data`` (JSON Lines with text, messages or input_ids), else the bundled ones.
 
     ``tokenizer`` is the folder that has it. Texts are cut to what the engine holds. Raises ``UsageError`` for a line
     that is malformed and for too little text.
@@ -47,7 +47,7 @@ def read_texts(data: Path | None, tokenizer: Path, vocab_size: int, max_seq_len:
         raise UsageError(f"--data {data} is not a file", fix="name a JSON Lines file that is there")
     limits = Limits(MAX_TEXTS, max(min(MAX_LENGTH, max_seq_len - 1), 1), min_tokens=1)  # a pass has one more
     samples = read_jsonl(data or HELD_OUT, Encoder.open(tokenizer), vocab_size, limits)
-    ids = tuple(each for each in samples.ids if len(each) > 1)
+    ids = tuple(text for text in samples.ids if len(text) > 1)
     if sum(map(len, ids)) < LEAST_TOKENS:
         raise UsageError(
             f"{data or HELD_OUT} has too little text to measure with: {sum(map(len, ids))} tokens",

@@ -18,26 +18,21 @@ from peagle.compiler.pipeline.build import build
 from peagle.compiler.precision.calibration import Scales
 from peagle.compiler.precision.calibration.ranges import RangesFrom, describe
 from peagle.compiler.precision.recipes import RECIPES, Overrides, wide_type
-from peagle.compiler.precision.rounded import RoundedHere
-from peagle.compiler.precision.selection import Selection
 from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify import FILE_NAME, verify_elsewhere
 from peagle.compiler.verify.bisect import CACHES
-from peagle.compiler.verify.groups import groups_of, patterns_of
-from peagle.compiler.verify.measure import Request, measure
-from peagle.compiler.verify.precision import EMULATED, RUN, Precision
-from peagle.compiler.verify.thresholds import LIMITS, Limits
+from peagle.compiler.verify.measure import MeasureRequest, measure
+from peagle.compiler.verify.precision import EMULATED, LIMITS, RUN, Precision, PrecisionLimits
 from peagle.engines import Engine
 from peagle.engines.folder.manifest import Backend, Manifest
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.targets.census import Role, RoledWeight
 from tests.compiler.conftest import Run
 from tests.fp8_pairs import fp8_pair
 from tests.models import BLOCKED, Pair, make_pair
 
 BAD_LAYER = 3
-FREE = Limits(10.0, 10.0, 10.0)
+FREE = PrecisionLimits(10.0, 10.0, 10.0)
 SHORT = ("--prompts", 1, "--max-tokens", 4, "--num-speculative-tokens", "2")
 
 
@@ -50,7 +45,7 @@ def built(pair: Pair, out: Path, precision: str, **options: object) -> Path:
     ).path  # fmt: skip
 
 
-def measured(engine: Path, request: Request) -> Precision:
+def measured(engine: Path, request: MeasureRequest) -> Precision:
     found = measure(engine, Manifest.read(engine), Engine.load(engine), request, Quiet())
     assert found is not None
     return found
@@ -111,7 +106,7 @@ def test_an_int8_engine_is_measured_against_fp32(int8: Path, data: Path, cli: Ru
 def test_an_fp32_engine_has_no_precision_to_measure(int8: Path) -> None:
     manifest = Manifest.read(int8)
     for table in ({}, RECIPES["fp32"].record()):
-        assert measure(int8, replace(manifest, precision=table), None, Request(), Quiet()) is None
+        assert measure(int8, replace(manifest, precision=table), None, MeasureRequest(), Quiet()) is None
 
 
 @pytest.mark.slow
@@ -134,8 +129,8 @@ def test_a_bad_layer_fails_and_bisecting_names_it(clipped: Path, data: Path, cli
 
 @pytest.mark.slow
 def test_a_limit_of_the_users_decides(int8: Path, data: Path) -> None:
-    assert measured(int8, Request(data, limits=replace(FREE, kl_mean=1e-9))).status == "failed"
-    assert measured(int8, Request(data, limits=FREE)).status == "passed"
+    assert measured(int8, MeasureRequest(data, limits=replace(FREE, kl_mean=1e-9))).status == "failed"
+    assert measured(int8, MeasureRequest(data, limits=FREE)).status == "passed"
 
 
 def gone(tiny: Pair) -> str:
@@ -157,7 +152,7 @@ def test_without_the_checkpoint_it_is_skipped_with_the_reason(
 ) -> None:
     engine = built(pair, tmp_path / "engine", "int8")
     why = harm(pair)
-    found = measured(engine, Request(data))
+    found = measured(engine, MeasureRequest(data))
     assert found.status == "skipped"
     assert why in found.skipped
     assert found.checks == ()
@@ -171,7 +166,7 @@ def test_a_plan_that_cannot_run_here_has_its_recipe_emulated_and_says_so(int8: P
         backend=Backend("tensorrt-rtx", "tensorrt", {}, ("sm_120",)),
         precision=RECIPES["int4"].on(wide_type(Checkpoint.open(tiny.target)), "tensorrt").record(),
     )
-    found = verify_elsewhere(int8, plan, "there is no GPU", request=Request(data, limits=FREE))
+    found = verify_elsewhere(int8, plan, "there is no GPU", request=MeasureRequest(data, limits=FREE))
     assert found.losslessness is None
     assert found.precision is not None
     assert found.precision.measured == EMULATED
@@ -196,7 +191,9 @@ def test_narrow_caches_of_such_a_plan_are_emulated_and_bisected(
         report = json.loads((engine / "build_report.json").read_text())
         report["calibration"] = describe(bundled_ranges(tiny))
         (engine / "build_report.json").write_text(json.dumps(report))
-        found = verify_elsewhere(engine, plan, "no GPU", request=Request(data, bisect=True, limits=FREE)).precision
+        found = verify_elsewhere(
+            engine, plan, "no GPU", request=MeasureRequest(data, bisect=True, limits=FREE)
+        ).precision
         assert found is not None
         assert found.logits is not None, found.skipped
         assert found.layers[0].error == 0 < found.layers[1].error < 0.2
@@ -232,7 +229,7 @@ def test_a_wide_plan_that_cannot_run_here_is_not_measured(int8: Path, data: Path
         backend=Backend("tensorrt-rtx", "tensorrt", {}, ("sm_120",)),
         precision=RECIPES["fp16"].record(),
     )
-    found = verify_elsewhere(int8, plan, "there is no GPU", request=Request(data))
+    found = verify_elsewhere(int8, plan, "there is no GPU", request=MeasureRequest(data))
     assert not found.passed
     assert found.precision is not None
     assert "only where the engine runs" in found.precision.skipped
@@ -249,30 +246,8 @@ def test_an_engine_that_is_not_its_recipe_says_that_layers_are_not_its_own(
     start = len(content) // 2
     content[start : start + 4096] = bytes(4096)
     weights.write_bytes(content)
-    found = measure(engine, Manifest.read(engine), Engine.load(engine, check_hashes=False), Request(data), Quiet())
+    found = measure(
+        engine, Manifest.read(engine), Engine.load(engine, check_hashes=False), MeasureRequest(data), Quiet()
+    )
     assert found is not None
     assert "does not compute what the engine does" in found.notes[0]
-
-
-def test_groups_have_patterns_that_name_them_alone() -> None:
-    roles: dict[str, Role] = {
-        "model.layers.0.self_attn.q_proj.weight": "attention",
-        "model.layers.0.self_attn.o_proj.weight": "attention",
-        "model.layers.0.mlp.gate_proj.weight": "mlp",
-        "model.layers.0.mlp.experts.down_proj": "experts",
-        "model.layers.1.mlp.gate_proj.weight": "mlp",
-        "model.layers.1.mlp.up_proj.weight": "mlp",
-        "lm_head.weight": "lm_head",
-    }
-    recipe = Overrides(lm_head="int8").of(RECIPES["int8"])
-    selection = Selection(recipe, {name: RoledWeight(name, (64, 64), role, 1) for name, role in roles.items()})
-    groups = groups_of(RoundedHere(selection, "tensorrt", lambda *_: iter(())))
-    assert {group.name: group.patterns for group in groups} == {
-        "layer 0 attention": ("layers.0.self_attn.*",),
-        "layer 0 mlp": ("layers.0.mlp.gate_proj",),
-        "layer 0 experts": ("layers.0.mlp.experts.down_proj",),
-        "layer 1 mlp": ("layers.1.mlp.*",),
-        "lm_head": ("lm_head",),
-    }
-    assert patterns_of(groups[:2], groups) == ("layers.0.self_attn.*", "layers.0.mlp.gate_proj")
-    assert patterns_of([*groups[:3], groups[4]], groups) == ("layers.0.*", "lm_head")
