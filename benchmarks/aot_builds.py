@@ -32,7 +32,7 @@ from peagle.compiler.checkpoints.pair import cache_length
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.plans import profiles
 from peagle.compiler.tensorrt.build import build_plan
-from peagle.compiler.tensorrt.request import PlanFacts, PlanRequest
+from peagle.compiler.tensorrt.protocol import PlanFacts, PlanRequest
 from peagle.graphs.lowering import TENSORRT, Lowered, lower
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.skeleton import Skeleton

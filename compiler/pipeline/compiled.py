@@ -65,13 +65,13 @@ def attach(
         from ...graphs.store import load, save
         from ...graphs.weights import attach as stream
         from ...graphs.weights import refer, wanted
-        from ..precision.proof import Narrowed
+        from ..precision.proof import QuantizedGraphs
         from ..store.durable import require_space
 
         semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)
         shapes = wanted(semantic)
         half.check(shapes)
-        narrowed = Narrowed.of(half.quantized, semantic, copy) if half.quantized else None
+        narrowed = QuantizedGraphs.of(half.quantized, semantic, copy) if half.quantized else None
         if half.caches:
             for model in (semantic, copy):
                 (round_caches if half.caches.emulated else narrow_caches)(model, half.caches.scales)

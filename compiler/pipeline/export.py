@@ -16,7 +16,7 @@ from ..checkpoints.target import Target
 from ..console.progress import Progress, Quiet
 from ..hardware.packages import export_versions, product_version
 from ..precision.calibration.ranges import FOLDER, describe
-from ..precision.products import matmul_table
+from ..precision.products import product_table
 from ..precision.recipes import Recipe, emulated, twice_rounded, wide_type, widened
 from ..request.export_options import ExportOptions
 from ..store.publish import EXPORT, Assembly, assembling
@@ -111,7 +111,7 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
         if narrowed := {name: done.precision for name, done in compiled.items() if done.precision}:
             report["precision"] = narrowed
             report["warnings"] += noted(compiled)
-        tables = {name: matmul_table(done.precision, ()) for name, done in compiled.items()}
+        tables = {name: product_table(done.precision, ()) for name, done in compiled.items()}
         report["matmuls"] = {name: table for name, table in tables.items() if table}
         assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")
         with progress.step("publish"):

@@ -15,7 +15,7 @@ from ..request.options import BuildOptions
 from ..request.settle import DEFAULT_BATCH_SIZE, Settled
 from ..store.durable import require_space
 from ..store.stages import Stage, StageStore
-from ..tensorrt.request import PlanFacts, PlanRequest
+from ..tensorrt.protocol import PlanFacts, PlanRequest
 from .compiled import MODEL, Compiled
 from .half import Half
 
@@ -73,13 +73,13 @@ def build_plan(
     weights = sum(entry.size for entry in compiled.attached.files.values())
 
     def make(folder: Path) -> None:
-        from ..precision.built import require_effect
+        from ..precision.proof import require_effect
         from ..tensorrt.build import build_plan as run
 
         require_space(store.root, weights)
         facts = run(request, folder / PLAN, progress)
         if compiled.precision:
-            notes = require_effect(half.name, compiled.precision, facts.matmuls)
+            notes = require_effect(half.name, compiled.precision, facts.products)
             facts = replace(facts, warnings=(*facts.warnings, *notes))
         (folder / _FACTS).write_text(json.dumps(facts.to_record()))
 

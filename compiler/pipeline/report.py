@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engines.folder.manifest import Manifest
 from ..precision.calibration.ranges import describe
-from ..precision.products import matmul_table
+from ..precision.products import product_table
 from ..tune.choose_k import Choice
 from .compiled import Compiled
 from .plans import PlanStage
@@ -73,9 +73,10 @@ def build_report(
         report["choose_k"] = {"speedup": round(choice.speedup, 3), **asdict(choice)}
     if narrowed := {name: done.precision for name, done in zip(halves, compiled, strict=True) if done.precision}:
         report["precision"] = narrowed
-    built = [done.facts.matmuls for done in plans] or [(), ()]
+    built = [done.facts.products for done in plans] or [(), ()]
     tables = {
-        name: matmul_table(done.precision, matmuls) for name, done, matmuls in zip(halves, compiled, built, strict=True)
+        name: product_table(done.precision, products)
+        for name, done, products in zip(halves, compiled, built, strict=True)
     }
     report["matmuls"] = {name: table for name, table in tables.items() if table}
     if ranges:

@@ -1,13 +1,15 @@
-"""The products of an engine by type, as the build report lists them and as people read them."""
+"""The products of an engine (multiplications with a weight) by type: as reports list them and as people read them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...plugins.numbers import BY_NAME
-from ..tensorrt.matmuls import BuiltMatmul, bytes_of
+from ...plugins.numbers import BFLOAT16, BY_NAME, E4M3, E8M0, FLOAT16, FLOAT32, INT4, INT8, UINT8
+
+# A type that is not among them tells nothing of a product.
+BITS = {kind.name: kind.bits for kind in (FLOAT32, FLOAT16, BFLOAT16, E4M3, E8M0, INT8, UINT8, INT4)}
 
 _SAYS = {
     "graph": "as the lowered graph has them",
@@ -17,44 +19,67 @@ _SAYS = {
 }
 
 
-def matmul_table(precision: Mapping[str, Any] | None, built: Sequence[BuiltMatmul]) -> dict[str, Any] | None:
-    """Every product with weights of one graph and the totals of each type; None where nothing is known.
+@dataclass(frozen=True)
+class BuiltProduct:
+    """A product with ``numbers`` weights, of the node ``layer``, as TensorRT has it.
+
+    Types go by their ONNX names in small letters. ``computed`` is the type of both factors where they are multiplied.
+    ``unpacked``: a kernel of its own writes the weights to memory in that type before every product. ``by`` is who says
+    so: ``network`` (as parsed), ``plan`` (its programs) or ``inspector``.
+    """
+
+    layer: str
+    weight: str
+    stored: str
+    computed: str
+    numbers: int
+    unpacked: bool = False
+    by: str = "network"
+
+
+def bytes_of(stored: str, numbers: int) -> int:
+    """How many bytes so many numbers take in a type."""
+    return numbers * BITS.get(stored, 8) // 8
+
+
+def product_table(precision: Mapping[str, Any] | None, built: Sequence[BuiltProduct]) -> dict[str, Any] | None:
+    """Return every product of one graph and the totals of each type; None where nothing is known.
 
     ``built`` is TensorRT's account. Without it the graph's own serves, which only graphs with narrow weights have.
     """
-    graph = {each["weight"]: each for each in (precision or {}).get("matmuls", ())}
-    rows = [asdict(each) | _promised(graph.get(each.weight)) for each in built]
-    rows = rows or [_of_graph(each) for each in graph.values()]
+    graph = {row["weight"]: row for row in (precision or {}).get("matmuls", ())}
+    rows = [asdict(product) | _promised(graph.get(product.weight)) for product in built]
+    rows = rows or [_of_graph(row) for row in graph.values()]
     if not rows:
         return None
     return {"total": len(rows), "numbers": _numbers(rows), "bytes": _bytes(rows), "types": _types(rows), "list": rows}
 
 
 def described(table: Mapping[str, Any]) -> str:
-    """In one line: ``196: 168 fp8 (97.1% of the weights), 28 bf16 (2.9%); as the plan itself has them``."""
+    """Say a table in one line: ``196: 168 fp8 (97.1% of the weights), 28 bf16 (2.9%); as the plan itself has them``."""
     parts, of = [], " of the weights"
-    for each in table["types"]:
-        stored, computed = (_short(each[kind]) for kind in ("stored", "computed"))
+    for total in table["types"]:
+        stored, computed = (_short(total[kind]) for kind in ("stored", "computed"))
         how = "" if stored == computed else f" multiplied in {computed}"
-        how = f" unpacked to {computed} before every product" if each["unpacked"] else how
-        parts.append(f"{each['matmuls']} {stored}{how} ({each['share']:.1%}{of})")
+        how = f" unpacked to {computed} before every product" if total["unpacked"] else how
+        parts.append(f"{total['matmuls']} {stored}{how} ({total['share']:.1%}{of})")
         of = ""
     said = {row["by"] for row in table["list"]}
     return f"{table['total']}: {', '.join(parts)}; {', '.join(_SAYS[by] for by in _SAYS if by in said)}"
 
 
 def _short(name: str) -> str:
-    """The word that ``--precision`` has for a type, else its name."""
+    """Return the word that ``--precision`` has for a type, else its name."""
     return BY_NAME[name].precision or name if name in BY_NAME else name
 
 
-def _of_graph(each: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: each[name] for name in ("weight", "stored", "computed", "numbers", "role", "why") if name in each}
+def _of_graph(row: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: row[name] for name in ("weight", "stored", "computed", "numbers", "role", "why") if name in row}
     return kept | {"unpacked": False, "by": "graph"}
 
 
 def _promised(graph: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the graph says of the same weight, to be held against the rest of the row."""
+    """Return what the graph says of the same weight, to be held against the rest of the row."""
     if graph is None:
         return {}
     kept = {name: graph[name] for name in ("role", "why") if graph.get(name)}
@@ -62,9 +87,10 @@ def _promised(graph: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Totals, most weights first. ``share`` is of all weights that are multiplied, counted as numbers.
+    """Return the totals of each type, most weights first.
 
-    A weight counts once, as the widest of its products has it.
+    ``share`` is of all weights that are multiplied, counted as numbers. A weight counts once, as the widest of its
+    products has it.
     """
     groups: dict[tuple[str, str, bool], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -91,18 +117,18 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _bytes(rows: Sequence[Mapping[str, Any]]) -> int:
-    """As stored, without scales."""
+    """How many bytes the weights of ``rows`` take as stored, without scales."""
     return sum(bytes_of(row["stored"], row["numbers"]) for row in _once(rows).values())
 
 
 def _once(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """By weight, the widest of its rows: one that is multiplied twice is one."""
-    found: dict[str, Mapping[str, Any]] = {}
+    """Return the widest row of each weight, by name: one that is multiplied twice is one."""
+    widest: dict[str, Mapping[str, Any]] = {}
     for row in rows:
-        known = found.get(row["weight"])
+        known = widest.get(row["weight"])
         if known is None or _width(known) < _width(row):
-            found[row["weight"]] = row
-    return found
+            widest[row["weight"]] = row
+    return widest
 
 
 def _width(row: Mapping[str, Any]) -> tuple[int, bool, int]:

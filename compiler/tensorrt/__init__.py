@@ -1,5 +1,4 @@
-"""Building TensorRT plans: what can be built for which GPU, what a graph must be like, and the build itself.
+"""Building TensorRT plans: what a graph must be like, the build itself, and what a finished plan says of itself.
 
-``choose`` picks a backend for this machine, ``plan.build_plan`` makes one plan. TensorRT is only ever imported in the
-child process that ``plan`` starts (``worker``).
+``build.build_plan`` makes one plan. TensorRT is only ever imported in the child process that it starts (``worker``).
 """

@@ -20,8 +20,7 @@ from ..console.progress import Advance, Progress
 from ..hardware.architectures import sm_name
 from ..hardware.machine import look
 from ..store.durable import writing
-from .channel import STEPS, raised
-from .request import PlanFacts, PlanRequest
+from .protocol import STEPS, PlanFacts, PlanRequest, raised
 
 _SAID = 5  # last lines of a dead process that are worth showing
 _PATIENCE = 5.0
@@ -67,7 +66,7 @@ def _run(request: PlanRequest, out: Path, said: IO[bytes], advance: Advance) -> 
 
 @contextmanager
 def _child(request: PlanRequest, out: Path, said: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
-    """The building process, in a session of its own so that Ctrl-C reaches only us."""
+    """Start the building process, in a session of its own so that Ctrl-C reaches only us."""
     command = [sys.executable, "-P", "-m", f"{__package__}.worker", str(out)]
     pipe = subprocess.PIPE
     with tempfile.TemporaryDirectory(prefix="peagle-library-") as private:
@@ -86,14 +85,14 @@ def _child(request: PlanRequest, out: Path, said: IO[bytes]) -> Iterator[subproc
 
 
 def _on_its_gpu(request: PlanRequest) -> dict[str, str]:
-    """TensorRT builds for the first GPU that it sees: show it the one that the plan is for."""
+    """Show TensorRT the GPU that the plan is for: it builds for the first that it sees."""
     uuid = next((gpu.uuid for gpu in look().gpus if sm_name(gpu.sm) in request.gpus), "")
     return {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
 
 
 @contextmanager
 def _ended(child: subprocess.Popen[str]) -> Iterator[None]:
-    """Whatever happens inside, the process is gone afterwards; it ends by itself when nobody listens."""
+    """End the process afterwards, whatever happens inside; it ends by itself when nobody listens."""
     try:
         yield
     finally:

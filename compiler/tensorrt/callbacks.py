@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, BinaryIO
-
-from .fraction import Fraction
 
 _KEPT = 200
 _NOISE = ("Int64 binding", "cudaError 35")  # notes; the driver that a build ahead of time does without
@@ -19,13 +18,13 @@ _MOST = 600
 
 @dataclass
 class Log:
-    """Errors and warnings, newest last; each is cut to a readable length."""
+    """The errors and warnings of a build, newest last; each is cut to a readable length."""
 
     errors: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
     warnings: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
     def add(self, severity: int, text: str) -> None:
-        """``severity`` is TensorRT's: 0 internal error, 1 error, 2 warning; what is above is not kept."""
+        """Keep a message. ``severity`` is TensorRT's: 0 internal error, 1 error, 2 warning; the rest is dropped."""
         text = " ".join(text.split())[:_MOST]
         if severity > 2 or any(noise in text for noise in _NOISE):
             return
@@ -34,12 +33,69 @@ class Log:
             kept.append(text)
 
     def last(self, count: int = 4) -> str:
-        """The newest errors, oldest first."""
+        """Return the newest errors in one line, oldest first."""
         return "; ".join(list(self.errors)[-count:])
 
 
+@dataclass
+class _Phase:
+    """A phase of TensorRT's work; ``children`` are those that run within it now."""
+
+    parent: str | None
+    steps: int
+    done: int = 0
+    children: set[str] = field(default_factory=set)
+
+
+class Fraction:
+    """How far a build is, from the nested phases that TensorRT reports: a number that grows from 0 to 1.
+
+    A phase counts for one step of its parent. Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._phases: dict[str, _Phase] = {}
+        self._reached = 0.0
+        self._lock = Lock()
+
+    def start(self, name: str, parent: str | None, steps: int) -> float:
+        """Begin a phase of ``steps`` steps within ``parent``; return how far the build is."""
+        with self._lock:
+            self._phases[name] = _Phase(parent, max(steps, 1))
+            if parent in self._phases:
+                self._phases[parent].children.add(name)
+            return self._now()
+
+    def step(self, name: str, index: int) -> float:
+        """Count step ``index`` (from 0) of a phase as complete; return how far the build is."""
+        with self._lock:
+            if name in self._phases:
+                self._phases[name].done = index + 1
+            return self._now()
+
+    def finish(self, name: str) -> float:
+        """End a phase, complete or not; return how far the build is."""
+        with self._lock:
+            phase = self._phases.pop(name, None)
+            if phase and phase.parent in self._phases:
+                self._phases[phase.parent].children.discard(name)
+            if phase and phase.parent is None and not self._phases:
+                self._reached = 1.0
+            return self._now()
+
+    def _now(self) -> float:
+        roots = [name for name, phase in self._phases.items() if phase.parent not in self._phases]
+        self._reached = max([self._reached, *map(self._of, roots)])
+        return self._reached
+
+    def _of(self, name: str) -> float:
+        phase = self._phases[name]
+        running = max((self._of(child) for child in phase.children), default=0.0)
+        return min((phase.done + running) / phase.steps, 1.0)
+
+
 def logger(trt: Any, log: Log) -> Any:
-    """A TensorRT logger that fills ``log``."""
+    """Return a TensorRT logger that fills ``log``."""
 
     class Logger(trt.ILogger):
         def __init__(self) -> None:
@@ -52,7 +108,7 @@ def logger(trt: Any, log: Log) -> Any:
 
 
 def monitor(trt: Any, report: Callable[[int], None], steps: int) -> Any:
-    """A TensorRT progress monitor that calls ``report`` with 0..``steps`` whenever that number grows."""
+    """Return a TensorRT progress monitor that calls ``report`` with 0..``steps`` whenever that number grows."""
 
     class Monitor(trt.IProgressMonitor):
         def __init__(self) -> None:
@@ -80,7 +136,7 @@ def monitor(trt: Any, report: Callable[[int], None], steps: int) -> Any:
 
 
 def writer(trt: Any, file: BinaryIO) -> Any:
-    """A TensorRT stream writer into ``file``; an ``OSError`` ends the build and is kept as ``writer.failure``."""
+    """Return a TensorRT stream writer into ``file``; an ``OSError`` ends the build and is kept as ``failure``."""
 
     class Writer(trt.IStreamWriter):
         def __init__(self) -> None:

@@ -12,12 +12,12 @@ from ...plugins.errors import BuildError, EnvironmentProblem
 from ..hardware.architectures import sm_number
 from .graph import Value
 from .preflight import Survey
-from .request import PlanRequest
+from .protocol import PlanRequest
 from .rules import dim_at, profile_sizes
 
 
 def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest) -> Any:
-    """A builder configuration for ``request``. Raises ``EnvironmentProblem`` for what this TensorRT does not offer."""
+    """Configure a builder for ``request``. Raises ``EnvironmentProblem`` for what this TensorRT does not offer."""
     config = builder.create_builder_config()
     if request.product == "tensorrt-rtx":
         _set_targets(trt, config, request)
@@ -97,11 +97,11 @@ def _offered(kind: Any, name: str, what: str) -> Any:
 
 
 def _profile(builder: Any, survey: Survey, profile: Profile) -> Any:
-    made = builder.create_optimization_profile()
+    shapes = builder.create_optimization_profile()
     for value in survey.graph.inputs:
         if any(isinstance(dim, str) for dim in value.shape or ()):
-            made.set_shape(value.name, *(_shape(value, profile, index) for index in range(3)))
-    return made
+            shapes.set_shape(value.name, *(_shape(value, profile, index) for index in range(3)))
+    return shapes
 
 
 def _shape(value: Value, profile: Profile, index: int) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Graph:
+class LoweredGraph:
     """A whole file. ``functions`` are (domain, op type) of the bodies it holds.
 
     ``nodes`` are all that TensorRT would import: those of functions too, where they are called, but for functions in
@@ -60,7 +60,7 @@ class Graph:
     weight_bytes: int
 
 
-def read_graph(path: Path, opaque: frozenset[str]) -> Graph:
+def read_graph(path: Path, opaque: frozenset[str]) -> LoweredGraph:
     """Read ``path`` without its weights and check that these are there. Raises ``BuildError``."""
     import onnx
 
@@ -75,10 +75,10 @@ def read_graph(path: Path, opaque: frozenset[str]) -> Graph:
     if not model.HasField("graph") or not model.graph.node:
         raise BuildError(f"{path} holds no graph", why="the file is empty or damaged", fix=_LOWER_AGAIN)
     names = {code: name.lower() for name, code in onnx.TensorProto.DataType.items()} | {1: "float32"}
-    reader = _Reader(path, names, {(f.domain, f.name): f for f in model.functions}, opaque)
+    reader = _GraphReader(path, names, {(f.domain, f.name): f for f in model.functions}, opaque)
     weights = reader.weights(model.graph)
     values = reader.values(model.graph, {})
-    return Graph(
+    return LoweredGraph(
         path=path,
         inputs=tuple(values[v.name] for v in model.graph.input),
         outputs=tuple(values[v.name] for v in model.graph.output),
@@ -94,27 +94,29 @@ def is_native(op_type: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _GraphReader:
+    """Reads the parts of one file; ``dtypes`` are names by ONNX's number, ``opaque`` domains are not looked into."""
+
     path: Path
     dtypes: Mapping[int, str]
     functions: Mapping[tuple[str, str], Any]
     opaque: frozenset[str]
 
     def values(self, graph: Any, outer: Mapping[str, Value]) -> dict[str, Value]:
-        """Every typed value of a graph by name."""
-        found = dict(outer)
+        """Return every typed value of a graph by name."""
+        values = dict(outer)
         for tensor in graph.initializer:
-            found[tensor.name] = Value(tensor.name, self.dtypes.get(tensor.data_type, ""), tuple(tensor.dims))
+            values[tensor.name] = Value(tensor.name, self.dtypes.get(tensor.data_type, ""), tuple(tensor.dims))
         for value in (*graph.value_info, *graph.input, *graph.output):
             tensor = value.type.tensor_type
             shape = None
             if tensor.HasField("shape"):
                 shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim)
-            found[value.name] = Value(value.name, self.dtypes.get(tensor.elem_type, ""), shape)
-        return found
+            values[value.name] = Value(value.name, self.dtypes.get(tensor.elem_type, ""), shape)
+        return values
 
     def nodes(self, nodes: Any, values: Mapping[str, Value], place: str) -> Iterator[Node]:
-        """Nodes in order, with those of subgraphs and of functions that would be imported as their bodies."""
+        """Yield nodes in order, with those of subgraphs and of functions that would be imported as their bodies."""
         from onnx.helper import get_attribute_value
 
         for proto in nodes:
@@ -140,7 +142,7 @@ class _Reader:
                 yield from self.nodes(body.node, {}, f"{proto.domain}::{proto.op_type}")
 
     def weights(self, graph: Any) -> int:
-        """Bytes of external data. Raises ``BuildError`` for data that is absent or short: reading it would crash."""
+        """Count bytes of external data. Raises ``BuildError`` for what is absent or short: reading it would crash."""
         sizes: dict[Path, int] = {}
         total = 0
         for tensor in graph.initializer:
@@ -166,5 +168,5 @@ class _Reader:
 
 
 def _plain(value: Any) -> Any:
-    """Attribute strings as text."""
+    """Return an attribute as Python has it: strings as text."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -29,9 +29,10 @@ _TYPES = (  # the first that a description has
 
 
 def inspected(trt: Any, logger: Any, plan: Path) -> tuple[list[Program], list[str]]:
-    """The programs of an engine file; none where there is no GPU for it or the inspector does not answer.
+    """Return the programs of an engine file, none where there is no GPU for it or the inspector does not answer.
 
-    And what to tell: a plan for which memory is short is not looked at, since whoever runs out of it loses the plan.
+    Beside them what to tell: a plan for which memory is short is not looked at, since whoever runs out of it loses the
+    plan.
     """
     try:
         held, free = plan.stat().st_size, free_memory()
@@ -46,7 +47,7 @@ def inspected(trt: Any, logger: Any, plan: Path) -> tuple[list[Program], list[st
 
 
 def free_memory(proc: Path = Path("/proc"), group: Path = Path("/sys/fs/cgroup")) -> float:
-    """Bytes that this process can take, of the machine and of its container; infinite where neither says."""
+    """How many bytes this process can take, of the machine and of its container; infinite where neither says."""
     free = math.inf
     with suppress(OSError, ValueError, KeyError):
         free = _numbers(proc / "meminfo")["MemAvailable:"] * 1024
@@ -58,20 +59,20 @@ def free_memory(proc: Path = Path("/proc"), group: Path = Path("/sys/fs/cgroup")
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Of a file with a name and a number in each line."""
+    """Read a file with a name and a number in each line."""
     words = [line.split() for line in path.read_text().splitlines()]
     return {line[0]: int(line[1]) for line in words if len(line) > 1}
 
 
 def programs_of(answer: Any) -> list[Program]:
-    """One program, from the inspector's JSON at full detail; none from names alone."""
+    """Return one program from the inspector's JSON at full detail; none from names alone."""
     layers = answer.get("Layers") if isinstance(answer, dict) else None
     described = [layer for layer in layers or () if isinstance(layer, dict)]
     if not described:
         return []
-    made = {name for layer in described for name in _names(layer, "Outputs")} | set(answer.get("Bindings") or ())
+    written = {name for layer in described for name in _names(layer, "Outputs")} | set(answer.get("Bindings") or ())
     tensors = {
-        str(tensor.get("Name")): _held(tensor, constant=tensor.get("Name") not in made)
+        str(tensor.get("Name")): _held(tensor, constant=tensor.get("Name") not in written)
         for layer in described
         for side in ("Inputs", "Outputs")
         for tensor in layer.get(side) or ()

@@ -62,7 +62,7 @@ def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Pars
 
 
 def plugin_complaint() -> str:
-    """What one of our plugins refused last; TensorRT's own message does not say it."""
+    """Say what one of our plugins refused last; TensorRT's own message does not."""
     error = last()
     return " ".join(filter(None, (error.what, error.why))) if error else ""
 
@@ -77,7 +77,7 @@ def require_layers(layers: Mapping[str, int], expected: Mapping[str, int] | None
 
 
 def _flags(trt: Any) -> int:
-    """Strongly typed, for the versions that know anything else."""
+    """Return the flags of a strongly typed network, for the versions that know anything else."""
     flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     return 0 if flag is None else 1 << int(flag)
 

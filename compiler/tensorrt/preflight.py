@@ -16,7 +16,7 @@ from ...plugins.errors import BuildError, PeagleError
 from ...plugins.ops import OPS
 from ...plugins.spec import DOMAIN, OpSpec
 from ...plugins.tensorrt.check import SELECTION, check_call
-from .graph import Graph, Node, Value, is_native, read_graph
+from .graph import LoweredGraph, Node, Value, is_native, read_graph
 from .rules import SYMBOLS, complaints_of
 
 
@@ -27,7 +27,7 @@ class Survey:
     ``others`` are op types outside our domain and without a body, which the parser must know.
     """
 
-    graph: Graph
+    graph: LoweredGraph
     layers: Mapping[str, int]
     plugins: Mapping[str, int]
     others: tuple[str, ...]
@@ -85,11 +85,11 @@ def _is_ours(node: Node) -> bool:
     return node.domain == DOMAIN
 
 
-def _has_body(node: Node, graph: Graph) -> bool:
+def _has_body(node: Node, graph: LoweredGraph) -> bool:
     return (node.domain, node.op_type) in graph.functions
 
 
-def _complaints(node: Node, graph: Graph, gpus: Sequence[str], profiles: Sequence[Profile]) -> list[str]:
+def _complaints(node: Node, graph: LoweredGraph, gpus: Sequence[str], profiles: Sequence[Profile]) -> list[str]:
     if _is_ours(node):
         problems = _of_our_op(node)
     elif node.domain and not is_native(node.op_type) and not _has_body(node, graph):
@@ -117,7 +117,7 @@ def _of_our_op(node: Node) -> list[str]:
 
 
 def _of_call(op: OpSpec, node: Node, inputs: Sequence[Value]) -> list[str]:
-    """What the op's own rules say of the call, and where the graph declares another result."""
+    """List what the op's own rules say of the call, and where the graph declares another result."""
     attributes = {name: value for name, value in node.attributes.items() if name not in SELECTION}
     try:
         results = check_call(op, attributes, [value.dtype for value in inputs], [value.shape for value in inputs])

@@ -71,7 +71,7 @@ class Program:
 
 
 def read_programs(path: Path) -> list[Program]:
-    """Of a plan, in its own order: one for each profile, or none where it does not say.
+    """Return the programs of a plan, in its own order: one for each profile, or none where it does not say.
 
     A plugin in the middle of a network cuts every profile's into several, that follow each other.
     """
@@ -89,7 +89,7 @@ def read_programs(path: Path) -> list[Program]:
 
 
 def parse(text: str, *, fused: bool = False) -> Program:
-    """One program; ``fused`` for what goes on inside a kernel."""
+    """Parse the text of one program; ``fused`` for what goes on inside a kernel."""
     descriptors, _, rest = text.partition("\nmain {")
     main = rest.partition("\n}")[0]
     tensors = {
@@ -104,7 +104,7 @@ def _is_inside(text: str) -> bool:
 
 
 def _within(program: Program, inside: Program, inputs: Sequence[str]) -> Program:
-    """With what goes on inside one of its kernels, which has other names for some of what it is given."""
+    """Add to a program what goes on inside one of its kernels, which has other names for some of what it is given."""
     layers = {layer for step in inside.steps for layer in step.layers}
     outer = next((s for s in program.steps if s.kind == _FUSION and layers and layers <= set(s.layers)), None)
     given = dict(zip(inputs, outer.reads, strict=False)) if outer else {}
@@ -129,13 +129,16 @@ def _names(match: re.Match[str] | None) -> tuple[str, ...]:
 
 
 def _numbers(dims: str) -> int:
-    """Their product; symbols are quoted."""
+    """Multiply dims; symbols, which are quoted, give 0."""
     sizes = dims.split()
     return math.prod(map(int, sizes)) if all(size.isdecimal() for size in sizes) else 0
 
 
 def _texts(file: BinaryIO) -> Iterator[bytes]:
-    """Every program's text, found by the mark before it; weights may hold all of that by chance but a whole text."""
+    """Yield the text of every program, found by the mark before it.
+
+    Weights may hold all of that by chance but a whole text.
+    """
     size = file.seek(0, os.SEEK_END)
     for at in _marks(file):
         file.seek(at)
@@ -152,7 +155,7 @@ def _texts(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _marks(file: BinaryIO) -> Iterator[int]:
-    """Where the mark stands, also by chance among the weights."""
+    """Yield where the mark stands, also by chance among the weights."""
     start, kept = 0, b""
     while True:
         file.seek(start + len(kept))

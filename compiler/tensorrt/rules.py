@@ -9,7 +9,7 @@ from ...engines.folder.manifest import Profile
 from ...plugins.numbers import MX_BLOCK
 from ...plugins.spec import evaluate_dim
 from ..hardware.architectures import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
-from .graph import Graph, Node, Shape
+from .graph import LoweredGraph, Node, Shape
 
 SYMBOLS = {"B": "rows", "S": "columns", "E": "emitted"}  # dims of the graph contract, and their field of a profile
 _HEAD_SIZE = 256  # of the fused attention of TensorRT-RTX 1.7: 256 builds, 264 does not; there is nothing else for it
@@ -18,8 +18,8 @@ _FP8_SINCE = 89  # SM
 _CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
 
-def complaints_of(node: Node, graph: Graph, gpus: Sequence[str], profiles: Sequence[Profile]) -> list[str]:
-    """What is known to be wrong with a node of ``graph`` on ``gpus`` (``sm_120``) in these profiles."""
+def complaints_of(node: Node, graph: LoweredGraph, gpus: Sequence[str], profiles: Sequence[Profile]) -> list[str]:
+    """List what is known to be wrong with a node of ``graph`` on ``gpus`` (``sm_120``) in these profiles."""
     if node.op_type == "TRT_MoE":
         return _of_moe_layer(gpus)
     if node.op_type == "TRT_MXFP8DynamicQuantize":
@@ -34,7 +34,7 @@ def complaints_of(node: Node, graph: Graph, gpus: Sequence[str], profiles: Seque
 
 
 def dim_at(dim: int | str, sizes: Mapping[str, int]) -> int | None:
-    """The value of a dim where the symbols have these sizes; None where it is not an expression of them."""
+    """Return the value of a dim where the symbols have these sizes; None where it is not an expression of them."""
     if isinstance(dim, int):
         return dim
     if not _LINEAR.fullmatch(dim):
@@ -46,7 +46,7 @@ def dim_at(dim: int | str, sizes: Mapping[str, int]) -> int | None:
 
 
 def profile_sizes(profile: Profile, index: int) -> dict[str, int]:
-    """Sizes of the symbols at the least (0), usual (1) or most (2) of a profile."""
+    """Return the sizes of the symbols at the least (0), usual (1) or most (2) of a profile."""
     return {symbol: getattr(profile, field)[index] for symbol, field in SYMBOLS.items()}
 
 
@@ -67,14 +67,14 @@ def _of_blocks(node: Node) -> list[str]:
 
 
 def _of_fp8(node: Node, gpus: Sequence[str]) -> list[str]:
-    """TensorRT refuses the whole graph for one such tensor."""
+    """List GPUs without FP8, if the node has such a tensor: TensorRT refuses the whole graph for one."""
     lacking = [name for name in gpus if sm_number(name) < _FP8_SINCE]
     if not lacking or not any(value and value.dtype == "float8e4m3fn" for value in (*node.inputs, *node.outputs)):
         return []
     return [f"TensorRT makes no code for FP8 on {', '.join(lacking)}, only from {sm_name(_FP8_SINCE)} on"]
 
 
-def _of_cache_update(node: Node, graph: Graph, profiles: Sequence[Profile]) -> list[str]:
+def _of_cache_update(node: Node, graph: LoweredGraph, profiles: Sequence[Profile]) -> list[str]:
     cache, update = node.inputs[0], node.inputs[1]
     if cache is None or update is None:
         return ["needs a cache and an update"]
@@ -96,7 +96,10 @@ def _of_cache_update(node: Node, graph: Graph, profiles: Sequence[Profile]) -> l
 
 
 def _of_rows(update: Shape | None, length: int, profiles: Sequence[Profile]) -> list[str]:
-    """More rows at once than the cache holds: an error at the usual size, corrupted memory beside a plugin."""
+    """List profiles that write more rows at once than the cache holds.
+
+    That is an error at the usual size, and corrupted memory beside a plugin.
+    """
     if update is None or len(update) != 4:
         return []
     rows = {p.name: dim_at(update[2], profile_sizes(p, 2)) for p in profiles}

@@ -23,14 +23,13 @@ from ..hardware.architectures import require_targets
 from ..hardware.machine import look
 from ..store.durable import writing
 from .callbacks import Log, logger, monitor, writer
-from .channel import STEPS, Channel
 from .config import configure, load_timings, save_timings
 from .inspector import inspected
-from .matmuls import as_built, of_network
 from .network import Parsed, parse, plugin_complaint, require_layers
 from .preflight import Survey, survey
+from .products import as_built, of_network
 from .program import read_programs
-from .request import PlanFacts, PlanRequest
+from .protocol import STEPS, Channel, PlanFacts, PlanRequest
 
 OLDEST = {"tensorrt": (10, 15), "tensorrt-rtx": (1, 7)}
 
@@ -71,7 +70,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     builder = _builder(trt, log_to, log)
     parsed = parse(trt, builder, log_to, log, found)
     require_layers(parsed.layers, request.layers)
-    matmuls = of_network(parsed.network)
+    products = of_network(parsed.network)
     config = configure(trt, builder, found, request)
     notes = load_timings(request, config)
     progress = monitor(trt, channel.done, STEPS)
@@ -80,9 +79,9 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     notes += save_timings(request, config)
     said, unseen = inspected(trt, log_to, out) if request.product == "tensorrt" else ([], [])
     if said:
-        matmuls = as_built(matmuls, said, "inspector")
+        products = as_built(products, said, "inspector")
     else:
-        matmuls = as_built(matmuls, read_programs(out), "plan", len(request.profiles))
+        products = as_built(products, read_programs(out), "plan", len(request.profiles))
     return PlanFacts(
         plan=Plan(request.profiles, parsed.layers, found.plugins, parsed.tensors),
         size=size,
@@ -90,7 +89,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
         peak_rss_bytes=_peak_rss_bytes(),
         versions={request.product: str(trt.__version__), "onnx": version("onnx")},
         warnings=(*notes, *unseen, *log.warnings),
-        matmuls=matmuls,
+        products=products,
     )
 
 
@@ -143,7 +142,10 @@ def _require_version(trt: Any, request: PlanRequest) -> None:
 
 
 def _peak_rss_bytes() -> int:
-    """Of this process alone; ``ru_maxrss`` would count the parent's from before it became one of its own."""
+    """Return the peak memory of this process alone.
+
+    ``ru_maxrss`` would count the parent's from before it became one of its own.
+    """
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

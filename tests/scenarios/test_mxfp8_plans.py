@@ -82,7 +82,7 @@ def test_so_does_one_whose_rows_end_within_a_block(tmp_path: Path) -> None:
     layers = {"DYNAMIC_QUANTIZE": 1, "DEQUANTIZE": 2, "QUANTIZE": 0}
     asked = request(_product(tmp_path, PARTIAL), gpus=("sm_120",), layers=layers)
     facts = build_plan(asked, tmp_path / "plan", Quiet())
-    (found,) = facts.matmuls
+    (found,) = facts.products
     assert (found.stored, found.numbers, found.by) == ("float8e4m3fn", SIZE * SIZE, "plan")
     assert SIZE * SIZE < facts.size < 2.5 * SIZE * SIZE  # FP16 weights beside as much of kernels would be more
 

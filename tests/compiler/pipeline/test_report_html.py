@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.compiler.pipeline.report_html import report_html
-from peagle.compiler.precision.products import matmul_table
-from peagle.compiler.tensorrt.matmuls import BuiltMatmul
+from peagle.compiler.precision.products import BuiltProduct, product_table
 from peagle.engines.folder.manifest import Backend
 from tests.engines.folder.test_manifest import manifest_of
 
@@ -39,7 +38,7 @@ class _Page(HTMLParser):
         self.text += data
 
 
-def _report(name: str, warning: str, built: list[BuiltMatmul]) -> dict[str, Any]:
+def _report(name: str, warning: str, built: list[BuiltProduct]) -> dict[str, Any]:
     return {
         "product_version": "1.0",
         "num_speculative_tokens": 4,
@@ -47,7 +46,7 @@ def _report(name: str, warning: str, built: list[BuiltMatmul]) -> dict[str, Any]
         "bytes": {"target": 12345},
         "warnings": [warning],
         "plans": {"target": {"seconds": 2.0, "peak_rss_bytes": 10**8}},
-        "matmuls": {"target": matmul_table(None, built)},
+        "matmuls": {"target": product_table(None, built)},
         "precision": {"target": {"losses": {name: 0.0123, "small": 0.001}}},
     }
 
@@ -55,7 +54,7 @@ def _report(name: str, warning: str, built: list[BuiltMatmul]) -> dict[str, Any]
 @settings(max_examples=30)
 @given(_TEXTS, _TEXTS)
 def test_every_text_is_shown_and_none_is_markup(name: str, warning: str) -> None:
-    built = [BuiltMatmul("y", name, "float8e4m3fn", "float16", 1234, unpacked=True, by="plan")]
+    built = [BuiltProduct("y", name, "float8e4m3fn", "float16", 1234, unpacked=True, by="plan")]
     manifest = manifest_of({}, precision={"recipe": name, "kv_cache": "fp16"})
     page = _Page(report_html(_report(name, warning, built), manifest, warning))
     assert page.open == []
@@ -68,7 +67,7 @@ def test_every_text_is_shown_and_none_is_markup(name: str, warning: str) -> None
 
 
 def test_a_build_of_which_little_is_known_has_a_page_too() -> None:
-    report = _report("w", "careful", [BuiltMatmul("y", "w", "int4", "float16", 8)])
+    report = _report("w", "careful", [BuiltProduct("y", "w", "int4", "float16", 8)])
     for name in ("matmuls", "plans", "precision"):
         del report[name]
     page = _Page(report_html(report | {"warnings": []}, manifest_of({}), "demo-engine"))

@@ -16,7 +16,7 @@ import pytest
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.tensorrt.build import build_plan
-from peagle.compiler.tensorrt.request import PlanFacts
+from peagle.compiler.tensorrt.protocol import PlanFacts
 from peagle.engines.folder.manifest import Profile
 from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
 from tests.compiler.tensorrt.conftest import Halves, Width

@@ -1,8 +1,11 @@
-"""What is kept of TensorRT's log."""
+"""What is kept of TensorRT's log, and how far a build is by the phases that it reports."""
 
 from __future__ import annotations
 
-from peagle.compiler.tensorrt.callbacks import Log
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.compiler.tensorrt.callbacks import Fraction, Log
 
 
 def test_errors_and_warnings_are_kept_and_chatter_is_not() -> None:
@@ -23,3 +26,36 @@ def test_a_long_line_is_cut() -> None:
     log = Log()
     log.add(1, "x" * 10_000)
     assert len(log.last()) < 1000
+
+
+def test_a_nested_phase_is_one_step_of_its_parent() -> None:
+    fraction = Fraction()
+    assert fraction.start("build", None, 4) == 0
+    fraction.start("optimise", "build", 2)
+    assert fraction.step("optimise", 0) == 1 / 8
+    assert fraction.finish("optimise") == 1 / 8
+    assert fraction.step("build", 0) == 1 / 4
+    assert fraction.finish("build") == 1
+
+
+events = st.lists(
+    st.tuples(st.sampled_from(["start", "step", "finish"]), st.integers(0, 3), st.integers(0, 3), st.integers(0, 9)),
+    max_size=40,
+)
+
+
+@given(events)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_it_never_falls_and_never_leaves_0_to_1(said: list[tuple[str, int, int, int]]) -> None:
+    """Whatever TensorRT says, in whatever order: phases that never started, steps beyond the last."""
+    fraction, reached = Fraction(), [0.0]
+    for kind, phase, other, count in said:
+        if kind == "start":
+            parent = f"phase {other}" if other < phase else None
+            reached.append(fraction.start(f"phase {phase}", parent, count))
+        elif kind == "step":
+            reached.append(fraction.step(f"phase {phase}", count))
+        else:
+            reached.append(fraction.finish(f"phase {phase}"))
+    assert reached == sorted(reached)
+    assert reached[-1] <= 1

@@ -11,10 +11,11 @@ import pytest
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.hardware.machine import look
+from peagle.compiler.precision.products import BuiltProduct
 from peagle.compiler.tensorrt import inspector
 from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.inspector import free_memory, inspected, programs_of
-from peagle.compiler.tensorrt.matmuls import BuiltMatmul, as_built
+from peagle.compiler.tensorrt.products import as_built
 from tests.compiler.tensorrt.products import FORMS, products
 from tests.compiler.tensorrt.small import request
 
@@ -53,12 +54,12 @@ ANSWER = {
 
 def test_layers_are_read_as_products() -> None:
     found = [
-        BuiltMatmul("first", "w", "float8e4m3fn", "float16", 24),
-        BuiltMatmul("second", "v", "int8", "int8", 24),
+        BuiltProduct("first", "w", "float8e4m3fn", "float16", 24),
+        BuiltProduct("second", "v", "int8", "int8", 24),
     ]
     assert as_built(found, programs_of(ANSWER), "inspector") == (
-        BuiltMatmul("first", "w", "float8e4m3fn", "float8e4m3fn", 24, by="inspector"),
-        BuiltMatmul("second", "v", "int8", "float16", 24, unpacked=True, by="inspector"),
+        BuiltProduct("first", "w", "float8e4m3fn", "float8e4m3fn", 24, by="inspector"),
+        BuiltProduct("second", "v", "int8", "float16", 24, unpacked=True, by="inspector"),
     )
 
 
@@ -97,7 +98,7 @@ def test_free_memory_is_that_of_the_machine_or_less_in_a_container(tmp_path: Pat
 def test_the_inspector_of_a_real_engine_names_every_product(tmp_path: Path) -> None:
     gpu = f"sm_{look().sms[0]}"
     facts = build_plan(request(products(tmp_path), product="tensorrt", gpus=(gpu,)), tmp_path / "plan", Quiet())
-    assert {each.weight: each.stored for each in facts.matmuls} == {
+    assert {each.weight: each.stored for each in facts.products} == {
         f"{name}.weight": stored for name, (stored, _, _) in FORMS.items()
     }
-    assert {each.by for each in facts.matmuls} == {"inspector"}
+    assert {each.by for each in facts.products} == {"inspector"}

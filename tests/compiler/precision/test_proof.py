@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.precision.built import losses, require_effect
+from peagle.compiler.precision.products import BuiltProduct
+from peagle.compiler.precision.proof import losses, require_effect
 from peagle.compiler.tensorrt.build import build_plan
-from peagle.compiler.tensorrt.matmuls import BuiltMatmul
 from peagle.plugins.errors import BuildError
 from tests.compiler.tensorrt.products import products
 from tests.compiler.tensorrt.small import request
@@ -19,19 +19,19 @@ from tests.compiler.tensorrt.small import request
 FP8 = "float8e4m3fn"
 
 
-def _record(**matmuls: dict[str, Any]) -> dict[str, Any]:
-    """What ``Narrowed`` says of a graph with these products, all narrow and as large as each other."""
+def _record(**products: dict[str, Any]) -> dict[str, Any]:
+    """What ``QuantizedGraphs`` says of a graph with these products, all quantized and as large as each other."""
     rows = [
         {"weight": name, "stored": FP8, "computed": FP8, "numbers": 10, "role": "mlp", "narrow": True} | changes
-        for name, changes in matmuls.items()
+        for name, changes in products.items()
     ]
     recipe = {"recipe": "fp8", "experts": "fp8"}
     share = sum(row["numbers"] for row in rows if row["narrow"]) / (10 * len(rows))
     return {"recipe": recipe, "share": share, "least_share": 0.9, "numbers": 10 * len(rows), "matmuls": rows}
 
 
-def _built(*names: str, **changes: Any) -> list[BuiltMatmul]:
-    return [replace(BuiltMatmul(f"{name}.y", name, FP8, FP8, 10, by="plan"), **changes) for name in names]
+def _built(*names: str, **changes: Any) -> list[BuiltProduct]:
+    return [replace(BuiltProduct(f"{name}.y", name, FP8, FP8, 10, by="plan"), **changes) for name in names]
 
 
 def test_a_plan_that_keeps_what_the_graph_says_has_nothing_to_tell() -> None:
@@ -96,7 +96,7 @@ def test_integers_in_blocks_do_not_take_effect_in_a_real_plan(tmp_path: Path) ->
     facts = build_plan(request(products(tmp_path, forms)), tmp_path / "plan", Quiet())
     each: dict[str, Any] = {"stored": "int8", "computed": "float16"}
     record = _record(**{f"{form}.weight": each for form in forms})
-    assert list(losses(record, facts.matmuls)) == ["int8_blocks.weight"]
+    assert list(losses(record, facts.products)) == ["int8_blocks.weight"]
     with pytest.raises(BuildError, match=r"50\.0%") as caught:
-        require_effect("target", record, facts.matmuls)
+        require_effect("target", record, facts.products)
     assert caught.value.why.startswith("int8_blocks.weight: TensorRT writes it to memory in float16")

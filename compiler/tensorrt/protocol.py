@@ -1,18 +1,29 @@
-"""What a plan is asked for and what came of it; both cross to the building process and back as JSON."""
+"""What crosses between us and the building process, as JSON: what a plan is asked for, and what came of it.
+
+The process reads one request and answers with one object a line: ``{"done": permille}`` while it builds, then either
+``{"facts": ...}`` or ``{"error": ...}``.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, TextIO
 
 from ...engines.folder.manifest import Plan, Profile
 from ...engines.folder.records import decode
-from ...plugins.errors import BuildError, UsageError
+from ...plugins import errors
+from ...plugins.errors import BuildError, PeagleError, UsageError
 from ..hardware.architectures import PRODUCTS, Product
-from .matmuls import BuiltMatmul
+from ..precision.products import BuiltProduct
+
+STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -50,12 +61,12 @@ class PlanRequest:
             raise UsageError(f"the {self.name} plan cannot be built as asked for", why="; ".join(problems))
 
     def to_json(self) -> str:
-        """One line."""
+        """Return the request as one line."""
         return json.dumps(asdict(self), default=str)
 
     @classmethod
     def from_json(cls, text: str) -> PlanRequest:
-        """What ``to_json`` wrote."""
+        """Read what ``to_json`` wrote."""
         content = json.loads(text)
         problems: list[str] = []
         profiles = [decode(Profile, profile, problems) for profile in content.pop("profiles")]
@@ -73,7 +84,7 @@ class PlanRequest:
 class PlanFacts:
     """A finished plan: its contract, and what it took. ``peak_rss_bytes`` is the building process's own.
 
-    ``versions`` maps distribution names to versions. ``matmuls`` are the products with weights, as TensorRT has them.
+    ``versions`` maps distribution names to versions. ``products`` are those with weights, as TensorRT has them.
     """
 
     plan: Plan
@@ -82,16 +93,16 @@ class PlanFacts:
     peak_rss_bytes: int
     versions: Mapping[str, str]
     warnings: tuple[str, ...] = ()
-    matmuls: tuple[BuiltMatmul, ...] = ()
+    products: tuple[BuiltProduct, ...] = ()
 
     def to_record(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the facts as JSON values."""
         record: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return record
 
     @classmethod
     def from_record(cls, record: Any) -> PlanFacts:
-        """What ``to_record`` gave. Raises ``BuildError`` for anything else."""
+        """Read what ``to_record`` gave. Raises ``BuildError`` for anything else."""
         problems: list[str] = []
         facts = decode(cls, record, problems)
         if facts is None:
@@ -99,8 +110,48 @@ class PlanFacts:
         return facts
 
 
+@dataclass(frozen=True)
+class Channel:
+    """The building process's end of the line. TensorRT calls back from several threads."""
+
+    file: TextIO
+    lock: Lock
+
+    @classmethod
+    def take_stdout(cls) -> Channel:
+        """Keep standard output for messages; whatever libraries print there goes to standard error from now on."""
+        file = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        return cls(file, Lock())
+
+    def done(self, permille: int) -> None:
+        """Say how far the build is. TensorRT asks for this, and survives no exception: a lost parent is ignored."""
+        with suppress(BrokenPipeError):
+            self._send({"done": permille})
+
+    def facts(self, facts: PlanFacts) -> None:
+        """Say what came of a build that went well; the last message."""
+        self._send({"facts": facts.to_record()})
+
+    def error(self, error: PeagleError) -> None:
+        """Say why a build went wrong; the last message."""
+        record = {"type": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
+        self._send({"error": record})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with self.lock:
+            self.file.write(json.dumps(message) + "\n")
+
+
+def raised(record: dict[str, str]) -> PeagleError:
+    """Return the error that ``Channel.error`` was given."""
+    kind = getattr(errors, record["type"], BuildError)
+    error: PeagleError = kind(record["what"], why=record["why"], fix=record["fix"])
+    return error
+
+
 def _complaints(profile: Profile) -> list[str]:
-    """Three ascending sizes each, and room for a bonus token."""
+    """List what is wrong with a profile: each of its sizes is three numbers that ascend, from 1 on."""
     problems = []
     for what, sizes in (("rows", profile.rows), ("columns", profile.columns), ("emitted", profile.emitted)):
         if len(sizes) != 3 or list(sizes) != sorted(sizes) or min(sizes, default=0) < 1:

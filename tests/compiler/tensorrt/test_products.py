@@ -7,30 +7,31 @@ from dataclasses import replace
 import pytest
 
 from peagle.compiler.console.progress import Quiet
+from peagle.compiler.precision.products import BuiltProduct, bytes_of
 from peagle.compiler.tensorrt.build import build_plan
-from peagle.compiler.tensorrt.matmuls import BuiltMatmul, as_built, bytes_of
+from peagle.compiler.tensorrt.products import as_built
 from peagle.compiler.tensorrt.program import Held, Program, Step
 from tests.compiler.tensorrt.products import FORMS, IN, OUT, products
 from tests.compiler.tensorrt.small import request
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuiltMatmul]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuiltProduct]:
     """By form, from one plan for two GPUs with two profiles."""
     pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
     folder = tmp_path_factory.mktemp("products")
     facts = build_plan(request(products(folder), gpus=("sm_89", "sm_120")), folder / "plan", Quiet())
-    return {each.weight.removesuffix(".weight"): each for each in facts.matmuls}
+    return {each.weight.removesuffix(".weight"): each for each in facts.products}
 
 
-def test_a_plan_says_of_every_product_how_it_is_stored_and_multiplied(built: dict[str, BuiltMatmul]) -> None:
+def test_a_plan_says_of_every_product_how_it_is_stored_and_multiplied(built: dict[str, BuiltProduct]) -> None:
     assert {name: (each.stored, each.computed, each.unpacked) for name, each in built.items()} == FORMS
     assert {each.by for each in built.values()} == {"plan"}
     assert {each.numbers for each in built.values()} == {OUT * IN}
     assert {name: each.layer for name, each in built.items()} == {name: f"{name}.y" for name in FORMS}
 
 
-FOUND = BuiltMatmul("product", "w", "int8", "int8", 8)
+FOUND = BuiltProduct("product", "w", "int8", "int8", 8)
 
 
 def _program(stored: str = "int8", computed: str = "int8", numbers: int = 8) -> Program:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.tensorrt.request import PlanFacts, PlanRequest
+from peagle.compiler.tensorrt.protocol import PlanFacts, PlanRequest
 from peagle.engines.folder.manifest import Plan, Profile, Tensor
 from peagle.plugins.errors import BuildError, UsageError
 from tests.compiler.tensorrt.small import profiles, request
