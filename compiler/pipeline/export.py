@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...graphs.drafters import DrafterSpec
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import ASSUMED_DEPTH, cache_length, longest_sequence, read_inputs
 from ..checkpoints.registry import Resolved, has_drafter, resolve, resolve_target
 from ..checkpoints.target import Target
 from ..console.progress import Progress, Quiet
 from ..hardware.packages import export_versions, product_version
-from ..precision.calibration.ranges import FOLDER, describe
-from ..precision.products import product_table
-from ..precision.recipes import Recipe, emulated, twice_rounded, wide_type, widened
+from ..precision.calibration.ranges import describe
+from ..precision.recipes import wide_type
 from ..request.export_options import ExportOptions
+from ..store.phases import peak_rss
 from ..store.publish import EXPORT, Assembly, assembling
 from ..store.stages import StageStore
-from .compiled import attach, noted, trace
-from .half import drafter_half, target_half
-from .ranges import calibrated
-from .report import Phases, peak_rss
+from .run import Blueprint, Graphs, Run, bytes_of, compile_graphs
 
 __all__ = ["ExportOptions", "ExportResult", "export"]
 
@@ -42,20 +39,18 @@ class ExportResult:
 
 @dataclass(frozen=True)
 class _Job:
-    """The checkpoints to export, the sizes of their graphs, and what names the checkpoints again."""
+    """The graphs to export, the sizes that they were made for, and what names the checkpoints again."""
 
-    target: Target
-    drafter: tuple[Checkpoint, DrafterSpec] | None
-    recipe: Recipe
+    blueprint: Blueprint
     max_seq_len: int
     max_k: int
-    cache_length: int
     repeat: Mapping[str, str | None]
     warnings: tuple[str, ...]
 
     def checkpoints(self) -> dict[str, Checkpoint]:
-        """By half."""
-        return {"target": self.target.checkpoint} | ({"drafter": self.drafter[0]} if self.drafter else {})
+        """Return the checkpoints, by half."""
+        drafter = self.blueprint.drafter
+        return {"target": self.blueprint.target.checkpoint} | ({"drafter": drafter[0]} if drafter else {})
 
 
 def export(options: ExportOptions, progress: Progress | None = None, store: StageStore | None = None) -> ExportResult:
@@ -64,85 +59,53 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
     A target whose drafter is not named, and not known, is exported alone. Raises ``UsageError``, ``EnvironmentProblem``
     or ``BuildError``; whatever goes wrong, ``options.out`` is what it was before or the finished export.
     """
-    progress = progress or Quiet()
     options.check()
-    store = store or StageStore.default(force=options.force)
-    phase = Phases()
-    with phase("resolve"):
+    run = Run(store or StageStore.default(force=options.force), progress or Quiet())
+    with run.phases("resolve"):
         versions = export_versions()
-        resolved = _resolve(options, progress)
-    with phase("import"), progress.step("import"):
+        read = _resolve(options, run.progress)
+    with run.phases("import"), run.progress.step("import"):
         import onnxscript  # noqa: F401  # measured apart: what the libraries take is not what the export takes
         import torch  # noqa: F401
         import transformers  # noqa: F401
     imports = peak_rss()
-    with phase("read"), progress.step("read checkpoints"):
-        job = _pair(options, resolved) if isinstance(resolved, Resolved) else _target_alone(options, *resolved)
-    ranges = calibrated(
-        options.ranges, job.target, job.recipe, options.lowering, store, phase, progress, model=options.model
-    )
-    halves = [target_half(job.target, job.recipe, options.lowering, ranges)]
-    if job.drafter:
-        halves.append(drafter_half(*job.drafter, job.target.spec, job.recipe, options.lowering))
-    own = replace(store, root=store.root / "exports")  # the export takes these steps away: nobody else may hold them
-    compiled = {}
-    for half in halves:
-        with phase(f"trace {half.name}") as record:
-            traced = trace(store, half, job.recipe.dtype, progress)
-            record["reused"] = traced.reused
-        with phase(f"attach {half.name}") as record:
-            compiled[half.name] = attach(
-                own, half, traced, lowering=options.lowering, cache_length=job.cache_length, progress=progress
-            )
-            record["reused"] = compiled[half.name].attached.reused
-    sizes = {name: sum(e.size for e in done.attached.files.values()) for name, done in compiled.items()}
+    with run.phases("read"), run.progress.step("read checkpoints"):
+        job = read()
+    # The export takes the weights away: nobody else may hold them.
+    own = replace(run.store, root=run.store.root / "exports")
+    graphs = compile_graphs(run, job.blueprint, options.ranges, model=options.model, own=own)
+    stages = graphs.stages()
+    sizes = bytes_of(stages)
     with assembling(options.out, sizes) as assembly:
-        with phase("assemble"), progress.step("assemble"):
-            for half in halves:
-                assembly.take_stage(compiled[half.name].attached, half.name)
-                assembly.place_copy(half.checkpoint.folder / "config.json", f"{half.name}/config.json")
-            assembly.place_tokenizer(job.target.folder)
-            if ranges:
-                ranges.save(assembly.folder / FOLDER)
-                assembly.enter(FOLDER)
-        report = _report(options, job, phase, sizes, imports)
-        if ranges:
-            report["calibration"] = describe(ranges)
-        if narrowed := {name: done.precision for name, done in compiled.items() if done.precision}:
-            report["precision"] = narrowed
-            report["warnings"] += noted(compiled)
-        tables = {name: product_table(done.precision, ()) for name, done in compiled.items()}
-        report["matmuls"] = {name: table for name, table in tables.items() if table}
+        with run.phases("assemble"), run.progress.step("assemble"):
+            for name, stage in stages.items():
+                assembly.take_stage(stage, name)
+            graphs.furnish(assembly, job.blueprint.target.folder)
+        report = _report(job, graphs, run, sizes, imports)
         assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")
-        with progress.step("publish"):
+        with run.progress.step("publish"):
             assembly.place_text(EXPORT, json.dumps(_manifest(options, job, versions, assembly), indent=2) + "\n")
     return ExportResult(options.out, report)
 
 
-def _resolve(options: ExportOptions, progress: Progress) -> Resolved | tuple[Path, str | None]:
-    """Both checkpoints, or the target's folder and commit where no drafter is named or known."""
+def _resolve(options: ExportOptions, progress: Progress) -> Callable[[], _Job]:
+    """Fetch both checkpoints, or the target's where no drafter is named or known; return what reads them."""
     if options.draft is None and not has_drafter(options.model):
-        return resolve_target(options.model, options.revision, progress)
-    return resolve(options.model, options.draft, options.revision, options.draft_revision, progress)
+        return partial(_target_alone, options, *resolve_target(options.model, options.revision, progress))
+    resolved = resolve(options.model, options.draft, options.revision, options.draft_revision, progress)
+    return partial(_pair, options, resolved)
 
 
 def _pair(options: ExportOptions, resolved: Resolved) -> _Job:
     inputs = read_inputs(options, resolved)
-    recipe = options.recipe(wide_type(inputs.target.checkpoint))
-    return _Job(
+    blueprint = Blueprint(
         target=inputs.target,
         drafter=(inputs.drafter, inputs.head),
-        recipe=recipe,
-        max_seq_len=inputs.max_seq_len,
-        max_k=inputs.max_k,
+        recipe=options.recipe(wide_type(inputs.target.checkpoint)),
+        lowering=options.lowering,
         cache_length=inputs.cache_length(options.lowering),
-        repeat=resolved.repeatable(),
-        warnings=(*inputs.warnings, *_said(options, recipe, inputs.target.checkpoint)),
     )
-
-
-def _said(options: ExportOptions, recipe: Recipe, target: Checkpoint) -> list[str]:
-    return [*widened(recipe, target), *twice_rounded(recipe, target), *emulated(recipe, options.lowering)]
+    return _Job(blueprint, inputs.max_seq_len, inputs.max_k, resolved.repeatable(), inputs.warnings)
 
 
 def _target_alone(options: ExportOptions, folder: Path, commit: str | None) -> _Job:
@@ -153,42 +116,48 @@ def _target_alone(options: ExportOptions, folder: Path, commit: str | None) -> _
     max_k = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
     repeat = {"model": options.model if commit else str(folder), "draft": None, "revision": commit}
     length = cache_length(max_seq_len, max_k, options.lowering)
-    recipe = options.recipe(wide_type(target.checkpoint))
-    warnings += _said(options, recipe, target.checkpoint)
-    return _Job(target, None, recipe, max_seq_len, max_k, length, repeat, tuple(warnings))
+    blueprint = Blueprint(target, None, options.recipe(wide_type(target.checkpoint)), options.lowering, length)
+    return _Job(blueprint, max_seq_len, max_k, repeat, tuple(warnings))
 
 
-def _report(options: ExportOptions, job: _Job, phase: Phases, sizes: Mapping[str, int], imports: int) -> dict[str, Any]:
-    """Time and memory of every phase; memory beyond what importing the libraries took."""
+def _report(job: _Job, graphs: Graphs, run: Run, sizes: Mapping[str, int], imports: int) -> dict[str, Any]:
+    """Return the content of ``export_report.json``.
+
+    Time and memory of every phase are in it, and memory beyond what importing the libraries took.
+    """
     peak = peak_rss()
-    seconds = sum(record["seconds"] for record in phase.done)
-    return {
-        "phases": phase.done,
-        "seconds": round(seconds, 3),
+    checkpoints, blueprint = job.checkpoints(), job.blueprint
+    report: dict[str, Any] = {
+        "phases": run.phases.done,
+        "seconds": round(sum(record["seconds"] for record in run.phases.done), 3),
         "peak_rss_bytes": peak,
         "peak_rss_after_imports_bytes": imports,
         "peak_rss_beyond_imports_bytes": peak - imports,
-        "checkpoint_bytes": {name: each.stored_bytes for name, each in job.checkpoints().items()},
-        "checkpoint_format": {name: each.format for name, each in job.checkpoints().items()},
+        "checkpoint_bytes": {name: checkpoint.stored_bytes for name, checkpoint in checkpoints.items()},
+        "checkpoint_format": {name: checkpoint.format for name, checkpoint in checkpoints.items()},
         "bytes": dict(sizes),
-        "for": options.lowering.name,
-        "recipe": job.recipe.record(),
-        "warnings": list(job.warnings),
+        "for": blueprint.lowering.name,
+        "recipe": blueprint.recipe.record(),
+        "warnings": [*job.warnings, *blueprint.warnings(), *graphs.notes()],
     }
+    if graphs.ranges:
+        report["calibration"] = describe(graphs.ranges)
+    return report | graphs.products({})
 
 
 def _manifest(options: ExportOptions, job: _Job, versions: Mapping[str, str], assembly: Assembly) -> dict[str, Any]:
-    """What the folder is, and enough to make it again."""
+    """Return the content of ``export.json``: what the folder is, and enough to make it again."""
+    blueprint = job.blueprint
     return {
         "format_version": FORMAT_VERSION,
         "product_version": product_version(),
         "for": options.lowering.name,
         "precision": options.chosen_precision,
-        **({"recipe": job.recipe.record()} if job.recipe.narrows else {}),
-        "cache_length": job.cache_length,
+        **({"recipe": blueprint.recipe.record()} if blueprint.recipe.narrows else {}),
+        "cache_length": blueprint.cache_length,
         "max_seq_len": job.max_seq_len,
         "max_num_speculative_tokens": job.max_k,
-        "checkpoints": {name: each.fingerprint for name, each in job.checkpoints().items()},
+        "checkpoints": {name: checkpoint.fingerprint for name, checkpoint in job.checkpoints().items()},
         **job.repeat,
         "versions": dict(versions),
         "files": {name: asdict(entry) for name, entry in sorted(assembly.files.items())},

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from ...engines.folder.manifest import Backend, Cache, Evidence, Manifest, Origin, Part, Shapes, Speculation
 from ...plugins.spec import FLOAT8
@@ -13,13 +12,10 @@ from ..hardware.packages import product_version
 from ..precision.calibration.ranges import in_words
 from ..precision.recipes import RECIPES, Recipe
 from ..request.settle import Settled
-from .compiled import MODEL, Compiled
-from .plans import PLAN, PlanStage
+from .compiled import MODEL
+from .plans import PLAN, Plans
+from .run import Graphs
 
-if TYPE_CHECKING:
-    from ..precision.calibration import Scales
-
-_NAMES = ("target", "drafter")
 _VERIFIED = RECIPES["fp32"]  # what registered pairs were compared in
 
 
@@ -28,30 +24,30 @@ def engine_manifest(
     recipe: Recipe,
     inputs: Inputs,
     k: int,
-    compiled: Sequence[Compiled],
-    plans: Sequence[PlanStage],
+    graphs: Graphs,
+    plans: Plans | None,
     versions: Mapping[str, str],
-    ranges: Scales | None = None,
 ) -> Manifest:
-    """What is known before any file is placed; ``plans`` may be none."""
-    resolved, spec, head = inputs.resolved, inputs.target.spec, inputs.head
+    """Return what is known before any file is placed."""
+    resolved, spec, head, ranges = inputs.resolved, inputs.target.spec, inputs.head, graphs.ranges
     checkpoint = inputs.target.checkpoint
-    origins = (
-        Origin(resolved.model, checkpoint.fingerprint, str(checkpoint.folder), spec.architecture),
-        Origin(resolved.draft, inputs.drafter.fingerprint, str(inputs.drafter.folder), _architecture(inputs.drafter)),
-    )
+    origins = {
+        "target": Origin(resolved.model, checkpoint.fingerprint, str(checkpoint.folder), spec.architecture),
+        "drafter": Origin(
+            resolved.draft, inputs.drafter.fingerprint, str(inputs.drafter.folder), _architecture(inputs.drafter)
+        ),
+    }
+    caches = {"target": spec.caches, "drafter": head.caches}
     target, drafter = (
         Part(
             origin=origin,
             file=f"{name}/{PLAN if plans else MODEL}",
-            inputs=done.inputs,
-            outputs=done.outputs,
-            caches=tuple(Cache(cache.heads, cache.head_dim, _cache_dtype(name, recipe)) for cache in caches),
-            plan=plans[i].facts.plan if plans else None,
+            inputs=graphs.compiled[name].inputs,
+            outputs=graphs.compiled[name].outputs,
+            caches=tuple(Cache(cache.heads, cache.head_dim, _cache_dtype(name, recipe)) for cache in caches[name]),
+            plan=plans.halves[name].facts.plan if plans else None,
         )
-        for i, (name, origin, done, caches) in enumerate(
-            zip(_NAMES, origins, compiled, (spec.caches, head.caches), strict=True)
-        )
+        for name, origin in origins.items()
     )
     return Manifest(
         product_version=product_version(),
@@ -75,15 +71,18 @@ def engine_manifest(
 
 
 def _cache_dtype(half: str, recipe: Recipe) -> str:
-    """Of codes, or that of the graph, which has no name here. A drafter's caches are few, and stay wide."""
+    """Name the type of the codes of quantized caches; the type of the graph has no name here.
+
+    A drafter's caches are few, and stay wide.
+    """
     return FLOAT8 if half == "target" and recipe.kv_cache == "fp8" else ""
 
 
 def _evidence(settled: Settled, recipe: Recipe, inputs: Inputs, versions: Mapping[str, str]) -> tuple[Evidence, ...]:
-    """What a registered pair was verified for was verified on ONNX Runtime in FP32, and holds for no engine whose
-    numbers are others; a plan has been built, and no more.
+    """Return what is known to work of such an engine.
 
-    No level says that full TensorRT built it on its GPU.
+    What a registered pair was verified for was verified on ONNX Runtime in FP32, and holds for no engine whose numbers
+    are others; a plan has been built, and no more. No level says that full TensorRT built it on its GPU.
     """
     if settled.backend == "tensorrt-rtx":
         how = f"{settled.title} {versions[settled.backend]} built it ahead of time for {', '.join(settled.gpus)}"

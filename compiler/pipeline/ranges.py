@@ -10,8 +10,8 @@ from ..checkpoints.target import Target
 from ..console.progress import Progress
 from ..precision.calibration.ranges import RangesFrom
 from ..precision.recipes import Recipe
+from ..store.phases import Phases
 from ..store.stages import StageStore
-from .report import Phases
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering

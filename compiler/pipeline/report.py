@@ -1,89 +1,63 @@
-"""What a build leaves behind about itself: time and memory of its phases, sizes, the choice of K."""
+"""What a build leaves behind about itself: time and memory of its phases, sizes, precision, the choice of K."""
 
 from __future__ import annotations
 
-import resource
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ...engines.folder.manifest import Manifest
 from ..precision.calibration.ranges import describe
-from ..precision.products import product_table
-from ..tune.choose_k import Choice
-from .compiled import Compiled
-from .plans import PlanStage
-
-if TYPE_CHECKING:
-    from ..precision.calibration import Scales
+from ..store.phases import Phases
+from .choose_k import KChoice
+from .plans import Plans
+from .report_html import report_html
+from .run import Graphs
 
 
-def peak_rss() -> int:
-    """The most memory that this process has had resident so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+@dataclass(frozen=True)
+class BuildReport:
+    """What is told of a build. ``sizes``: bytes in the engine, by half. ``choice``: None where K was given or assumed.
 
-
-@dataclass
-class Phases:
-    """Seconds of each phase and the process's peak memory at its end, for the report."""
-
-    done: list[dict[str, Any]] = field(default_factory=list)
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[dict[str, Any]]:
-        record: dict[str, Any] = {"phase": name}
-        started = time.perf_counter()
-        yield record
-        record["seconds"] = round(time.perf_counter() - started, 3)
-        record["peak_rss_bytes"] = peak_rss()
-        self.done.append(record)
-
-
-def build_report(
-    manifest: Manifest,
-    phase: Phases,
-    sizes: dict[str, int],
-    choice: Choice | None,
-    warnings: list[str],
-    compiled: Sequence[Compiled],
-    plans: Sequence[PlanStage],
-    ranges: Scales | None = None,
-    wide: str = "",
-) -> dict[str, Any]:
-    """What ``build_report.json`` says; ``wide`` is the type of all that is in no narrow one.
-
-    Of plans it says what TensorRT took to build them, whenever that was.
+    ``wide`` is the type of all that is not quantized.
     """
-    halves = ("target", "drafter")
-    report: dict[str, Any] = {
-        "product_version": manifest.product_version,
-        "phases": phase.done,
-        "bytes": sizes,
-        "graphs": {name: done.attached.path.name for name, done in zip(halves, compiled, strict=True)},
-        "num_speculative_tokens": manifest.speculation.num_speculative_tokens,
-        "warnings": warnings,
-    }
-    if wide:
-        report["wide"] = wide
-    if choice:
-        report["choose_k"] = {"speedup": round(choice.speedup, 3), **asdict(choice)}
-    if narrowed := {name: done.precision for name, done in zip(halves, compiled, strict=True) if done.precision}:
-        report["precision"] = narrowed
-    built = [done.facts.products for done in plans] or [(), ()]
-    tables = {
-        name: product_table(done.precision, products)
-        for name, done, products in zip(halves, compiled, built, strict=True)
-    }
-    report["matmuls"] = {name: table for name, table in tables.items() if table}
-    if ranges:
-        report["calibration"] = describe(ranges)
-    if plans:
-        report["plans"] = {
-            name: {"seconds": round(done.facts.seconds, 3), "peak_rss_bytes": done.facts.peak_rss_bytes}
-            for name, done in zip(halves, plans, strict=True)
+
+    manifest: Manifest
+    phases: Phases
+    sizes: Mapping[str, int]
+    choice: KChoice | None
+    warnings: Sequence[str]
+    graphs: Graphs
+    plans: Plans | None
+    wide: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the content of ``build_report.json``.
+
+        Of plans it says what TensorRT took to build them, whenever that was.
+        """
+        plans = self.plans.halves if self.plans else {}
+        report: dict[str, Any] = {
+            "product_version": self.manifest.product_version,
+            "phases": self.phases.done,
+            "bytes": dict(self.sizes),
+            "graphs": {name: stage.path.name for name, stage in self.graphs.stages().items()},
+            "num_speculative_tokens": self.manifest.speculation.num_speculative_tokens,
+            "warnings": list(self.warnings),
+            "wide": self.wide,
         }
-    return report
+        if self.choice:
+            report["choose_k"] = {"speedup": round(self.choice.speedup, 3), **asdict(self.choice)}
+        report |= self.graphs.products({name: plan.facts.products for name, plan in plans.items()})
+        if self.graphs.ranges:
+            report["calibration"] = describe(self.graphs.ranges)
+        if plans:
+            report["plans"] = {
+                name: {"seconds": round(plan.facts.seconds, 3), "peak_rss_bytes": plan.facts.peak_rss_bytes}
+                for name, plan in plans.items()
+            }
+        return report
+
+    def as_html(self, title: str) -> str:
+        """Return the content of ``build_report.html``."""
+        return report_html(self.as_json(), self.manifest, title)

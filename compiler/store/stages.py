@@ -24,7 +24,7 @@ _PACKAGE = Path(__file__).parents[2]
 _BUILD_CODE = (
     "graphs/**/*.py",
     "plugins/**/*.py",
-    "compiler/tune/choose_k.py",
+    "compiler/pipeline/choose_k.py",
     "compiler/precision/exclude.py",
     "compiler/pipeline/compiled.py",
     "compiler/pipeline/half.py",

@@ -18,9 +18,9 @@ from ...console.progress import Progress, Quiet
 from ...hardware.packages import export_versions, product_version
 from ...precision.calibration.ranges import FLAGS, FOLDER, RangesFrom, describe
 from ...store.durable import require_space
+from ...store.phases import Phases, peak_rss
 from ...store.publish import QUANTIZED, Assembly, assembling, require_apart, require_publishable
 from ...store.stages import StageStore
-from ..report import Phases, peak_rss
 from .settings import QUANT_CONFIG, hf_quant_config, quantization_config
 from .worklist import Worklist, make_worklist
 from .write import layout, total_bytes, write

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,12 @@ import numpy as np
 
 from ...engines.folder.manifest import Manifest
 from ...plugins.errors import BuildError
+from ..bundled.prompts import code_prompts
 from ..console.progress import Advance
+from ..store.stages import Stage
+from .run import Run
+
+_SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
 
 # (prompt, K) -> (tokens, seconds of decoding); K = 0 is plain decoding
 Decode = Callable[[str, int], tuple[int, float]]
@@ -30,15 +37,15 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The K that was fastest, and the whole table."""
+class KChoice:
+    """The K that was fastest, and the rates of all."""
 
     k: int
     rates: tuple[Rate, ...]
 
     @property
     def speedup(self) -> float:
-        """Against plain decoding in the same run."""
+        """How many times as fast as plain decoding in the same run."""
         by_k = {rate.k: rate.tokens_per_second for rate in self.rates}
         return by_k[self.k] / by_k[0]
 
@@ -76,7 +83,7 @@ def choose_k(
     sweeps: int = 3,
     seconds: float = 30.0,
     advance: Advance = lambda _: None,
-) -> Choice:
+) -> KChoice:
     """Measure K = 0..``depth``, in turn on each prompt, so that a slow moment of the machine falls on all of them.
 
     Stops early, after a whole sweep of one prompt, when ``seconds`` are spent.
@@ -96,4 +103,36 @@ def choose_k(
             break
     rates = tuple(Rate(k, statistics.median(r), min(r), max(r)) for k, r in measured.items())
     best = max(rates[1:], key=lambda rate: rate.tokens_per_second)
-    return Choice(best.k, rates)
+    return KChoice(best.k, rates)
+
+
+def kept_choice(
+    run: Run, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage], depth: int, *, engine: Path
+) -> tuple[KChoice, bool]:
+    """Choose K for the engine in ``folder``, or take the choice of an earlier build of the same graphs and runtime.
+
+    Returns also whether it was taken. ``engine`` is what ``folder`` will be called, ``graphs`` are what it was made of,
+    by half. Raises ``BuildError`` when the target gives no numbers.
+    """
+
+    def make(stage: Path) -> None:
+        from ...engines import Engine, SamplingParams
+
+        loaded = Engine.load(folder, check_hashes=False)
+        params = SamplingParams(max_tokens=_TOKENS, ignore_eos=True)
+
+        def decode(prompt: str, k: int) -> tuple[int, float]:
+            output = loaded.generate([prompt], params, num_speculative_tokens=k)[0]
+            return len(output.token_ids) - 1, output.decode_seconds  # the first is the prompt's pass
+
+        prompts = [prompt.text for prompt in code_prompts(_PROMPTS)]
+        require_finite(lambda text: loaded.target_logits(loaded.tokenizer.encode(text)), prompts, manifest, engine)
+        with run.progress.step(f"choose K among 1..{depth}", _SWEEPS * len(prompts)) as advance:
+            choice = choose_k(decode, prompts, depth, sweeps=_SWEEPS, advance=advance)
+        (stage / "choice.json").write_text(json.dumps(asdict(choice)))
+
+    backend = manifest.backend
+    names = [stage.path.name for stage in graphs.values()]
+    stage = run.store.run("choose-k", [names, backend.versions[backend.name], depth, platform.node()], make)
+    content = json.loads((stage.path / "choice.json").read_bytes())
+    return KChoice(content["k"], tuple(Rate(**rate) for rate in content["rates"])), stage.reused

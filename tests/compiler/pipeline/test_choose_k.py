@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from peagle.compiler.bundled.prompts import code_prompts
-from peagle.compiler.tune.choose_k import choose_k, require_finite
+from peagle.compiler.pipeline.choose_k import choose_k, require_finite
 from peagle.engines.folder.manifest import Backend
 from peagle.plugins.errors import BuildError
 from tests.engines.folder.test_manifest import manifest_of

@@ -1,0 +1,34 @@
+"""The clock of a command: how long each phase took, and the most memory that was resident when it ended."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def peak_rss() -> int:
+    """Return the most memory that this process has had resident so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+@dataclass
+class Phases:
+    """Seconds of each phase and the process's peak memory at its end, for the report."""
+
+    done: list[dict[str, Any]] = field(default_factory=list)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[dict[str, Any]]:
+        """Time what is inside; whoever is there may add to the record."""
+        record: dict[str, Any] = {"phase": name}
+        started = time.perf_counter()
+        yield record
+        record["seconds"] = round(time.perf_counter() - started, 3)
+        record["peak_rss_bytes"] = peak_rss()
+        self.done.append(record)
