@@ -88,14 +88,14 @@ def choose_k(
 
     Stops early, after a whole sweep of one prompt, when ``seconds`` are spent.
     """
-    everyone = range(depth + 1)
-    measured: dict[int, list[float]] = {k: [] for k in everyone}
+    depths = range(depth + 1)
+    measured: dict[int, list[float]] = {k: [] for k in depths}
     for k in (0, depth):  # first calls allocate
         decode(prompts[0], k)
     started = time.monotonic()
     for turn in range(sweeps * len(prompts)):
         rotation = turn % (depth + 1)
-        for k in (*everyone[rotation:], *everyone[:rotation]):
+        for k in (*depths[rotation:], *depths[:rotation]):
             tokens, elapsed = decode(prompts[turn % len(prompts)], k)
             measured[k].append(tokens / max(elapsed, 1e-9))
         advance(1)

@@ -23,7 +23,7 @@ _UNNAMED = "other"
 
 
 def report_html(report: Mapping[str, Any], manifest: Manifest, title: str) -> str:
-    """The page for what ``build_report.json`` and the manifest hold."""
+    """Return the page for what ``build_report.json`` and the manifest hold."""
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<p>peagle-compile {escape(str(report['product_version']))}, "
@@ -34,11 +34,11 @@ def report_html(report: Mapping[str, Any], manifest: Manifest, title: str) -> st
         "<h2>Precision</h2>",
         _table(("of", "type"), _types(report, manifest.precision)),
         *_calibration(report.get("calibration") or {}),
-        *_matmuls(report.get("matmuls") or {}),
+        *_products(report.get("matmuls") or {}),
         *_losses(report.get("precision") or {}),
         *_speed(report.get("choose_k") or {}),
         "<h2>Time and memory</h2>",
-        _table(("phase", "seconds", "most memory so far", ""), [_phase(each) for each in report["phases"]]),
+        _table(("phase", "seconds", "most memory so far", ""), [_phase(phase) for phase in report["phases"]]),
         *_plans(report.get("plans") or {}),
         "<h2>Sizes</h2>",
         _table(("part", "bytes", ""), [(name, count, size(count)) for name, count in report["bytes"].items()]),
@@ -53,11 +53,11 @@ def report_html(report: Mapping[str, Any], manifest: Manifest, title: str) -> st
 def _warnings(warnings: Sequence[str]) -> list[str]:
     if not warnings:
         return []
-    return ["<h2>Warnings</h2>", "<ul>", *(f"<li>{escape(str(each))}</li>" for each in warnings), "</ul>"]
+    return ["<h2>Warnings</h2>", "<ul>", *(f"<li>{escape(str(warning))}</li>" for warning in warnings), "</ul>"]
 
 
 def _engine(manifest: Manifest) -> list[tuple[str, Any]]:
-    """What it was made from, what runs it, and what is known of it."""
+    """Return rows on what the engine was made from, what runs it, and what is known of it."""
     rows: list[tuple[str, Any]] = []
     for name, part in (("target", manifest.target), ("drafter", manifest.drafter)):
         rows.append((name, f"{part.origin.id} ({part.origin.architecture})"))
@@ -70,7 +70,7 @@ def _engine(manifest: Manifest) -> list[tuple[str, Any]]:
 
 
 def _types(report: Mapping[str, Any], table: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The wide type first: what no other row names is in it."""
+    """Return rows of types, the wide one first: what no other row names is in it."""
     rows = [(name.replace("_", " "), kind) for name, kind in table.items() if name != "exclude"]
     wide = [("all else", report["wide"])] if "wide" in report else []
     excluded = [("excluded", ", ".join(patterns(table)))] if patterns(table) else []
@@ -88,7 +88,7 @@ def _calibration(facts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _speed(choice: Mapping[str, Any]) -> Iterable[str]:
-    """How K was chosen; nothing where it was given."""
+    """Yield how K was chosen; nothing where it was given."""
     if not choice:
         return
     yield "<h2>Choice of the drafts per round</h2>"
@@ -100,8 +100,8 @@ def _speed(choice: Mapping[str, Any]) -> Iterable[str]:
     yield _table(("drafts", "tokens per second, median", "slowest", "fastest"), rates)
 
 
-def _matmuls(tables: Mapping[str, Any]) -> Iterable[str]:
-    """A line for each graph, and its products by what they are for."""
+def _products(tables: Mapping[str, Any]) -> Iterable[str]:
+    """Yield a line for each graph, and its products by what they are for."""
     for half, table in tables.items():
         yield f"<h2>Products of the {escape(half)}</h2>"
         yield f"<p>{escape(described(table))}</p>"
@@ -135,13 +135,13 @@ def _phase(phase: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _plans(plans: Mapping[str, Any]) -> list[str]:
-    rows = [(name, f"{each['seconds']:.1f}", size(each["peak_rss_bytes"])) for name, each in plans.items()]
+    rows = [(name, f"{plan['seconds']:.1f}", size(plan["peak_rss_bytes"])) for name, plan in plans.items()]
     return [_table(("plan", "seconds", "most memory of its own process"), rows)] if rows else []
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = ["<table>", "<tr>" + "".join(f"<th>{escape(each)}</th>" for each in head) + "</tr>"]
-    lines += ["<tr>" + "".join(_cell(each) for each in row) + "</tr>" for row in rows]
+    lines = ["<table>", "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>"]
+    lines += ["<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows]
     return "\n".join([*lines, "</table>"])
 
 

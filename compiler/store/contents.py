@@ -20,7 +20,7 @@ _WRITTEN_LATER = ("verify.json", "tune.json")
 
 
 def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
-    """The manifest, sizes, operator counts of graphs and kernels beside plans, after the folder has been checked.
+    """Return the manifest, sizes, operator counts of graphs and kernels beside plans, after a check of the folder.
 
     Raises ``EnvironmentProblem``.
     """
@@ -36,13 +36,13 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
             for name, part in (("target", manifest.target), ("drafter", manifest.drafter))
         },
         "kernels": _kernels(folder) if manifest.backend.gpus else [],
-        "matmuls": _matmuls(folder),
+        "matmuls": _products(folder),
         "reports": [name for name in _WRITTEN_LATER if (folder / name).is_file()],
     }
 
 
 def _operators(folder: Path, part: Part) -> dict[str, int] | None:
-    """How often each operator occurs, most frequent first; None for a plan, and where onnx is not installed."""
+    """Count how often each operator occurs, most frequent first; None for a plan, and where onnx is not installed."""
     if part.plan or find_spec("onnx") is None:
         return None
     import onnx
@@ -52,18 +52,18 @@ def _operators(folder: Path, part: Part) -> dict[str, int] | None:
     return dict(counts.most_common())
 
 
-def _matmuls(folder: Path) -> dict[str, Any]:
-    """Of target and drafter, as the build report has them; engines of fp32 graphs do not say."""
+def _products(folder: Path) -> dict[str, Any]:
+    """Return the tables of products, by half, as the build report has them; engines of fp32 graphs do not say."""
     try:
         report = json.loads((folder / REPORT).read_bytes())
     except (OSError, ValueError):
         return {}
-    found = report.get("matmuls") if isinstance(report, dict) else None
-    return found if isinstance(found, dict) else {}
+    tables = report.get("matmuls") if isinstance(report, dict) else None
+    return tables if isinstance(tables, dict) else {}
 
 
 def _kernels(folder: Path) -> list[dict[str, Any]]:
-    """The compiled kernels of our plugins: op, SM, bytes, and what the compiler said of each entry point."""
+    """List the compiled kernels of our plugins: op, SM, bytes, and what the compiler said of each entry point."""
     from ...plugins.kernels.pack import read_pack
 
     return [

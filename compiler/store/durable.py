@@ -28,13 +28,13 @@ def flush_tree(folder: Path) -> None:
         _fsync(Path(parent))
 
 
-def move_into_place(made: Path, final: Path) -> None:
-    """Make ``final`` be ``made``. An older ``final`` stays whole until the new one can take its name."""
-    old = made.with_name(made.name + _OLD)
+def move_into_place(ready: Path, final: Path) -> None:
+    """Make ``final`` be ``ready``. An older ``final`` stays whole until the new one can take its name."""
+    old = ready.with_name(ready.name + _OLD)
     if final.exists():
         final.rename(old)
     try:
-        made.rename(final)
+        ready.rename(final)
     except OSError:
         if old.exists():
             old.rename(final)
@@ -56,9 +56,9 @@ def locked(path: Path) -> Iterator[None]:
 
 def clear_leftovers(final: Path) -> None:
     """Tidy up after a build of ``final`` that was killed: its folder goes, an engine it had moved aside comes back."""
-    for made in final.parent.glob(f".{escape(final.name)}.*{BUILDING}"):
-        if not _is_locked(made):
-            shutil.rmtree(made, ignore_errors=True)
+    for unfinished in final.parent.glob(f".{escape(final.name)}.*{BUILDING}"):
+        if not _is_locked(unfinished):
+            shutil.rmtree(unfinished, ignore_errors=True)
     for old in final.parent.glob(f".{escape(final.name)}.*{BUILDING}{_OLD}"):
         if old.with_name(old.name.removesuffix(_OLD)).exists():
             continue  # another build is just now swapping them
@@ -113,7 +113,7 @@ def require_space(where: Path, needed: int) -> None:
 
 
 def free_bytes(where: Path) -> int:
-    """Free space on the disk that ``where`` is or will be on."""
+    """Return the free bytes of the disk that ``where`` is or will be on."""
     while not where.exists():
         where = where.parent
     return shutil.disk_usage(where).free

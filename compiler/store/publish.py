@@ -113,7 +113,7 @@ def is_export(folder: Path) -> bool:
 
 @contextmanager
 def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
-    """A folder to fill; published as ``out`` when the block ends well, gone without a trace when it does not."""
+    """Lend a folder to fill, which is published as ``out`` when the block ends well, and gone when it does not."""
     out = Path(os.path.abspath(out))
     require_publishable(out)
     with writing(out.parent, sum(sizes.values())):
