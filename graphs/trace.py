@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+from ..plugins.contract import DRAFTER_INPUTS, DRAFTER_OUTPUTS, TARGET_INPUTS, TARGET_OUTPUTS, cache_names, written
 from ..plugins.errors import BuildError
 from ..plugins.spec import DOMAIN, OPSET, VERSION
 from . import torch_ops
@@ -38,16 +39,6 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 # Example sizes: all different and neither 0 nor 1, so that nothing is specialised on them.
 _B, _S, _E, _T = 2, 5, 4, 96
-
-TARGET_INPUTS = (
-    "input_ids", "start", "window_len", "draft_len", "forced_next",
-    "uniform", "temperature", "top_k", "top_p", "min_p", "tolerance",
-)  # fmt: skip
-TARGET_OUTPUTS = ("tokens", "num_tokens", "aux_hidden", "logits")
-DRAFTER_INPUTS = ("input_ids", "start", "window_len", "draft_len", "tokens", "num_tokens", "aux_hidden")
-DRAFTER_OUTPUTS = (
-    "draft_ids", "next_input_ids", "next_start", "next_window_len", "next_draft_len", "draft_logits",
-)  # fmt: skip
 
 
 def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
@@ -151,12 +142,11 @@ def _trace(
     prefix: str,
 ) -> ir.Model:
     translations = torch_ops.translations()
-    layers = range(len(caches))
     length = _dims("T")[0]
     k = [torch.zeros(_B, c.heads, _T, c.head_dim, dtype=_DTYPES[dtype], device="meta") for c in caches]
     v = [torch.zeros_like(x) for x in k]
     cache_shapes = [{0: shapes[0][0], 2: length}] * len(k)
-    cache_names = [f"{kind}_cache.{i}" for kind in "kv" for i in layers]
+    names = cache_names(len(caches))
     with torch.no_grad(), _quiet():
         exported = torch.export.export(
             graph, (*inputs, k, v), dynamic_shapes=(*shapes, cache_shapes, cache_shapes), strict=False
@@ -167,8 +157,8 @@ def _trace(
             custom_translation_table=translations,
             opset_version=OPSET,
             dynamo=True,
-            input_names=[*input_names, *cache_names],
-            output_names=[*output_names, *[f"{n}.out" for n in cache_names]],
+            input_names=[*input_names, *names],
+            output_names=[*output_names, *map(written, names)],
             optimize=False,
             verbose=False,
         )

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...engines.folder.manifest import Profile
+from ...plugins.contract import PROFILE_FIELDS
 from ...plugins.errors import BuildError, PeagleError
 from ...plugins.ops import OPS
 from ...plugins.spec import DOMAIN, OpSpec
 from ...plugins.tensorrt.check import SELECTION, check_call
 from .graph import LoweredGraph, Node, Value, is_native, read_graph
-from .rules import SYMBOLS, complaints_of
+from .rules import complaints_of
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,10 @@ def survey(path: Path, gpus: Sequence[str], profiles: Sequence[Profile]) -> Surv
     graph = read_graph(path, frozenset({DOMAIN}))
     problems = [problem for node in graph.nodes for problem in _complaints(node, graph, gpus, profiles)]
     problems += [
-        f"input {value.name}: its size {dim!r} is not one that profiles give ({', '.join(SYMBOLS)})"
+        f"input {value.name}: its size {dim!r} is not one that profiles give ({', '.join(PROFILE_FIELDS)})"
         for value in graph.inputs
         for dim in value.shape or ()
-        if isinstance(dim, str) and dim not in SYMBOLS
+        if isinstance(dim, str) and dim not in PROFILE_FIELDS
     ]
     if problems:
         more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ...engines.folder.manifest import Profile
+from ...plugins.contract import PROFILE_FIELDS
 from ...plugins.numbers import MX_BLOCK
 from ...plugins.spec import evaluate_dim
 from ..hardware.architectures import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
 from .graph import LoweredGraph, Node, Shape
 
-SYMBOLS = {"B": "rows", "S": "columns", "E": "emitted"}  # dims of the graph contract, and their field of a profile
 _HEAD_SIZE = 256  # of the fused attention of TensorRT-RTX 1.7: 256 builds, 264 does not; there is nothing else for it
 _LINEAR = re.compile(r"[\w\s+-]+")
 _FP8_SINCE = 89  # SM
@@ -47,7 +47,7 @@ def dim_at(dim: int | str, sizes: Mapping[str, int]) -> int | None:
 
 def profile_sizes(profile: Profile, index: int) -> dict[str, int]:
     """Return the sizes of the symbols at the least (0), usual (1) or most (2) of a profile."""
-    return {symbol: getattr(profile, field)[index] for symbol, field in SYMBOLS.items()}
+    return {symbol: getattr(profile, field)[index] for symbol, field in PROFILE_FIELDS.items()}
 
 
 def _of_moe_layer(gpus: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 
 from peagle.graphs import store, trace
 from peagle.graphs.targets.skeleton import Skeleton
+from peagle.plugins import contract
 from tests.graphs.checking import check
 from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.running import Graph, target_inputs
@@ -129,3 +130,31 @@ def test_a_rotary_table_is_rounded_once(
     for name, table in half.items():
         assert table.dtype.name == dtype
         np.testing.assert_array_equal(table, wide[name].astype(table.dtype))
+
+
+def test_traced_graphs_have_the_tensors_of_the_contract(llama: Traced) -> None:
+    sizes = {
+        str(len(llama.target.taps) * llama.target.hidden_size): "F",
+        str(VOCAB): "V",
+        str(llama.head.draft_vocab_size): "Vd",
+    }
+    halves = {
+        "target": (contract.TARGET_INPUTS, contract.TARGET_OUTPUTS, llama.target.caches),
+        "drafter": (contract.DRAFTER_INPUTS, contract.DRAFTER_OUTPUTS, llama.head.caches),
+    }
+    assert len(sizes) == 3
+    for half, (inputs, outputs, caches) in halves.items():
+        graph = ir.load(llama.folder / f"{half}.onnx").graph
+        names = contract.cache_names(len(caches))
+        assert [v.name for v in graph.inputs] == [*inputs, *names]
+        assert [v.name for v in graph.outputs] == [*outputs, *map(contract.written, names)]
+        for value in (*graph.inputs, *graph.outputs):
+            if value.name not in contract.TENSORS:
+                continue
+            tensor = contract.TENSORS[value.name]
+            dtype = value.dtype.numpy().name
+            assert dtype == ("float32" if tensor.dtype == contract.WIDE else tensor.dtype)
+            dims = [str(dim).replace(" ", "") for dim in value.shape]
+            assert len(dims) == len(tensor.dims)
+            for dim, symbol in zip(dims, tensor.dims, strict=True):
+                assert dim == symbol or (dim.isdigit() and sizes[dim] == symbol), (value.name, dims)

@@ -1,0 +1,67 @@
+"""The graph contract: every tensor that goes into and comes out of a target and a drafter (docs/architecture.md).
+
+B rows, S columns of the window, E = K + 1 emission columns, F features of a column (taps times hidden size), V and Vd
+the vocabularies of target and drafter. A cache is ``[B, heads, T, head_dim]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+WIDE = "wide"  # in the place of a type: the one that the graph was traced in
+
+
+@dataclass(frozen=True)
+class GraphTensor:
+    """The type of one tensor, as NumPy names it or ``WIDE``, and its symbolic dims."""
+
+    dtype: str
+    dims: tuple[str, ...]
+
+
+TENSORS: Mapping[str, GraphTensor] = {
+    "input_ids": GraphTensor("int64", ("B", "S")),
+    "start": GraphTensor("int64", ("B",)),
+    "window_len": GraphTensor("int32", ("B",)),
+    "draft_len": GraphTensor("int32", ("B",)),
+    "forced_next": GraphTensor("int64", ("B",)),
+    "uniform": GraphTensor("float32", ("B", "E")),
+    "temperature": GraphTensor("float32", ("B",)),
+    "top_k": GraphTensor("int32", ("B",)),
+    "top_p": GraphTensor("float32", ("B",)),
+    "min_p": GraphTensor("float32", ("B",)),
+    "tolerance": GraphTensor("float32", ("B",)),
+    "tokens": GraphTensor("int32", ("B", "E")),
+    "num_tokens": GraphTensor("int32", ("B",)),
+    "aux_hidden": GraphTensor(WIDE, ("B", "S", "F")),
+    "logits": GraphTensor(WIDE, ("B", "E", "V")),
+    "draft_ids": GraphTensor("int32", ("B", "E-1")),
+    "next_input_ids": GraphTensor("int64", ("B", "E")),
+    "next_start": GraphTensor("int64", ("B",)),
+    "next_window_len": GraphTensor("int32", ("B",)),
+    "next_draft_len": GraphTensor("int32", ("B",)),
+    "draft_logits": GraphTensor(WIDE, ("B", "E-1", "Vd")),
+}
+
+WINDOW = ("input_ids", "start", "window_len", "draft_len")  # what both halves are fed
+NEXT = tuple(f"next_{name}" for name in WINDOW)  # and the drafter lays out for the next round
+POLICY = ("temperature", "top_k", "top_p", "min_p", "tolerance")  # how a row's tokens are chosen
+EMITTED = ("tokens", "num_tokens")
+
+TARGET_INPUTS = (*WINDOW, "forced_next", "uniform", *POLICY)
+TARGET_OUTPUTS = (*EMITTED, "aux_hidden", "logits")
+DRAFTER_INPUTS = (*WINDOW, *EMITTED, "aux_hidden")
+DRAFTER_OUTPUTS = ("draft_ids", *NEXT, "draft_logits")
+
+PROFILE_FIELDS = {"B": "rows", "S": "columns", "E": "emitted"}  # dims that vary, and their field of a plan's profile
+
+
+def cache_names(layers: int) -> tuple[str, ...]:
+    """The cache inputs of a graph in order: the keys of every layer, then the values."""
+    return tuple(f"{kind}_cache.{layer}" for kind in "kv" for layer in range(layers))
+
+
+def written(cache: str) -> str:
+    """The output that a cache comes back by; it shares the input's memory."""
+    return f"{cache}.out"
