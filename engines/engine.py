@@ -12,6 +12,7 @@ from ..plugins.errors import EnvironmentProblem, UsageError
 from ..plugins.tensorrt.module import Product
 from .backends.base import Backend
 from .backends.onnxruntime.backend import OnnxRuntimeBackend
+from .folder.checks import check_files, check_runtime
 from .folder.manifest import Manifest
 from .requests.params import SamplingParams, draw_seed
 from .requests.results import Delta, RequestOutput
@@ -27,7 +28,7 @@ def _backend(folder: Path, manifest: Manifest, slots: int, threads: int | None) 
     if manifest.backend.name == "onnxruntime":
         import onnxruntime
 
-        manifest.check_runtime({"onnxruntime": onnxruntime.__version__})
+        check_runtime(manifest.backend, {"onnxruntime": onnxruntime.__version__})
         return OnnxRuntimeBackend(folder, manifest, num_slots=slots, threads=threads)
     products: tuple[Product, ...] = ("tensorrt", "tensorrt-rtx")
     for product in products:
@@ -85,7 +86,7 @@ class Engine:
             raise UsageError(f"max_batch_size must be 1 or more, not {max_batch_size}", fix="give a positive number")
         folder = Path(path)
         manifest = Manifest.read(folder)
-        manifest.check(folder, hashes=check_hashes)
+        check_files(manifest.files, folder, hashes=check_hashes)
         backend = _backend(folder, manifest, max_batch_size, threads)
         return cls(folder, manifest, backend, Tokenizer(folder, manifest.eos_token_ids))
 

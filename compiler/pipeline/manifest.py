@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...engines.folder.manifest import Backend, Cache, Evidence, Manifest, Origin, Part, Shapes, Speculation
+from ...engines.folder.manifest import Manifest
+from ...engines.folder.records import BackendRecord, Cache, Evidence, Origin, Part, Shapes, Speculation
 from ...plugins.spec import FLOAT8
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import Inputs
@@ -53,7 +54,7 @@ def engine_manifest(
         product_version=product_version(),
         target=target,
         drafter=drafter,
-        backend=Backend(settled.backend, settled.lowering.name, versions, settled.gpus),
+        backend=BackendRecord(settled.backend, settled.lowering.name, versions, settled.gpus),
         precision=recipe.record() | ({"calibration": in_words(ranges)} if ranges else {}),
         speculation=Speculation(k, inputs.max_k, inputs.trained_depth),
         shapes=Shapes(

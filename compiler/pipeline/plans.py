@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from ...engines.folder.manifest import Profile
+from ...engines.folder.records import Profile
 from ..hardware.architectures import Product
 from ..request.options import BuildOptions
 from ..request.settle import DEFAULT_BATCH_SIZE, Settled

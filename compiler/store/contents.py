@@ -12,7 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ...engines.folder.manifest import Manifest, Part
+from ...engines.folder.checks import check_files
+from ...engines.folder.manifest import Manifest
+from ...engines.folder.records import Part
 
 KERNELS = "plugins"
 REPORT = "build_report.json"
@@ -25,7 +27,7 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
     Raises ``EnvironmentProblem``.
     """
     manifest = Manifest.read(folder)
-    manifest.check(folder, hashes=hashes)
+    check_files(manifest.files, folder, hashes=hashes)
     content = asdict(manifest)
     return {
         "engine": str(folder),

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...engines.folder.manifest import FILE_NAME, FileEntry, Manifest, is_engine
+from ...engines.folder.manifest import FILE_NAME, Manifest, is_engine
+from ...engines.folder.records import FileEntry
 from ...plugins.errors import UsageError
 from .durable import BUILDING, clear_leftovers, flush_tree, locked, move_into_place, require_space, writing
 from .stages import Stage

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...engines.folder.manifest import FileEntry
+from ...engines.folder.records import FileEntry
 from ..console import interrupts
 from .durable import flush_tree, locked, move_into_place, writing
 
@@ -31,6 +31,7 @@ _BUILD_CODE = (
     "compiler/pipeline/plans.py",
     "compiler/precision/recipes.py",
     "engines/folder/manifest.py",
+    "engines/folder/decode.py",
     "engines/folder/records.py",
     "compiler/tensorrt/**/*.py",
     "compiler/checkpoints/checkpoint.py",

@@ -7,7 +7,7 @@ import warnings
 from contextlib import suppress
 from typing import Any
 
-from ...engines.folder.manifest import Profile
+from ...engines.folder.records import Profile
 from ...plugins.errors import BuildError, EnvironmentProblem
 from ..hardware.architectures import sm_number
 from .graph import Value

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...engines.folder.manifest import Tensor
+from ...engines.folder.records import PlanTensor
 from ...plugins.errors import BuildError
 from ...plugins.tensorrt.check import SELECTION
 from ...plugins.tensorrt.dtypes import to_name
@@ -27,7 +27,7 @@ class Parsed:
     network: Any
     parser: Any
     layers: Mapping[str, int]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[PlanTensor, ...]
 
 
 def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Parsed:
@@ -130,5 +130,5 @@ def _tensor_problems(kind: str, found: list[Any], expected: tuple[Value, ...]) -
             yield f"{kind} {value.name} has shape {shape}, not {value.shape}"
 
 
-def _tensor(tensor: Any) -> Tensor:
-    return Tensor(tensor.name, to_name(tensor.dtype), tuple(tensor.shape))
+def _tensor(tensor: Any) -> PlanTensor:
+    return PlanTensor(tensor.name, to_name(tensor.dtype), tuple(tensor.shape))

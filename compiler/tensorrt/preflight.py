@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...engines.folder.manifest import Profile
+from ...engines.folder.records import Profile
 from ...plugins.contract import PROFILE_FIELDS
 from ...plugins.errors import BuildError, PeagleError
 from ...plugins.ops import OPS

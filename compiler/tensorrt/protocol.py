@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TextIO
 
-from ...engines.folder.manifest import Plan, Profile
-from ...engines.folder.records import decode
+from ...engines.folder.decode import decode
+from ...engines.folder.records import PlanRecord, Profile
 from ...plugins import errors
 from ...plugins.errors import BuildError, PeagleError, UsageError
 from ..hardware.architectures import PRODUCTS, Product
@@ -87,7 +87,7 @@ class PlanFacts:
     ``versions`` maps distribution names to versions. ``products`` are those with weights, as TensorRT has them.
     """
 
-    plan: Plan
+    plan: PlanRecord
     size: int
     seconds: float
     peak_rss_bytes: int

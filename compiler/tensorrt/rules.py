@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from ...engines.folder.manifest import Profile
+from ...engines.folder.records import Profile
 from ...plugins.contract import PROFILE_FIELDS
 from ...plugins.numbers import MX_BLOCK
 from ...plugins.spec import evaluate_dim

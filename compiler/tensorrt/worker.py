@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
-from ...engines.folder.manifest import Plan
+from ...engines.folder.records import PlanRecord
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from ...plugins.tensorrt import module, register
 from ..hardware.architectures import require_targets
@@ -83,7 +83,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     else:
         products = as_built(products, read_programs(out), "plan", len(request.profiles))
     return PlanFacts(
-        plan=Plan(request.profiles, parsed.layers, found.plugins, parsed.tensors),
+        plan=PlanRecord(request.profiles, parsed.layers, found.plugins, parsed.tensors),
         size=size,
         seconds=time.perf_counter() - began,
         peak_rss_bytes=_peak_rss_bytes(),

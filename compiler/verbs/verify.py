@@ -53,6 +53,7 @@ def verify(
     Example: peagle-compile verify demo-engine
     """
     depths = _depths(num_speculative_tokens)
+    from ...engines.folder.checks import check_files
     from ...engines.folder.manifest import Manifest
     from ..bundled.prompts import code_prompts
     from ..console.progress import shown
@@ -60,7 +61,7 @@ def verify(
     from ..verify.lines import lines
 
     manifest = Manifest.read(engine)
-    manifest.check(engine)
+    check_files(manifest.files, engine)
     request = _request(manifest, data, max_perplexity_increase, bisect)
     with shown() as progress:
         found = verify_folder(

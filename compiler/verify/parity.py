@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...engines.folder.manifest import Origin
+from ...engines.folder.records import Origin
 from ...plugins.errors import PeagleError
 from ..bundled.prompts import Prompt
 from ..checkpoints.checkpoint import Checkpoint

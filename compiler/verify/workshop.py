@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...engines.backends.onnxruntime.backend import open_session
-from ...engines.folder.manifest import Backend, Cache, Manifest, Part
+from ...engines.folder.manifest import Manifest
+from ...engines.folder.records import BackendRecord, Cache, Part
 from ...engines.requests.params import SamplingParams, policy_of
 from ..checkpoints.pair import cache_length
 from ..console.progress import Progress
@@ -66,7 +67,7 @@ class Workshop:
             own,
             target=self._part(own.target, target),
             drafter=self._part(own.drafter, drafter),
-            backend=Backend("onnxruntime", lowering.name, {}),
+            backend=BackendRecord("onnxruntime", lowering.name, {}),
             shapes=replace(own.shapes, cache_length=length),
             files={
                 self._stored(graph, name): entry

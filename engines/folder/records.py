@@ -1,72 +1,127 @@
-"""Frozen dataclasses to and from JSON, strictly: every wrong field is collected, none is guessed or dropped."""
+"""What ``engine.json`` is made of: its fields are these dataclasses' own, by name."""
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
+import hashlib
 from collections.abc import Mapping
-from functools import cache
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from dataclasses import dataclass
+from pathlib import Path
 
 
-def decode(cls: type[T], data: Any, problems: list[str], where: str = "") -> T | None:
-    """``data`` as a ``cls``, or None after appending every reason why not to ``problems``.
+@dataclass(frozen=True)
+class FileEntry:
+    """Size and content hash of one file of the folder."""
 
-    Field types may be ``int``, ``float``, ``str``, ``bool``, ``X | None``, ``tuple[X, ...]``, ``Mapping[str, X]`` and
-    other dataclasses.
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> FileEntry:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return cls(file.tell(), digest)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The checkpoint one half was built from: the name it was asked for by, its content hash, where it was read."""
+
+    id: str
+    revision: str
+    source: str
+    architecture: str
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One key/value cache pair of a graph: [rows, heads, cache_length, head_dim], of the graph's type unless said."""
+
+    heads: int
+    head_dim: int
+    dtype: str = ""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Sizes that an optimisation profile of a TensorRT plan covers, each (least, usual, most).
+
+    ``rows`` B, ``columns`` S of the window, ``emitted`` E = K + 1.
     """
-    before = len(problems)
-    value = _dataclass(cls, data, problems, where)
-    return value if len(problems) == before else None
+
+    name: str
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    emitted: tuple[int, ...]
 
 
-@cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+@dataclass(frozen=True)
+class PlanTensor:
+    """An input or output of a TensorRT plan as its parser saw it; -1 is a size that a profile bounds."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
 
 
-def _dataclass(cls: Any, data: Any, problems: list[str], where: str) -> Any:
-    if not isinstance(data, dict):
-        problems.append(f"{where or 'the file'} must be an object, not {_kind(data)}")
-        return None
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    prefix = f"{where}." if where else ""
-    problems += [f"{prefix}{name} is not a known field" for name in data if name not in fields]
-    before, values = len(problems), {}
-    for name, field in fields.items():
-        if name in data:
-            values[name] = _value(_hints(cls)[name], data[name], problems, prefix + name)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            problems.append(f"{prefix}{name} is missing")
-    return cls(**values) if len(problems) == before else None
+@dataclass(frozen=True)
+class PlanRecord:
+    """A TensorRT plan, as counted when it was built: profiles by index, layers by type, our plugins, its I/O."""
+
+    profiles: tuple[Profile, ...]
+    layers: Mapping[str, int]
+    plugins: Mapping[str, int]
+    tensors: tuple[PlanTensor, ...]
 
 
-def _value(hint: Any, data: Any, problems: list[str], where: str) -> Any:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint):
-        return _dataclass(hint, data, problems, where)
-    if origin is types.UnionType:  # X | None
-        return None if data is None else _value(args[0], data, problems, where)
-    if origin is tuple:
-        if isinstance(data, list):
-            return tuple(_value(args[0], item, problems, f"{where}[{i}]") for i, item in enumerate(data))
-        problems.append(f"{where} must be a list, not {_kind(data)}")
-        return None
-    if origin is not None and issubclass(origin, Mapping):
-        if isinstance(data, dict):
-            return {key: _value(args[1], item, problems, f"{where}[{key!r}]") for key, item in data.items()}
-        problems.append(f"{where} must be an object, not {_kind(data)}")
-        return None
-    if type(data) is hint:  # exact: JSON true is not the integer 1
-        return data
-    if hint is float and type(data) is int:
-        return float(data)
-    problems.append(f"{where} must be {hint.__name__}, not {_kind(data)}")
-    return None
+@dataclass(frozen=True)
+class Part:
+    """One compiled graph: its file (posix path inside the folder) and its I/O contract, by name and in order.
+
+    ``plan`` is there when the file is a TensorRT plan.
+    """
+
+    origin: Origin
+    file: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    caches: tuple[Cache, ...]
+    plan: PlanRecord | None = None
 
 
-def _kind(data: Any) -> str:
-    return "null" if data is None else type(data).__name__
+@dataclass(frozen=True)
+class BackendRecord:
+    """What runs the graphs, the versions of everything that made them, and the GPUs (``sm_120``) that plans are for."""
+
+    name: str
+    lowering: str
+    versions: Mapping[str, str]
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Drafts per round: the default, the most that the caches have room for, and the depth the head was trained to."""
+
+    num_speculative_tokens: int
+    max_num_speculative_tokens: int
+    trained_depth: int | None
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Sizes the runtime allocates by."""
+
+    max_seq_len: int
+    cache_length: int
+    hidden_size: int
+    vocab_size: int
+    draft_vocab_size: int
+    taps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One thing that was verified: the level (``body parity aot kernel engine b200``) and how."""
+
+    level: str
+    how: str

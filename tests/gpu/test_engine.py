@@ -128,8 +128,8 @@ def test_logits_are_near_those_of_onnx_runtime(engine: Engine, demo_engine: Path
 
 def test_another_gpu_is_refused(engine: Engine) -> None:
     backend = dataclasses.replace(engine.manifest.backend, gpus=("sm_75",))
-    manifest = dataclasses.replace(engine.manifest, backend=backend)
     from peagle.engines.backends.tensorrt.device import find_gpu
+    from peagle.engines.folder.checks import check_gpu
 
     with pytest.raises(PeagleError, match="built for sm_75"):
-        manifest.check_gpu(find_gpu())
+        check_gpu(backend, find_gpu())

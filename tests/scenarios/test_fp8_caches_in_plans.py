@@ -15,7 +15,7 @@ from peagle.compiler.precision.caches import QuantizedCaches
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.preflight import survey
-from peagle.engines.folder.manifest import Profile
+from peagle.engines.folder.records import Profile
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.trace import Dtype
 from tests.compiler.tensorrt.small import request

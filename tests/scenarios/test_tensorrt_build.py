@@ -28,7 +28,9 @@ from peagle.compiler.request.resolved import repeated
 from peagle.compiler.request.settle import precision_for, recipe_for, settle
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.folder.manifest import Manifest, Profile
+from peagle.engines.folder.checks import check_files
+from peagle.engines.folder.manifest import Manifest
+from peagle.engines.folder.records import Profile
 from peagle.plugins.errors import UsageError
 from peagle.plugins.kernels.pack import read_pack
 from peagle.plugins.kernels.sources import kernel_ops
@@ -79,7 +81,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 def test_the_engine_holds_two_plans_with_our_plugins_and_their_kernels(demo_plans: Path) -> None:
     manifest = Manifest.read(demo_plans)
-    manifest.check(demo_plans)
+    check_files(manifest.files, demo_plans)
     found = {str(path.relative_to(demo_plans)) for path in demo_plans.rglob("*") if path.is_file()}
     assert found == {*manifest.files, "engine.json"}
     assert not [name for name in found if ".onnx" in name]
@@ -328,7 +330,7 @@ def test_ctrl_c_while_tensorrt_builds_leaves_no_engine_and_the_next_build_resume
     assert done.code == 0, done.err
     made = {phase["phase"] for phase in json.loads(done.out)["phases"] if phase.get("reused") is False}
     assert made == {"plan target", "plan drafter"}
-    Manifest.read(out).check(out)
+    check_files(Manifest.read(out).files, out)
 
 
 def test_a_plan_that_tensorrt_refuses_leaves_no_engine(cli: Run, demo_plans: Path, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from peagle.compiler.verify.bisect import CACHES
 from peagle.compiler.verify.measure import MeasureRequest, measure
 from peagle.compiler.verify.precision import EMULATED, LIMITS, RUN, Precision, PrecisionLimits
 from peagle.engines import Engine
-from peagle.engines.folder.manifest import Backend, Manifest
+from peagle.engines.folder.manifest import Manifest
+from peagle.engines.folder.records import BackendRecord
 from peagle.graphs.lowering import LOWERINGS
 from tests.compiler.conftest import Run
 from tests.fp8_pairs import fp8_pair
@@ -163,7 +164,7 @@ def test_a_plan_that_cannot_run_here_has_its_recipe_emulated_and_says_so(int8: P
     manifest = Manifest.read(int8)
     plan = replace(
         manifest,
-        backend=Backend("tensorrt-rtx", "tensorrt", {}, ("sm_120",)),
+        backend=BackendRecord("tensorrt-rtx", "tensorrt", {}, ("sm_120",)),
         precision=RECIPES["int4"].on(wide_type(Checkpoint.open(tiny.target)), "tensorrt").record(),
     )
     found = verify_elsewhere(int8, plan, "there is no GPU", request=MeasureRequest(data, limits=FREE))
@@ -186,7 +187,7 @@ def test_narrow_caches_of_such_a_plan_are_emulated_and_bisected(
     divergences = []
     for recipe in (alone, both):
         engine = Path(shutil.copytree(int8, tmp_path / f"{recipe.name}-engine"))
-        backend = Backend("tensorrt-rtx", "tensorrt", {}, ("sm_120",))
+        backend = BackendRecord("tensorrt-rtx", "tensorrt", {}, ("sm_120",))
         plan = replace(Manifest.read(int8), backend=backend, precision=recipe.record())
         report = json.loads((engine / "build_report.json").read_text())
         report["calibration"] = describe(bundled_ranges(tiny))
@@ -226,7 +227,7 @@ def test_an_engine_with_routed_experts_is_measured(tmp_path: Path, data: Path, c
 def test_a_wide_plan_that_cannot_run_here_is_not_measured(int8: Path, data: Path) -> None:
     plan = replace(
         Manifest.read(int8),
-        backend=Backend("tensorrt-rtx", "tensorrt", {}, ("sm_120",)),
+        backend=BackendRecord("tensorrt-rtx", "tensorrt", {}, ("sm_120",)),
         precision=RECIPES["fp16"].record(),
     )
     found = verify_elsewhere(int8, plan, "there is no GPU", request=MeasureRequest(data))

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ....engines.folder.manifest import FileEntry
+from ....engines.folder.records import FileEntry
 from ...store.durable import flush_tree, locked, writing
 from ...store.stages import StageStore, stage_key
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ....engines.folder.manifest import FileEntry
+from ....engines.folder.records import FileEntry
 from ....graphs.names import RangeShapes
 from ....plugins.errors import BuildError
 from ....plugins.problems import listed

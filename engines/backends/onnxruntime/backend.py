@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ....plugins.errors import EnvironmentProblem
-from ...folder.manifest import Manifest, Part
+from ...folder.manifest import Manifest
+from ...folder.records import Part
 from ...requests.params import SamplingParams, policy_of
 from ..base import Chunk, Emitted
 

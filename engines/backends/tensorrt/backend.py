@@ -10,6 +10,7 @@ import numpy as np
 
 from ....plugins.errors import UsageError
 from ....plugins.tensorrt.module import Product
+from ...folder.checks import check_gpu
 from ...folder.manifest import Manifest
 from ...requests.params import POLICY, SamplingParams, policy_of
 from ..base import Chunk
@@ -31,7 +32,7 @@ def load(folder: Path, manifest: Manifest, product: Product, num_slots: int) -> 
     them: no GPU, another GPU, another version, a plan that TensorRT refuses.
     """
     check_slots(manifest, num_slots)
-    manifest.check_gpu(find_gpu())
+    check_gpu(manifest.backend, find_gpu())
     trt = load_product(product, manifest)
     from ....plugins.kernels.pack import read_pack
     from ....plugins.tensorrt.register import register

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...folder.manifest import Manifest, Part
+from ...folder.manifest import Manifest
+from ...folder.records import Part
 
 WINDOW = ("input_ids", "start", "window_len", "draft_len")
 NEXT = tuple(f"next_{name}" for name in WINDOW)

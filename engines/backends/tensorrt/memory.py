@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 
 from ....plugins.errors import EnvironmentProblem
-from ...folder.manifest import Manifest, Part
+from ...folder.manifest import Manifest
+from ...folder.records import Part
 from ...requests.params import POLICY
 from .contract import ITEMSIZE, Contract, Sizes, cache_itemsizes, cache_shapes
 from .device import ALIGNMENT, Device

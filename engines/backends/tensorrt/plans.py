@@ -11,7 +11,9 @@ from typing import Any
 from ....plugins.errors import EnvironmentProblem
 from ....plugins.tensorrt import errors as plugin_errors
 from ....plugins.tensorrt.module import Product, load
-from ...folder.manifest import REBUILD, Manifest, Part, Profile
+from ...folder.checks import REBUILD, check_runtime
+from ...folder.manifest import Manifest
+from ...folder.records import Part, Profile
 from .device import Device
 
 Shape = tuple[int, ...]
@@ -22,7 +24,7 @@ VERIFY, PREFILL = "verify", "prefill"  # the profiles of every plan
 def load_product(name: Product, manifest: Manifest) -> Any:
     """The module of either product. Raises ``EnvironmentProblem`` for another version than the plans' own."""
     trt = load(name, parser=False)
-    manifest.check_runtime({name: trt.__version__})
+    check_runtime(manifest.backend, {name: trt.__version__})
     return trt
 
 

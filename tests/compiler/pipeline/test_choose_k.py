@@ -10,7 +10,7 @@ import pytest
 
 from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.pipeline.choose_k import choose_k, require_finite
-from peagle.engines.folder.manifest import Backend
+from peagle.engines.folder.records import BackendRecord
 from peagle.plugins.errors import BuildError
 from tests.engines.folder.test_manifest import manifest_of
 
@@ -78,7 +78,7 @@ def test_it_stops_after_a_whole_sweep_when_time_is_up() -> None:
 def test_an_engine_without_numbers_is_no_engine(
     bad: float, table: dict[str, str], gpus: tuple[str, ...], fix: str
 ) -> None:
-    manifest = manifest_of({}, precision=table, backend=Backend("tensorrt", "tensorrt", {}, gpus))
+    manifest = manifest_of({}, precision=table, backend=BackendRecord("tensorrt", "tensorrt", {}, gpus))
     logits = {"a": np.zeros((2, 3), np.float32), "b": np.array([[0, 1, 2], [0, bad, 2]], np.float32)}
     require_finite(lambda prompt: logits["a"], PROMPTS, manifest, Path("out"))
     with pytest.raises(BuildError, match=r"out would not work.* not finite after 1 of 2 prompts") as caught:

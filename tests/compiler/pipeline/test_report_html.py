@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from peagle.compiler.pipeline.report_html import report_html
 from peagle.compiler.precision.products import BuiltProduct, product_table
-from peagle.engines.folder.manifest import Backend
+from peagle.engines.folder.records import BackendRecord
 from tests.engines.folder.test_manifest import manifest_of
 
 _VOID = ("meta",)
@@ -85,7 +85,7 @@ def test_the_page_says_what_the_engine_is_of_and_what_is_known_of_it() -> None:
     report = _report("w", "careful", []) | {"wide": "bf16", "calibration": calibration, "matmuls": {}}
     manifest = manifest_of(
         {},
-        backend=Backend("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": "1.7.1"}, ("sm_89", "sm_120")),
+        backend=BackendRecord("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": "1.7.1"}, ("sm_89", "sm_120")),
         precision={"recipe": "fp8", "weights": "fp8", "exclude": '["layers.[0, 1].*", "*.down_proj"]'},
     )
     page = _Page(report_html(report | {"choose_k": {"k": 2, "speedup": 3.0, "rates": rates}}, manifest, "engine")).text

@@ -13,7 +13,9 @@ from peagle.compiler.store import durable, publish
 from peagle.compiler.store.durable import BUILDING, locked, require_space, writing
 from peagle.compiler.store.publish import assembling, require_apart, require_publishable
 from peagle.compiler.store.stages import Stage, StageStore
-from peagle.engines.folder.manifest import FILE_NAME, FileEntry, Manifest
+from peagle.engines.folder.checks import check_files
+from peagle.engines.folder.manifest import FILE_NAME, Manifest
+from peagle.engines.folder.records import FileEntry
 from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
 from tests.engines.folder.test_manifest import manifest_of
 
@@ -37,7 +39,7 @@ def publish_engine(out: Path, text: str = "new", error: BaseException | None = N
 
 def content(out: Path) -> str:
     """The text of a valid engine."""
-    Manifest.read(out).check(out)
+    check_files(Manifest.read(out).files, out)
     return (out / "target" / "model.onnx").read_text()
 
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from peagle.compiler.console.progress import Advance
 from peagle.compiler.tensorrt.protocol import PlanRequest
-from peagle.engines.folder.manifest import Profile
+from peagle.engines.folder.records import Profile
 from peagle.plugins.ops import OPS
 
 CACHE, VOCAB, HEAD = 16, 32, 16

@@ -17,7 +17,7 @@ import pytest
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.protocol import PlanFacts
-from peagle.engines.folder.manifest import Profile
+from peagle.engines.folder.records import Profile
 from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
 from tests.compiler.tensorrt.conftest import Halves, Width
 from tests.compiler.tensorrt.small import BF16, HEAD, VOCAB, Watched, node, request, written

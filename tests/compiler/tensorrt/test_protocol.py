@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from peagle.compiler.tensorrt.protocol import PlanFacts, PlanRequest
-from peagle.engines.folder.manifest import Plan, Profile, Tensor
+from peagle.engines.folder.records import PlanRecord, PlanTensor, Profile
 from peagle.plugins.errors import BuildError, UsageError
 from tests.compiler.tensorrt.small import profiles, request
 
 FACTS = PlanFacts(
-    plan=Plan(profiles(), {"PLUGIN_V3": 1}, {"AcceptPrefix": 1}, (Tensor("tokens", "int32", (-1, -1)),)),
+    plan=PlanRecord(profiles(), {"PLUGIN_V3": 1}, {"AcceptPrefix": 1}, (PlanTensor("tokens", "int32", (-1, -1)),)),
     size=5,
     seconds=0.5,
     peak_rss_bytes=7,

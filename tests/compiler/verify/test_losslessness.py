@@ -20,7 +20,7 @@ from peagle.compiler.verify.lines import lossless_lines
 from peagle.compiler.verify.losslessness import compare_on_and_off
 from peagle.compiler.verify.parity import Parity
 from peagle.engines import Acceptance, SamplingParams
-from peagle.engines.folder.manifest import FileEntry
+from peagle.engines.folder.records import FileEntry
 from peagle.graphs.lowering import LOWERINGS
 from tests.engines.folder.test_manifest import manifest_of
 

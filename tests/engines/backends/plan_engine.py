@@ -15,7 +15,8 @@ from peagle.compiler.precision.caches import QuantizedCaches
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
-from peagle.engines.folder.manifest import Backend, Manifest, Part, Plan, Tensor
+from peagle.engines.folder.manifest import Manifest
+from peagle.engines.folder.records import BackendRecord, Part, PlanRecord, PlanTensor
 from peagle.engines.text.tokenizer import Tokenizer
 from peagle.graphs.drafters import read_drafter
 from peagle.graphs.trace import Dtype
@@ -56,7 +57,7 @@ def plan_manifest(manifest: Manifest, graphs: dict[str, Path], folder: Path, row
     for name, graph in graphs.items():
         session = quiet_session(graph)
         values = [*session.get_inputs(), *session.get_outputs()]
-        tensors = tuple(Tensor(v.name, DTYPES[v.type], tuple(-1 for _ in v.shape)) for v in values)
+        tensors = tuple(PlanTensor(v.name, DTYPES[v.type], tuple(-1 for _ in v.shape)) for v in values)
         sizes = profiles(name, rows, most, length)
         write_plan(folder / name / "model.plan", graph, sizes)
         part: Part = getattr(manifest, name)
@@ -65,9 +66,9 @@ def plan_manifest(manifest: Manifest, graphs: dict[str, Path], folder: Path, row
             file=f"{name}/model.plan",
             inputs=tuple(v.name for v in session.get_inputs()),
             outputs=tuple(v.name for v in session.get_outputs()),
-            plan=Plan(sizes, {}, {}, tensors),
+            plan=PlanRecord(sizes, {}, {}, tensors),
         )
-    backend = Backend("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": VERSION}, ("sm_120",))
+    backend = BackendRecord("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": VERSION}, ("sm_120",))
     return replace(manifest, backend=backend, **halves)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime
 
 from peagle.engines.backends.tensorrt.device import ALIGNMENT
-from peagle.engines.folder.manifest import Profile
+from peagle.engines.folder.records import Profile
 from tests.engines.backends.host_device import HostDevice
 
 DTYPES = {

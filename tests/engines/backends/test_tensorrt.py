@@ -18,7 +18,7 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Chunk
 from peagle.engines.backends.tensorrt import backend as tensorrt
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
-from peagle.engines.folder.manifest import Profile
+from peagle.engines.folder.records import Profile
 from peagle.engines.requests.params import policy_of, uniform_stream
 from peagle.engines.strategies import round as rounds
 from peagle.plugins.errors import EnvironmentProblem, UsageError

@@ -12,21 +12,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from peagle.engines.folder.manifest import (
-    FILE_NAME,
-    FORMAT_VERSION,
-    Backend,
+from peagle.engines.folder.checks import check_files, check_gpu, check_runtime
+from peagle.engines.folder.manifest import FILE_NAME, FORMAT_VERSION, Manifest
+from peagle.engines.folder.records import (
+    BackendRecord,
     Cache,
     Evidence,
     FileEntry,
-    Manifest,
     Origin,
     Part,
-    Plan,
+    PlanRecord,
+    PlanTensor,
     Profile,
     Shapes,
     Speculation,
-    Tensor,
 )
 from peagle.plugins.errors import EnvironmentProblem
 
@@ -41,7 +40,7 @@ def manifest_of(files: dict[str, FileEntry], **changes: Any) -> Manifest:
             origin=Origin("demo", "ab" * 32, "/models/target", "Qwen3ForCausalLM"), file="target/model.onnx", **part
         ),
         drafter=Part(origin=Origin("demo", "cd" * 32, "/models/head", "Llama"), file="drafter/model.onnx", **part),
-        backend=Backend("onnxruntime", "ort", {"onnxruntime": "1.31.1"}),
+        backend=BackendRecord("onnxruntime", "ort", {"onnxruntime": "1.31.1"}),
         precision={"recipe": "fp32"},
         speculation=Speculation(5, 8, None),
         shapes=Shapes(64, 80, 16, 100, 100, (2, 4, 5)),
@@ -69,7 +68,7 @@ def edit(engine: Path, **changes: Any) -> None:
 
 def refusal(engine: Path, *, hashes: bool = True) -> EnvironmentProblem:
     with pytest.raises(EnvironmentProblem) as caught:
-        Manifest.read(engine).check(engine, hashes=hashes)
+        check_files(Manifest.read(engine).files, engine, hashes=hashes)
     assert caught.value.exit_code == 3
     assert caught.value.fix
     return caught.value
@@ -77,7 +76,7 @@ def refusal(engine: Path, *, hashes: bool = True) -> EnvironmentProblem:
 
 def test_a_whole_folder_passes(engine: Path) -> None:
     manifest = Manifest.read(engine)
-    manifest.check(engine)
+    check_files(manifest.files, engine)
     assert manifest.files["tokenizer.json"].size == 2
 
 
@@ -89,7 +88,7 @@ entries = st.builds(FileEntry, st.integers(0, 1 << 50), st.text("0123456789abcde
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     product_version=names,
-    backend=st.builds(Backend, names, names, st.dictionaries(names, names)),
+    backend=st.builds(BackendRecord, names, names, st.dictionaries(names, names)),
     precision=st.dictionaries(names, names),
     k=st.integers(1, 20),
     spare=st.integers(0, 20),
@@ -140,7 +139,7 @@ def accepts(engine: Path) -> Manifest | None:
     """What a load would go by, or None if it refuses."""
     try:
         manifest = Manifest.read(engine)
-        manifest.check(engine)
+        check_files(manifest.files, engine)
     except EnvironmentProblem:
         return None
     return manifest
@@ -179,7 +178,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused(engine: Path) -> None:
 
 def test_sizes_alone_can_be_checked(engine: Path) -> None:
     (engine / "tokenizer.json").write_bytes(b"[]")
-    Manifest.read(engine).check(engine, hashes=False)
+    check_files(Manifest.read(engine).files, engine, hashes=False)
     assert "hash" in refusal(engine).why
 
 
@@ -245,10 +244,10 @@ def test_a_hand_edited_manifest_is_refused(engine: Path) -> None:
 def test_only_an_older_runtime_is_refused(engine: Path, found: str, accepted: bool) -> None:
     manifest = Manifest.read(engine)
     if accepted:
-        manifest.check_runtime({"onnxruntime": found})
+        check_runtime(manifest.backend, {"onnxruntime": found})
         return
     with pytest.raises(EnvironmentProblem, match=r"built with onnxruntime 1\.31\.1, found 1\.30\.9"):
-        manifest.check_runtime({"onnxruntime": found})
+        check_runtime(manifest.backend, {"onnxruntime": found})
 
 
 def test_writing_leaves_nothing_else_behind(engine: Path) -> None:
@@ -262,14 +261,16 @@ def test_writing_leaves_nothing_else_behind(engine: Path) -> None:
 def with_plans(folder: Path, **changes: Any) -> Manifest:
     """The engine's manifest as one of TensorRT-RTX plans; ``changes`` are of the plans."""
     honest = Manifest.read(folder)
-    tensors = tuple(Tensor(name, "int32", (-1,)) for name in (*honest.target.inputs, *honest.target.outputs))
-    plan = Plan((Profile("verify", (1, 8, 8), (1, 9, 9), (1, 9, 9)),), {"PLUGIN_V3": 1}, {"AcceptPrefix": 1}, tensors)
+    tensors = tuple(PlanTensor(name, "int32", (-1,)) for name in (*honest.target.inputs, *honest.target.outputs))
+    plan = PlanRecord(
+        (Profile("verify", (1, 8, 8), (1, 9, 9), (1, 9, 9)),), {"PLUGIN_V3": 1}, {"AcceptPrefix": 1}, tensors
+    )
     plan = dataclasses.replace(plan, **changes)
     return dataclasses.replace(
         honest,
         target=dataclasses.replace(honest.target, plan=plan),
         drafter=dataclasses.replace(honest.drafter, plan=plan),
-        backend=Backend("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": "1.7.1.116"}, ("sm_89", "sm_120")),
+        backend=BackendRecord("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": "1.7.1.116"}, ("sm_89", "sm_120")),
     )
 
 
@@ -304,22 +305,22 @@ def test_plans_and_gpus_come_together(engine: Path) -> None:
 @pytest.mark.parametrize(("found", "said"), [(None, "no NVIDIA GPU"), ("sm_90", "found sm_90")])
 def test_another_gpu_is_refused_with_what_was_built_and_what_to_do(engine: Path, found: str | None, said: str) -> None:
     manifest = with_plans(engine)
-    manifest.check_gpu("sm_120")
+    check_gpu(manifest.backend, "sm_120")
     with pytest.raises(
         EnvironmentProblem, match=r"built for sm_89 and sm_120 with tensorrt-rtx 1\.7\.1\.116"
     ) as caught:
-        manifest.check_gpu(found)
+        check_gpu(manifest.backend, found)
     assert said in caught.value.what
     assert "--gpu sm_90" in caught.value.fix if found else "--backend onnxruntime" in caught.value.fix
-    Manifest.read(engine).check_gpu(found)  # an engine of graphs runs anywhere
+    check_gpu(Manifest.read(engine).backend, found)  # an engine of graphs runs anywhere
 
 
 @pytest.mark.parametrize("found", ["1.7.1.115", "1.8.0.0", ""])
 def test_a_plan_is_read_by_its_own_version_only(engine: Path, found: str) -> None:
     manifest = with_plans(engine)
-    manifest.check_runtime({"tensorrt-rtx": "1.7.1.116"})
+    check_runtime(manifest.backend, {"tensorrt-rtx": "1.7.1.116"})
     with pytest.raises(EnvironmentProblem, match=r"built with tensorrt-rtx 1\.7\.1\.116") as caught:
-        manifest.check_runtime({"tensorrt-rtx": found} if found else {})
+        check_runtime(manifest.backend, {"tensorrt-rtx": found} if found else {})
     assert "pip install 'tensorrt-rtx==1.7.1.116'" in caught.value.fix
 
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from peagle.compiler.precision.calibration.scales import FACTS, NUMBERS, Facts, Scales, fill_unseen
-from peagle.engines.folder.manifest import FileEntry
+from peagle.engines.folder.records import FileEntry
 from peagle.graphs.names import RangeShapes
 from peagle.plugins.errors import BuildError
 

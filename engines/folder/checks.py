@@ -1,0 +1,145 @@
+"""What a manifest is refused for: fields that contradict each other, files, GPUs and versions that are not its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+from ...plugins.contract import cache_names
+from ...plugins.errors import EnvironmentProblem
+from ...plugins.spec import FLOAT8
+from .records import BackendRecord, FileEntry, Part, PlanRecord, Shapes, Speculation
+
+REBUILD = "build the engine again with `peagle-compile build`"
+
+
+def check_files(files: Mapping[str, FileEntry], folder: Path, *, hashes: bool = True) -> None:
+    """Refuse a folder whose files are not the ones that were built; ``hashes=False`` looks at sizes only."""
+    for name, entry in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise EnvironmentProblem(f"{path} is missing", why="the manifest lists it", fix=REBUILD)
+        size = path.stat().st_size
+        if size != entry.size:
+            raise EnvironmentProblem(
+                f"{path} has {size} bytes, built with {entry.size}",
+                why="the file was truncated or replaced",
+                fix="copy the whole folder again, or " + REBUILD,
+            )
+    for name, entry in files.items() if hashes else ():
+        if FileEntry.of(folder / name).sha256 != entry.sha256:
+            raise EnvironmentProblem(
+                f"{folder / name} is not the file that was built",
+                why="its content does not match the hash in the manifest",
+                fix="copy the whole folder again, or " + REBUILD,
+            )
+
+
+def check_gpu(backend: BackendRecord, gpu: str | None) -> None:
+    """Refuse a ``gpu`` (``sm_120``, None where there is none) that the plans hold no code for.
+
+    An engine without plans runs anywhere.
+    """
+    gpus = backend.gpus
+    if not gpus or gpu in gpus:
+        return
+    raise EnvironmentProblem(
+        f"the engine was built for {' and '.join(gpus)} with {backend.name} {backend.versions.get(backend.name)}, "
+        f"found {gpu or 'no NVIDIA GPU'}",
+        why="a TensorRT plan holds machine code, for the GPUs that it was built for",
+        fix=f"run it on {' or '.join(gpus)}, or build again: "
+        + (f"with `--gpu {gpu}`" if gpu else "`--backend onnxruntime` runs on any CPU"),
+    )
+
+
+def check_runtime(backend: BackendRecord, installed: Mapping[str, str]) -> None:
+    """Refuse a runtime older than the one the graphs were made for; ``installed`` maps package names to versions.
+
+    TensorRT reads no plans but those of its own version.
+    """
+    product = backend.name
+    if backend.gpus and installed.get(product, "") != backend.versions.get(product, ""):
+        raise EnvironmentProblem(
+            f"the engine was built with {product} {backend.versions.get(product)}, "
+            f"found {installed.get(product) or 'none'}",
+            why="a TensorRT plan is read by the version that made it, and by no other",
+            fix=f"`pip install '{product}=={backend.versions.get(product)}'`, or {REBUILD}",
+        )
+    for package, built in backend.versions.items():
+        if package in installed and _release(installed[package]) < _release(built):
+            raise EnvironmentProblem(
+                f"the engine was built with {package} {built}, found {installed[package]}",
+                why="an older runtime may lack operators that the graphs use",
+                fix=f"`pip install --upgrade '{package}>={built}'`, or {REBUILD} in this environment",
+            )
+
+
+def file_contradictions(files: Mapping[str, FileEntry], parts: Iterable[Part]) -> list[str]:
+    """Files that cannot be: outside of the folder, of an impossible size or hash, or not listed."""
+    problems = [f"{name!r} is not a path inside the folder" for name in files if not _is_inside(name)]
+    problems += [
+        f"files[{name!r}] has an impossible size or hash"
+        for name, entry in files.items()
+        if entry.size < 0 or not re.fullmatch(r"[0-9a-f]{64}", entry.sha256)
+    ]
+    return problems + [f"{part.file!r} is not among the files" for part in parts if part.file not in files]
+
+
+def size_contradictions(shapes: Shapes, speculation: Speculation) -> list[str]:
+    """Sizes that cannot be, and caches without room for what they must hold."""
+    problems = [
+        f"shapes.{name} must be at least 1"
+        for name in ("max_seq_len", "cache_length", "hidden_size", "vocab_size", "draft_vocab_size")
+        if getattr(shapes, name) < 1
+    ]
+    if not 1 <= speculation.num_speculative_tokens <= speculation.max_num_speculative_tokens:
+        problems.append("speculation.num_speculative_tokens must be between 1 and the maximum")
+    if shapes.cache_length < shapes.max_seq_len + 2 * speculation.max_num_speculative_tokens:
+        problems.append("shapes.cache_length has no room for max_seq_len and two rounds of drafts")
+    return problems
+
+
+def part_contradictions(name: str, part: Part, backend: BackendRecord) -> list[str]:
+    """Plans and GPUs that do not come together, and a plan without its part's tensors or with impossible sizes."""
+    plan = part.plan
+    problems = [f"backend.gpus: {gpu!r} is no GPU" for gpu in backend.gpus if not re.fullmatch(r"sm_\d{2,3}", gpu)]
+    if bad := {cache.dtype for cache in part.caches} - {"", FLOAT8}:
+        problems.append(f"{name}.caches: {min(bad)!r} is no type of a cache")
+    if (plan is not None) != bool(backend.gpus):
+        problems.append(f"{name}.plan and backend.gpus must be there together")
+    if plan is None:
+        if any(cache.dtype for cache in part.caches):
+            problems.append(f"{name}.caches: only a plan has caches in a type of their own")
+        return problems
+    if {tensor.name for tensor in plan.tensors} != {*part.inputs, *part.outputs}:
+        problems.append(f"{name}.plan.tensors are not its inputs and outputs")
+    problems += _cache_contradictions(name, part, plan)
+    for profile in plan.profiles:
+        for field in ("rows", "columns", "emitted"):
+            sizes = getattr(profile, field)
+            if len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]:
+                problems.append(f"{name}.plan: {field} of the profile {profile.name!r} must be three sizes in order")
+    if not plan.profiles:
+        problems.append(f"{name}.plan has no profiles")
+    return problems
+
+
+def _cache_contradictions(name: str, part: Part, plan: PlanRecord) -> list[str]:
+    """Memory is given by what the part says of its caches, and written by what the plan was built with."""
+    of_plan = {tensor.name.removesuffix(".out"): tensor.dtype for tensor in plan.tensors if "_cache." in tensor.name}
+    types = [cache.dtype for cache in part.caches]
+    of_part = dict(zip(cache_names(len(types)), (*types, *types), strict=True))
+    wrong = [cache for cache, dtype in of_plan.items() if (dtype == FLOAT8) != (of_part.get(cache) == FLOAT8)]
+    return [f"{name}.plan has {cache} in another type than {name}.caches" for cache in wrong[:1]]
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    plain = str(path) == name and name != "." and "\\" not in name and ":" not in name and "\0" not in name
+    return plain and not path.is_absolute() and ".." not in path.parts
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The leading numbers that matter for compatibility: ``"1.31.1+cpu"`` is (1, 31)."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
