@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,13 @@ from .backends.base import Backend
 from .backends.onnxruntime.backend import OnnxRuntimeBackend
 from .folder.checks import check_files, check_runtime
 from .folder.manifest import Manifest
-from .requests.params import SamplingParams, draw_seed
+from .policy.fixed import Fixed, Policy
+from .requests.numbers import draw_seed
+from .requests.params import SamplingParams
+from .requests.request import Request
 from .requests.results import Delta, RequestOutput
-from .scheduling.batcher import Batcher, Request
-from .strategies.round import Round
+from .scheduling.scheduler import Scheduler
+from .strategies.base import STRATEGIES
 from .text.tokenizer import Tokenizer, check_prompt
 from .text.transcript import Transcript
 
@@ -67,12 +70,26 @@ class Stream:
 
 
 class Engine:
-    """A loaded engine. Not thread-safe: one generation at a time."""
+    """A loaded engine. Not thread-safe: one generation at a time.
 
-    def __init__(self, folder: Path, manifest: Manifest, backend: Backend, tokenizer: Tokenizer) -> None:
+    ``strategy`` names how rounds are made where drafts are wanted; ``policy`` chooses K for each round of a call that
+    does not say it, by default that of the build.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        *,
+        strategy: str = "parallel",
+        policy: Policy | None = None,
+    ) -> None:
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
-        self._backend = backend
-        self._current: Generator[Request, None, None] | None = None
+        self._backend, self._strategy = backend, strategy
+        self._policy = policy or Fixed(manifest.speculation.num_speculative_tokens)
+        self._scheduler: Scheduler | None = None
 
     @classmethod
     def load(
@@ -88,7 +105,9 @@ class Engine:
         manifest = Manifest.read(folder)
         check_files(manifest.files, folder, hashes=check_hashes)
         backend = _backend(folder, manifest, max_batch_size, threads)
-        return cls(folder, manifest, backend, Tokenizer(folder, manifest.eos_token_ids))
+        engine = cls(folder, manifest, backend, Tokenizer(folder, manifest.eos_token_ids))
+        backend.warm(STRATEGIES[engine._strategy].round, engine.num_speculative_tokens)
+        return engine
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -119,8 +138,8 @@ class Engine:
             raise UsageError(f"{len(each)} params for {len(prompts)} prompts", fix="give one for all, or one each")
         requests = [self._request(i, p, s) for i, (p, s) in enumerate(zip(prompts, each, strict=True))]
         outputs: dict[int, RequestOutput] = {}
-        for request in self._run(requests, num_speculative_tokens):
-            if request.transcript.finish_reason:
+        for request in self._run(requests, self._policy_of(num_speculative_tokens)):
+            if request.is_done:
                 outputs[request.index] = request.output(time.perf_counter())
         return [outputs[i] for i in range(len(prompts))]
 
@@ -129,12 +148,12 @@ class Engine:
     ) -> Stream:
         """Continue one prompt, giving text as it comes. Same arguments and errors as ``generate``."""
         request = self._request(0, prompt, params or SamplingParams())
-        return Stream(self._run([request], num_speculative_tokens))
+        return Stream(self._run([request], self._policy_of(num_speculative_tokens)))
 
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """The target's logits after every token of ``token_ids``, f32 [len, V], from one pass."""
         ids = check_prompt(token_ids, self.manifest.shapes.vocab_size, self.max_seq_len)
-        self._end()
+        self._scheduler = None
         return self._backend.target_logits(ids)
 
     def draft_logits(self, token_ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
@@ -142,31 +161,26 @@ class Engine:
         ids = check_prompt(token_ids, self.manifest.shapes.vocab_size, self.max_seq_len)
         if self._check_k(num_speculative_tokens) == 0:
             raise UsageError("num_speculative_tokens is 0", why="then nothing is drafted", fix="ask for 1 or more")
-        self._end()
+        self._scheduler = None
         return self._backend.draft_logits(ids, num_speculative_tokens)
 
-    def _run(self, requests: list[Request], k: int | None) -> Iterator[Request]:
-        return self._begun(requests, self.num_speculative_tokens if k is None else self._check_k(k))
-
-    def _begun(self, requests: list[Request], k: int) -> Iterator[Request]:
+    def _run(self, requests: list[Request], policy: Policy) -> Iterator[Request]:
         """Begins when the first token is asked for, and ends what still ran: the slots are the backend's."""
-        self._end()
-        running = self._current = Batcher(Round(self._backend, k), self.max_seq_len).run(requests)
-        try:
-            yield from running
-        finally:
-            running.close()
-        if self._current is not running:
-            raise UsageError(
-                "another generation began before this one had ended",
-                why="an engine runs one at a time",
-                fix="read a stream to its end first, or load the engine twice",
-            )
+        strategy = STRATEGIES[self._strategy if policy.most else "plain"]
+        scheduler = self._scheduler = Scheduler(self._backend, strategy, policy, self.max_seq_len)
+        for request in requests:
+            scheduler.submit(request)
+        while not scheduler.is_idle:
+            if self._scheduler is not scheduler:
+                raise UsageError(
+                    "another generation began before this one had ended",
+                    why="an engine runs one at a time",
+                    fix="read a stream to its end first, or load the engine twice",
+                )
+            yield from scheduler.step()
 
-    def _end(self) -> None:
-        current, self._current = self._current, None
-        if current is not None:
-            current.close()
+    def _policy_of(self, k: int | None) -> Policy:
+        return self._policy if k is None else Fixed(self._check_k(k))
 
     def _check_k(self, k: int) -> int:
         most = self.manifest.speculation.max_num_speculative_tokens

@@ -1,14 +1,46 @@
-"""What the speculative round needs from a backend. The round does not know which one it drives."""
+"""What the runtime needs from a backend: lanes to write a round over, and slots to run requests in."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from ..requests.params import SamplingParams
+
+
+class Lanes(Protocol):
+    """The windows of all busy slots, or the one window of a piece of a prompt; a round is written over them.
+
+    ``verify``, ``draft`` and ``advance`` enqueue work for every row and wait for none of it, so a CUDA graph can hold
+    them. Between rounds the windows stay here, and K may change: drafts past the next K are cut off, and where there
+    are fewer, those are verified that there are.
+    """
+
+    def verify(self, k: int) -> None:
+        """One target pass over the newest token and up to ``k`` drafts; emits y_0 .. y_a, as far as they agree."""
+        ...
+
+    def draft(self, k: int) -> None:
+        """One drafter pass over what was just committed, for drafts after y_a: the ``k`` of ``verify``, 1 at least."""
+        ...
+
+    def advance(self, k: int) -> None:
+        """Lay out the next window: y_a and the ``k`` drafts of ``draft``; with 0 y_a alone, whatever was drafted."""
+        ...
+
+    def emission(self) -> Emission:
+        """What ``verify`` emitted. Who reads it before the round has ended waits, and no CUDA graph can hold that."""
+        ...
+
+    def propose(self, drafts: np.ndarray) -> None:
+        """Put drafts of the host's own, i64 [slots, k], behind the newest tokens that ``advance`` left alone."""
+        ...
+
+
+Steps = Callable[[Lanes, int], None]  # a round over lanes, with this K
 
 
 @dataclass(frozen=True)
@@ -29,30 +61,23 @@ class Chunk:
 
 
 class Emission(Protocol):
-    """What a launched pass emits, perhaps not yet: B rows, E = K + 1 columns."""
+    """What a launched pass emits, perhaps not yet: B rows, K + 1 columns. ``drafted`` drafts were verified in each."""
 
-    def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """``tokens`` i32 [B,E], -1 past the end, and ``num_tokens`` i32 [B], 0 in an idle row; waits for them."""
+    @property
+    def drafted(self) -> Sequence[int]:
+        """By row; known when the pass is launched."""
         ...
 
-
-@dataclass(frozen=True)
-class Emitted:
-    """An emission that is there already."""
-
-    tokens: np.ndarray
-    num_tokens: np.ndarray
-
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """See ``Emission.read``."""
-        return self.tokens, self.num_tokens
+        """``tokens`` i32 [B,K+1], -1 past the end, and ``num_tokens`` i32 [B], 0 in an idle row; waits for them."""
+        ...
 
 
 class Backend(Protocol):
     """Runs the target and the drafter over slots, each with its own linear caches, updated in place.
 
-    A slot's next window, policy and random numbers stay here: on a GPU no round waits for the host to look at them.
-    ``lag`` says how many emissions may be left unread while the next pass is launched; with 0 nothing is gained by it.
+    A slot's window, policy and random numbers stay here: on a GPU no round waits for the host to look at them. ``lag``
+    says how many emissions may be left unread while the next pass is launched; with 0 nothing is gained by it.
     ``prefill_columns`` is the most of a prompt that one pass takes.
     """
 
@@ -60,8 +85,12 @@ class Backend(Protocol):
     lag: int
     prefill_columns: int
 
-    def begin(self, num_speculative_tokens: int) -> None:
-        """Make every slot idle; from here on a round verifies so many drafts (0: plain decoding, no drafter)."""
+    def begin(self) -> None:
+        """Make every slot idle."""
+        ...
+
+    def warm(self, steps: Steps, k: int) -> None:
+        """Get ready for rounds of these steps while every slot is idle, so that the first costs what all cost."""
         ...
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
@@ -71,16 +100,16 @@ class Backend(Protocol):
         """
         ...
 
-    def prefill(self, slot: int, chunk: Chunk) -> None:
-        """Feed both models a piece of a prompt. The last piece leaves the slot busy, its first window laid out."""
+    def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
+        """Run steps over a piece of a prompt. The last piece leaves the slot busy, its first window laid out."""
         ...
 
     def first(self, slot: int) -> Emission:
         """What the last piece of this slot's prompt emitted, one row: the token after the prompt. Ask at once."""
         ...
 
-    def step(self) -> Emission:
-        """One round for every busy slot: verify, accept, draft, lay out the next window."""
+    def round(self, steps: Steps, k: int, *, replay: bool) -> Emission:
+        """Run steps over every busy slot. With ``replay`` they only enqueue, and may be recorded and replayed."""
         ...
 
     def retire(self, slot: int) -> None:

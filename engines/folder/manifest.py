@@ -69,7 +69,7 @@ class Manifest:
         problems: list[str] = []
         manifest = decode(cls, content, problems)
         if manifest is not None:
-            problems = _contradictions(manifest)
+            problems = contradictions(manifest)
         if manifest is None or problems:
             raise EnvironmentProblem(f"{path} is not a valid manifest", why="; ".join(problems), fix=REBUILD)
         if digest != _digest(content):
@@ -84,7 +84,7 @@ def is_engine(folder: Path) -> bool:
     return (folder / FILE_NAME).is_file()
 
 
-def _contradictions(manifest: Manifest) -> list[str]:
+def contradictions(manifest: Manifest) -> list[str]:
     """What is well typed but cannot be true."""
     problems = file_contradictions(manifest.files, (manifest.target, manifest.drafter))
     for name, part in (("target", manifest.target), ("drafter", manifest.drafter)):

@@ -1,15 +1,13 @@
-"""How a request wants its tokens chosen, and the random numbers that choose them."""
+"""How a request wants its tokens chosen."""
 
 from __future__ import annotations
 
 import math
-import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ...plugins.contract import POLICY, TENSORS
 from ...plugins.errors import UsageError
 
 
@@ -48,31 +46,6 @@ class SamplingParams:
             raise UsageError("; ".join(problems), fix="change the sampling parameters")
 
 
-# The target graph's policy inputs, one value per row.
-POLICY: Mapping[str, np.dtype[Any]] = {
-    "temperature": np.dtype(np.float32),
-    "top_k": np.dtype(np.int32),
-    "top_p": np.dtype(np.float32),
-    "min_p": np.dtype(np.float32),
-    "tolerance": np.dtype(np.float32),
-}
-
-
 def policy_of(params: SamplingParams) -> dict[str, np.ndarray]:
     """One row's policy inputs, each ``[1]`` in the graph's dtype."""
-    return {name: np.array([getattr(params, name)], dtype) for name, dtype in POLICY.items()}
-
-
-def draw_seed() -> int:
-    """A fresh 63-bit seed."""
-    return secrets.randbits(63)
-
-
-def uniform_stream(seed: int, length: int) -> np.ndarray:
-    """Numbers in [0, 1), f32 ``[length]``; entry p decides the token at absolute position p.
-
-    Philox4x64 keyed by the seed, 24 bits per number: the same in every process and for every batch, K and chunking,
-    which is what makes text independent of speculation.
-    """
-    raw = np.random.Philox(key=seed & (2**64 - 1)).random_raw(length)
-    return ((raw >> np.uint64(40)).astype(np.float32)) * np.float32(2.0**-24)
+    return {name: np.array([getattr(params, name)], TENSORS[name].dtype) for name in POLICY}

@@ -41,11 +41,6 @@ class Acceptance:
         """Mean tokens per round, counting the target's own: 1 + accepted / rounds (1.0 before any round)."""
         return 1.0 + self.accepted / self.rounds if self.rounds else 1.0
 
-    def per_position(self) -> list[float]:
-        """Share of rounds in which at least the first i+1 drafts were accepted."""
-        deepest = max(self.histogram, default=0)
-        return [sum(n for a, n in self.histogram.items() if a > i) / self.rounds for i in range(deepest)]
-
 
 @dataclass(frozen=True)
 class RequestOutput:

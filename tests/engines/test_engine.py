@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
-
-from peagle.engines.strategies import round as rounds  # isort: skip
+from peagle.engines.scheduling import scheduler
 from peagle.graphs.drafters import reference
 from peagle.plugins.errors import UsageError
 from tests.models import VOCAB, Pair
@@ -68,7 +67,7 @@ def test_a_request_does_not_depend_on_its_batch(tiny_engine: Engine) -> None:
 def test_chunks_of_a_prompt_change_nothing(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tiny_engine.generate(PROMPTS, SAMPLED)
     for chunk in (1, 7):
-        monkeypatch.setattr(rounds, "PREFILL_CHUNK", chunk)
+        monkeypatch.setattr(scheduler, "PREFILL_CHUNK", chunk)
         chunked = tiny_engine.generate(PROMPTS, SAMPLED)
         assert [o.token_ids for o in chunked] == [o.token_ids for o in whole]
         assert [o.acceptance for o in chunked] == [o.acceptance for o in whole]

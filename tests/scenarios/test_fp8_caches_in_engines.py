@@ -13,7 +13,7 @@ import pytest
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.tensorrt.memory import Caches
 from peagle.engines.folder.decode import decode
-from peagle.engines.folder.manifest import Manifest
+from peagle.engines.folder.manifest import Manifest, contradictions
 from peagle.engines.folder.records import Cache, Part
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
@@ -43,7 +43,7 @@ def _narrow(part: Part) -> Part:
 
 def _complaints(manifest: Manifest) -> list[str]:
     """What cannot be true of its caches."""
-    return [problem for problem in manifest._contradictions() if "cache" in problem]
+    return [problem for problem in contradictions(manifest) if "cache" in problem]
 
 
 @pytest.fixture(scope="module")

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from ....plugins.contract import POLICY
 from ....plugins.errors import UsageError
 from ....plugins.tensorrt.module import Product
 from ...folder.checks import check_gpu
 from ...folder.manifest import Manifest
-from ...requests.params import POLICY, SamplingParams, policy_of
-from ..base import Chunk
-from .contract import ITEMSIZE, NEXT, WINDOW, Sizes
-from .decode import Decode, emitted_columns
-from .device import CudaDevice, Device, find_gpu
-from .memory import Memory
-from .pinned import LateEmission, Readback, Staging
-from .plans import PREFILL, VERIFY, Runtime, load_product, profile_of
-from .prefill import Prefill
+from ...requests.params import SamplingParams, policy_of
+from ..base import Chunk, Steps
+from .device import CapturedGraph, CudaDevice, Device, find_gpu
+from .graphs import PREFILL, VERIFY, Runtime, load_product, profile_of
+from .lanes import PlanLanes
+from .memory import Memory, WindowSizes, itemsize
+from .pinned import LateEmission, Staging
+from .prompts import PlanPrompt
 
 KERNELS = "plugins"  # the engine folder's pack of compiled kernels
 
@@ -54,39 +54,53 @@ def check_slots(manifest: Manifest, num_slots: int) -> None:
 
 
 class TensorRTBackend:
-    """See ``Backend``. ``trt`` is the module of either product; ``device`` has the only stream there is."""
+    """See ``Backend``. ``trt`` is the module of either product; ``device`` has the only stream there is.
+
+    A round is enqueued step by step the first time, which sets up what it needs; the second time it is captured in a
+    CUDA graph, one for each K.
+    """
 
     lag = 1
 
     def __init__(self, folder: Path, manifest: Manifest, num_slots: int, device: Device, trt: Any) -> None:
         self.manifest, self.num_slots, self._device = manifest, num_slots, device
         runtime = Runtime(trt, device)
-        self._target = runtime.load(folder / manifest.target.file, "target", manifest.target)
-        self._drafter = runtime.load(folder / manifest.drafter.file, "drafter", manifest.drafter)
+        plans = {
+            half: runtime.load(folder / part.file, half, part)
+            for half, part in (("target", manifest.target), ("drafter", manifest.drafter))
+        }
         verify, prefill = (_largest(manifest, name) for name in (VERIFY, PREFILL))
         self._most_drafts, self.prefill_columns = verify.emitted - 1, prefill.columns
-        decode = Sizes(num_slots, verify.columns, verify.emitted)
-        one = Sizes(1, prefill.columns, prefill.emitted)
-        self._memory = Memory(device, manifest, num_slots, (decode, one))
-        size = max(plan.scratch_bytes() for plan in (self._target, self._drafter))
-        self._scratch = (device.allocate(size) if size else 0, size)
-        self._prefill = Prefill(self._memory, self._target, self._drafter, one, self._scratch)
-        self._readback = Readback(device, num_slots, verify.emitted, self.lag + 1)
-        self._staging = Staging(device, (self._memory.numbers_length + len(POLICY)) * ITEMSIZE["f32"])
+        decode = WindowSizes(num_slots, verify.columns, verify.emitted)
+        one = WindowSizes(1, prefill.columns, prefill.emitted)
+        self._memory = memory = Memory(device, manifest, num_slots, (decode, one))
+        size = max(plan.scratch_bytes() for plan in plans.values())
+        scratch = (device.allocate(size) if size else 0, size)
+        self._lanes = PlanLanes(memory, plans, self._most_drafts, scratch, places=self.lag + 1)
+        self._prompts = PlanPrompt(memory, plans, self._lanes, one, scratch)
+        self._staging = Staging(device, (memory.numbers_length + len(POLICY)) * itemsize("float32"))
         self._policies = [policy_of(SamplingParams()) for _ in range(num_slots)]
         self._logits_bytes: np.ndarray | None = None  # page-locked memory is kept as long as the device
-        self._decodes: dict[int, Decode] = {}
-        self._decode = self._decode_for(manifest.speculation.num_speculative_tokens)
+        self._seen: set[tuple[Steps, int]] = set()
+        self._graphs: dict[tuple[Steps, int], tuple[CapturedGraph, int]] = {}  # and K of the windows after it
 
-    def begin(self, num_speculative_tokens: int) -> None:
-        """See ``Backend.begin``. The first time for a K runs and captures its round."""
-        self._decode = self._decode_for(num_speculative_tokens)
-        self._decode.park()
+    def begin(self) -> None:
+        """See ``Backend.begin``."""
+        self._lanes.begin()
+
+    def warm(self, steps: Steps, k: int) -> None:
+        """See ``Backend.warm``. The first time for a K runs and captures its round."""
+        self._check(k)
+        if (steps, k) not in self._seen:
+            self._lanes.prepare(k)
+            self._run(steps, k, replay=True)
+            self._device.record().wait()
+            self._capture(steps, k)
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
         """See ``Backend.admit``."""
         self._policies[slot] = policy = policy_of(params)
-        length, size = self._memory.numbers_length, ITEMSIZE["f32"]
+        length, size = self._memory.numbers_length, itemsize("float32")
         with self._staging.block() as block:
             table, rest = block[: length * size].view(np.float32), block[length * size :]
             table[: len(numbers)], table[len(numbers) :] = numbers[:length], 0
@@ -96,27 +110,26 @@ class TensorRTBackend:
                 place[:] = value.view(np.uint8)
                 self._device.upload(self._memory.policy[name] + slot * size, place)
 
-    def prefill(self, slot: int, chunk: Chunk) -> None:
-        """See ``Backend.prefill``."""
-        k, run = self._decode.k, self._prefill
-        run.run(slot, chunk.ids, chunk.start, k, policy=self._policies[slot], forced_next=chunk.forced_next)
-        if chunk.is_last:
-            following = {name: run.tensors[next_name] for name, next_name in zip(WINDOW, NEXT, strict=True)}
-            self._decode.place(slot, following)
+    def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
+        """See ``Backend.prompt``."""
+        self._prompts.feed(slot, chunk, self._policies[slot])
+        steps(self._prompts, k)
 
     def first(self, slot: int) -> LateEmission:
         """See ``Backend.first``."""
         del slot  # the last prompt's tokens lie in one place, whichever slot it went to
-        return self._fetch(self._prefill.tensors, rows=1)
+        return self._prompts.emission()
 
-    def step(self) -> LateEmission:
-        """See ``Backend.step``."""
-        self._decode.run()
-        return self._fetch(self._decode.tensors, rows=self.num_slots)
+    def round(self, steps: Steps, k: int, *, replay: bool) -> LateEmission:
+        """See ``Backend.round``."""
+        self._check(k)
+        self._lanes.prepare(k)
+        self._run(steps, k, replay)
+        return self._lanes.emission()
 
     def retire(self, slot: int) -> None:
         """See ``Backend.retire``."""
-        self._decode.retire(slot)
+        self._lanes.retire(slot)
 
     def target_logits(self, ids: Sequence[int]) -> np.ndarray:
         """See ``Backend.target_logits``; as many columns at a time as can emit."""
@@ -126,7 +139,8 @@ class TensorRTBackend:
         for start in range(0, len(ids), width):
             piece = ids[start : start + width]
             # E is K + 1 for the drafts that the other columns are taken for.
-            self._prefill.run(0, piece, start, self._most_drafts, policy=policy, draft_len=len(piece) - 1)
+            self._prompts.feed(0, Chunk(piece, start, -1), policy, draft_len=len(piece) - 1)
+            self._prompts.verify(self._most_drafts)
             logits.append(self._logits("logits", width, self.manifest.shapes.vocab_size)[: len(piece)])
         return np.concatenate(logits)
 
@@ -134,34 +148,47 @@ class TensorRTBackend:
         """See ``Backend.draft_logits``."""
         policy, width = self._checked_slot(), self.prefill_columns
         for start in range(0, len(ids), width):
-            piece, end = ids[start : start + width], start + width
+            end = start + width
             known = ids[end] if end < len(ids) else -1
-            self._prefill.run(0, piece, start, num_speculative_tokens, policy=policy, forced_next=known)
+            self._prompts.feed(0, Chunk(ids[start:end], start, known), policy)
+            self._prompts.verify(num_speculative_tokens)
+            self._prompts.draft(num_speculative_tokens)
         return self._logits("draft_logits", num_speculative_tokens, self.manifest.shapes.draft_vocab_size)
 
-    def _decode_for(self, k: int) -> Decode:
+    def _run(self, steps: Steps, k: int, replay: bool) -> None:
+        if replay and (steps, k) in self._seen:
+            self._capture(steps, k)
+        captured = self._graphs.get((steps, k))
+        if captured is None:
+            steps(self._lanes, k)
+            self._seen.add((steps, k))
+        else:
+            graph, after = captured
+            graph.replay()
+            self._lanes.advanced(after)
+
+    def _capture(self, steps: Steps, k: int) -> None:
+        """Record a round that has run before, where a CUDA graph can hold it."""
+        if (steps, k) not in self._graphs and self._lanes.is_capturable():
+            graph = self._device.capture(lambda: steps(self._lanes, k))
+            self._graphs[steps, k] = graph, self._lanes.drafts_laid_out
+
+    def _check(self, k: int) -> None:
         if k > self._most_drafts:
             raise UsageError(
                 f"num_speculative_tokens must be at most {self._most_drafts}, not {k}",
                 why="the plans of this engine were built for no wider windows",
                 fix="choose a smaller K, or rebuild with a larger --num-speculative-tokens",
             )
-        if k not in self._decodes:
-            self._decodes[k] = Decode(self._memory, self._target, self._drafter, k, self._scratch)
-        return self._decodes[k]
-
-    def _fetch(self, tensors: dict[str, int], rows: int) -> LateEmission:
-        k = self._decode.k
-        return self._readback.start(tensors["tokens"], tensors["num_tokens"], rows, emitted_columns(k), shown=k + 1)
 
     def _checked_slot(self) -> dict[str, np.ndarray]:
         """Slot 0, greedy, with nothing running."""
-        self._decode.park()
+        self._lanes.begin()
         return policy_of(SamplingParams())
 
     def _logits(self, name: str, rows: int, width: int) -> np.ndarray:
         """f32 [rows, width] of what the last prefill pass left in the graphs' own type."""
-        width_of = self._memory.contract.wide
+        width_of = self._memory.sizer.wide
         dtype = np.dtype(np.uint16 if width_of == "bfloat16" else width_of)
         size = rows * width * dtype.itemsize
         if self._logits_bytes is None or self._logits_bytes.size < size:
@@ -172,7 +199,7 @@ class TensorRTBackend:
         return (raw.astype(np.uint32) << 16).view(np.float32) if width_of == "bfloat16" else raw.astype(np.float32)
 
 
-def _largest(manifest: Manifest, name: str) -> Sizes:
+def _largest(manifest: Manifest, name: str) -> WindowSizes:
     """What the profile of that name covers in both plans."""
     profiles = [profile_of(part, name) for part in (manifest.target, manifest.drafter)]
-    return Sizes(*(min(getattr(p, field)[-1] for p in profiles) for field in ("rows", "columns", "emitted")))
+    return WindowSizes(*(min(getattr(p, field)[-1] for p in profiles) for field in ("rows", "columns", "emitted")))

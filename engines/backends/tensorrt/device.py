@@ -29,7 +29,7 @@ class Event(Protocol):
         ...
 
 
-class Graph(Protocol):
+class CapturedGraph(Protocol):
     """Work that was recorded once."""
 
     def replay(self) -> None:
@@ -75,7 +75,7 @@ class Device(Protocol):
         """An event after all that was enqueued."""
         ...
 
-    def capture(self, steps: Callable[[], None]) -> Graph:
+    def capture(self, steps: Callable[[], None]) -> CapturedGraph:
         """Record what ``steps`` enqueues instead of running it. It must have run before: nothing may be set up now."""
         ...
 
@@ -197,7 +197,7 @@ class CudaDevice:
         except Exception as error:
             raise _failed("an event was not enqueued", str(error)) from error
 
-    def capture(self, steps: Callable[[], None]) -> Graph:
+    def capture(self, steps: Callable[[], None]) -> CapturedGraph:
         """See ``Device.capture``."""
         self._enter()
         try:
@@ -207,7 +207,7 @@ class CudaDevice:
         except Exception as error:
             raise _failed("a round was not captured", str(error)) from error
 
-    def _captured(self, steps: Callable[[], None]) -> Graph:
+    def _captured(self, steps: Callable[[], None]) -> CapturedGraph:
         builder = self._stream.create_graph_builder()
         try:
             builder.begin_building(mode="relaxed")  # a collection of garbage may free page-locked memory meanwhile
@@ -246,7 +246,7 @@ class _CudaGraph:
         self._graph, self._device = graph, device
 
     def replay(self) -> None:
-        """See ``Graph.replay``."""
+        """See ``CapturedGraph.replay``."""
         self._device._replay(self._graph)
 
 

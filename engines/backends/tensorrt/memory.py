@@ -4,18 +4,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+import numpy as np
+
+from ....plugins.contract import POLICY, TENSORS, WIDE, cache_names, written
 from ....plugins.errors import EnvironmentProblem
 from ...folder.manifest import Manifest
 from ...folder.records import Part
-from ...requests.params import POLICY
-from .contract import ITEMSIZE, Contract, Sizes, cache_itemsizes, cache_shapes
 from .device import ALIGNMENT, Device
 
 # Large, and read by nobody but the next pass: every pass writes them to the same place.
 SCRATCH = ("aux_hidden", "logits", "draft_logits", "draft_ids")
+_ITEMSIZE = {"bfloat16": 2, "float8e4m3fn": 1}  # of types that NumPy does not have
 
 Addresses = Mapping[str, int]
+Span = tuple[int, int]  # address and size
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one number."""
+    return _ITEMSIZE.get(dtype) or np.dtype(dtype).itemsize
+
+
+@dataclass(frozen=True)
+class WindowSizes:
+    """B rows, S columns of the window, E emitted columns; K is E - 1."""
+
+    rows: int
+    columns: int
+    emitted: int
+
+
+class Sizer:
+    """Shapes and bytes of every tensor but the caches, by name; ``wide`` is the type of features and logits, and
+    of caches that have no other."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        shapes, plan = manifest.shapes, manifest.target.plan
+        self.wide = next((t.dtype for t in plan.tensors if t.name == "aux_hidden"), "float16") if plan else "float16"
+        self._fixed = {
+            "F": len(shapes.taps) * shapes.hidden_size,
+            "V": shapes.vocab_size,
+            "Vd": shapes.draft_vocab_size,
+        }
+
+    def shape(self, name: str, sizes: WindowSizes) -> tuple[int, ...]:
+        """The shape of a tensor at these sizes."""
+        dims = {**self._fixed, "B": sizes.rows, "S": sizes.columns, "E": sizes.emitted, "E-1": sizes.emitted - 1}
+        return tuple(dims[dim] for dim in TENSORS[name].dims)
+
+    def bytes(self, name: str, sizes: WindowSizes) -> int:
+        """What a tensor takes at these sizes."""
+        dtype = TENSORS[name].dtype
+        return math.prod(self.shape(name, sizes)) * itemsize(self.wide if dtype == WIDE else dtype)
+
+    def shapes(self, names: Iterable[str], sizes: WindowSizes) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of those of ``names`` that are no caches."""
+        return {name: self.shape(name, sizes) for name in names if name in TENSORS}
 
 
 class Block:
@@ -34,9 +80,9 @@ class Block:
         return self.addresses[name]
 
 
-def tensor_block(device: Device, contract: Contract, names: Iterable[str], sizes: Sizes) -> Block:
+def tensor_block(device: Device, sizer: Sizer, names: Iterable[str], sizes: WindowSizes) -> Block:
     """A block of the contract's tensors."""
-    return Block(device, {name: contract.bytes(name, sizes) for name in names})
+    return Block(device, {name: sizer.bytes(name, sizes) for name in names})
 
 
 class Memory:
@@ -45,33 +91,39 @@ class Memory:
     Caches begin as zeros, which are zeros as codes too: what no token was written to must at least be numbers.
     """
 
-    def __init__(self, device: Device, manifest: Manifest, slots: int, largest: Iterable[Sizes]) -> None:
+    def __init__(self, device: Device, manifest: Manifest, slots: int, largest: Iterable[WindowSizes]) -> None:
         self.device, self.slots = device, slots
-        self.contract = Contract(manifest)
+        self.sizer = Sizer(manifest)
         self.numbers_length = manifest.shapes.max_seq_len + 1
         # Where an idle row points: its pass writes there all the same, behind everything a request can hold.
         self.parking = manifest.shapes.max_seq_len
         self.caches = {
-            half: Caches(device, part, slots, manifest.shapes.cache_length, self.contract.wide)
+            half: Caches(device, part, slots, manifest.shapes.cache_length, self.sizer.wide)
             for half, part in (("target", manifest.target), ("drafter", manifest.drafter))
         }
-        self.numbers = device.allocate(slots * self.numbers_length * ITEMSIZE["f32"])
-        self.policy = tensor_block(device, self.contract, POLICY, Sizes(slots, 1, 2))
+        self.numbers = device.allocate(slots * self.numbers_length * itemsize("float32"))
+        self.policy = tensor_block(device, self.sizer, POLICY, WindowSizes(slots, 1, 2))
         self.scratch = Block(
-            device, {name: max(self.contract.bytes(name, sizes) for sizes in largest) for name in SCRATCH}
+            device, {name: max(self.sizer.bytes(name, sizes) for sizes in largest) for name in SCRATCH}
         )
 
     def numbers_of(self, slot: int) -> int:
         """Address of a slot's table of random numbers."""
-        return self.numbers + slot * self.numbers_length * ITEMSIZE["f32"]
+        return self.numbers + slot * self.numbers_length * itemsize("float32")
 
 
 class Caches:
     """Key and value caches of one half, ``[slots, heads, T, head_dim]`` each; input and output share an address."""
 
     def __init__(self, device: Device, part: Part, slots: int, length: int, wide: str) -> None:
-        self._shapes, sizes = cache_shapes(part, slots, length), cache_itemsizes(part, wide)
-        self._rows = {name: math.prod(shape[1:]) * sizes[name] for name, shape in self._shapes.items()}
+        names, pairs = cache_names(len(part.caches)), (*part.caches, *part.caches)
+        caches = dict(zip(names, pairs, strict=True))
+        self._shapes: dict[str, tuple[int, ...]] = {
+            name: (slots, cache.heads, length, cache.head_dim) for name, cache in caches.items()
+        }
+        self._rows = {
+            name: math.prod(self._shapes[name][1:]) * itemsize(cache.dtype or wide) for name, cache in caches.items()
+        }
         if slots > 1 and any(size % ALIGNMENT for size in self._rows.values()):
             raise EnvironmentProblem(
                 "this engine runs one request at a time only",
@@ -91,4 +143,4 @@ class Caches:
 
 
 def _in_place(addresses: Addresses) -> dict[str, int]:
-    return {**addresses, **{f"{name}.out": address for name, address in addresses.items()}}
+    return {**addresses, **{written(name): address for name, address in addresses.items()}}

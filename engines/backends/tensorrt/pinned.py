@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -33,8 +33,9 @@ class Staging:
 class LateEmission:
     """Tokens on their way down; see ``Emission``."""
 
-    def __init__(self, tokens: np.ndarray, num_tokens: np.ndarray, arrived: Event) -> None:
+    def __init__(self, tokens: np.ndarray, num_tokens: np.ndarray, drafted: Sequence[int], arrived: Event) -> None:
         self._tokens, self._num_tokens, self._arrived = tokens, num_tokens, arrived
+        self.drafted = drafted
         self._read: tuple[np.ndarray, np.ndarray] | None = None
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
@@ -55,8 +56,9 @@ class Readback:
         self._holders: list[LateEmission | None] = [None] * places
         self._turn = 0
 
-    def start(self, tokens: int, num_tokens: int, rows: int, emitted: int, shown: int) -> LateEmission:
+    def start(self, tokens: int, num_tokens: int, emitted: int, shown: int, drafted: Sequence[int]) -> LateEmission:
         """Fetch ``tokens`` i32 [rows, emitted], of which ``shown`` columns matter, and ``num_tokens`` i32 [rows]."""
+        rows = len(drafted)
         turn, self._turn = self._turn, (self._turn + 1) % len(self._holders)
         holder = self._holders[turn]
         if holder is not None:
@@ -64,6 +66,6 @@ class Readback:
         flat, counts = self._tokens[turn][: rows * emitted], self._counts[turn][:rows]
         self._device.download(flat, tokens)
         self._device.download(counts, num_tokens)
-        late = LateEmission(flat.reshape(rows, emitted)[:, :shown], counts, self._device.record())
+        late = LateEmission(flat.reshape(rows, emitted)[:, :shown], counts, drafted, self._device.record())
         self._holders[turn] = late
         return late

@@ -19,8 +19,10 @@ from peagle.engines.backends.base import Chunk
 from peagle.engines.backends.tensorrt import backend as tensorrt
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.folder.records import Profile
-from peagle.engines.requests.params import policy_of, uniform_stream
-from peagle.engines.strategies import round as rounds
+from peagle.engines.requests.numbers import uniform_stream
+from peagle.engines.requests.params import policy_of
+from peagle.engines.scheduling import scheduler
+from peagle.engines.strategies.base import STRATEGIES
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 from peagle.plugins.kernels.pack import write_pack
 from tests.engines.backends.host_device import HostDevice
@@ -137,15 +139,15 @@ def test_a_round_is_captured_once_per_k_and_replayed(plans: Plans) -> None:
 def test_an_idle_row_points_behind_all_that_a_request_can_hold(plans: Plans) -> None:
     """Its pass writes all the same: from where it stopped, that could be past the end of the cache."""
     engine, device = plans
-    backend = engine._backend
-    backend.begin(3)
+    backend, parallel = engine._backend, STRATEGIES["parallel"]
+    backend.begin()
     for slot in (0, 1):
         backend.admit(slot, GREEDY, uniform_stream(0, 97))
-        backend.prefill(slot, Chunk([5, 6], 0, -1))
-    backend.step().read()
+        backend.prompt(slot, Chunk([5, 6], 0, -1), parallel.prompt, 3)
+    backend.round(parallel.round, 3, replay=True).read()
     backend.retire(1)
     device.record().wait()
-    tensors = backend._decode.tensors  # type: ignore[attr-defined]
+    tensors = backend._lanes.tensors  # type: ignore[attr-defined]
     assert device.view(tensors["window_len"], (3,), np.int32).tolist() == [4, 0, 0]
     starts = device.view(tensors["start"], (3,), np.int64).tolist()
     assert 2 <= starts[0] <= 6
@@ -173,7 +175,7 @@ def test_the_host_is_one_round_behind(plans: Plans) -> None:
 @pytest.mark.parametrize("chunk", [1, 7])
 def test_chunks_of_a_prompt_change_nothing(plans: Plans, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _told(plans[0], MIXED, 4)
-    monkeypatch.setattr(rounds, "PREFILL_CHUNK", chunk)
+    monkeypatch.setattr(scheduler, "PREFILL_CHUNK", chunk)
     assert _told(plans[0], MIXED, 4) == whole
 
 
@@ -228,7 +230,7 @@ def test_more_drafts_than_the_plans_cover_are_refused(plans: Plans) -> None:
     with pytest.raises(UsageError, match="from 0"):
         plans[0].generate([[3]], num_speculative_tokens=7)
     with pytest.raises(UsageError, match="at most 6, not 7"):
-        plans[0]._backend.begin(7)
+        plans[0]._backend.round(STRATEGIES["parallel"].round, 7, replay=True)
 
 
 def _backend(manifest: object, folder: Path, slots: int = 2) -> TensorRTBackend:
@@ -268,7 +270,7 @@ def test_shapes_outside_of_a_profile_are_refused_with_the_logger_s_words(
     small = (Profile("verify", (1, 1, 1), (1, 3, 3), (1, 3, 3)), Profile("prefill", (1, 1, 1), (1, 9, 9), (1, 3, 3)))
     write_plan(tmp_path / "target" / "model.plan", wide["target"], small)
     with pytest.raises(EnvironmentProblem, match=r"does not take input_ids.*\n.*S = 5 is outside of 1..3"):
-        _backend(manifest, tmp_path, slots=1)
+        _backend(manifest, tmp_path, slots=1).warm(STRATEGIES["parallel"].round, 4)
 
 
 def test_caches_whose_rows_are_not_aligned_serve_one_request_at_a_time(

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.engines import SamplingParams
-from peagle.engines.requests.params import policy_of, uniform_stream
+from peagle.engines.requests.numbers import uniform_stream
+from peagle.engines.requests.params import policy_of
 from peagle.plugins.errors import UsageError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.backends.base import Chunk, Emission
+from peagle.engines.backends.base import Emission, Steps
 from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
 from tests.models import VOCAB
 
@@ -22,28 +23,23 @@ class Late:
         self._backend, self.lag = backend, lag
         self.num_slots, self.prefill_columns = backend.num_slots, backend.prefill_columns
         self.unread = self.most_unread = 0
-        self._k = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def begin(self, num_speculative_tokens: int) -> None:
-        self._k, self.unread = num_speculative_tokens, 0
-        self._backend.begin(num_speculative_tokens)
-
-    def prefill(self, slot: int, chunk: Chunk) -> None:
-        self._backend.prefill(slot, chunk)
+    def begin(self) -> None:
+        self.unread = 0
+        self._backend.begin()
 
     def first(self, slot: int) -> Emission:
         return _Unread(self, self._backend.first(slot))
 
-    def step(self) -> Emission:
+    def round(self, steps: Steps, k: int, *, replay: bool) -> Emission:
         shapes = self._backend.manifest.shapes
-        for row in self._backend._busy:
-            if row is not None:
-                assert int(row.window["start"][0]) + max(2 * self._k, 1) <= shapes.cache_length
-                assert int(row.window["start"][0]) < shapes.max_seq_len - 1
-        return _Unread(self, self._backend.step())
+        for _, row in self._backend._lanes.running():
+            assert int(row.window.start[0]) + max(2 * k, 1) <= shapes.cache_length
+            assert int(row.window.start[0]) < shapes.max_seq_len - 1
+        return _Unread(self, self._backend.round(steps, k, replay=replay))
 
 
 class _Unread:
@@ -51,6 +47,10 @@ class _Unread:
         self._backend, self._emission = backend, emission
         backend.unread += 1
         backend.most_unread = max(backend.most_unread, backend.unread)
+
+    @property
+    def drafted(self) -> Sequence[int]:
+        return self._emission.drafted
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         self._backend.unread -= 1

@@ -1,0 +1,161 @@
+"""Lanes on ONNX Runtime: one row after the other, each with its own window.
+
+The attention kernel takes one row per call when a window is wider than 1. Everything that a row needs is bound once per
+shape and used again every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ....plugins.contract import written
+from .graphs import bind
+from .memory import Arrays, RowWindow, SlotArrays
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """An emission that is there already; see ``base.Emission``."""
+
+    tokens: np.ndarray
+    num_tokens: np.ndarray
+    drafted: Sequence[int]
+
+    def read(self) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens and their numbers."""
+        return self.tokens, self.num_tokens
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Both graphs, ``features`` per column of the target, and the least columns that the target is ever run over."""
+
+    target: Any
+    drafter: Any
+    features: int
+    least_columns: int
+
+
+class Row:
+    """One slot's window of at most ``columns``, what both graphs make of it, and the bindings of every shape of it."""
+
+    def __init__(self, sessions: Sessions, slot: SlotArrays, columns: int, emitted: int) -> None:
+        i64, i32, f32 = np.int64, np.int32, np.float32
+        columns = max(columns, sessions.least_columns)
+        self.window, self.forced_next = RowWindow(columns), np.full(1, -1, i64)
+        self.tokens, self.num_tokens = np.zeros((1, emitted), i32), np.zeros(1, i32)
+        self._uniform = np.zeros((1, emitted), f32)
+        self._features = np.zeros((1, columns, sessions.features), f32)
+        self._next = RowWindow(emitted)
+        self._committed: Arrays = {"window_len": np.zeros(1, i32), "draft_len": np.zeros(1, i32)}
+        self._sessions, self._slot = sessions, slot
+        self._targets: dict[tuple[int, int], Any] = {}
+        self._drafters: dict[tuple[int, int], Any] = {}
+
+    def verify(self, columns: int, emitted: int) -> None:
+        """One target pass. Column p decides position p + 1, by the number of that position."""
+        first = int(self.window.start[0]) + self.window.committed
+        numbers = self._slot.numbers[first : first + emitted]
+        self._uniform[0, : len(numbers)] = numbers
+        self._sessions.target.run_with_iobinding(self.target(columns, emitted))
+
+    def target(self, columns: int, emitted: int) -> Any:
+        """The target's binding at this shape."""
+        columns = max(columns, self._sessions.least_columns)
+        if (columns, emitted) not in self._targets:
+            caches = self._slot.target_caches
+            inputs: Arrays = self.window.arrays(columns) | self._slot.policy | caches
+            inputs |= {"forced_next": self.forced_next, "uniform": self._uniform[:, :emitted]}
+            outputs: Arrays = {"tokens": self.tokens[:, :emitted], "num_tokens": self.num_tokens}
+            outputs |= {"aux_hidden": self._features[:, :columns]} | {written(n): c for n, c in caches.items()}
+            self._targets[columns, emitted] = bind(self._sessions.target, inputs, outputs)
+        return self._targets[columns, emitted]
+
+    def draft(self, k: int) -> None:
+        """One drafter pass from what ``verify`` was given and gave."""
+        self._sessions.drafter.run_with_iobinding(self.drafter(k))
+
+    def drafter(self, k: int) -> Any:
+        """The binding for the columns that the last ``verify`` committed, and no others.
+
+        The drafter reads the target's arrays where they are; rows of what was rejected nobody would read.
+        """
+        emitted = int(self.num_tokens[0])
+        count = self.window.committed - 1 + emitted
+        self._committed["window_len"][0], self._committed["draft_len"][0] = count, emitted - 1
+        if (count, k) not in self._drafters:
+            caches = self._slot.drafter_caches
+            inputs = self.window.arrays(count) | self._committed | caches
+            inputs |= {"tokens": self.tokens[:, : k + 1], "num_tokens": self.num_tokens}
+            inputs["aux_hidden"] = self._features[:, :count]
+            outputs = {f"next_{name}": array for name, array in self._next.arrays(k + 1).items()}
+            outputs |= {written(n): c for n, c in caches.items()}
+            self._drafters[count, k] = bind(self._sessions.drafter, inputs, outputs)
+        return self._drafters[count, k]
+
+    def advance(self, k: int, following: RowWindow) -> None:
+        """Lay out ``following``, which may be this row's own window."""
+        if k:
+            following.fill(self._next.input_ids[0, : k + 1], int(self._next.start[0]), draft_len=k)
+        else:
+            emitted = int(self.num_tokens[0])
+            start = int(self.window.start[0]) + self.window.committed - 1 + emitted
+            following.fill([int(self.tokens[0, emitted - 1])], start, draft_len=0)
+
+
+class SessionLanes:
+    """See ``base.Lanes``: a row for every slot. Idle rows cost nothing."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        self._busy = [False] * len(rows)
+        self._drafted = [0] * len(rows)
+        self._emitted = 1
+
+    def begin(self) -> None:
+        """Make every slot idle."""
+        self._busy = [False] * len(self.rows)
+
+    def set_busy(self, slot: int, busy: bool) -> None:
+        """Let a slot take part in rounds, or not."""
+        self._busy[slot] = busy
+
+    def running(self) -> Iterator[tuple[int, Row]]:
+        """Slot and row of those that are busy."""
+        return ((slot, row) for slot, row in enumerate(self.rows) if self._busy[slot])
+
+    def verify(self, k: int) -> None:
+        """See ``base.Lanes``."""
+        self._emitted, self._drafted = k + 1, [0] * len(self.rows)
+        for slot, row in self.running():
+            row.window.cut(k)
+            self._drafted[slot] = int(row.window.draft_len[0])
+            row.verify(k + 1, k + 1)
+
+    def draft(self, k: int) -> None:
+        """See ``base.Lanes``."""
+        for _, row in self.running():
+            row.draft(k)
+
+    def advance(self, k: int) -> None:
+        """See ``base.Lanes``."""
+        for _, row in self.running():
+            row.advance(k, row.window)
+
+    def propose(self, drafts: np.ndarray) -> None:
+        """See ``base.Lanes``."""
+        for slot, row in self.running():
+            newest = int(row.window.input_ids[0, 0])
+            row.window.fill([newest, *drafts[slot].tolist()], int(row.window.start[0]), drafts.shape[1])
+
+    def emission(self) -> Emitted:
+        """See ``base.Lanes``."""
+        tokens = np.full((len(self.rows), self._emitted), -1, np.int32)
+        num_tokens = np.zeros(len(self.rows), np.int32)
+        for slot, row in self.running():
+            tokens[slot], num_tokens[slot] = row.tokens[0, : self._emitted], row.num_tokens[0]
+        return Emitted(tokens, num_tokens, tuple(self._drafted))

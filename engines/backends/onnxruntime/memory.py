@@ -1,0 +1,81 @@
+"""Arrays that graphs are bound to: caches, and what a slot is decoded with.
+
+Caches are f32 ``[slots, heads, T, head_dim]`` per layer, input and output of the same run: the graph writes in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....plugins.contract import TENSORS, cache_names
+from ...folder.manifest import Manifest
+from ...folder.records import Part
+from ...requests.params import SamplingParams, policy_of
+
+Arrays = dict[str, np.ndarray]
+
+
+class CacheArrays:
+    """Key and value caches of both halves, for every slot."""
+
+    def __init__(self, manifest: Manifest, slots: int) -> None:
+        length = manifest.shapes.cache_length
+        self.target = _allocate(manifest.target, slots, length)
+        self.drafter = _allocate(manifest.drafter, slots, length)
+
+
+def _allocate(part: Part, slots: int, length: int) -> Arrays:
+    pairs = (*part.caches, *part.caches)
+    return {
+        name: np.zeros((slots, cache.heads, length, cache.head_dim), np.float32)
+        for name, cache in zip(cache_names(len(part.caches)), pairs, strict=True)
+    }
+
+
+class SlotArrays:
+    """One slot: its rows of the caches, and how its tokens are chosen."""
+
+    def __init__(self, caches: CacheArrays, slot: int) -> None:
+        self.target_caches = {n: c[slot : slot + 1] for n, c in caches.target.items()}
+        self.drafter_caches = {n: c[slot : slot + 1] for n, c in caches.drafter.items()}
+        self.policy: Arrays = policy_of(SamplingParams())
+        self.numbers = np.zeros(0, np.float32)
+
+    def admit(self, params: SamplingParams, numbers: np.ndarray) -> None:
+        """Choose tokens by these from here on."""
+        self.numbers = numbers
+        for name, value in policy_of(params).items():
+            self.policy[name][:] = value
+
+
+class RowWindow:
+    """What the graphs are fed for one row, i64 ``input_ids`` [1, columns] and its lengths; narrower views are bound."""
+
+    def __init__(self, columns: int) -> None:
+        self.input_ids = np.zeros((1, columns), np.int64)
+        self.start, self.window_len, self.draft_len = (
+            np.zeros(1, TENSORS[name].dtype) for name in ("start", "window_len", "draft_len")
+        )
+
+    def arrays(self, columns: int) -> Arrays:
+        """The first columns of it, by the names of the graphs' inputs."""
+        lengths = {"start": self.start, "window_len": self.window_len, "draft_len": self.draft_len}
+        return {"input_ids": self.input_ids[:, :columns], **lengths}
+
+    @property
+    def committed(self) -> int:
+        """How many columns are no drafts."""
+        return int(self.window_len[0] - self.draft_len[0])
+
+    def fill(self, ids: Sequence[int] | np.ndarray, start: int, draft_len: int) -> None:
+        """Lay it out by hand."""
+        self.input_ids[0, : len(ids)] = ids
+        self.start[0], self.window_len[0], self.draft_len[0] = start, len(ids), draft_len
+
+    def cut(self, drafts: int) -> None:
+        """Keep so many drafts at most."""
+        extra = max(int(self.draft_len[0]) - drafts, 0)
+        self.window_len[0] -= extra
+        self.draft_len[0] -= extra

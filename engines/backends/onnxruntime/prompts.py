@@ -1,0 +1,42 @@
+"""The lanes of a prompt on ONNX Runtime: one row, whose window is a piece of the prompt."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base import Chunk
+from .lanes import Emitted, Row
+from .memory import RowWindow
+
+
+class SessionPrompt:
+    """See ``base.Lanes``. ``advance`` lays out the slot's first window, ``following``, after the last piece."""
+
+    def __init__(self, row: Row, chunk: Chunk, following: RowWindow) -> None:
+        self._row, self._chunk, self._following = row, chunk, following
+        self._emitted = 1
+        row.window.fill(chunk.ids, chunk.start, draft_len=0)
+        row.forced_next[0] = chunk.forced_next
+
+    def verify(self, k: int) -> None:
+        """See ``base.Lanes``."""
+        self._emitted = k + 1
+        self._row.verify(len(self._chunk.ids), k + 1)
+
+    def draft(self, k: int) -> None:
+        """See ``base.Lanes``."""
+        self._row.draft(k)
+
+    def advance(self, k: int) -> None:
+        """See ``base.Lanes``."""
+        if self._chunk.is_last:
+            self._row.advance(k, self._following)
+
+    def emission(self) -> Emitted:
+        """See ``base.Lanes``."""
+        return Emitted(self._row.tokens[:, : self._emitted].copy(), self._row.num_tokens.copy(), (0,))
+
+    def propose(self, drafts: np.ndarray) -> None:
+        """See ``base.Lanes``."""
+        newest, start = int(self._following.input_ids[0, 0]), int(self._following.start[0])
+        self._following.fill([newest, *drafts[0].tolist()], start, drafts.shape[1])

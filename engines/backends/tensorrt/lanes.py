@@ -1,0 +1,186 @@
+"""Lanes on TensorRT: the windows of all slots in one block, which passes of every K are bound to.
+
+The windows of a round lie side by side, as wide as its K, so they are moved apart or together when K changes. The host
+knows how many drafts each window has without looking: it is what launched the round that drafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ....plugins.contract import NEXT, WINDOW
+from .graphs import VERIFY, Pass, Plan
+from .kernels import NewestToken, choose_numbers
+from .memory import Memory, Span, WindowSizes, itemsize, tensor_block
+from .pinned import LateEmission, Readback, Staging
+
+_ROUND = ("forced_next", "uniform", "tokens", "num_tokens")
+_ID = itemsize("int64")
+_UNKNOWN = -1
+
+
+def emitted_columns(num_speculative_tokens: int) -> int:
+    """E of the target's pass: K + 1, in plain decoding one that nobody reads besides the one that is emitted."""
+    return max(num_speculative_tokens, 1) + 1
+
+
+class PlanLanes:
+    """See ``base.Lanes``: a row for every slot, busy or not.
+
+    An idle row runs with the others: its window is empty, and what its pass writes lies where no request reads.
+    ``prepare`` comes before the steps of a round, and what it does is no part of a CUDA graph.
+    """
+
+    def __init__(self, memory: Memory, plans: Mapping[str, Plan], most_drafts: int, scratch: Span, places: int) -> None:
+        device, rows = memory.device, memory.slots
+        self._memory, self._device, self._plans, self._scratch = memory, device, plans, scratch
+        largest = WindowSizes(rows, most_drafts + 1, emitted_columns(most_drafts))
+        self._window = tensor_block(device, memory.sizer, WINDOW, largest)
+        self._next = tensor_block(device, memory.sizer, NEXT, largest)  # of the same layout: it is copied whole
+        self._round = tensor_block(device, memory.sizer, _ROUND, largest)
+        blocks = (memory.scratch, memory.policy, self._round, self._window, self._next)
+        self.tensors = {name: address for block in blocks for name, address in block.addresses.items()}
+        self._newest = NewestToken(device, largest)
+        self._readback = Readback(device, rows, largest.emitted, places)
+        self._staging = Staging(device, rows * largest.columns * _ID)
+        self._idle = self._idle_windows()
+        self._counts = self._constants(np.arange(largest.columns + 1), np.int32)
+        self._unforced = self._constants(np.full(rows, -1), np.int64)
+        device.upload(self._round["forced_next"], self._unforced)
+        self._passes: dict[tuple[str, int, int], Pass] = {}
+        self._busy, self._columns, self._verified = [False] * rows, 1, 0
+        self._drafts, self._uploaded = [0] * rows, [_UNKNOWN] * rows  # of every window, and what its lengths say
+        self._drafted: tuple[int, ...] = (0,) * rows
+        self.begin()
+
+    def begin(self) -> None:
+        """Make every slot idle."""
+        self._busy = [False] * self._memory.slots
+        self._device.upload(self._window.base, self._idle)
+
+    def retire(self, slot: int) -> None:
+        """Make one slot idle."""
+        self._busy[slot] = False
+        for name in ("start", "window_len", "draft_len"):
+            size = itemsize("int64" if name == "start" else "int32")
+            offset = self._window.offsets[name] + slot * size
+            self._device.upload(self._window.base + offset, self._idle[offset : offset + size])
+
+    def place(self, slot: int, following: Mapping[str, int], drafts: int) -> None:
+        """Make a slot busy, with the window of one row that lies at the addresses of the ``NEXT`` tensors."""
+        if not any(self._busy):
+            self._columns = drafts + 1
+        columns = min(self._columns, drafts + 1)
+        row = self._window["input_ids"] + slot * self._columns * _ID
+        self._device.copy(row, following["next_input_ids"], columns * _ID)
+        self._device.copy(self._window["start"] + slot * _ID, following["next_start"], _ID)
+        self._busy[slot], self._drafts[slot], self._uploaded[slot] = True, columns - 1, _UNKNOWN
+
+    def prepare(self, k: int) -> None:
+        """Lay the windows out for a round of ``k``, without the drafts that it does not verify."""
+        self._lay_out(k + 1)
+        for slot, busy in enumerate(self._busy):
+            if busy and self._uploaded[slot] != self._drafts[slot]:
+                drafts = self._uploaded[slot] = self._drafts[slot]
+                for name, count in (("window_len", drafts + 1), ("draft_len", drafts)):
+                    address = self._window[name] + slot * itemsize("int32")
+                    self._device.upload(address, self._counts[count : count + 1])
+        self._drafted = tuple(drafts * busy for drafts, busy in zip(self._drafts, self._busy, strict=True))
+        self._verified = k
+
+    def verify(self, k: int) -> None:
+        """See ``base.Lanes``."""
+        memory, sizes = self._memory, WindowSizes(self._memory.slots, k + 1, emitted_columns(k))
+        self._verified = k
+        choose_numbers(self._device, memory.numbers, memory.numbers_length, self.tensors, sizes)
+        self._pass("target", sizes).enqueue()
+
+    def draft(self, k: int) -> None:
+        """See ``base.Lanes``."""
+        self._pass("drafter", WindowSizes(self._memory.slots, self._verified + 1, k + 1)).enqueue()
+
+    def advance(self, k: int) -> None:
+        """See ``base.Lanes``."""
+        if k:
+            self._device.copy(self._window.base, self._next.base, self._window.size)
+        else:
+            sizes = WindowSizes(self._memory.slots, self._verified + 1, emitted_columns(self._verified))
+            self._newest.enqueue(self.tensors, sizes)
+            self._device.copy(self._window.base, self._next.base, self._window.offsets["window_len"])
+        self.advanced(k)
+
+    def advanced(self, k: int) -> None:
+        """Note what the windows are after ``advance(k)``, be it enqueued or part of what was replayed."""
+        self._columns = k + 1
+        self._drafts = [k] * self._memory.slots
+        if k:
+            self._uploaded = list(self._drafts)
+
+    @property
+    def drafts_laid_out(self) -> int:
+        """How many drafts the windows have room for."""
+        return self._columns - 1
+
+    def propose(self, drafts: np.ndarray) -> None:
+        """See ``base.Lanes``."""
+        count = drafts.shape[1]
+        self._lay_out(count + 1)
+        with self._staging.block() as block:
+            rows = block[: drafts.size * _ID].view(np.int64).reshape(drafts.shape)
+            rows[:] = drafts
+            for slot, busy in enumerate(self._busy):
+                if busy and count:
+                    row = self._window["input_ids"] + slot * self._columns * _ID
+                    self._device.upload(row + _ID, rows[slot])
+        self._drafts = [count] * self._memory.slots
+
+    def emission(self) -> LateEmission:
+        """See ``base.Lanes``."""
+        k, tensors = self._verified, self.tensors
+        return self._readback.start(tensors["tokens"], tensors["num_tokens"], emitted_columns(k), k + 1, self._drafted)
+
+    def is_capturable(self) -> bool:
+        """Whether a CUDA graph can hold every pass there is."""
+        return all(run.is_capturable for run in self._passes.values())
+
+    def _lay_out(self, columns: int) -> None:
+        """Move the windows to rows of so many columns; drafts that do not fit are dropped."""
+        old, self._columns = self._columns, columns
+        if old == columns:
+            return
+        self._drafts = [min(drafts, columns - 1) for drafts in self._drafts]
+        if not any(self._busy):
+            return
+        ids, spare = self._window["input_ids"], self._next["next_input_ids"]
+        for slot, drafts in enumerate(self._drafts):
+            if self._busy[slot]:
+                self._device.copy(spare + slot * columns * _ID, ids + slot * old * _ID, (drafts + 1) * _ID)
+        self._device.copy(ids, spare, self._memory.slots * columns * _ID)
+
+    def _pass(self, half: str, sizes: WindowSizes) -> Pass:
+        """The context of one half, bound to these sizes; made when they are first seen."""
+        key = half, sizes.columns, sizes.emitted
+        if key not in self._passes:
+            memory, plan = self._memory, self._plans[half]
+            run = plan.context(VERIFY, *self._scratch)
+            cache_shapes, cache_addresses = memory.caches[half].all_rows()
+            shapes = memory.sizer.shapes(plan.part.inputs, sizes)
+            run.bind({**shapes, **cache_shapes}, {**self.tensors, **cache_addresses})
+            self._passes[key] = run
+        return self._passes[key]
+
+    def _idle_windows(self) -> np.ndarray:
+        """The bytes of a window block in which no slot is busy; they stay as they are, so any copy may be pending."""
+        image = self._device.pinned((self._window.size,), np.uint8)
+        image[:] = 0
+        at = self._window.offsets["start"]
+        image[at : at + self._memory.slots * _ID].view(np.int64)[:] = self._memory.parking
+        return image
+
+    def _constants(self, values: np.ndarray, dtype: type[np.integer[Any]]) -> np.ndarray:
+        constants = self._device.pinned(values.shape, dtype)
+        constants[:] = values
+        return constants

@@ -1,0 +1,94 @@
+"""The lanes of a prompt on TensorRT: one row at a time, in pieces, on that row's slice of every cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ....plugins.contract import NEXT, POLICY, TENSORS, WINDOW
+from ..base import Chunk
+from .graphs import PREFILL, Plan
+from .kernels import NewestToken, choose_numbers
+from .lanes import PlanLanes, emitted_columns
+from .memory import Memory, WindowSizes, tensor_block
+from .pinned import LateEmission, Readback, Staging
+
+_INPUTS = (*WINDOW, "forced_next", *POLICY)
+_RESULTS = ("uniform", "tokens", "num_tokens", *NEXT)
+
+
+class PlanPrompt:
+    """See ``base.Lanes``. Both passes at the prefill profile, bound anew for every piece; see ``feed``.
+
+    ``largest`` is what the profile covers. Results are in ``tensors`` until the next piece.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        plans: Mapping[str, Plan],
+        slots: PlanLanes,
+        largest: WindowSizes,
+        scratch: tuple[int, int],
+    ) -> None:
+        device, sizer = memory.device, memory.sizer
+        self._memory, self._device, self._plans, self._slots = memory, device, plans, slots
+        self._passes = {name: plan.context(PREFILL, *scratch) for name, plan in plans.items()}
+        self._inputs = tensor_block(device, sizer, _INPUTS, largest)
+        self._results = tensor_block(device, sizer, _RESULTS, largest)
+        self._staging = Staging(device, self._inputs.size)
+        self._newest = NewestToken(device, largest)
+        self._readback = Readback(device, 1, largest.emitted, places=2)
+        self.tensors = {**memory.scratch.addresses, **self._inputs.addresses, **self._results.addresses}
+        self._slot, self._columns, self._k, self._is_last = 0, 1, 0, False
+
+    def feed(self, slot: int, chunk: Chunk, policy: Mapping[str, np.ndarray], draft_len: int = 0) -> None:
+        """Make ``chunk`` the window; after the last piece ``advance`` makes the slot busy."""
+        self._slot, self._columns, self._is_last = slot, len(chunk.ids), chunk.is_last
+        values = {
+            "input_ids": chunk.ids, "start": chunk.start, "window_len": len(chunk.ids), "draft_len": draft_len,
+            "forced_next": chunk.forced_next, **policy,
+        }  # fmt: skip
+        with self._staging.block() as image:
+            for name, value in values.items():
+                raw = np.atleast_1d(np.asarray(value, TENSORS[name].dtype)).view(np.uint8)
+                at = self._inputs.offsets[name]
+                image[at : at + raw.size] = raw
+            self._device.upload(self._inputs.base, image)
+
+    def verify(self, k: int) -> None:
+        """See ``base.Lanes``."""
+        self._k = k
+        sizes, table = self._sizes(), self._memory.numbers_of(self._slot)
+        choose_numbers(self._device, table, self._memory.numbers_length, self.tensors, sizes)
+        self._enqueue("target", sizes)
+
+    def draft(self, k: int) -> None:
+        """See ``base.Lanes``."""
+        self._enqueue("drafter", WindowSizes(1, self._columns, k + 1))
+
+    def advance(self, k: int) -> None:
+        """See ``base.Lanes``."""
+        if not k:
+            self._newest.enqueue(self.tensors, self._sizes())
+        if self._is_last:
+            self._slots.place(self._slot, self.tensors, k)
+
+    def propose(self, drafts: np.ndarray) -> None:
+        """Drop them: a prompt is followed by what the drafter says, or by nothing."""
+
+    def emission(self) -> LateEmission:
+        """See ``base.Lanes``."""
+        tensors, emitted = self.tensors, emitted_columns(self._k)
+        return self._readback.start(tensors["tokens"], tensors["num_tokens"], emitted, self._k + 1, (0,))
+
+    def _sizes(self) -> WindowSizes:
+        return WindowSizes(1, self._columns, emitted_columns(self._k))
+
+    def _enqueue(self, half: str, sizes: WindowSizes) -> None:
+        cache_shapes, cache_addresses = self._memory.caches[half].row(self._slot)
+        shapes = self._memory.sizer.shapes(self._plans[half].part.inputs, sizes)
+        run = self._passes[half]
+        run.bind({**shapes, **cache_shapes}, {**self.tensors, **cache_addresses})
+        run.enqueue()

@@ -1,0 +1,39 @@
+"""P-EAGLE (arXiv 2602.01469): the target verifies K drafts in one pass, and the drafter makes the next K in one pass.
+
+A round has three steps over the lanes of a backend, and none waits for the host:
+
+    y_0 .. y_a     = target(newest, draft_1 .. draft_k)       verify all drafts at once; accept those that agree
+    draft_1 .. k   = drafter(y_0 .. y_a, [mask] * (k - 1))    draft at once; real features for what was committed
+    newest, drafts = y_a, draft_1 .. draft_k                  the next window
+
+Column j of the target's pass decides its token y_j as plain decoding would, and a draft is accepted when it is that
+token. So a round emits the a accepted drafts and one token more, and the text is the target's own for any drafts.
+
+Nothing is rolled back: caches are never cleared, the start of the next window decides what counts, and later writes
+overwrite what was rejected.
+"""
+
+from __future__ import annotations
+
+from ..backends.base import Lanes
+
+
+class ParallelDrafting:
+    """K may differ from round to round. A round of fewer drafts than the last one made verifies the first of them.
+
+    With K = 0 the drafter runs all the same, for the narrowest window there is, and its draft is dropped: it attends to
+    every committed token, and features that it missed would spoil its drafts for as long as the text goes on. A request
+    that never drafts is for ``PlainDecoding``.
+    """
+
+    enqueues_only = True
+
+    def prompt(self, lanes: Lanes, k: int) -> None:
+        """Run both models over a piece of a prompt, as a round whose window is that piece, all of it committed."""
+        self.round(lanes, max(k, 1))
+
+    def round(self, lanes: Lanes, k: int) -> None:
+        """Emit between 1 and ``k`` + 1 tokens."""
+        lanes.verify(k)
+        lanes.draft(max(k, 1))
+        lanes.advance(k)

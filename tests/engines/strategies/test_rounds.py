@@ -1,0 +1,184 @@
+"""A round at any K, changing from one to the next, and a strategy of one's own: the text is that of plain decoding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.backends.base import Lanes
+from peagle.engines.policy.fixed import Policy
+from peagle.engines.strategies.base import STRATEGIES, register
+from tests.engines.backends.host_device import HostDevice
+from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
+from tests.models import VOCAB, Pair
+
+MOST = 6
+PROMPTS = [[5, 9, 30, 7], [11] * 17, [40], list(range(2, 35)), [80, 3]]
+GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
+SAMPLED = SamplingParams(max_tokens=20, ignore_eos=True, temperature=0.8, seed=11)
+MIXED = [
+    GREEDY,
+    SAMPLED,
+    SamplingParams(max_tokens=1),
+    SamplingParams(max_tokens=30, temperature=1.3, top_k=12, top_p=0.9, seed=1),
+    SamplingParams(max_tokens=9, ignore_eos=True, temperature=1.0, min_p=0.05, seed=3),
+]
+
+
+class Cycle:
+    """Says these K in turn, for ever."""
+
+    def __init__(self, ks: Sequence[int]) -> None:
+        self.ks, self.most, self.asked = ks, MOST, 0
+
+    def choose(self) -> int:
+        self.asked += 1
+        return self.ks[(self.asked - 1) % len(self.ks)]
+
+
+class Dice:
+    """Says any K."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice, self.most = random.Random(seed), MOST
+
+    def choose(self) -> int:
+        return self._dice.randint(0, self.most)
+
+
+@pytest.fixture(scope="module")
+def plans(tiny_pair: Pair, tiny_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[Engine, HostDevice]:
+    """The tiny pair as stand-ins for TensorRT's plans, in float32: its numbers are those of ONNX Runtime's engine."""
+    graphs = lowered(tiny_pair.target, tiny_pair.head, "float32", tiny_engine.manifest.shapes.cache_length)
+    folder = tmp_path_factory.mktemp("plans")
+    return plan_engine(folder, plan_manifest(tiny_engine.manifest, graphs, folder), tiny_engine.folder, slots=3)
+
+
+@pytest.fixture(scope="module")
+def both(tiny_engine: Engine, plans: tuple[Engine, HostDevice]) -> dict[str, Engine]:
+    return {"onnxruntime": tiny_engine, "tensorrt": plans[0]}
+
+
+BACKENDS = pytest.mark.parametrize("name", ["onnxruntime", "tensorrt"])
+
+
+def _with(engine: Engine, *, strategy: str = "parallel", policy: Policy | None = None) -> Engine:
+    """The same engine, decoding otherwise."""
+    return Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, strategy=strategy, policy=policy)
+
+
+def _told(engine: Engine, prompts: list[list[int]], params: SamplingParams | list[SamplingParams]) -> list[object]:
+    return [(o.token_ids, o.text, o.finish_reason, o.acceptance) for o in engine.generate(prompts, params)]
+
+
+def _texts(engine: Engine, params: SamplingParams | list[SamplingParams], k: int | None = None) -> list[object]:
+    return [(o.token_ids, o.text) for o in engine.generate(PROMPTS, params, num_speculative_tokens=k)]
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_k_in_any_round_gives_the_plain_text_on_both_backends(both: dict[str, Engine], data: st.DataObject) -> None:
+    """With several slots, greedy and sampled, also at the end of the cache."""
+    prompt = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20) | st.integers(85, 95).map(lambda n: [3] * n)
+    policy = st.builds(
+        SamplingParams,
+        max_tokens=st.sampled_from([1, 3, 12, 200]),
+        temperature=st.sampled_from([0.0, 0.9]),
+        top_k=st.sampled_from([0, 5]),
+        seed=st.integers(0, 99),
+        ignore_eos=st.booleans(),
+    )
+    prompts = data.draw(st.lists(prompt, min_size=1, max_size=6))
+    params, seed = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 10**6))
+    plain = both["onnxruntime"].generate(prompts, params, num_speculative_tokens=0)
+    for engine in both.values():
+        outputs = _with(engine, policy=Dice(seed)).generate(prompts, params)
+        assert [(o.token_ids, o.text) for o in outputs] == [(o.token_ids, o.text) for o in plain]
+
+
+@BACKENDS
+@pytest.mark.parametrize("params", [GREEDY, MIXED], ids=["greedy", "mixed"])
+@pytest.mark.parametrize("ks", [(0, 6), (6, 1), (2, 0, 0, 5, 3), (4, 4, 6, 6, 1, 1)], ids=str)
+def test_k_may_change_while_requests_run(
+    both: dict[str, Engine], name: str, ks: tuple[int, ...], params: SamplingParams | list[SamplingParams]
+) -> None:
+    plain = _texts(both["onnxruntime"], params, 0)
+    assert _texts(_with(both[name], policy=Cycle(ks)), params) == plain
+
+
+@pytest.mark.parametrize("ks", [(0, 6), (2, 0, 0, 5, 3)], ids=str)
+def test_both_backends_accept_the_same_drafts_when_k_changes(both: dict[str, Engine], ks: tuple[int, ...]) -> None:
+    """One prompt, so that both ask the policy in the same order."""
+    for params in (GREEDY, SAMPLED):
+        told = [_told(_with(engine, policy=Cycle(ks)), [PROMPTS[0]], params) for engine in both.values()]
+        assert told[0] == told[1]
+
+
+@BACKENDS
+def test_a_smaller_k_verifies_the_first_of_the_drafts_and_a_larger_one_those_there_are(
+    both: dict[str, Engine], name: str
+) -> None:
+    """The prompt's pass and every other round ask for 6, the rounds between for 2: 2 are verified, then 2 again."""
+    engine = _with(both[name], policy=Cycle((6, 2)))
+    acceptance = engine.generate([PROMPTS[0]], GREEDY)[0].acceptance
+    assert acceptance.drafted == 2 * acceptance.rounds
+
+
+def test_every_k_is_captured_once_and_replayed(plans: tuple[Engine, HostDevice]) -> None:
+    engine, device = plans
+    changing = _with(engine, policy=Cycle(range(MOST + 1)))
+    for _ in range(2):  # the first time a K runs it is not replayed yet
+        changing.generate(PROMPTS, GREEDY)
+    captures, replays = device.captures, device.replays
+    policy = Cycle(range(MOST + 1))
+    _with(engine, policy=policy).generate(PROMPTS, GREEDY)
+    assert device.captures == captures
+    assert device.replays - replays == policy.asked - len(PROMPTS)
+
+
+class LastTokenAgain:
+    """Always drafts the last token again; the drafter never runs."""
+
+    enqueues_only = False  # the host must see the last token
+
+    def prompt(self, lanes: Lanes, k: int) -> None:
+        lanes.verify(0)
+        lanes.advance(0)
+
+    def round(self, lanes: Lanes, k: int) -> None:
+        lanes.verify(k)
+        tokens, counts = lanes.emission().read()
+        lanes.advance(0)
+        newest = tokens[np.arange(len(tokens)), np.maximum(counts, 1) - 1].astype(np.int64)
+        lanes.propose(np.repeat(newest[:, None], k, axis=1))
+
+
+@pytest.fixture
+def last_token_again() -> Iterator[str]:
+    register("last-token-again", LastTokenAgain())
+    yield "last-token-again"
+    del STRATEGIES["last-token-again"]
+
+
+@BACKENDS
+@pytest.mark.parametrize("params", [GREEDY, MIXED], ids=["greedy", "mixed"])
+def test_a_strategy_is_one_class_and_one_line_of_registration(
+    both: dict[str, Engine], name: str, params: SamplingParams | list[SamplingParams], last_token_again: str
+) -> None:
+    plain = _texts(both["onnxruntime"], params, 0)
+    for policy in (None, Cycle((3, 0, 5, 1))):
+        assert _texts(_with(both[name], strategy=last_token_again, policy=policy), params) == plain
+
+
+@BACKENDS
+def test_a_strategy_of_one_s_own_has_its_drafts_verified(
+    both: dict[str, Engine], name: str, last_token_again: str
+) -> None:
+    outputs = _with(both[name], strategy=last_token_again).generate(PROMPTS, GREEDY)
+    assert all(o.acceptance.drafted == 4 * o.acceptance.rounds > 0 for o in outputs)
