@@ -14,9 +14,9 @@ from ..requests.params import SamplingParams
 class Lanes(Protocol):
     """The windows of all busy slots, or the one window of a piece of a prompt; a round is written over them.
 
-    ``verify``, ``draft`` and ``advance`` enqueue work for every row and wait for none of it, so a CUDA graph can hold
-    them. Between rounds the windows stay here, and K may change: drafts past the next K are cut off, and where there
-    are fewer, those are verified that there are.
+    ``verify``, ``draft``, ``hold`` and ``advance`` enqueue work for every row and wait for none of it, so they can be
+    part of a CUDA graph. Between rounds the windows stay here, and K may change: drafts past the next K are cut off, and
+    where there are fewer, those are verified that there are.
     """
 
     def verify(self, k: int) -> None:
@@ -25,6 +25,10 @@ class Lanes(Protocol):
 
     def draft(self, k: int) -> None:
         """One drafter pass over what was just committed, for drafts after y_a: the ``k`` of ``verify``, 1 at least."""
+        ...
+
+    def hold(self) -> None:
+        """Draft nothing: keep what ``verify(0)`` committed for the drafter's next pass, which may be made at once."""
         ...
 
     def advance(self, k: int) -> None:

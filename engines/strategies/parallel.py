@@ -21,9 +21,8 @@ from ..backends.base import Lanes
 class ParallelDrafting:
     """K may differ from round to round. A round of fewer drafts than the last one made verifies the first of them.
 
-    With K = 0 the drafter runs all the same, for the narrowest window there is, and its draft is dropped: it attends to
-    every committed token, and features that it missed would spoil its drafts for as long as the text goes on. A request
-    that never drafts is for ``PlainDecoding``.
+    With K = 0 nothing is drafted, but the drafter must not miss what is committed: it attends to all of it, and a hole
+    would spoil its drafts for as long as the text goes on. The lanes hold it for the drafter's next pass.
     """
 
     enqueues_only = True
@@ -35,5 +34,8 @@ class ParallelDrafting:
     def round(self, lanes: Lanes, k: int) -> None:
         """Emit between 1 and ``k`` + 1 tokens."""
         lanes.verify(k)
-        lanes.draft(max(k, 1))
+        if k:
+            lanes.draft(k)
+        else:
+            lanes.hold()
         lanes.advance(k)

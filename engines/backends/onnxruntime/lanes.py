@@ -16,6 +16,8 @@ from ....plugins.contract import written
 from .graphs import bind
 from .memory import Arrays, RowWindow, SlotArrays
 
+HELD = 64  # columns that rounds without drafts keep for the drafter
+
 
 @dataclass(frozen=True)
 class Emitted:
@@ -53,6 +55,10 @@ class Row:
         self._next = RowWindow(emitted)
         self._committed: Arrays = {"window_len": np.zeros(1, i32), "draft_len": np.zeros(1, i32)}
         self._sessions, self._slot = sessions, slot
+        self.held = 0  # columns that the target was fed and the drafter was not
+        self._held_ids = np.zeros((1, HELD + emitted), i64)
+        self._held_features = np.zeros((1, HELD + emitted, sessions.features), f32)
+        self._held_start = np.zeros(1, i64)
         self._targets: dict[tuple[int, int], Any] = {}
         self._drafters: dict[tuple[int, int], Any] = {}
 
@@ -76,8 +82,16 @@ class Row:
         return self._targets[columns, emitted]
 
     def draft(self, k: int) -> None:
-        """One drafter pass from what ``verify`` was given and gave."""
-        self._sessions.drafter.run_with_iobinding(self.drafter(k))
+        """One drafter pass from what ``verify`` was given and gave, and what was held before."""
+        self._sessions.drafter.run_with_iobinding(self._catching_up(k) if self.held else self.drafter(k))
+        self.held = 0
+
+    def hold(self) -> None:
+        """Keep what ``verify`` committed for the next drafter pass; make one when no more can be kept."""
+        if self.held == HELD:
+            self.draft(1)
+        else:
+            self._keep(1)
 
     def drafter(self, k: int) -> Any:
         """The binding for the columns that the last ``verify`` committed, and no others.
@@ -88,14 +102,33 @@ class Row:
         count = self.window.committed - 1 + emitted
         self._committed["window_len"][0], self._committed["draft_len"][0] = count, emitted - 1
         if (count, k) not in self._drafters:
-            caches = self._slot.drafter_caches
-            inputs = self.window.arrays(count) | self._committed | caches
-            inputs |= {"tokens": self.tokens[:, : k + 1], "num_tokens": self.num_tokens}
-            inputs["aux_hidden"] = self._features[:, :count]
-            outputs = {f"next_{name}": array for name, array in self._next.arrays(k + 1).items()}
-            outputs |= {written(n): c for n, c in caches.items()}
-            self._drafters[count, k] = bind(self._sessions.drafter, inputs, outputs)
+            ids, features = self.window.input_ids[:, :count], self._features[:, :count]
+            columns = {"input_ids": ids, "aux_hidden": features, "start": self.window.start}
+            self._drafters[count, k] = self._bound(k, columns)
         return self._drafters[count, k]
+
+    def _catching_up(self, k: int) -> Any:
+        """The same over what is held, and after it what the last ``verify`` committed."""
+        emitted = int(self.num_tokens[0])
+        self._keep(self.window.committed - 1 + emitted)
+        self._committed["window_len"][0], self._committed["draft_len"][0] = self.held, emitted - 1
+        ids, features = self._held_ids[:, : self.held], self._held_features[:, : self.held]
+        return self._bound(k, {"input_ids": ids, "aux_hidden": features, "start": self._held_start})
+
+    def _keep(self, count: int) -> None:
+        """Copy the first columns of the window and their features behind what is held."""
+        if not self.held:
+            self._held_start[:] = self.window.start
+        begin, self.held = self.held, self.held + count
+        self._held_ids[:, begin : self.held] = self.window.input_ids[:, :count]
+        self._held_features[:, begin : self.held] = self._features[:, :count]
+
+    def _bound(self, k: int, columns: Arrays) -> Any:
+        caches = self._slot.drafter_caches
+        inputs = columns | self._committed | caches
+        inputs |= {"tokens": self.tokens[:, : k + 1], "num_tokens": self.num_tokens}
+        outputs = {f"next_{name}": array for name, array in self._next.arrays(k + 1).items()}
+        return bind(self._sessions.drafter, inputs, outputs | {written(n): c for n, c in caches.items()})
 
     def advance(self, k: int, following: RowWindow) -> None:
         """Lay out ``following``, which may be this row's own window."""
@@ -123,6 +156,7 @@ class SessionLanes:
     def set_busy(self, slot: int, busy: bool) -> None:
         """Let a slot take part in rounds, or not."""
         self._busy[slot] = busy
+        self.rows[slot].held = 0
 
     def running(self) -> Iterator[tuple[int, Row]]:
         """Slot and row of those that are busy."""
@@ -140,6 +174,11 @@ class SessionLanes:
         """See ``base.Lanes``."""
         for _, row in self.running():
             row.draft(k)
+
+    def hold(self) -> None:
+        """See ``base.Lanes``."""
+        for _, row in self.running():
+            row.hold()
 
     def advance(self, k: int) -> None:
         """See ``base.Lanes``."""

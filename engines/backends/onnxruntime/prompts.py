@@ -27,6 +27,10 @@ class SessionPrompt:
         """See ``base.Lanes``."""
         self._row.draft(k)
 
+    def hold(self) -> None:
+        """See ``base.Lanes``."""
+        self._row.draft(1)
+
     def advance(self, k: int) -> None:
         """See ``base.Lanes``."""
         if self._chunk.is_last:

@@ -102,6 +102,10 @@ class PlanLanes:
         """See ``base.Lanes``."""
         self._pass("drafter", WindowSizes(self._memory.slots, self._verified + 1, k + 1)).enqueue()
 
+    def hold(self) -> None:
+        """See ``base.Lanes``. The narrowest pass there is at once: where to keep features no CUDA graph could know."""
+        self.draft(1)
+
     def advance(self, k: int) -> None:
         """See ``base.Lanes``."""
         if k:

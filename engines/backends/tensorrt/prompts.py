@@ -68,6 +68,10 @@ class PlanPrompt:
         """See ``base.Lanes``."""
         self._enqueue("drafter", WindowSizes(1, self._columns, k + 1))
 
+    def hold(self) -> None:
+        """See ``base.Lanes``."""
+        self.draft(1)
+
     def advance(self, k: int) -> None:
         """See ``base.Lanes``."""
         if not k:

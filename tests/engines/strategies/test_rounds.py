@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Lanes
+from peagle.engines.backends.onnxruntime import lanes as ort
 from peagle.engines.policy.fixed import Policy
 from peagle.engines.strategies.base import STRATEGIES, register
 from tests.engines.backends.host_device import HostDevice
@@ -128,6 +129,29 @@ def test_a_smaller_k_verifies_the_first_of_the_drafts_and_a_larger_one_those_the
     engine = _with(both[name], policy=Cycle((6, 2)))
     acceptance = engine.generate([PROMPTS[0]], GREEDY)[0].acceptance
     assert acceptance.drafted == 2 * acceptance.rounds
+
+
+@pytest.mark.parametrize("held", [1, 3, 64])
+def test_the_drafter_catches_up_with_rounds_that_drafted_nothing(
+    both: dict[str, Engine], held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its drafts are those of a drafter that saw every token when it was committed, which TensorRT's does."""
+    monkeypatch.setattr(ort, "HELD", held)
+    params = SamplingParams(max_tokens=60, ignore_eos=True)
+    for ks in ((0, 0, 0, 0, 0, 6, 6), (0,) * 9 + (3,)):
+        engines = {name: _with(engine, policy=Cycle(ks)) for name, engine in both.items()}
+        told = [_told(engine, PROMPTS[:1], params) for engine in engines.values()]
+        assert told[0] == told[1]
+
+
+def test_rounds_without_drafts_run_no_drafter_on_onnx_runtime(
+    tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = []
+    draft = ort.Row.draft
+    monkeypatch.setattr(ort.Row, "draft", lambda row, k: (passes.append(k), draft(row, k))[1])
+    _with(tiny_engine, policy=Cycle([0])).generate(PROMPTS[:1], SamplingParams(max_tokens=40, ignore_eos=True))
+    assert passes == [1]  # the prompt's
 
 
 def test_every_k_is_captured_once_and_replayed(plans: tuple[Engine, HostDevice]) -> None:
