@@ -15,8 +15,8 @@ class Lanes(Protocol):
     """The windows of all busy slots, or the one window of a piece of a prompt; a round is written over them.
 
     ``verify``, ``draft``, ``hold`` and ``advance`` enqueue work for every row and wait for none of it, so they can be
-    part of a CUDA graph. Between rounds the windows stay here, and K may change: drafts past the next K are cut off, and
-    where there are fewer, those are verified that there are.
+    part of a CUDA graph. Between rounds the windows stay here, and K may change: drafts past the next K are cut off,
+    and where there are fewer, those are verified that there are.
     """
 
     def verify(self, k: int) -> None:

@@ -103,7 +103,7 @@ class Row:
         self._committed["window_len"][0], self._committed["draft_len"][0] = count, emitted - 1
         if (count, k) not in self._drafters:
             ids, features = self.window.input_ids[:, :count], self._features[:, :count]
-            columns = {"input_ids": ids, "aux_hidden": features, "start": self.window.start}
+            columns: Arrays = {"input_ids": ids, "aux_hidden": features, "start": self.window.start}
             self._drafters[count, k] = self._bound(k, columns)
         return self._drafters[count, k]
 

@@ -13,6 +13,11 @@ from hypothesis import strategies as st
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Emission, Steps
 from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
+from peagle.engines.policy.fixed import Fixed
+from peagle.engines.requests.request import Request
+from peagle.engines.scheduling.scheduler import Scheduler
+from peagle.engines.strategies.base import STRATEGIES
+from peagle.engines.text.transcript import Transcript
 from tests.models import VOCAB
 
 
@@ -125,3 +130,50 @@ def test_an_abandoned_late_stream_leaves_the_engine_usable(tiny_engine: Engine) 
     expected = _told(tiny_engine, [[5, 6, 7]], [params], 4)
     next(iter(late.stream([9, 9], params)))
     assert _told(late, [[5, 6, 7]], [params], 4) == expected
+
+
+def _request(engine: Engine, index: int, prompt: list[int], tokens: int) -> Request:
+    params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    return Request(index, tuple(prompt), params, 0, Transcript(params, engine.tokenizer, tokens), tokens)
+
+
+def _scheduler(engine: Engine) -> Scheduler:
+    return Scheduler(engine._backend, STRATEGIES["parallel"], Fixed(3), engine.max_seq_len)
+
+
+def _finish(scheduler: Scheduler) -> None:
+    while not scheduler.is_idle:
+        scheduler.step()
+
+
+def test_a_request_may_be_submitted_while_others_run(tiny_engine: Engine) -> None:
+    prompts = [[5, 6, 7], [40], [9, 9]]
+    expected = [o.token_ids for o in tiny_engine.generate(prompts, SamplingParams(max_tokens=12, ignore_eos=True))]
+    scheduler = _scheduler(tiny_engine)
+    requests = [_request(tiny_engine, i, prompt, 12) for i, prompt in enumerate(prompts)]
+    for request in requests:
+        scheduler.submit(request)
+        scheduler.step()
+    _finish(scheduler)
+    assert [tuple(r.transcript.token_ids) for r in requests] == expected
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_an_aborted_request_gets_no_more_tokens_and_the_others_do(tiny_engine: Engine, lag: int) -> None:
+    engine = _late(tiny_engine, lag)[0] if lag else tiny_engine
+    expected = engine.generate([[40]], SamplingParams(max_tokens=12, ignore_eos=True))[0].token_ids
+    scheduler = _scheduler(engine)
+    running, waiting = _request(engine, 0, [5, 6, 7], 30), _request(engine, 1, [8], 30)
+    others = [_request(engine, 2 + i, [40], 12) for i in range(3)]
+    for request in (running, others[0], others[1], waiting, others[2]):
+        scheduler.submit(request)
+    for _ in range(6):
+        scheduler.step()
+    scheduler.abort(running)
+    scheduler.abort(waiting)
+    got = list(running.transcript.token_ids)
+    _finish(scheduler)
+    assert running.transcript.token_ids == got
+    assert got
+    assert waiting.transcript.token_ids == []
+    assert all(tuple(r.transcript.token_ids) == expected for r in others)
