@@ -100,7 +100,7 @@ def test_imports_point_one_way() -> None:
         ("graphs/trace.py", "from .. import compiler"),
         ("graphs/families/qwen.py", "if TYPE_CHECKING:\n    from ...engines.engine import Engine"),
         ("engines/strategies/plain.py", "def f():\n    import peagle.graphs.trace"),
-        ("engines/strategies/plain.py", "importlib.import_module('..compiler', __package__)"),
+        ("engines/strategies/plain.py", "importlib.import_module('...compiler', __package__)"),
         ("engines/strategies/plain.py", "import_module(f'peagle.compiler.verbs.{verb}')"),
         ("compiler/pipeline/build.py", "from plugins.spec import OpSpec"),
         ("compiler/pipeline/build.py", "from tools.corpus import read_files"),

@@ -6,17 +6,15 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from ....plugins.contract import POLICY, TENSORS, WIDE, cache_names, written
 from ....plugins.errors import EnvironmentProblem
+from ....plugins.numbers import BY_NAME
 from ...folder.manifest import Manifest
 from ...folder.records import Part
 from .device import ALIGNMENT, Device
 
 # Large, and read by nobody but the next pass: every pass writes them to the same place.
 SCRATCH = ("aux_hidden", "logits", "draft_logits", "draft_ids")
-_ITEMSIZE = {"bfloat16": 2, "float8e4m3fn": 1}  # of types that NumPy does not have
 
 Addresses = Mapping[str, int]
 Span = tuple[int, int]  # address and size
@@ -24,7 +22,7 @@ Span = tuple[int, int]  # address and size
 
 def itemsize(dtype: str) -> int:
     """Bytes of one number."""
-    return _ITEMSIZE.get(dtype) or np.dtype(dtype).itemsize
+    return BY_NAME[dtype].bytes(1)
 
 
 @dataclass(frozen=True)
