@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...engines.backends.onnxruntime.backend import open_session
+from ...engines.backends.onnxruntime.graphs import open_session
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import BackendRecord, Cache, Part
 from ...engines.requests.params import SamplingParams, policy_of
+from ...plugins.contract import cache_names, written
 from ..checkpoints.pair import cache_length
 from ..console.progress import Progress
 from ..pipeline.compiled import MODEL, Compiled, attach, trace
@@ -140,9 +141,8 @@ class TargetSession:
         self._hidden_size = hidden_size
         self._session = open_session(model, 0)
         self._caches = {
-            f"{kind}_cache.{layer}": np.zeros((1, cache.heads, length, cache.head_dim), np.float32)
-            for kind in "kv"
-            for layer, cache in enumerate(caches)
+            name: np.zeros((1, cache.heads, length, cache.head_dim), np.float32)
+            for name, cache in zip(cache_names(len(caches)), (*caches, *caches), strict=True)
         }
 
     def run(self, ids: Sequence[int]) -> TargetPass:
@@ -164,7 +164,7 @@ class TargetSession:
         for name, array in self._caches.items():
             value = OrtValue.ortvalue_from_numpy(array)  # in place: the kernel wants one buffer for both
             binding.bind_ortvalue_input(name, value)
-            binding.bind_ortvalue_output(f"{name}.out", value)
+            binding.bind_ortvalue_output(written(name), value)
         for name in ("logits", "aux_hidden"):
             binding.bind_output(name)
         self._session.run_with_iobinding(binding)
