@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 HEAD = "lm_head"
+CONTRIB = "com.microsoft"  # the domain of ONNX Runtime's own operators
 EXPERT_WEIGHTS = ("gate_up_proj", "down_proj")
 
 Shape = tuple[int, ...]

@@ -23,7 +23,7 @@ from torch.export import Dim
 from ..plugins.contract import DRAFTER_INPUTS, DRAFTER_OUTPUTS, TARGET_INPUTS, TARGET_OUTPUTS, cache_names, written
 from ..plugins.errors import BuildError
 from ..plugins.spec import DOMAIN, OPSET, VERSION
-from . import torch_ops
+from . import operators
 from .drafters import DrafterSpec
 from .drafters.parallel import Drafter
 from .lowering.finish import ROPE_METADATA
@@ -141,7 +141,7 @@ def _trace(
     tables: Mapping[str, RotaryTable],
     prefix: str,
 ) -> ir.Model:
-    translations = torch_ops.translations()
+    translations = operators.translations()
     length = _dims("T")[0]
     k = [torch.zeros(_B, c.heads, _T, c.head_dim, dtype=_DTYPES[dtype], device="meta") for c in caches]
     v = [torch.zeros_like(x) for x in k]

@@ -17,6 +17,8 @@ from .errors import BuildError
 DOMAIN = "peagle"
 VERSION = 1
 OPSET = 24
+# What tells TensorRT's parser to take our plugin and not the function body; no attributes of the op.
+SELECTION = {"plugin_namespace": DOMAIN, "plugin_version": str(VERSION)}
 
 FLOATS = ("float32", "float16", "bfloat16")
 ANY = "..."  # as the first dim: any number of dims

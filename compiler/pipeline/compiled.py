@@ -61,7 +61,7 @@ def attach(
 
     def make(folder: Path) -> None:
         from ...graphs.lowering import lower
-        from ...graphs.rounding import narrow_caches, round_caches
+        from ...graphs.quantization import quantize_caches, round_caches
         from ...graphs.store import load, save
         from ...graphs.weights import attach as stream
         from ...graphs.weights import refer, wanted
@@ -74,7 +74,7 @@ def attach(
         narrowed = QuantizedGraphs.of(half.quantized, semantic, copy) if half.quantized else None
         if half.caches:
             for model in (semantic, copy):
-                (round_caches if half.caches.emulated else narrow_caches)(model, half.caches.scales)
+                (round_caches if half.caches.emulated else quantize_caches)(model, half.caches.scales)
         lowered = lower(copy, lowering, cache_length=cache_length)
         streams = narrowed.streams if narrowed else {}
         if narrowed:

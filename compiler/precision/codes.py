@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...graphs.rounding.weight import MIDDLE, Codes
+from ...graphs.quantization.weight import MIDDLE, Codes
 from ...graphs.targets.sources import Array
 from ...plugins.numbers import BY_NUMPY, E4M3, FLOAT16, FLOAT32, INT4, INT8, UINT4, UINT8, scales_of, to_e4m3, usable
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ...graphs.lowering import Lowered, Lowering
-    from ...graphs.rounding import Matmul, Narrowing, NarrowWeight
-    from ...graphs.rounding.weight import Stream
+    from ...graphs.quantization import GraphProduct, Quantization, QuantizedWeight
+    from ...graphs.quantization.weight import WeightStream
     from .source import WeightSource
 
 _LISTED = 8
@@ -42,24 +42,24 @@ class QuantizedGraphs:
     """
 
     source: WeightSource
-    taken: Mapping[str, NarrowWeight]
+    taken: Mapping[str, QuantizedWeight]
     reasons: Mapping[str, str]
-    rewrite: Narrowing
-    products: Sequence[Matmul] = field(default=())
+    rewrite: Quantization
+    products: Sequence[GraphProduct] = field(default=())
     _parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _kernels: bool = False
 
     @classmethod
     def of(cls, source: WeightSource, *models: ir.Model) -> QuantizedGraphs:
         """Rewrite copies of one semantic graph in place."""
-        from ...graphs.rounding import narrow
+        from ...graphs.quantization import quantize
 
         taken, wide = source.storage()
-        results = [narrow(model, taken) for model in models]
+        results = [quantize(model, taken) for model in models]
         return cls(source, taken, wide | dict(results[0].refused), results[0])
 
     @property
-    def streams(self) -> Mapping[str, Stream]:
+    def streams(self) -> Mapping[str, WeightStream]:
         """The initializers that take their values from the source, by name."""
         return self.rewrite.streams
 
@@ -70,9 +70,9 @@ class QuantizedGraphs:
 
     def prove(self, lowered: Lowered, lowering: Lowering) -> None:
         """Raise ``BuildError`` if less than the recipe's share is quantized, or an asked-for lm_head is not."""
-        from ...graphs.rounding import matmuls
+        from ...graphs.quantization import products_of
 
-        self.products = matmuls(lowered.model)
+        self.products = products_of(lowered.model)
         self._parts = {weight.name: weight.parts for weight in lowered.weights}
         self._kernels = lowering.has_kernels
         selection, share, wide = self.source.selection, self.share, self.wide
@@ -122,12 +122,12 @@ class QuantizedGraphs:
             "notes": self._notes(wide),
         }
 
-    def _weights(self, product: Matmul) -> list[str]:
+    def _weights(self, product: GraphProduct) -> list[str]:
         """Name the weights of a product: several where linears were packed into one."""
         parts = self._parts.get(product.weight, (product.weight,))
         return [self.streams[part].weight if part in self.streams else part for part in parts]
 
-    def _takes_effect(self, product: Matmul, name: str) -> bool:
+    def _takes_effect(self, product: GraphProduct, name: str) -> bool:
         """Whether a product multiplies the weight ``name`` as the recipe says."""
         weight, how = self.source.selection.weights.get(name), self.taken.get(name)
         if weight is None or how is None or product.stored != STORED[how.codes]:
@@ -136,7 +136,7 @@ class QuantizedGraphs:
             return product.op in _KERNELS
         return how.input is None or product.computed == STORED[how.input.codes]
 
-    def _use(self, product: Matmul, wide: Mapping[str, str]) -> dict[str, Any]:
+    def _use(self, product: GraphProduct, wide: Mapping[str, str]) -> dict[str, Any]:
         """Say what the weights of a product are for, whether they count as quantized, and why some of them do not."""
         every, selection = self._weights(product), self.source.selection
         wanted, others = selection.weights, selection.wide

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graphs.rounding.weight import NarrowWeight, Rounding
+from ...graphs.quantization.weight import QuantizedWeight, Rounding
 from ...graphs.targets.sources import Array, Shape
 from ...plugins.errors import BuildError
 from ...plugins.numbers import BY_PRECISION, FLOAT16, powers_of_two, scales_of, to_e8m0
@@ -72,9 +72,9 @@ class RoundedHere:
                 fix="calibrate the model (`build` does it unless it is given --scales)",
             )
 
-    def storage(self) -> tuple[dict[str, NarrowWeight], dict[str, str]]:
+    def storage(self) -> tuple[dict[str, QuantizedWeight], dict[str, str]]:
         """How each weight is stored; one whose columns fit no block stays wide."""
-        taken: dict[str, NarrowWeight] = {}
+        taken: dict[str, QuantizedWeight] = {}
         wide: dict[str, str] = {}
         for name, weight in self.selection.weights.items():
             how = self._scheme(weight)
@@ -84,7 +84,7 @@ class RoundedHere:
                 wide[name] = f"no block of {how.smallest_block} to {how.block} divides its {columns} columns"
                 continue
             shape = self._scale_shape(weight)
-            taken[name] = NarrowWeight(how.codes, shape, block, self._rounding(weight), how.powers)
+            taken[name] = QuantizedWeight(how.codes, shape, block, self._rounding(weight), how.powers)
         return taken, wide
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:

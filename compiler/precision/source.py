@@ -18,7 +18,7 @@ from .stored import StoredFp8
 if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ...graphs.lowering import Lowering
-    from ...graphs.rounding import NarrowWeight
+    from ...graphs.quantization import QuantizedWeight
     from .calibration import Scales
 
 
@@ -39,7 +39,7 @@ class WeightSource(Protocol):
     def only(self, names: Collection[str]) -> WeightSource:
         """The same source for a graph in which all weights but these stay wide."""
 
-    def storage(self) -> tuple[dict[str, NarrowWeight], dict[str, str]]:
+    def storage(self) -> tuple[dict[str, QuantizedWeight], dict[str, str]]:
         """How each weight is stored, and why some that should be quantized stay wide."""
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:

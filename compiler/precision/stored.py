@@ -23,7 +23,7 @@ from .selection import Selection
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
-    from ...graphs.rounding import NarrowWeight
+    from ...graphs.quantization import QuantizedWeight
     from ...graphs.targets.census import RoledWeight
     from .calibration import Scales
 
@@ -71,9 +71,9 @@ class StoredFp8:
                 fix=_QUANTIZE,
             )
 
-    def storage(self) -> tuple[dict[str, NarrowWeight], dict[str, str]]:
+    def storage(self) -> tuple[dict[str, QuantizedWeight], dict[str, str]]:
         """What can be FP8 in the graph, with its scales, and why the rest of what should be cannot."""
-        taken: dict[str, NarrowWeight] = {}
+        taken: dict[str, QuantizedWeight] = {}
         wide: dict[str, str] = {}
         for name, weight in self.selection.weights.items():
             tensors = self._tensors(weight)
@@ -130,8 +130,8 @@ class StoredFp8:
         """The scales of a weight all at once: they are few."""
         yield self._few(self.selection.weights[name])
 
-    def _scaled(self, weight: RoledWeight, tensors: Sequence[ScaledFp8]) -> NarrowWeight:
-        from ...graphs.rounding import NarrowWeight, Rounding
+    def _scaled(self, weight: RoledWeight, tensors: Sequence[ScaledFp8]) -> QuantizedWeight:
+        from ...graphs.quantization import QuantizedWeight, Rounding
 
         inputs = [tensor.input_scale() for tensor in tensors] if self._rounds(weight) else []
         if None in inputs and self.ranges is not None:
@@ -140,7 +140,7 @@ class StoredFp8:
         if input_scale is not None:
             self._require_use(f"the scale of what enters {weight.name}", np.asarray(input_scale, np.float32))
         rounding = None if input_scale is None else Rounding(_E4M3, input_scale)
-        return NarrowWeight(_E4M3, self._few(weight).shape, input=rounding)
+        return QuantizedWeight(_E4M3, self._few(weight).shape, input=rounding)
 
     def _few(self, weight: RoledWeight) -> Array:
         """The scales of a weight. Raises ``BuildError`` for some that its values would overflow or vanish with."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...engines.folder.records import PlanTensor
 from ...plugins.errors import BuildError
-from ...plugins.tensorrt.check import SELECTION
+from ...plugins.spec import SELECTION
 from ...plugins.tensorrt.dtypes import to_name
 from ...plugins.tensorrt.errors import clear, last
 from ...plugins.tensorrt.register import find_creator

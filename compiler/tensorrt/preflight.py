@@ -15,8 +15,8 @@ from ...engines.folder.records import Profile
 from ...plugins.contract import PROFILE_FIELDS
 from ...plugins.errors import BuildError, PeagleError
 from ...plugins.ops import OPS
-from ...plugins.spec import DOMAIN, OpSpec
-from ...plugins.tensorrt.check import SELECTION, check_call
+from ...plugins.spec import DOMAIN, SELECTION, OpSpec
+from ...plugins.tensorrt.check import check_call
 from .graph import LoweredGraph, Node, Value, is_native, read_graph
 from .rules import complaints_of
 

@@ -55,7 +55,10 @@ def attend(
     window: Window, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, span: int, softcap: float, sinks: Any
 ) -> Tensor:
     """``CachedAttention`` of one layer; q ``[B,Hq,S,D]`` -> ``[B,S,Hq,D]``, and the window's caches move on."""
-    caches, wide = (window.k_caches[layer], window.v_caches[layer]), (0.0, 0.0)  # scales of codes: narrowing sets them
+    caches, wide = (
+        (window.k_caches[layer], window.v_caches[layer]),
+        (0.0, 0.0),
+    )  # scales of codes: quantization sets them
     y, window.k_caches[layer], window.v_caches[layer] = torch.ops.peagle.cached_attention(
         q, k, v, *caches, window.start, sinks, scale, span, softcap, *wide
     )

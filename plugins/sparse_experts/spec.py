@@ -36,7 +36,7 @@ is plain SiLU gating (Qwen3-MoE); GPT-OSS has alpha 1.702, beta 1, limit 7. The 
 their scores are positive and need not sum to 1. Both biases are there, or none.
 
 With ``inner_codes`` inner is rounded to such codes times ``inner_scale`` before down, as the input of a linear is
-rounded before it in a graph of a narrow type: x can be so outside of the op, inner cannot.
+rounded before it in a quantized graph: x can be so outside of the op, inner cannot.
 
 Source: Qwen3MoeExperts and GptOssExperts of transformers; row order and SwiGLU terms of com.microsoft.MoE.""",
     inputs=(

@@ -9,11 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import BuildError
-from ..spec import DOMAIN, VERSION, OpSpec
+from ..spec import DOMAIN, SELECTION, OpSpec
 from .symbols import NAMES, Symbol
-
-# What tells TensorRT's parser to take our plugin and not the function body; no attributes of the op.
-SELECTION = {"plugin_namespace": DOMAIN, "plugin_version": str(VERSION)}
 
 _INT32 = range(-(2**31), 2**31)
 

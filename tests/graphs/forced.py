@@ -18,7 +18,7 @@ import onnx_ir as ir
 import torch
 
 from peagle.graphs import store
-from peagle.graphs.rounding.matmuls import source
+from peagle.graphs.quantization.products import source
 
 Round = Callable[[str, torch.Tensor], torch.Tensor]
 _BACK = ("DequantizeLinear", "TRT_MXFP8DequantizeLinear")

@@ -16,7 +16,7 @@ from peagle.compiler.verbs.export import _summary
 from peagle.engines.folder.manifest import Manifest
 from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.rounding import matmuls
+from peagle.graphs.quantization import products_of
 from peagle.plugins.errors import BuildError
 from tests.compiler.conftest import Run
 from tests.fp8_pairs import fp8_pair, fp8_target
@@ -113,9 +113,9 @@ def test_an_export_for_tensorrt_holds_the_weights_in_fp8(dense: Pair, tmp_path: 
         for kind in ("fp16", "fp8")
     )
     for name in ("semantic.onnx", "model.onnx"):
-        found = matmuls(store.load(narrow.path / "target" / name))
+        found = products_of(store.load(narrow.path / "target" / name))
         assert sum(each.stored == E4M3 for each in found) == 49
-    assert {each.stored for each in matmuls(store.load(narrow.path / "drafter" / "model.onnx"))} == {"float16"}
+    assert {each.stored for each in products_of(store.load(narrow.path / "drafter" / "model.onnx"))} == {"float16"}
     name = "model.layers.0.mlp.up_proj.weight"
     sizes = [store.load(r.path / "target" / "model.onnx").graph.initializers[name].const_value for r in (wide, narrow)]
     assert sizes[0].length == 2 * sizes[1].length == 2 * sizes[1].size

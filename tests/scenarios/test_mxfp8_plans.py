@@ -22,7 +22,7 @@ from peagle.compiler.tensorrt.build import build_plan
 from peagle.compiler.tensorrt.preflight import survey
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.lowering.tensorrt import mx
-from peagle.graphs.rounding import NarrowWeight, Rounding, narrow
+from peagle.graphs.quantization import QuantizedWeight, Rounding, quantize
 from peagle.plugins.errors import BuildError
 from peagle.plugins.numbers import powers_of_two, to_e8m0
 from tests.compiler.tensorrt.conftest import CACHE
@@ -55,7 +55,7 @@ def _product(folder: Path, columns: int) -> Path:
         ir.Graph([x], [y], nodes=[turn, producer], initializers=[w], opset_imports={"": 24}), ir_version=11
     )
     rounding = Rounding("float8_e4m3fn", None, BLOCK)
-    narrow(model, {"w": NarrowWeight("float8_e4m3fn", (SIZE, SIZE // BLOCK), BLOCK, rounding, powers=True)})
+    quantize(model, {"w": QuantizedWeight("float8_e4m3fn", (SIZE, SIZE // BLOCK), BLOCK, rounding, powers=True)})
     mx.apply(model)
     RemoveUnusedNodesPass()(model)
     values = np.random.default_rng(0).normal(size=(SIZE, columns)).astype(np.float32)

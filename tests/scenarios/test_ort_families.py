@@ -21,10 +21,10 @@ from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.rounding import matmuls
+from peagle.graphs.quantization import products_of
 from peagle.graphs.targets import TargetSpec
 from tests.graphs.conftest import CACHE
-from tests.graphs.narrow_graphs import with_wide_inputs
+from tests.graphs.quantized_graphs import with_wide_inputs
 from tests.graphs.running import Graph, target_inputs
 from tests.models import BLOCKED, LAYERS, VOCAB, make_pair
 
@@ -93,6 +93,6 @@ def test_a_family_computes_what_its_dequantised_weights_do(
     assert 0 < np.linalg.norm(fast - theirs) / np.linalg.norm(theirs) < 0.25  # Gemma's logits move most
     semantic = store.load(ort.attached.path / parts.SEMANTIC)
     names = [each["weight"].split("+") for each in ort.precision["matmuls"] if each["stored"] == precision]
-    assert {each.weight for each in matmuls(semantic) if each.stored == precision} == {
+    assert {each.weight for each in products_of(semantic) if each.stored == precision} == {
         n for each in names for n in each
     }

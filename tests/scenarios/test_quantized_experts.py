@@ -23,7 +23,7 @@ from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounded import RoundedHere
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.rounding import NarrowWeight, Rounding
+from peagle.graphs.quantization import QuantizedWeight, Rounding
 from peagle.graphs.targets.skeleton import Skeleton
 from tests.models import BLOCKED, CONFIGS, make_pair
 from tools.checkpoint_formats import encode, quantization_config
@@ -81,7 +81,7 @@ def whole_half(folder: Path, precision: str, lowering: str) -> Half:
     return target_half(opened, RECIPES[precision].on("fp16", LOWERINGS[lowering]), LOWERINGS[lowering], ranges)
 
 
-def spread(scales: np.ndarray, how: NarrowWeight, shape: tuple[int, ...]) -> np.ndarray:
+def spread(scales: np.ndarray, how: QuantizedWeight, shape: tuple[int, ...]) -> np.ndarray:
     """One scale for every number."""
     if how.block:
         return scales.reshape(*shape[:-1], -1).repeat(how.block, axis=-1)

@@ -10,24 +10,21 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxscript.rewriter import RewriteRuleSet
 
+from ...names import CONTRIB
 from .attention import Attention, AttentionWithSinks
-from .contrib import CONTRIB
-from .experts import Experts, NarrowExperts
-from .linear import Linear
-from .nbits import NarrowLinear
-from .norm import SkipNorm
-from .packing import pack_linears
-from .shapes import CollapseReshape, SameShape, WidthOfTheInput
+from .experts import Experts, QuantizedExperts
+from .linears import Linear, QuantizedLinear
+from .tidy import CollapseReshape, SameShape, SkipNorm, WidthOfTheInput, pack_linears
 
 __all__ = ["apply"]
 
 RULES = RewriteRuleSet(
     [
-        NarrowLinear.rule(),
+        QuantizedLinear.rule(),
         Linear.rule(),
         Attention.rule(),
         AttentionWithSinks.rule(),
-        NarrowExperts.rule(),
+        QuantizedExperts.rule(),
         Experts.rule(),
         SkipNorm.rule(),
     ]

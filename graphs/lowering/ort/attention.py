@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ....plugins.spec import DOMAIN
-from .contrib import CONTRIB
+from ...names import CONTRIB
 
 
 def _pattern(op: Any, q: Any, k: Any, v: Any, cos: Any, sin: Any, at: Any, *rest: Any) -> Any:

@@ -9,9 +9,9 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ....plugins.spec import DOMAIN
-from ...rounding.rules import inner_codes
-from .codes import ACCURACY, blocks_of
-from .contrib import CONTRIB
+from ...names import CONTRIB
+from ...quantization.rules import inner_codes
+from .linears import ACCURACY, blocks_of
 
 _NOT_CHOSEN = -1e4  # a router logit that no chosen expert falls below
 _UNLIMITED = 1e30
@@ -103,7 +103,7 @@ class Experts(RewriteRuleClassBase):
         return _weighed(op, mixed, scores)
 
 
-class NarrowExperts(RewriteRuleClassBase):
+class QuantizedExperts(RewriteRuleClassBase):
     """``SparseExperts`` over dequantised codes -> ``QMoE``, which multiplies with the codes as they are.
 
     Both stacks have the same bits and blocks: the kernel has one attribute for each. Where the rule does not fit,

@@ -12,8 +12,9 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from ....plugins.spec import DOMAIN, SELECTION
 from .. import std
-from . import attention, experts, mx, plugins
+from . import attention, experts, mx
 
 __all__ = ["apply"]
 
@@ -26,4 +27,12 @@ def apply(model: ir.Model, *, expert_layer: bool) -> None:
     mx.apply(model)
     std.apply(model)
     common.InlinePass(lambda function: function.name == "SparseExperts")(model)
-    plugins.select(model)
+    _select_plugins(model)
+
+
+def _select_plugins(model: ir.Model) -> None:
+    """Mark every node of our domain. Without the mark the body wins, with it and without the plugin again the body."""
+    for node in model.graph.all_nodes():
+        if node.domain == DOMAIN:
+            for name, value in SELECTION.items():
+                node.attributes[name] = ir.AttrString(name, value)

@@ -9,15 +9,19 @@ more query heads than key heads, TensorRT writes keys and values out once per qu
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from ....plugins.spec import DOMAIN
 from ...tape import Nodes
 from .apart import round_apart
-from .mask import additive_mask
 from .spelled import spelled_attention
 
 _WIDEST_HEAD = 256  # that TensorRT-RTX 1.7 has a fused kernel for
+
+# Finite, so that no kernel meets a tile of nothing but infinities; far below any score of what was written to a cache.
+_UNSEEN = {ir.DataType.FLOAT16: -65504.0}
+_UNSEEN_WIDE = -1e30
 
 _Masks = dict[tuple[object, ...], ir.Value]
 
@@ -81,3 +85,23 @@ def _scale(op: Nodes, scale: float) -> ir.Value:
     value = op.constant(scale, ir.DataType.FLOAT)
     value.shape, value.type = ir.Shape([]), ir.TensorType(ir.DataType.FLOAT)
     return value
+
+
+def additive_mask(op: Nodes, q: ir.Value, start: ir.Value, length: int, window: int, sharing: int = 1) -> ir.Value:
+    """``[B,1,S,T]`` in the type of ``q`` ``[B,H,S,D]``: 0 where position ``start + s`` sees a slot of the cache.
+
+    The rows are there ``sharing`` times, ``[B,1,sharing * S,T]``, for heads that lie below one another.
+    """
+    width = op.Squeeze(op.Shape(q, start=2, end=3), op.constant([0]))
+    columns = op.Range(op.constant(0), width, op.constant(1))
+    position = op.Add(op.Unsqueeze(start, op.constant([1])), columns)
+    if sharing > 1:
+        repeated = op.Expand(op.Unsqueeze(position, op.constant([1])), op.constant([1, sharing, 1]))
+        position = op.Reshape(repeated, op.constant([0, -1]))
+    position = op.Unsqueeze(position, op.constant([1, 3]))
+    slot = op.constant(np.arange(length))
+    seen = op.LessOrEqual(slot, position)
+    if window:
+        seen = op.And(seen, op.Greater(slot, op.Sub(position, op.constant(window))))
+    hidden = op.constant(_UNSEEN.get(q.dtype, _UNSEEN_WIDE), q.dtype)
+    return op.Where(seen, op.constant(0.0, q.dtype), hidden)

@@ -11,7 +11,7 @@ import onnx.parser
 import onnx_ir as ir
 
 from ....plugins.spec import DOMAIN
-from ...rounding.rules import inner_codes
+from ...quantization.rules import inner_codes
 from ...tape import Nodes
 
 TRT = "trt"

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ....plugins.microscaled_round.body import SCALES
 from ....plugins.numbers import MX_BLOCK
 from ....plugins.spec import DOMAIN
-from ...rounding.nodes import exponents
+from ...quantization.nodes import exponents
 from ...tape import Nodes
 
 TRT = "trt"

@@ -42,8 +42,8 @@ def spelled_attention(
         bound = op.constant(softcap, _WIDE)
         scores = op.Mul(op.Tanh(op.Div(scores, bound)), bound)
     shares = _shares(op, op.Add(scores, op.Cast(mask, to=_WIDE)), sinks)
-    narrow = op.Reshape(op.Cast(shares, to=q.dtype), op.constant([0, groups, -1, length]))
-    return op.Reshape(op.MatMul(narrow, v), op.constant([0, heads, -1, size]))
+    weights = op.Reshape(op.Cast(shares, to=q.dtype), op.constant([0, groups, -1, length]))
+    return op.Reshape(op.MatMul(weights, v), op.constant([0, heads, -1, size]))
 
 
 def _shares(op: Nodes, scores: ir.Value, sinks: ir.Value | None) -> ir.Value:

@@ -23,7 +23,7 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.pipeline.half import target_half
 from peagle.compiler.precision.recipes import RECIPES, widened
 from peagle.compiler.precision.stored import StoredFp8, fewest
-from peagle.graphs.rounding import Rounding
+from peagle.graphs.quantization import Rounding
 from peagle.plugins.errors import BuildError
 from tests.fp8_pairs import fp8_target
 from tests.models import Pair, make_pair

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peagle.plugins.tensorrt.check import SELECTION
+from peagle.plugins.spec import SELECTION
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
-from peagle.plugins.spec import evaluate_dim
-from peagle.plugins.tensorrt.check import SELECTION, bind, check_call
+from peagle.plugins.spec import SELECTION, evaluate_dim
+from peagle.plugins.tensorrt.check import bind, check_call
 from peagle.plugins.tensorrt.symbols import NAMES, Arithmetic, Symbol
 
 DRAFT = OPS["PlaceholderDraft"]

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.lowering.ort.experts import NarrowExperts
-from peagle.graphs.rounding import matmuls
-from peagle.graphs.rounding import narrow as narrow_graph
-from peagle.graphs.rounding.weight import Codes
-from tests.graphs.narrow_graphs import BITS, KINDS, Small, experts, in_blocks, noise, ops, outputs_of
+from peagle.graphs.lowering.ort.experts import QuantizedExperts
+from peagle.graphs.quantization import products_of, quantize
+from peagle.graphs.quantization.weight import Codes
+from tests.graphs.quantized_graphs import BITS, KINDS, Small, experts, in_blocks, noise, ops, outputs_of
 
 
 @settings(max_examples=12, deadline=None)
@@ -49,7 +48,9 @@ def test_experts_of_codes_compute_what_their_dequantised_weights_do(
         small = Small(experts(attributes, biased), weights, how)
         model = small.lowered(lowering, folder / f"{lowering}.onnx")
         assert ops(model)["QMoE"] == (lowering == "ort")
-        assert {(each.weight, each.stored) for each in matmuls(model)} == {(name, f"int{BITS[kind]}") for name in how}
+        assert {(each.weight, each.stored) for each in products_of(model)} == {
+            (name, f"int{BITS[kind]}") for name in how
+        }
         (results[lowering],) = outputs_of(folder / f"{lowering}.onnx", **inputs)
     error = np.linalg.norm(results["ort"] - results["std"]) / np.linalg.norm(results["std"])
     assert error < 0.03  # both inputs are rounded to eight bits
@@ -67,10 +68,10 @@ def test_experts_that_the_kernel_does_not_take_say_why_and_stay(
     attributes: dict[str, Any], block: int, said: str
 ) -> None:
     model = experts(attributes, biased=False)
-    narrow_graph(model, {"gate_up": in_blocks("uint4", block, 4, 64, 64), "down": in_blocks("uint4", 32, 4, 64, 32)})
+    quantize(model, {"gate_up": in_blocks("uint4", block, 4, 64, 64), "down": in_blocks("uint4", 32, 4, 64, 32)})
     node = next(node for node in model.graph if node.op_type == "SparseExperts")
     weights = dict(zip(("gate_up", "down"), node.inputs[3:5], strict=True))
-    result = NarrowExperts().check(None, experts=node.inputs[1], y=node.outputs[0], **weights)  # type: ignore[arg-type]
+    result = QuantizedExperts().check(None, experts=node.inputs[1], y=node.outputs[0], **weights)  # type: ignore[arg-type]
     assert said in result.reason
     LOWERINGS["ort"].apply(model)
     assert ops(model)["QMoE"] == 0

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.lowering.finish import finish
-from peagle.graphs.lowering.ort.nbits import NarrowLinear
-from peagle.graphs.rounding import NarrowWeight, matmuls
-from peagle.graphs.rounding import narrow as narrow_graph
-from peagle.graphs.rounding.weight import Codes
+from peagle.graphs.lowering.ort.linears import QuantizedLinear
+from peagle.graphs.quantization import QuantizedWeight, products_of, quantize
+from peagle.graphs.quantization.weight import Codes
 from peagle.graphs.weights import refer
 from tests.graphs.checking import check
 from tests.graphs.conftest import CACHE
-from tests.graphs.narrow_graphs import (
+from tests.graphs.quantized_graphs import (
     BITS,
     COLUMNS,
     KINDS,
@@ -63,7 +62,7 @@ def test_with_a_wide_input_four_bits_are_exact(block: int, tmp_path: Path) -> No
 def test_the_file_holds_the_codes_and_the_semantic_graph_reads_the_same_bytes(kind: Codes, tmp_path: Path) -> None:
     names, x = ("q", "k", "v"), noise(1, 5, COLUMNS)
     small, semantic = small_linears(kind, 32, *names), linears(*names)
-    narrow_graph(semantic, dict.fromkeys(names, in_blocks(kind, 32, ROWS, COLUMNS)))
+    quantize(semantic, dict.fromkeys(names, in_blocks(kind, 32, ROWS, COLUMNS)))
     model = small.lowered("ort", tmp_path / "model.onnx")
     content = (tmp_path / "model.onnx.data").read_bytes()
     for name in names:
@@ -109,7 +108,7 @@ def test_linears_of_other_codes_or_blocks_are_not_packed_with_them(tmp_path: Pat
     )
     model = small.lowered("ort", tmp_path / "model.onnx")
     assert ops(model) == {"MatMulNBits": 3}
-    assert {(each.weight, each.stored, each.computed, each.numbers) for each in matmuls(model)} == {
+    assert {(each.weight, each.stored, each.computed, each.numbers) for each in products_of(model)} == {
         (name, f"int{bits}", "int8", ROWS * COLUMNS) for name, bits in (("a", 4), ("b", 4), ("c", 8))
     }
 
@@ -117,33 +116,33 @@ def test_linears_of_other_codes_or_blocks_are_not_packed_with_them(tmp_path: Pat
 def _reason(model: ir.Model) -> str:
     """What keeps its only weight from the kernel."""
     node = next(node for node in model.graph if node.op_type == "DequantizeLinear")
-    return NarrowLinear().check(None, weight=node.outputs[0], codes=node.inputs[0]).reason  # type: ignore[arg-type]
+    return QuantizedLinear().check(None, weight=node.outputs[0], codes=node.inputs[0]).reason  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("columns", "how", "said"),
     [
-        (64, NarrowWeight("uint8"), "no scale for every block"),
-        (64, NarrowWeight("uint8", (ROWS,)), "no scale for every block"),
+        (64, QuantizedWeight("uint8"), "no scale for every block"),
+        (64, QuantizedWeight("uint8", (ROWS,)), "no scale for every block"),
         (64, in_blocks("uint4", 8, ROWS, 64), "a power of two from 16 on must divide them"),
         (96, in_blocks("uint4", 48, ROWS, 96), "a power of two from 16 on must divide them"),
     ],
 )
 def test_a_linear_that_the_kernel_does_not_take_says_why_and_stays(
-    columns: int, how: NarrowWeight, said: str, tmp_path: Path
+    columns: int, how: QuantizedWeight, said: str, tmp_path: Path
 ) -> None:
     model = linears("w", columns=columns)
-    narrow_graph(model, {"w": how})
+    quantize(model, {"w": how})
     assert said in _reason(model)
     LOWERINGS["ort"].apply(model)
     assert ops(model)["MatMulNBits"] == 0
-    (found,) = matmuls(finish(model).model)
+    (found,) = products_of(finish(model).model)
     assert (found.stored, found.computed) == (f"int{BITS[how.codes]}", "float32")
 
 
 def test_codes_around_another_middle_are_left_to_who_knows_them() -> None:
     model = linears("w")
-    narrow_graph(model, {"w": in_blocks("uint8", 32, ROWS, COLUMNS)})
+    quantize(model, {"w": in_blocks("uint8", 32, ROWS, COLUMNS)})
     fill = next(node for node in model.graph if node.op_type == "ConstantOfShape")
     fill.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array([127], np.uint8)))
     assert "around their middle" in _reason(model)
@@ -151,7 +150,7 @@ def test_codes_around_another_middle_are_left_to_who_knows_them() -> None:
 
 def test_what_else_reads_a_weight_keeps_it_from_the_kernel() -> None:
     model = linears("w")
-    narrow_graph(model, {"w": in_blocks("uint8", 32, ROWS, COLUMNS)})
+    quantize(model, {"w": in_blocks("uint8", 32, ROWS, COLUMNS)})
     wide = next(node for node in model.graph if node.op_type == "DequantizeLinear").outputs[0]
     model.graph.append(ir.node("ReduceSum", [wide]))
     model.graph.outputs.append(model.graph[-1].outputs[0])

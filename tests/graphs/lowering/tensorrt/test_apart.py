@@ -9,7 +9,7 @@ import pytest
 
 from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS, lower
-from peagle.graphs.rounding import NarrowWeight, Rounding, narrow, narrow_caches
+from peagle.graphs.quantization import QuantizedWeight, Rounding, quantize, quantize_caches
 from tests.graphs.conftest import CACHE, Traced
 
 KINDS = "qkv"
@@ -21,14 +21,14 @@ def _roundings(traced: Traced, lowering: str, *, narrow_cache: bool) -> list[lis
     layers = len(traced.target.caches)
     names = [[f"model.layers.{i}.self_attn.{kind}_proj.weight" for kind in KINDS] for i in range(layers)]
     weights = {
-        name: NarrowWeight("float8_e4m3fn", (), input=Rounding("float8_e4m3fn", 0.02 + 0.01 * place))
+        name: QuantizedWeight("float8_e4m3fn", (), input=Rounding("float8_e4m3fn", 0.02 + 0.01 * place))
         for each in names
         for place, name in enumerate(each)
         if name in model.graph.initializers
     }
-    narrow(model, weights)
+    quantize(model, weights)
     if narrow_cache:
-        narrow_caches(model, {f"{kind}_cache.{i}": 0.02 for kind in "kv" for i in range(layers)})
+        quantize_caches(model, {f"{kind}_cache.{i}": 0.02 for kind in "kv" for i in range(layers)})
     lowered = lower(model, LOWERINGS[lowering], cache_length=CACHE).model
     return [[_rounding(lowered, name) for name in each if name in weights] for each in names]
 

@@ -23,8 +23,7 @@ from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store
 from peagle.graphs.drafters import reference
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.rounding import Matmul, NarrowWeight, Rounding, matmuls
-from peagle.graphs.rounding import narrow as narrow_graph
+from peagle.graphs.quantization import GraphProduct, QuantizedWeight, Rounding, products_of, quantize
 from peagle.graphs.targets import TargetSpec, family_for
 from peagle.plugins.microscaled_round.reference import microscaled_round
 from peagle.plugins.numbers import MX_BLOCK
@@ -49,8 +48,8 @@ class Blocked:
     def graph(self, lowering: str) -> Path:
         return self.compiled(lowering).attached.path / parts.MODEL
 
-    def found(self, lowering: str) -> dict[str, Matmul]:
-        return {each.weight: each for each in matmuls(store.load(self.graph(lowering)))}
+    def found(self, lowering: str) -> dict[str, GraphProduct]:
+        return {each.weight: each for each in products_of(store.load(self.graph(lowering)))}
 
     def plain(self) -> Any:
         """The target in ``transformers``, its weights as MXFP8 has them."""
@@ -200,8 +199,8 @@ def test_what_enters_ends_with_as_many_zeros_as_the_codes_or_those_are_cut_off(
     columns: int, stored: int, rounds: bool
 ) -> None:
     model = _product(columns)
-    how = NarrowWeight("float8_e4m3fn", (4, stored // MX_BLOCK), MX_BLOCK, ROUNDED if rounds else None, True)
-    narrow_graph(model, {"w": how})
+    how = QuantizedWeight("float8_e4m3fn", (4, stored // MX_BLOCK), MX_BLOCK, ROUNDED if rounds else None, True)
+    quantize(model, {"w": how})
     kinds = Counter(node.op_type for node in model.graph)
     assert kinds["Pad"] == (rounds and stored > columns)
     assert kinds["Slice"] == (not rounds and stored > columns)
@@ -210,15 +209,15 @@ def test_what_enters_ends_with_as_many_zeros_as_the_codes_or_those_are_cut_off(
     assert [list(value.shape) for value in product.inputs] == [
         ["N", stored if rounds else columns], [stored if rounds else columns, 4]
     ]  # fmt: skip
-    (found,) = matmuls(model)
+    (found,) = products_of(model)
     assert (found.stored, found.computed) == (E4M3, E4M3 if rounds else "float32")
 
 
 def test_the_semantic_graph_says_it_with_one_node_for_an_input_and_a_byte_for_a_scale() -> None:
     model = _product(64)
-    narrow_graph(model, {"w": NarrowWeight("float8_e4m3fn", (4, 2), MX_BLOCK, ROUNDED, True)})
+    quantize(model, {"w": QuantizedWeight("float8_e4m3fn", (4, 2), MX_BLOCK, ROUNDED, True)})
     assert Counter(node.op_type for node in model.graph)["MicroscaledRound"] == 1
     assert model.opset_imports["peagle"] == 1
     assert list(model.graph.initializers["w_scale"].shape) == [4, 2]
-    (found,) = matmuls(model)
+    (found,) = products_of(model)
     assert (found.stored, found.computed) == (E4M3, E4M3)

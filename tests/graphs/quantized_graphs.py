@@ -16,9 +16,8 @@ from peagle.compiler.precision.codes import block_scales, rounded, values_of
 from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.lowering.finish import ROPE_METADATA, finish
-from peagle.graphs.rounding import Narrowing, NarrowWeight
-from peagle.graphs.rounding import narrow as narrow_graph
-from peagle.graphs.rounding.weight import Codes
+from peagle.graphs.quantization import Quantization, QuantizedWeight, quantize
+from peagle.graphs.quantization.weight import Codes
 from peagle.graphs.weights import attach
 
 Array = np.ndarray[Any, Any]
@@ -30,9 +29,9 @@ KINDS = st.sampled_from(sorted(BITS))
 class Small:
     """A graph of some weights, narrow, with values: ``codes``, ``scales`` and what they mean, ``wide``."""
 
-    def __init__(self, model: ir.Model, weights: Mapping[str, Array], how: Mapping[str, NarrowWeight]) -> None:
+    def __init__(self, model: ir.Model, weights: Mapping[str, Array], how: Mapping[str, QuantizedWeight]) -> None:
         self.model = model
-        self.made: Narrowing = narrow_graph(model, how)
+        self.made: Quantization = quantize(model, how)
         self.codes: dict[str, Array] = {}
         self.scales: dict[str, Array] = {}
         self.wide: dict[str, Array] = {}
@@ -106,8 +105,8 @@ def outputs_of(path: Path, **inputs: Array) -> list[Array]:
     return list(session.run(None, inputs))
 
 
-def in_blocks(kind: Codes, block: int, *shape: int) -> NarrowWeight:
-    return NarrowWeight(kind, (*shape[:-1], shape[-1] // block), block)
+def in_blocks(kind: Codes, block: int, *shape: int) -> QuantizedWeight:
+    return QuantizedWeight(kind, (*shape[:-1], shape[-1] // block), block)
 
 
 def noise(seed: int, *shape: int) -> Array:

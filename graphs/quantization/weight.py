@@ -1,4 +1,4 @@
-"""What a rewrite to narrow types is told of a weight, and what it says it did."""
+"""What a rewrite to quantized types is told of a weight, and what it says it did."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Rounding:
 
 
 @dataclass(frozen=True)
-class NarrowWeight:
+class QuantizedWeight:
     """A weight that is stored as codes; they, less the middle code of an unsigned type, times a scale are its values.
 
     ``scale`` is the shape of its scales: ``()`` for one, or one for each of the leading dims (``[out]`` of a matrix,
@@ -44,8 +44,8 @@ class NarrowWeight:
 
 
 @dataclass(frozen=True)
-class Stream:
-    """What an initializer of a narrowed graph takes its values from: the codes, or the scales, of a weight."""
+class WeightStream:
+    """The values that an initializer of a quantized graph takes: the codes, or the scales, of a weight."""
 
     weight: str
     scales: bool
@@ -61,8 +61,8 @@ class SharedInput:
 
 
 @dataclass(frozen=True)
-class Narrowing:
-    """What a rewrite did. ``refused``: why a weight that was to become narrow did not.
+class Quantization:
+    """What a rewrite did. ``refused``: why a weight that was to be quantized was not.
 
     ``shared``: the inputs that several weights share. ``streams``: the initializers that hold codes and scales.
     """
@@ -70,4 +70,4 @@ class Narrowing:
     done: tuple[str, ...]
     refused: Mapping[str, str]
     shared: tuple[SharedInput, ...]
-    streams: Mapping[str, Stream]
+    streams: Mapping[str, WeightStream]

@@ -1,4 +1,4 @@
-"""The patterns that take a weight of a narrow type. Each says of a node why it does not."""
+"""The patterns that take a quantized weight. Each says of a node why it does not."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .weight import Rounding
 class Site:
     """A weight of a ``node`` that a rule knows. ``x`` is the place of the input that may be rounded, None for none.
 
-    ``reader`` is the node that has the weight itself for an input. ``fault`` says why it cannot be narrow there. Where
-    the product is ``inside`` of the node, the node is told how to round what enters it.
+    ``reader`` is the node that has the weight itself for an input. ``fault`` says why it cannot be quantized there.
+    Where the product is ``inside`` of the node, the node is told how to round what enters it.
     """
 
     node: ir.Node
@@ -36,14 +36,14 @@ class Rule(Protocol):
     """Finds the weights of one kind of node."""
 
     def sites(self, node: ir.Node) -> list[Site]:
-        """Those that ``node`` multiplies with; none if it is not of the rule's kind."""
+        """The weights that ``node`` multiplies with; none if it is not of the rule's kind."""
 
 
-class Linear:
+class LinearRule:
     """``MatMul(x, Transpose(weight))``: the weight ``[out,in]`` as it is stored, x rounded."""
 
     def sites(self, node: ir.Node) -> list[Site]:
-        """One, or none where the right side is computed."""
+        """The one weight, or none where the right side is computed."""
         if node.domain or node.op_type != "MatMul":
             return []
         turn = node.inputs[1].producer()
@@ -55,11 +55,11 @@ class Linear:
         return [Site(node, turn.inputs[0], 0, turn, fault)]
 
 
-class Experts:
+class ExpertsRule:
     """``SparseExperts``: both stacks of weights; x is rounded before the node, what enters ``down`` in it."""
 
     def sites(self, node: ir.Node) -> list[Site]:
-        """Gate-and-up and down."""
+        """The stacks gate-and-up and down."""
         if node.domain != DOMAIN or node.op_type != "SparseExperts":
             return []
         gate_up, down = node.inputs[3], node.inputs[4]
@@ -67,11 +67,11 @@ class Experts:
         return sites + ([Site(node, down, None, node, inside=True)] if down is not None and is_weight(down) else [])
 
 
-RULES: tuple[Rule, ...] = (Linear(), Experts())
+RULES: tuple[Rule, ...] = (LinearRule(), ExpertsRule())
 
 
 def inner_codes(node: ir.Node) -> str:
-    """What a ``SparseExperts`` rounds the input of its second product to; empty for nothing."""
+    """The codes that a ``SparseExperts`` rounds the input of its second product to; empty for nothing."""
     return node.attributes["inner_codes"].as_string() if "inner_codes" in node.attributes else ""
 
 

@@ -17,7 +17,7 @@ from transformers.models.qwen3 import modeling_qwen3
 from peagle.graphs import store
 from peagle.graphs.drafters import reference
 from peagle.graphs.lowering import LOWERINGS, Lowered, lower
-from peagle.graphs.rounding import narrow_caches, round_caches
+from peagle.graphs.quantization import quantize_caches, round_caches
 from peagle.graphs.weights import attach
 from peagle.plugins.errors import BuildError
 from tests.graphs.checking import check
@@ -37,7 +37,7 @@ def _scales(traced: Traced) -> dict[str, float]:
 
 def _lowered(traced: Traced, lowering: str) -> Lowered:
     model = store.load(traced.folder / "target.onnx")
-    narrow_caches(model, _scales(traced))
+    quantize_caches(model, _scales(traced))
     return lower(model, LOWERINGS[lowering], cache_length=CACHE)
 
 
@@ -194,7 +194,7 @@ def test_wide_caches_of_rounded_numbers_compute_the_same(
 def test_scales_of_another_model_are_refused(qwen3: Traced, spoil: Callable[[Any], Any], words: str) -> None:
     scales = _scales(qwen3)
     spoil(scales)
-    for rewrite in (narrow_caches, round_caches):
+    for rewrite in (quantize_caches, round_caches):
         with pytest.raises(BuildError) as caught:
             rewrite(store.load(qwen3.folder / "target.onnx"), scales)
         assert words in str(caught.value)
@@ -205,4 +205,4 @@ def test_a_cache_that_something_else_reads_is_refused(qwen3: Traced) -> None:
     (cache,) = (value for value in model.graph.inputs if value.name == "k_cache.0")
     model.graph.append(ir.node("Identity", [cache]))
     with pytest.raises(BuildError, match=r"k_cache\.0 cannot hold codes"):
-        narrow_caches(model, _scales(qwen3))
+        quantize_caches(model, _scales(qwen3))

@@ -23,11 +23,11 @@ _AROUND_ZERO = {UINT8: INT8, UINT4: INT4}
 
 
 @dataclass(frozen=True)
-class Matmul:
+class GraphProduct:
     """A product of the graph with ``numbers`` weights. Types go by their ONNX names in small letters.
 
-    ``computed`` is a narrow type where both factors come straight from it: then a backend can multiply in it. Unsigned
-    codes around their middle go by the name of signed ones.
+    ``computed`` is a quantized type where both factors come straight from it: then a backend can multiply in it.
+    Unsigned codes around their middle go by the name of signed ones.
     """
 
     weight: str
@@ -37,7 +37,7 @@ class Matmul:
     numbers: int
 
 
-def matmuls(model: ir.Model) -> tuple[Matmul, ...]:
+def products_of(model: ir.Model) -> tuple[GraphProduct, ...]:
     """Every product with weights, in the order of the graph. Products of two computed factors are not among them."""
     found = []
     for node in model.graph:
@@ -60,7 +60,7 @@ def source(value: ir.Value | None) -> ir.Value | None:
     return value
 
 
-def _of_kernel(node: ir.Node) -> list[Matmul]:
+def _of_kernel(node: ir.Node) -> list[GraphProduct]:
     """Codes lie in bytes, eight bits or two of four: the node says which."""
     level = node.attributes.get_int("accuracy_level", 0)
     places = (1,) if node.op_type == "MatMulNBits" else (2, 5)
@@ -71,29 +71,29 @@ def _of_kernel(node: ir.Node) -> list[Matmul]:
             tensor: Any = weight.const_value
             numbers = math.prod(int(dim) for dim in tensor.shape) * 8 // bits
             computed = "int8" if level == _IN_INT8 else _type(node, weight)
-            found.append(Matmul(str(weight.name), node.op_type, f"int{bits}", computed, numbers))
+            found.append(GraphProduct(str(weight.name), node.op_type, f"int{bits}", computed, numbers))
     return found
 
 
-def _product(node: ir.Node, factor: ir.Value) -> Matmul:
+def _product(node: ir.Node, factor: ir.Value) -> GraphProduct:
     other = node.inputs[1] if factor is node.inputs[0] else node.inputs[0]
-    return _matmul(node, factor, _narrow(factor, other) or _type(node, factor))
+    return _described(node, factor, _same_codes(factor, other) or _type(node, factor))
 
 
-def _stacked(node: ir.Node, factor: ir.Value) -> Matmul:
+def _stacked(node: ir.Node, factor: ir.Value) -> GraphProduct:
     """What enters the second product is inside of the node, and wide unless that says otherwise."""
     if factor is not next(value for value in node.inputs[1:] if _rank(value) > 2):
         kind = _codes(factor)
-        narrow = inner_codes(node) if kind is not None and inner_codes(node).replace("_", "") == _name(kind) else ""
-        return _matmul(node, factor, narrow.replace("_", "") or _type(node, factor))
-    return _matmul(node, factor, _narrow(factor, node.inputs[0]) or _type(node, factor))
+        codes = inner_codes(node) if kind is not None and inner_codes(node).replace("_", "") == _name(kind) else ""
+        return _described(node, factor, codes.replace("_", "") or _type(node, factor))
+    return _described(node, factor, _same_codes(factor, node.inputs[0]) or _type(node, factor))
 
 
-def _matmul(node: ir.Node, factor: ir.Value, computed: str) -> Matmul:
+def _described(node: ir.Node, factor: ir.Value, computed: str) -> GraphProduct:
     weight: Any = source(factor)
     tensor = weight.const_value
     size = math.prod(int(dim) for dim in tensor.shape)
-    return Matmul(str(weight.name), node.op_type, _name(tensor.dtype), computed, size)
+    return GraphProduct(str(weight.name), node.op_type, _name(tensor.dtype), computed, size)
 
 
 def _rank(value: ir.Value | None) -> int:
@@ -101,14 +101,14 @@ def _rank(value: ir.Value | None) -> int:
     return 0 if weight is None else len(weight.const_value.shape)
 
 
-def _narrow(*factors: ir.Value | None) -> str:
+def _same_codes(*factors: ir.Value | None) -> str:
     """The type of the codes that all of them are, times a scale; empty if they are not."""
     kinds = {_codes(factor) for factor in factors}
     return _name(kind) if len(kinds) == 1 and (kind := kinds.pop()) is not None else ""
 
 
 def _codes(value: ir.Value | None) -> ir.DataType | None:
-    """Of a value that was scaled, and that nothing was done to since but moving."""
+    """The type of the codes that a value was scaled from, if nothing was done to it since but moving."""
     while value is not None and (node := value.producer()) is not None:
         if node.op_type == "MicroscaledRound":
             return ir.DataType.FLOAT8E4M3FN
@@ -119,7 +119,7 @@ def _codes(value: ir.Value | None) -> ir.DataType | None:
 
 
 def _dtype(codes: ir.Value | None) -> ir.DataType | None:
-    """Values that came with the body of a function have no type of their own."""
+    """The type of ``codes``; values that came with the body of a function have none of their own."""
     maker = codes.producer() if codes is not None else None
     if codes is None or codes.dtype is not None or maker is None or "output_dtype" not in maker.attributes:
         return None if codes is None else codes.dtype
@@ -127,7 +127,7 @@ def _dtype(codes: ir.Value | None) -> ir.DataType | None:
 
 
 def _type(node: ir.Node, factor: ir.Value) -> str:
-    """Of what is multiplied where that is not E4M3: a type that is known of the node, or of the weight on its way."""
+    """The type that is multiplied in where that is not E4M3: known of the node, or of the weight on its way."""
     known = [value.dtype for value in (*node.inputs, *node.outputs) if value is not None]
     value: ir.Value | None = factor
     while value is not None and (before := value.producer()) is not None:

@@ -1,8 +1,11 @@
-"""The semantic ops as torch operators, so that ``torch.export`` keeps each as one node.
+"""The semantic ops as torch operators, so that ``torch.export`` keeps each as one node, and as ONNX schemas.
 
 Every ``OpSpec`` becomes ``torch.ops.peagle.<name>``: its eager form is the spec's NumPy reference, its shape rule the
 spec's, its ONNX form one node of the ``peagle`` domain. Two further operators only keep a standard ONNX op whole while
 tracing: ``rms_norm`` (RMSNormalization-23) and ``rope`` (RotaryEmbedding-23 over a table).
+
+The name of an op must be unique across every domain: ``onnx.reference`` refuses to import when an op of ours is called
+like a standard one.
 """
 
 from __future__ import annotations
@@ -14,15 +17,17 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
+from onnx.defs import OpSchema
 from torch import Tensor
 
 from ..plugins.numbers import BY_NAME
 from ..plugins.ops import OPS
-from ..plugins.spec import DOMAIN, OPSET, VERSION, OpSpec
-from . import schemas
+from ..plugins.spec import DOMAIN, OPSET, SELECTION, VERSION, Operand, OpSpec
 
-_SCHEMA_TYPE = {float: "float", int: "int", str: "str"}
+_SCHEMA_TYPE = {float: "float", int: "int", str: "str"}  # in the schema of a torch operator
+_ATTRIBUTE = {float: OpSchema.AttrType.FLOAT, int: OpSchema.AttrType.INT, str: OpSchema.AttrType.STRING}
 
 
 def torch_name(op: str) -> str:
@@ -145,10 +150,51 @@ def register() -> torch.library.Library:
 def translations() -> dict[Any, Callable[..., Any]]:
     """``custom_translation_table`` for ``torch.onnx.export``."""
     register()
-    schemas.register()
+    register_schemas()
     ours = torch.ops.peagle
     table: dict[Any, Callable[..., Any]] = {
         getattr(ours, torch_name(s.name)).default: _translation(s) for s in OPS.values()
     }
     table.update({getattr(ours, name).default: f for name, f in _standard_translations().items()})
     return table
+
+
+def _parameter(operand: Operand) -> OpSchema.FormalParameter:
+    option = OpSchema.FormalParameterOption.Optional if operand.optional else OpSchema.FormalParameterOption.Single
+    return OpSchema.FormalParameter(
+        operand.name, f"T_{operand.same_as or operand.name}", operand.doc, param_option=option
+    )
+
+
+def _tensor(dtype: str) -> str:
+    return f"tensor({'float' if dtype == 'float32' else dtype})"
+
+
+def schema(spec: OpSpec) -> OpSchema:
+    """The ``OpSchema`` of one spec; operands tied by ``same_as`` share a type variable."""
+    variables = {
+        f"T_{o.name}": [_tensor(dtype) for dtype in o.dtypes]
+        for o in (*spec.inputs, *spec.outputs)
+        if o.same_as is None
+    }
+    return OpSchema(
+        spec.name,
+        DOMAIN,
+        VERSION,
+        spec.doc,
+        inputs=[_parameter(o) for o in spec.inputs],
+        outputs=[_parameter(o) for o in spec.outputs],
+        type_constraints=[(name, types, "") for name, types in variables.items()],
+        attributes=[
+            *[OpSchema.Attribute(a.name, _ATTRIBUTE[a.kind], a.doc, required=False) for a in spec.attributes],
+            *[OpSchema.Attribute(n, OpSchema.AttrType.STRING, "for TensorRT", required=False) for n in SELECTION],
+        ],
+    )
+
+
+@cache
+def register_schemas() -> None:
+    """Make every op of ours known to ``onnx`` in this process (checker, shape inference, onnxscript)."""
+    for spec in OPS.values():
+        if not onnx.defs.has(spec.name, DOMAIN):
+            onnx.defs.register_schema(schema(spec))

@@ -22,8 +22,7 @@ from peagle.compiler.store.stages import StageStore
 from peagle.graphs import store
 from peagle.graphs.drafters import reference
 from peagle.graphs.lowering import LOWERINGS, GraphWeight, Lowered
-from peagle.graphs.rounding import Matmul, NarrowWeight, Rounding, matmuls
-from peagle.graphs.rounding import narrow as narrow_graph
+from peagle.graphs.quantization import GraphProduct, QuantizedWeight, Rounding, products_of, quantize
 from peagle.graphs.weights import attach
 from peagle.plugins.errors import BuildError
 from tests.fp8_pairs import LINEAR, fake_quantised, fp8_target, input_scale, rounded
@@ -49,8 +48,8 @@ class Narrow:
     def graph(self, lowering: str) -> Path:
         return self.compiled(lowering).attached.path / parts.MODEL
 
-    def found(self, lowering: str) -> dict[str, Matmul]:
-        return {each.weight: each for each in matmuls(store.load(self.graph(lowering)))}
+    def found(self, lowering: str) -> dict[str, GraphProduct]:
+        return {each.weight: each for each in products_of(store.load(self.graph(lowering)))}
 
 
 @pytest.fixture(scope="session")
@@ -200,12 +199,12 @@ def test_a_semantic_graph_with_fp8_weights_lowers_again(narrow: Narrow, rng: np.
     assert record is not None
     assert record["share"] == 1
     semantic = store.load(narrow.compiled("tensorrt").attached.path / parts.SEMANTIC)
-    assert {each.weight for each in matmuls(semantic)} == set(narrow.found("tensorrt"))
+    assert {each.weight for each in products_of(semantic)} == set(narrow.found("tensorrt"))
 
 
 def test_numbers_that_were_not_scaled_are_never_written_as_codes(tmp_path: Path) -> None:
     model = _product()
-    narrow_graph(model, {"w": SCALE})
+    quantize(model, {"w": SCALE})
     lowered = Lowered(model, (GraphWeight("w", ("w",), (4, 4), "float8_e4m3fn"),))
     with pytest.raises(BuildError, match="was read as float32"):
         attach(lowered, lambda _: np.zeros((1, 4, 4), np.float32), tmp_path / "model.onnx")
@@ -228,7 +227,7 @@ def _product(weight_readers: int = 1, perm: tuple[int, int] = (1, 0)) -> ir.Mode
     return ir.Model(graph, ir_version=11)
 
 
-SCALE = NarrowWeight("float8_e4m3fn", input=Rounding("float8_e4m3fn", 0.1))
+SCALE = QuantizedWeight("float8_e4m3fn", input=Rounding("float8_e4m3fn", 0.1))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +238,7 @@ SCALE = NarrowWeight("float8_e4m3fn", input=Rounding("float8_e4m3fn", 0.1))
 )
 def test_a_weight_that_does_not_fit_says_why_and_stays(model: ir.Model, said: str) -> None:
     before = ir.to_proto(model).SerializeToString()
-    result = narrow_graph(model, {"w": SCALE})
+    result = quantize(model, {"w": SCALE})
     assert (result.done, list(result.refused)) == ((), ["w"])
     assert said in result.refused["w"]
     assert ir.to_proto(model).SerializeToString() == before
@@ -247,26 +246,26 @@ def test_a_weight_that_does_not_fit_says_why_and_stays(model: ir.Model, said: st
 
 def test_a_weight_that_no_product_has_says_so() -> None:
     model = _product()
-    result = narrow_graph(model, {"w": SCALE, "absent": SCALE})
+    result = quantize(model, {"w": SCALE, "absent": SCALE})
     assert result.done == ("w",)
     assert "no node" in result.refused["absent"]
 
 
 def test_without_a_scale_the_input_stays_wide() -> None:
     model = _product()
-    narrow_graph(model, {"w": NarrowWeight("float8_e4m3fn")})
+    quantize(model, {"w": QuantizedWeight("float8_e4m3fn")})
     assert Counter(node.op_type for node in model.graph) == {"DequantizeLinear": 1, "Transpose": 1, "MatMul": 1}
-    (found,) = matmuls(model)
+    (found,) = products_of(model)
     assert (found.stored, found.computed, found.numbers) == (E4M3, "float32", 16)
 
 
 def test_what_else_reads_a_weight_goes_on_reading_it_wide() -> None:
     model = _product(weight_readers=2)
-    result = narrow_graph(model, {"w": SCALE})
+    result = quantize(model, {"w": SCALE})
     assert result.done == ("w",)
     assert set(model.graph.initializers) == {"w", "w.codes", "w_scale", "x_scale"}
     assert {node.op_type for node, _ in model.graph.initializers["w"].uses()} == {"ReduceSum"}
-    (found,) = matmuls(model)
+    (found,) = products_of(model)
     assert (found.weight, found.stored, found.computed) == ("w.codes", E4M3, E4M3)
 
 

@@ -1,5 +1,4 @@
-"""From a semantic graph to one that keeps weights in narrow types: find the sites, narrow the weights, round the
-inputs."""
+"""From a semantic graph to one that keeps weights as codes: find the sites, quantize the weights, round the inputs."""
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ from ...plugins.spec import DOMAIN, VERSION
 from ..tape import Nodes
 from .nodes import code_shape, dequantized, onnx_type, rounded, scale_dtype, scale_shape, shortened, streamed
 from .rules import RULES, Site
-from .weight import Narrowing, NarrowWeight, Rounding, SharedInput, Stream
+from .weight import Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
 
-Weights = Mapping[str, NarrowWeight]
+Weights = Mapping[str, QuantizedWeight]
 
 
-def narrow(model: ir.Model, weights: Weights) -> Narrowing:
+def quantize(model: ir.Model, weights: Weights) -> Quantization:
     """Rewrite a semantic graph in place so that ``weights``, by their names in it, are stored as codes.
 
     An input that several of them share (of q, k and v; of gate and up) is rounded once, to the largest of their scales:
@@ -30,7 +29,7 @@ def narrow(model: ir.Model, weights: Weights) -> Narrowing:
     missing = weights.keys() - {site.weight.name for site in sites}
     refused |= dict.fromkeys(sorted(missing), "no node of the graph multiplies with it in a form that is known")
     sites = [site for site in sites if site.weight.name not in refused]
-    streams = _narrow(model.graph, sites, weights)
+    streams = _quantize(model.graph, sites, weights)
     shared = _round_inputs(model.graph, sites, weights)
     for site in sites:
         if site.inside and (rounding := weights[str(site.weight.name)].input):
@@ -38,15 +37,15 @@ def narrow(model: ir.Model, weights: Weights) -> Narrowing:
     if any(node.op_type == "MicroscaledRound" for node in model.graph):
         model.opset_imports.setdefault(DOMAIN, VERSION)
     done = tuple(dict.fromkeys(stream.weight for stream in streams.values()))
-    return Narrowing(done, refused, shared, streams)
+    return Quantization(done, refused, shared, streams)
 
 
-def _narrow(graph: ir.Graph, sites: list[Site], weights: Weights) -> dict[str, Stream]:
+def _quantize(graph: ir.Graph, sites: list[Site], weights: Weights) -> dict[str, WeightStream]:
     order = {node: place for place, node in enumerate(graph)}
     readers: dict[ir.Value, list[Site]] = {}
     for site in sites:
         readers.setdefault(site.weight, []).append(site)
-    streams: dict[str, Stream] = {}
+    streams: dict[str, WeightStream] = {}
     for value, group in readers.items():
         name, wide = str(value.name), ir.DataType(value.const_value.dtype)
         weight, tied = weights[name], len(value.uses()) > len({site.reader for site in group})
@@ -69,7 +68,7 @@ def _narrow(graph: ir.Graph, sites: list[Site], weights: Weights) -> dict[str, S
                 reader.replace_input_with(place, result)
                 if whole and reader.op_type == "Transpose":
                     reader.outputs[0].shape = ir.Shape(stored[::-1])
-        streams |= {of_codes: Stream(name, scales=False), of_scales: Stream(name, scales=True)}
+        streams |= {of_codes: WeightStream(name, scales=False), of_scales: WeightStream(name, scales=True)}
     return streams
 
 

@@ -21,7 +21,7 @@ _KINDS = {"k": (3, 1), "v": (4, 2)}  # the places of a cache among the inputs an
 _NEW = {"k": 1, "v": 2}  # and of what is written to it
 
 
-def narrow_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
+def quantize_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
     """Rewrite in place: every cache becomes one of codes, times the scale by its name (``k_cache.0``).
 
     Raises ``BuildError`` unless there is a scale for every cache of the graph and nothing but attention reads one.
@@ -40,7 +40,7 @@ def narrow_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
 def round_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
     """Rewrite in place: new keys and values become what their codes would stand for, and caches stay as wide as before.
 
-    Attention computes what it does over caches of codes. Raises ``BuildError`` as ``narrow_caches`` does for scales.
+    Attention computes what it does over caches of codes. Raises ``BuildError`` as ``quantize_caches`` does for scales.
     """
     for node in _layers(model, scales):
         for kind, (place, out) in _KINDS.items():

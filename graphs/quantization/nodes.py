@@ -1,4 +1,4 @@
-"""The nodes that narrow types are spelled with, and the initializers that they read."""
+"""The nodes that quantized types are spelled with, and the initializers that they read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ...plugins.numbers import BY_NUMPY, E8M0_BIAS
 from ...plugins.spec import DOMAIN
 from ..tape import Nodes
-from .weight import MIDDLE, Codes, NarrowWeight, Rounding
+from .weight import MIDDLE, Codes, QuantizedWeight, Rounding
 
 
 def onnx_type(codes: Codes) -> ir.DataType:
@@ -24,24 +24,24 @@ def streamed(graph: ir.Graph, name: str, shape: tuple[int, ...], dtype: ir.DataT
     return value
 
 
-def code_shape(weight: NarrowWeight, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the initializer that holds the codes of a weight of ``shape``: every block is whole."""
+def code_shape(weight: QuantizedWeight, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the initializer that holds the codes of a weight of ``shape``: every block is whole."""
     return (*shape[:-1], weight.scale[-1] * weight.block) if weight.block else shape
 
 
-def scale_shape(weight: NarrowWeight) -> tuple[int, ...]:
-    """Of the initializer that holds the scales: a backend wants no node between it and what it scales."""
+def scale_shape(weight: QuantizedWeight) -> tuple[int, ...]:
+    """The shape of the initializer that holds the scales: a backend wants no node between it and what it scales."""
     return weight.scale if weight.block or len(weight.scale) < 2 else (*weight.scale, 1)
 
 
-def scale_dtype(weight: NarrowWeight, wide: ir.DataType) -> ir.DataType:
-    """Of the same initializer; ``wide`` is the type of the weight's values."""
+def scale_dtype(weight: QuantizedWeight, wide: ir.DataType) -> ir.DataType:
+    """The type of the initializer that holds the scales; ``wide`` is the type of the weight's values."""
     if weight.powers:
         return ir.DataType.UINT8
     return wide if weight.block else ir.DataType.FLOAT
 
 
-def dequantized(op: Nodes, codes: ir.Value, scales: ir.Value, weight: NarrowWeight, dtype: ir.DataType) -> ir.Value:
+def dequantized(op: Nodes, codes: ir.Value, scales: ir.Value, weight: QuantizedWeight, dtype: ir.DataType) -> ir.Value:
     """The values of a weight as ``dtype``; ``scales`` are as they are stored."""
     name, shape = str(codes.name), codes.shape
     rank, leading = len(shape), len(weight.scale)

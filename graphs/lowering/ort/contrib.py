@@ -1,3 +1,0 @@
-"""The domain of ONNX Runtime's own operators."""
-
-CONTRIB = "com.microsoft"

@@ -1,0 +1,153 @@
+"""What is left to tidy when attention, experts and linears are rewritten: norms, shape arithmetic, linears to pack."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
+
+from ...names import CONTRIB
+from ..finish import PARTS_METADATA
+
+_KINDS = ("FusedMatMul", "MatMulNBits")
+
+
+class SkipNorm(RewriteRuleClassBase):
+    """``RMSNormalization(a + b)`` -> ``SkipSimplifiedLayerNormalization``, which also hands on the sum."""
+
+    def pattern(self, op: Any, a: Any, b: Any, weight: Any) -> Any:
+        total = op.Add(a, b, _outputs=["total"])
+        return op.RMSNormalization(total, weight, axis=-1, _allow_other_attributes=True, _outputs=["normed"]), total
+
+    def rewrite(self, op: Any, a: ir.Value, b: ir.Value, weight: ir.Value, normed: ir.Value, **_: Any) -> Any:
+        epsilon = normed.producer().attributes["epsilon"].as_float()
+        out, _mean, _variance, total = op.SkipSimplifiedLayerNormalization(
+            a, b, weight, epsilon=epsilon, _domain=CONTRIB, _outputs=4
+        )
+        return out, total
+
+
+class WidthOfTheInput(RewriteRuleClassBase):
+    """The width of anything as wide as the window is the window's: what only carried a width is not computed."""
+
+    def __init__(self, inputs: list[ir.Value]) -> None:
+        super().__init__()
+        self.inputs = inputs
+
+    def _source(self, x: ir.Value) -> ir.Value | None:
+        if x.shape is None or len(x.shape) < 2 or x in self.inputs:
+            return None
+        same = (v for v in self.inputs if v.shape is not None and len(v.shape) > 1 and v.shape[1] == x.shape[1])
+        return next(same, None)
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.Shape(x, start=1, end=2)
+
+    def check(self, _: Any, x: ir.Value) -> MatchResult:
+        result = MatchResult()
+        return result if self._source(x) is not None else result.fail("no input is as wide", x)
+
+    def rewrite(self, op: Any, x: ir.Value) -> Any:
+        return op.Shape(self._source(x), start=1, end=2)
+
+
+class CollapseReshape(RewriteRuleClassBase):
+    """``Reshape(Reshape(x))`` -> the outer one alone: rewrites leave such pairs where layouts meet."""
+
+    def pattern(self, op: Any, x: Any, inner: Any, outer: Any) -> Any:
+        return op.Reshape(op.Reshape(x, inner), outer)
+
+    def check(self, _: Any, outer: ir.Value, inner: ir.Value, **__: Any) -> MatchResult:
+        result = MatchResult()
+        constant = ir.convenience.get_const_tensor(outer)
+        if constant is not None and 0 in constant.numpy()[2:]:
+            return result.fail("the outer shape copies a dimension that the inner one made", outer)
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, outer: ir.Value, **_: Any) -> Any:
+        return op.Reshape(x, outer)
+
+
+class SameShape(RewriteRuleClassBase):
+    """A ``Reshape`` to the shape its input has already: nothing. ONNX Runtime drops an Identity when it loads."""
+
+    def pattern(self, op: Any, x: Any, shape: Any) -> Any:
+        return op.Reshape(x, shape, _outputs=["out"])
+
+    def check(self, _: Any, x: ir.Value, shape: ir.Value, out: ir.Value) -> MatchResult:
+        result = MatchResult()
+        if not x.shape:
+            return result.fail("the input is a scalar, or of unknown shape", x)
+        constant = ir.convenience.get_const_tensor(shape)
+        kept = constant is not None and constant.numpy().tolist() == [0] * (len(x.shape) - 1) + [-1]
+        if not kept and (out.shape is None or list(x.shape) != list(out.shape)):
+            return result.fail("the shapes differ, or one is unknown", out)
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        return op.Identity(x)
+
+
+def pack_linears(model: ir.Model) -> None:
+    """Linears with the same input become one over their stacked weights, split afterwards.
+
+    Only linears of one kind: all wide, or all of codes with the same bits in the same blocks.
+    """
+    groups: dict[Any, list[ir.Node]] = defaultdict(list)
+    for node in model.graph:
+        if node.op_type in _KINDS and all(_own(weight) for weight in node.inputs[1:]):
+            groups[node.inputs[0], node.op_type, tuple(sorted(_kind(node).items()))].append(node)
+    for nodes in groups.values():
+        if len(nodes) > 1:
+            _pack(model, nodes)
+
+
+def _own(weight: ir.Value | None) -> bool:
+    """Whether only one node reads it, and its values are still to come."""
+    tensor = None if weight is None else weight.const_value
+    return weight is not None and isinstance(tensor, ir.ExternalTensor) and len(weight.uses()) == 1
+
+
+def _kind(node: ir.Node) -> dict[str, Any]:
+    """Attributes that the packed node has too. Its weights, and the linears' own, are ``[out, ...]``."""
+    return {name: attribute.value for name, attribute in node.attributes.items() if name != "N"}
+
+
+def _pack(model: ir.Model, nodes: list[ir.Node]) -> None:
+    first, graph = nodes[0], model.graph
+    weights: list[Any] = [list(node.inputs[1:]) for node in nodes]
+    sizes = [int(own[0].shape[0]) for own in weights]
+    packed = [_stacked(graph, parts) for parts in zip(*weights, strict=True)]
+    attributes = _kind(first) | ({"N": sum(sizes)} if first.op_type == "MatMulNBits" else {})
+    split = ir.Value(
+        name=f"{packed[0].name}.sizes", shape=ir.Shape([len(sizes)]), type=ir.TensorType(ir.DataType.INT64)
+    )
+    split.const_value = ir.tensor(sizes, dtype=ir.DataType.INT64, name=split.name)
+    graph.register_initializer(split)
+    product = ir.node(first.op_type, [first.inputs[0], *packed], attributes, domain=CONTRIB)
+    parts = ir.node("Split", [product.outputs[0], split], {"axis": -1}, num_outputs=len(nodes))
+    graph.insert_before(first, [product, parts])
+    for node, part in zip(nodes, parts.outputs, strict=True):
+        node.outputs[0].replace_all_uses_with(part)
+        part.shape, part.type = node.outputs[0].shape, node.outputs[0].type
+    graph.remove(nodes, safe=True)
+    for own in weights:
+        for weight in own:
+            del graph.initializers[str(weight.name)]
+
+
+def _stacked(graph: ir.Graph, parts: Sequence[ir.Value]) -> ir.Value:
+    """One initializer that has ``parts`` along axis 0."""
+    names = [str(part.name) for part in parts]
+    tensors: list[Any] = [part.const_value for part in parts]
+    shape = ir.Shape([sum(int(tensor.shape[0]) for tensor in tensors), *tensors[0].shape[1:]])
+    name, dtype = "+".join(names), tensors[0].dtype
+    packed = ir.Value(name=name, shape=shape, type=ir.TensorType(dtype))
+    packed.const_value = ir.ExternalTensor("weights", None, None, dtype, shape=shape, name=name)
+    packed.metadata_props[PARTS_METADATA] = json.dumps(names)
+    graph.register_initializer(packed)
+    return packed
