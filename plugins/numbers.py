@@ -82,6 +82,12 @@ _AT_ONCE = 1 << 16  # numbers, so that they stay in the processor's cache
 _BIAS, _MANTISSA, _NAN, _SIGN = 7, 3, 0x7F, 0x80  # of E4M3: exponent bias, mantissa bits, codes
 
 
+def tensorrt_name(dtype: Any) -> str:
+    """The name of a ``trt.DataType``; of one that is not in the table, TensorRT's own in small letters."""
+    member = str(dtype.name)
+    return BY_TENSORRT[member].name if member in BY_TENSORRT else member.lower()
+
+
 def to_e4m3(values: Array) -> Array:
     """The nearest E4M3 codes of numbers, taken as float32: uint8, of the same shape.
 

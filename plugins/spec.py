@@ -89,7 +89,7 @@ class Kernel:
     """How the CUDA kernel of an op (``kernel.cu`` in its folder) is launched: once a call, without a workspace.
 
     Its parameters are a pointer per input, an ``int`` per entry of ``scalars`` (a dimension of the op or one of its int
-    attributes), and a pointer per output, in that order; quick-deploy plugins of TensorRT ask for this order. The entry
+    attributes), and a pointer per output, in that order. The entry
     point is ``entry``, or ``<entry>_<dtype>`` by the dtype of the input that ``typed_by`` names. ``blocks`` is a dim
     expression; there are ``cluster`` thread blocks for each of them on GPUs with clusters (SM 9.0 and up), else one.
     """

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...engines.folder.records import PlanTensor
 from ...plugins.errors import BuildError
+from ...plugins.numbers import tensorrt_name
 from ...plugins.spec import SELECTION
-from ...plugins.tensorrt.dtypes import to_name
 from ...plugins.tensorrt.errors import clear, last
 from ...plugins.tensorrt.register import find_creator
 from .callbacks import Log
@@ -123,7 +123,7 @@ def _tensor_problems(kind: str, found: list[Any], expected: tuple[Value, ...]) -
         yield f"the {kind}s are {', '.join(names)}, not {', '.join(wanted)}"
         return
     for tensor, value in zip(found, expected, strict=True):
-        dtype, shape = to_name(tensor.dtype), tuple(tensor.shape)
+        dtype, shape = tensorrt_name(tensor.dtype), tuple(tensor.shape)
         if value.dtype and dtype != value.dtype:
             yield f"{kind} {value.name} is {dtype}, not {value.dtype}"
         if value.shape is not None and shape != tuple(dim if isinstance(dim, int) else -1 for dim in value.shape):
@@ -131,4 +131,4 @@ def _tensor_problems(kind: str, found: list[Any], expected: tuple[Value, ...]) -
 
 
 def _tensor(tensor: Any) -> PlanTensor:
-    return PlanTensor(tensor.name, to_name(tensor.dtype), tuple(tensor.shape))
+    return PlanTensor(tensor.name, tensorrt_name(tensor.dtype), tuple(tensor.shape))

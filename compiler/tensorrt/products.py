@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ...plugins.tensorrt.dtypes import to_name
 from ..precision.products import BITS, BuiltProduct
 from .program import KERNEL, ONNX_LAYERS, PRODUCT, Program, Step
 
@@ -78,12 +77,14 @@ class _Network:
             factors = [(self.constant(factor), factor) for factor in inputs[:2]]
             for constant, factor in [pair for pair in factors if pair[0] is not None][-1:]:
                 other = inputs[0] if factor is inputs[1] else inputs[1]
-                yield self._product(layer, constant, self._quantized(factor, other) or to_name(factor.dtype))
+                yield self._product(layer, constant, self._quantized(factor, other) or tensorrt_name(factor.dtype))
         elif kind in _STACKED:
             for factor in inputs:
                 constant = self.constant(factor) if factor is not None else None
                 if constant is not None and len(constant.shape) > 2:
-                    yield self._product(layer, constant, self._quantized(factor, inputs[0]) or to_name(inputs[0].dtype))
+                    yield self._product(
+                        layer, constant, self._quantized(factor, inputs[0]) or tensorrt_name(inputs[0].dtype)
+                    )
 
     def constant(self, tensor: Any) -> Any:
         """Return what ``tensor`` is moved and scaled from, if that is a constant of the network, else None."""
@@ -96,7 +97,11 @@ class _Network:
         weight = self.makers[constant.name].name
         named = ONNX_LAYERS.findall(str(layer.metadata))  # TensorRT renames what is called as something else is
         return BuiltProduct(
-            named[0] if named else layer.name, weight, to_name(constant.dtype), computed, math.prod(constant.shape)
+            named[0] if named else layer.name,
+            weight,
+            tensorrt_name(constant.dtype),
+            computed,
+            math.prod(constant.shape),
         )
 
     def _quantized(self, *factors: Any) -> str:
@@ -108,7 +113,7 @@ class _Network:
         layer = self.makers.get(tensor.name)
         while layer is not None and layer.type.name in _MOVES:
             if layer.type.name == "DEQUANTIZE":
-                return to_name(layer.get_input(0).dtype)
+                return tensorrt_name(layer.get_input(0).dtype)
             layer = self.makers.get(layer.get_input(0).name)
         return ""
 

@@ -14,11 +14,10 @@ from typing import Any, TypeVar, cast
 from ..errors import BuildError, EnvironmentProblem, PeagleError
 from ..kernels.launch import Launcher, current_sm
 from ..kernels.pack import Pack, obtain
+from ..numbers import BY_NAME, tensorrt_name
 from ..spec import DOMAIN, VERSION, OpSpec
 from . import errors, fields
-from .check import bind
-from .dtypes import check_spec_dtypes, to_name, to_tensorrt
-from .symbols import Arithmetic, Symbol
+from .check import Arithmetic, Symbol, bind
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -61,7 +60,7 @@ class _Answers(_HasSpec):
 
     @_recorded
     def get_output_data_types(self, input_types: Sequence[Any]) -> list[Any]:
-        return [to_tensorrt(self.trt, name) for name in self.spec.infer_dtypes([to_name(t) for t in input_types])]
+        return [to_tensorrt(self.trt, name) for name in self.spec.infer_dtypes([tensorrt_name(t) for t in input_types])]
 
     @_recorded
     def get_output_shapes(self, inputs: Sequence[Any], shape_inputs: Sequence[Any], builder: Any) -> list[Any]:
@@ -85,7 +84,7 @@ class _Answers(_HasSpec):
         if in_out[position].desc.format != self.trt.TensorFormat.LINEAR:
             return False
         # Only what stands up to this position means anything.
-        names = [to_name(tensor.desc.type) for tensor in in_out[: position + 1]]
+        names = [tensorrt_name(tensor.desc.type) for tensor in in_out[: position + 1]]
         if position >= num_inputs:
             try:
                 return names[position] == self.spec.infer_dtypes(names[:num_inputs])[position - num_inputs]
@@ -162,12 +161,12 @@ class _Answers(_HasSpec):
             [*inputs, *outputs],
             bind(self.spec, [tuple(desc.dims) for desc in input_descs]),
             self.attributes,
-            to_name(input_descs[names.index(typed_by)].type) if typed_by else None,
+            tensorrt_name(input_descs[names.index(typed_by)].type) if typed_by else None,
         )
 
     def _check_descriptions(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Raises ``BuildError`` for dtypes, ranks or known sizes that are not the spec's; -1 is unknown."""
-        dtypes = self.spec.infer_dtypes([to_name(desc.type) for desc in inputs])
+        dtypes = self.spec.infer_dtypes([tensorrt_name(desc.type) for desc in inputs])
         unknown = Symbol(None, _UNKNOWN)
         given = [[size if size >= 0 else unknown for size in desc.dims] for desc in inputs]
         shapes = self.spec.infer_shapes(given, self.attributes)
@@ -176,12 +175,17 @@ class _Answers(_HasSpec):
             fits = len(sizes) == len(shape) and all(
                 isinstance(wanted, Symbol) or size in (wanted, -1) for size, wanted in zip(sizes, shape, strict=True)
             )
-            if not fits or to_name(desc.type) != dtype:
+            if not fits or tensorrt_name(desc.type) != dtype:
                 wanted = [-1 if isinstance(size, Symbol) else size for size in shape]
                 raise BuildError(
-                    f"{self.spec.name}: TensorRT made {operand.name} {to_name(desc.type)} {list(sizes)}, "
+                    f"{self.spec.name}: TensorRT made {operand.name} {tensorrt_name(desc.type)} {list(sizes)}, "
                     f"the spec says {dtype} {wanted}"
                 )
+
+
+def to_tensorrt(trt: ModuleType, name: str) -> Any:
+    """The ``trt.DataType`` of a name such as ``"float16"``."""
+    return getattr(trt.DataType, BY_NAME[name].tensorrt)
 
 
 _UNKNOWN = Arithmetic(lambda _: None, lambda a, b: None, lambda a, b: None)
@@ -203,7 +207,9 @@ def plugin_class(trt: ModuleType, spec: OpSpec, packs: Sequence[Pack] = ()) -> t
         raise BuildError(f"{spec.name} has no CUDA kernel and so no plugin", why="a lowering rewrites it instead")
     if any(operand.optional for operand in spec.inputs):
         raise BuildError(f"{spec.name} cannot be a plugin", why="TensorRT's parser refuses an input left out")
-    check_spec_dtypes(spec.name, tuple(d for operand in (*spec.inputs, *spec.outputs) for d in operand.dtypes))
+    dtypes = {dtype for operand in (*spec.inputs, *spec.outputs) for dtype in operand.dtypes}
+    if unknown := sorted(name for name in dtypes if name not in BY_NAME or not BY_NAME[name].tensorrt):
+        raise BuildError(f"{spec.name}: TensorRT has no dtype for {', '.join(unknown)}")
     aliased = any(output.aliases for output in spec.outputs)
     build = trt.IPluginV3OneBuildV2 if aliased else trt.IPluginV3OneBuild
     bases = (trt.IPluginV3, trt.IPluginV3OneCore, build, trt.IPluginV3OneRuntime)

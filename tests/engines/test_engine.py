@@ -12,6 +12,7 @@ from peagle.engines.scheduling import scheduler
 from peagle.graphs.drafters import reference
 from peagle.plugins.errors import UsageError
 from tests.models import VOCAB, Pair
+from tests.speculation import speculate
 
 PROMPTS = [[5, 9, 30, 7], [11] * 17, [40], list(range(2, 35)), [80, 3]]
 GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
@@ -43,14 +44,14 @@ def test_greedy_text_is_the_reference_s(tiny_engine: Engine, tiny_pair: Pair) ->
     model = reference.load_target(tiny_pair.target, tiny_pair.config)
     spec, head = tiny_pair.specs()
     for prompt, found in zip(PROMPTS, _tokens(tiny_engine, GREEDY), strict=True):
-        expected, _ = reference.speculate(model, spec, tiny_pair.head_weights(), head, prompt, 4, 24)
+        expected, _ = speculate(model, spec, tiny_pair.head_weights(), head, prompt, 4, 24)
         assert list(found) == expected
 
 
 def test_acceptance_is_the_reference_s(tiny_engine: Engine, tiny_pair: Pair) -> None:
     model = reference.load_target(tiny_pair.target, tiny_pair.config)
     spec, head = tiny_pair.specs()
-    _, accepted = reference.speculate(model, spec, tiny_pair.head_weights(), head, PROMPTS[0], 4, 24)
+    _, accepted = speculate(model, spec, tiny_pair.head_weights(), head, PROMPTS[0], 4, 24)
     stats = tiny_engine.generate(PROMPTS[:1], GREEDY)[0].acceptance
     assert (stats.rounds, stats.accepted) == (len(accepted), sum(accepted))
     assert stats.drafted == 4 * stats.rounds

@@ -10,6 +10,7 @@ from peagle.graphs.drafters import reference
 from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.running import Graph, target_inputs
 from tests.models import VOCAB
+from tests.speculation import speculate
 
 
 class Loop:
@@ -105,6 +106,6 @@ def test_greedy_speculation_in_the_reference_is_plain_greedy(qwen3: Traced, rng:
     for _ in range(20):
         logits, _ = reference.target_pass(model, qwen3.target, plain)
         plain.append(int(logits[-1].argmax()))
-    tokens, accepted = reference.speculate(model, qwen3.target, qwen3.pair.head_weights(), qwen3.head, prompt, 3, 20)
+    tokens, accepted = speculate(model, qwen3.target, qwen3.pair.head_weights(), qwen3.head, prompt, 3, 20)
     assert tokens == plain[6:]
     assert all(0 <= a <= 3 for a in accepted)

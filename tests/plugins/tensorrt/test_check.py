@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from peagle.plugins.spec import SELECTION, evaluate_dim
-from peagle.plugins.tensorrt.check import bind, check_call
-from peagle.plugins.tensorrt.symbols import NAMES, Arithmetic, Symbol
+from peagle.plugins.tensorrt.check import NAMES, Arithmetic, Symbol, bind, check_call
 
 DRAFT = OPS["PlaceholderDraft"]
 DRAFT_DTYPES = tuple(operand.dtypes[0] for operand in DRAFT.inputs)

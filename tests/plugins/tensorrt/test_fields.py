@@ -12,7 +12,7 @@ from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from peagle.plugins.spec import Attribute
 from peagle.plugins.tensorrt import fields, module
-from tests.plugins.tensorrt_plugins.rtx_builds import needs_rtx
+from tests.plugins.tensorrt.rtx_builds import needs_rtx
 
 pytestmark = needs_rtx
 

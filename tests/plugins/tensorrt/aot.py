@@ -2,8 +2,7 @@
 
 The argument is the product: ``tensorrt-rtx`` builds ahead of time, ``tensorrt`` for the GPU that is there. Reads a JSON
 list of cases from standard input: ``model`` (a path), ``gpus``, ``profiles`` (each input name to least, usual and
-greatest shape), ``ops`` (plugins to register; none if empty), ``quick_deploy`` (register them as such, with code for
-this compute capability). Prints one line of JSON for each.
+greatest shape), ``ops`` (plugins to register; none if empty). Prints one line of JSON for each.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any
 
 from peagle.plugins.ops import OPS
 from peagle.plugins.tensorrt import errors, module
-from peagle.plugins.tensorrt.quick_deploy import register_quick_deploy
 from peagle.plugins.tensorrt.register import register
 
 
@@ -39,11 +37,7 @@ def build(trt: Any, case: dict[str, Any]) -> dict[str, Any]:
     flags = trt.NetworkDefinitionCreationFlag
     chosen = 1 << int(flags.STRONGLY_TYPED) if hasattr(flags, "STRONGLY_TYPED") else 0
     ops = [OPS[name] for name in case["ops"]]
-    if "quick_deploy" in case:
-        register_quick_deploy(trt, case["quick_deploy"], ops)
-        chosen |= 1 << int(flags.PREFER_AOT_PYTHON_PLUGINS)
-    else:
-        register(trt, ops)
+    register(trt, ops)
     log = logger(trt)
     builder = trt.Builder(log)
     network = builder.create_network(chosen)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from peagle.plugins.ops import OPS
-from tests.plugins.tensorrt_plugins.rtx_builds import needs_rtx, profile, results, run_aot
+from tests.plugins.tensorrt.rtx_builds import needs_rtx, profile, results, run_aot
 
 pytestmark = needs_rtx
 
@@ -153,17 +153,14 @@ def test_what_does_not_fit_is_refused_in_our_words(refused: Mapping[str, Mapping
 
 @pytest.mark.gpu
 @pytest.mark.tensorrt
-@pytest.mark.parametrize("quick", [False, True], ids=["Python plugin", "quick-deploy plugin"])
-def test_full_tensorrt_builds_every_plugin_for_the_gpu_that_is_there(write_model: Write, quick: bool) -> None:
+def test_full_tensorrt_builds_every_plugin_for_the_gpu_that_is_there(write_model: Write) -> None:
     """Never run yet: neither TensorRT nor a GPU was to be had where this was written."""
-    from peagle.plugins.kernels.launch import current_sm, load_driver
+    from peagle.plugins.kernels.launch import load_driver
 
     driver = load_driver()
     _, context = driver.cuDevicePrimaryCtxRetain(0)
     driver.cuCtxSetCurrent(context)
     cases = [case(write_model, op) | {"gpus": ["present"]} for op in ATTRIBUTES]
-    if quick:
-        cases = [each | {"quick_deploy": current_sm()} for each in cases]
     for result in results(run_aot(cases, product="tensorrt")):
         assert len(result["layers"]) == 1, result
         assert result["plans"]["present"], result["log"]

@@ -14,10 +14,9 @@ from peagle.plugins.errors import BuildError, EnvironmentProblem
 from peagle.plugins.kernels.launch import load_driver, scalars
 from peagle.plugins.ops import OPS
 from peagle.plugins.tensorrt import errors, module
-from peagle.plugins.tensorrt.dtypes import to_tensorrt
-from peagle.plugins.tensorrt.plugin import creator, plugin_class
+from peagle.plugins.tensorrt.plugin import creator, plugin_class, to_tensorrt
 from peagle.plugins.tensorrt.register import find_creator, register
-from tests.plugins.tensorrt_plugins.rtx_builds import needs_rtx
+from tests.plugins.tensorrt.rtx_builds import needs_rtx
 
 pytestmark = needs_rtx
 

@@ -17,7 +17,7 @@ import pytest
 
 from peagle.plugins.errors import EnvironmentProblem
 from peagle.plugins.tensorrt import module
-from tests.plugins.tensorrt_plugins.rtx_builds import needs_rtx, profile, results, run_aot
+from tests.plugins.tensorrt.rtx_builds import needs_rtx, profile, results, run_aot
 
 LINK = "libtensorrt_rtx.so"
 SIZES = {"B": 1, "S": 2, "E": 2}
