@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from peagle.graphs.drafters import DrafterSpec, reference
+from peagle.graphs.drafters import DrafterSpec
+from peagle.graphs.drafters.reference import Weights, draft_logits, target_pass, to_target_ids
 from peagle.graphs.targets import TargetSpec
 from peagle.plugins.ops import OPS
 
@@ -16,7 +17,7 @@ from peagle.plugins.ops import OPS
 def speculate(
     model: Any,
     target: TargetSpec,
-    weights: reference.Weights,
+    weights: Weights,
     head: DrafterSpec,
     prompt: Sequence[int],
     k: int,
@@ -24,13 +25,11 @@ def speculate(
 ) -> tuple[list[int], list[int]]:
     """Greedy speculative decoding; returns the new tokens and how many drafts each round accepted."""
     ids, accepted = list(prompt), []
-    logits, features = reference.target_pass(model, target, ids)
+    logits, features = target_pass(model, target, ids)
     ids.append(int(logits[-1].argmax()))
     while len(ids) - len(prompt) < new_tokens:
-        drafts = reference.to_target_ids(
-            weights, reference.draft_logits(weights, head, ids, features[: len(ids) - 1], k).argmax(-1)
-        )
-        logits, features = reference.target_pass(model, target, [*ids, *drafts])
+        drafts = to_target_ids(weights, draft_logits(weights, head, ids, features[: len(ids) - 1], k).argmax(-1))
+        logits, features = target_pass(model, target, [*ids, *drafts])
         tokens = _accept(logits[-k - 1 :], [ids[-1], *drafts])
         ids += tokens
         accepted.append(len(tokens) - 1)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from ...plugins.numbers import tensorrt_name
 from ..precision.products import BITS, BuiltProduct
 from .program import KERNEL, ONNX_LAYERS, PRODUCT, Program, Step
 
@@ -82,9 +83,8 @@ class _Network:
             for factor in inputs:
                 constant = self.constant(factor) if factor is not None else None
                 if constant is not None and len(constant.shape) > 2:
-                    yield self._product(
-                        layer, constant, self._quantized(factor, inputs[0]) or tensorrt_name(inputs[0].dtype)
-                    )
+                    computed = self._quantized(factor, inputs[0]) or tensorrt_name(inputs[0].dtype)
+                    yield self._product(layer, constant, computed)
 
     def constant(self, tensor: Any) -> Any:
         """Return what ``tensor`` is moved and scaled from, if that is a constant of the network, else None."""

@@ -27,7 +27,7 @@ class RMSNorm(nn.Module):
         return torch.ops.peagle.rms_norm(x, self.weight, self.eps)
 
 
-class Attention(nn.Module):
+class DrafterAttention(nn.Module):
     """Grouped-query attention over the drafter's own cache; layer 0 reads [embedding, features], 2H wide."""
 
     def __init__(self, head: DrafterSpec, layer: int) -> None:
@@ -77,7 +77,7 @@ class Layer(nn.Module):
     def __init__(self, head: DrafterSpec, layer: int) -> None:
         super().__init__()
         h, eps = head.hidden_size, head.rms_norm_eps
-        self.self_attn, self.mlp = Attention(head, layer), MLP(head)
+        self.self_attn, self.mlp = DrafterAttention(head, layer), MLP(head)
         self.input_layernorm, self.post_attention_layernorm = RMSNorm(h, eps), RMSNorm(h, eps)
         self.norm_before_residual = head.norm_before_residual
         if layer == 0:

@@ -31,7 +31,7 @@ _HALVES = ("cos", "sin")
 
 
 @dataclass(frozen=True)
-class Trial:
+class LayerTrial:
     """A target of a few layers: how many of each kind, its semantic graph, and how long the trace took."""
 
     layers: Mapping[str, int]
@@ -49,8 +49,8 @@ class Trials:
     """``layers`` counts the whole target's by kind; ``more[kind]`` is ``base`` with one more layer of that kind."""
 
     layers: Mapping[str, int]
-    base: Trial
-    more: Mapping[str, Trial]
+    base: LayerTrial
+    more: Mapping[str, LayerTrial]
 
     def operators(self, lowering: Lowering | None = None) -> dict[str, int]:
         """How often each operator occurs in the whole graph, semantic or lowered; most frequent first."""
@@ -90,12 +90,12 @@ def run_trials(config: Mapping[str, Any], spec: TargetSpec, dtype: Dtype = "floa
     family = family_for(config)
     kinds = family.layer_kinds(family.text(config))
 
-    def trial(layers: Sequence[int]) -> Trial:
+    def trial(layers: Sequence[int]) -> LayerTrial:
         kept = family.keeping(config, layers) | {"architectures": config["architectures"]}
         few = family.describe(kept).with_taps(range(len(spec.taps)))
         started = time.perf_counter()
         model = trace_target(Skeleton(kept), few, dtype)
-        return Trial(count_kinds([kinds[i] for i in layers]), model, time.perf_counter() - started)
+        return LayerTrial(count_kinds([kinds[i] for i in layers]), model, time.perf_counter() - started)
 
     chosen = base_layers(kinds, len(spec.taps))
     spare = {
@@ -113,6 +113,6 @@ def base_layers(kinds: Sequence[str], at_least: int) -> list[int]:
     return sorted([*last.values(), *others[: max(at_least - len(last), 0)]])
 
 
-def _operators(trial: Trial, lowering: Lowering | None) -> Counter[str]:
+def _operators(trial: LayerTrial, lowering: Lowering | None) -> Counter[str]:
     model = trial.lowered(lowering) if lowering else trial.model
     return Counter(f"{node.domain}::{node.op_type}" if node.domain else str(node.op_type) for node in model.graph)

@@ -165,7 +165,7 @@ def test_a_plan_that_cannot_run_here_has_its_recipe_emulated_and_says_so(int8: P
     plan = replace(
         manifest,
         backend=BackendRecord("tensorrt-rtx", "tensorrt", {}, ("sm_120",)),
-        precision=RECIPES["int4"].on(wide_type(Checkpoint.open(tiny.target)), "tensorrt").record(),
+        precision=RECIPES["int4"].on(wide_type(Checkpoint.open(tiny.target)), LOWERINGS["tensorrt"]).record(),
     )
     found = verify_elsewhere(int8, plan, "there is no GPU", request=MeasureRequest(data, limits=FREE))
     assert found.losslessness is None

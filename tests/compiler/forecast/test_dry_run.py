@@ -82,7 +82,7 @@ def test_a_gpu_changes_what_is_planned_for_only_where_nothing_was_said() -> None
 
 def test_an_architecture_is_planned_without_a_verdict() -> None:
     found = plan(Asked("demo", gpu="sm_120"))
-    assert (found.lowering.name, found.gpu) == ("tensorrt", None)
+    assert (found.lowering, found.gpu) == ("tensorrt", None)
     assert any("says nothing of memory" in note for note in found.notes)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.precision.legal import available, require_known, require_legal, supports
+from peagle.compiler.precision.legal import available, lowering_for, require_known, require_legal, supports
 from peagle.compiler.precision.recipes import RECIPES, Overrides, Recipe
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import UsageError
@@ -111,15 +111,15 @@ def test_whatever_a_refusal_offers_is_accepted(
 @pytest.mark.parametrize("overrides", [{"drafter": "fp16"}, {"kv_cache": "fp16"}, {"lm_head": "fp16"}])
 def test_what_depends_on_the_checkpoint_waits_for_it(overrides: dict[str, str]) -> None:
     recipe = table("fp8", RTX, **overrides)
-    require_legal(recipe, RTX, settled=False)
+    require_legal(recipe, LOWERINGS[RTX], settled=False)
     with pytest.raises(UsageError):
-        require_legal(recipe, RTX)
+        require_legal(recipe, LOWERINGS[RTX])
 
 
 def test_there_must_be_something_to_exclude_from() -> None:
     with pytest.raises(UsageError, match="nothing to exclude from"):
-        require_legal(Overrides(exclude=("layers.0.*",)).of(RECIPES["fp32"]), ORT)
-    require_legal(Overrides(exclude=("layers.0.*",)).of(RECIPES["int4"].on("fp32", ORT)), ORT)
+        require_legal(Overrides(exclude=("layers.0.*",)).of(RECIPES["fp32"]), LOWERINGS[ORT])
+    require_legal(Overrides(exclude=("layers.0.*",)).of(RECIPES["int4"].on("fp32", LOWERINGS[ORT])), LOWERINGS[ORT])
 
 
 def test_names_that_do_not_exist_are_refused_with_those_that_do() -> None:
@@ -132,7 +132,7 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do() -> None:
         assert f"use --precision {meant}" in caught.value.fix
     require_known(None)
     with pytest.raises(UsageError, match="coreml"):
-        available("coreml")
+        lowering_for("coreml")
 
 
 @pytest.mark.parametrize("gpu", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])

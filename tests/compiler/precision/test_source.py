@@ -51,7 +51,7 @@ def test_a_wide_checkpoint_is_rounded(dense: Pair) -> None:
         ("fp8", "tensorrt", 49), ("fp8", "ort", 49), ("int8", "tensorrt", 49), ("int8", "ort", 0),
         ("int4", "tensorrt", 0), ("mxfp8", "tensorrt", 0),
     ]:  # fmt: skip
-        assert len(uncalibrated(wide, recipe(name), lowering)) == count, (name, lowering)  # type: ignore[arg-type]
+        assert len(uncalibrated(wide, recipe(name), LOWERINGS[lowering])) == count, (name, lowering)
 
 
 def test_scales_of_a_narrow_cache_are_measured_too(static: Target, dense: Pair) -> None:

@@ -19,6 +19,7 @@ from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import BackendRecord, Part, PlanRecord, PlanTensor
 from peagle.engines.text.tokenizer import Tokenizer
 from peagle.graphs.drafters import read_drafter
+from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.trace import Dtype
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.stand_in import DTYPES, VERSION, quiet_session, stand_in, write_plan
@@ -41,7 +42,7 @@ def lowered(target: Path, drafter: Path, dtype: Dtype, cache_length: int, cache_
             store,
             half,
             parts.trace(store, half, dtype, Quiet()),
-            lowering="tensorrt",
+            lowering=LOWERINGS["tensorrt"],
             cache_length=cache_length,
             progress=Quiet(),
         ).attached.path

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.targets.trials import Trial, Trials, base_layers, run_trials
+from peagle.graphs.targets.trials import LayerTrial, Trials, base_layers, run_trials
 from tests.graphs.conftest import CACHE, Traced
 from tests.models import CONFIGS
 
@@ -52,6 +52,6 @@ def test_the_base_stays_small() -> None:
 
 def test_further_layers_cost_what_the_last_trial_took_for_each_of_its() -> None:
     model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=11)
-    base, more = Trial({"a": 2, "b": 1}, model, 7.0), Trial({"a": 3, "b": 1}, model, 2.0)
+    base, more = LayerTrial({"a": 2, "b": 1}, model, 7.0), LayerTrial({"a": 3, "b": 1}, model, 2.0)
     assert Trials({"a": 12, "b": 1}, base, {"a": more}).trace_seconds == 7.0 + 10 * 2.0 / 4
     assert Trials({"a": 2, "b": 1}, base, {}).trace_seconds == 7.0
