@@ -40,22 +40,22 @@ _HALVES = """
 """
 
 _LIMITED = """
-  limit_32 = Constant<value_float: float = @limit>()
+  limit_32 = Constant<value_float: float = @{prefix}limit>()
   limit = CastLike(limit_32, x)
   low = Neg(limit)
-  gate_in = Min(gate, limit)
-  up_in = Clip(up, low, limit)
+  gate_in = Min({gate}, limit)
+  up_in = Clip({up}, low, limit)
 """
 
 _UNLIMITED = """
-  gate_in = Identity(gate)
-  up_in = Identity(up)
+  gate_in = Identity({gate})
+  up_in = Identity({up})
 """
 
-_REST = """
-  alpha_32 = Constant<value_float: float = @alpha>()
+_SWIGLU = """
+  alpha_32 = Constant<value_float: float = @{prefix}alpha>()
   alpha = CastLike(alpha_32, x)
-  beta_32 = Constant<value_float: float = @beta>()
+  beta_32 = Constant<value_float: float = @{prefix}beta>()
   beta = CastLike(beta_32, x)
   steep = Mul(gate_in, alpha)
   open = Sigmoid(steep)
@@ -93,17 +93,31 @@ _BACK_PLAIN = """
 
 _COMBINE = """
   tokens = Shape<start=0, end=1>(x)
-  count = Shape<start=0, end=1>(gate_up)
+  count = Shape<start=0, end=1>({stack})
   by_expert = Concat<axis=0>(tokens, count)
   none = ConstantOfShape(by_expert)
   none_typed = CastLike(none, x)
-  share = ScatterElements<axis=1>(none_typed, experts, scores)
+  share = ScatterElements<axis=1>(none_typed, {experts}, {scores})
   share_turned = Transpose<perm = [1, 0]>(share)
   share_wide = Unsqueeze(share_turned, last)
-  weighted = Mul(each, share_wide)
+  weighted = Mul({each}, share_wide)
+"""
+
+_SUM = """
   first = Constant<value_ints = [0]>()
   y = ReduceSum<keepdims=0>(weighted, first)
 """
+
+
+def gating(gate: str, up: str, *, limited: bool, prefix: str = "") -> str:
+    """The nodes from ``gate`` and ``up`` to ``inner``; attributes of the function begin with ``prefix``. Uses x."""
+    text = (_LIMITED if limited else _UNLIMITED) + _SWIGLU
+    return text.format(gate=gate, up=up, prefix=prefix)
+
+
+def combining(stack: str, experts: str, scores: str, each: str) -> str:
+    """The nodes from the outputs of ``each`` expert of the ``stack`` to ``weighted``, by token. Uses x and last."""
+    return _COMBINE.format(stack=stack, experts=experts, scores=scores, each=each)
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
@@ -116,12 +130,12 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
         _HIDDEN,
         _HIDDEN_BIAS if bias else _HIDDEN_PLAIN,
         _HALVES,
-        _LIMITED if limited else _UNLIMITED,
-        _REST,
+        gating("gate", "up", limited=limited),
         _ROUNDED.format(codes=CODES[codes]) if codes else _UNROUNDED,
         _BACK,
         _BACK_BIAS if bias else _BACK_PLAIN,
-        _COMBINE,
+        combining("gate_up", "experts", "scores", "each"),
+        _SUM,
     ]
     return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{overload}">
 SparseExperts <alpha, beta, limit{", inner_scale" * bool(codes)}> ({inputs}) => (y) {{{"".join(nodes)}}}"""

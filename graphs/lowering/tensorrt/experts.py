@@ -10,6 +10,7 @@ from __future__ import annotations
 import onnx.parser
 import onnx_ir as ir
 
+from ....plugins.sparse_experts.body import combining, gating
 from ....plugins.spec import DOMAIN
 from ...quantization.rules import inner_codes
 from ...tape import Nodes
@@ -47,29 +48,7 @@ _BIASED_PRODUCTS = """
   up_out = Add(up_product, up_shift)
 """
 
-_UNLIMITED = """
-  gate_in = Identity(gate_out)
-  up_in = Identity(up_out)
-"""
-
-_LIMITED = """
-  limit_32 = Constant<value_float: float = @swiglu_limit>()
-  limit = CastLike(limit_32, x)
-  low = Neg(limit)
-  gate_in = Min(gate_out, limit)
-  up_in = Clip(up_out, low, limit)
-"""
-
-_INNER = """
-  alpha_32 = Constant<value_float: float = @swiglu_alpha>()
-  alpha = CastLike(alpha_32, x)
-  beta_32 = Constant<value_float: float = @swiglu_beta>()
-  beta = CastLike(beta_32, x)
-  steep = Mul(gate_in, alpha)
-  open = Sigmoid(steep)
-  swish = Mul(gate_in, open)
-  lifted = Add(up_in, beta)
-  inner = Mul(lifted, swish)
+_DOWN = """
   back = MatMul(inner, down)
 """
 
@@ -82,16 +61,7 @@ _BIASED_BACK = """
   out = Add(back, down_shift)
 """
 
-_COMBINE = """
-  tokens = Shape<start = 0, end = 1>(x)
-  count = Shape<start = 0, end = 1>(gate)
-  by_expert = Concat<axis = 0>(tokens, count)
-  none = ConstantOfShape(by_expert)
-  none_typed = CastLike(none, x)
-  share = ScatterElements<axis = 1>(none_typed, chosen, shares)
-  share_turned = Transpose<perm = [1, 0]>(share)
-  share_wide = Unsqueeze(share_turned, last)
-  weighted = Mul(out, share_wide)
+_SUM = """
   summed = ReduceSum<keepdims = 0>(weighted, first)
   y = Reshape(summed, shape)
 """
@@ -140,10 +110,11 @@ def _body(biased: bool, limited: bool) -> str:
     nodes = [
         _FLAT,
         _BIASED_PRODUCTS if biased else _PRODUCTS,
-        _LIMITED if limited else _UNLIMITED,
-        _INNER,
+        gating("gate_out", "up_out", limited=limited, prefix="swiglu_"),
+        _DOWN,
         _BIASED_BACK if biased else _BACK,
-        _COMBINE,
+        combining("gate", "chosen", "shares", "out"),
+        _SUM,
     ]
     return f"""<opset_import: ["" : 24], domain: "{TRT}", overload: "{overload}">
 {_OP} <{attributes}> ({inputs}) => (y) {{{"".join(nodes)}}}"""
