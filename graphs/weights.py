@@ -128,7 +128,7 @@ def _write(
 
 
 def _bytes(rows: Any, weight: GraphWeight, part: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """As they lie in the file: codes of four bits two to a byte, low half first, also in a tensor of bytes."""
+    """The bytes of rows in the file: codes of four bits two to a byte, low half first, also in a tensor of bytes."""
     dtype = BY_NUMPY[weight.dtype].dtype
     packed = str(rows.dtype) in _HALF_BYTES
     if weight.dtype in _CODES and rows.dtype != dtype and not (packed and weight.dtype == "uint8"):

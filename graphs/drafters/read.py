@@ -174,7 +174,7 @@ def _heads(flat: Config, sizes: dict[str, int], problems: Problems) -> tuple[int
 
 
 def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, problems: Problems) -> tuple[int, ...]:
-    """As many as ``fc`` reads, of the layers that the config names or, if they are three, of the usual ones."""
+    """The taps: as many as ``fc`` reads, of the layers that the config names or, if they are three, the usual ones."""
     stated = positive(flat, "target_hidden_size", problems)
     width = stated or sizes.get("target_hidden_size") or target.hidden_size
     if stated is not None and sizes.get("target_hidden_size", stated) != stated:

@@ -1,4 +1,4 @@
-"""What every lowering shares: static cache length, RoPE tables, clean-up, and the weight plan."""
+"""The steps that every lowering shares: static cache length, RoPE tables, clean-up, and the weight plan."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Gemma4(Family):
         return super().ignored(key) or key.startswith(_TOWERS)
 
     def patches(self) -> Mapping[str, Callable[..., Any]]:
-        """Its rotary function takes one tensor ``[B,S,H,D]``."""
+        """The rotary function, which takes one tensor ``[B,S,H,D]`` here."""
         from .semantic import rotate_one
 
         return {"apply_rotary_pos_emb": rotate_one}

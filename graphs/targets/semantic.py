@@ -123,7 +123,7 @@ def _rotary_pair(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: 
 
 
 def rotate_one(x: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: Any) -> Tensor:
-    """For modelling code that rotates one tensor ``[B,S,H,D]`` at a time."""
+    """Rotate one tensor ``[B,S,H,D]``, for modelling code that takes one at a time."""
     return rotate(x.transpose(1, 2), cos, sin, _window.get().positions).transpose(1, 2)
 
 

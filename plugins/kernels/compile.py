@@ -73,7 +73,7 @@ def find_nvcc() -> Path:
 
 
 def nvcc_version(nvcc: Path) -> str:
-    """Its release, such as ``13.0``."""
+    """The release of the compiler, such as ``13.0``."""
     log = _run([str(nvcc), "--version"], None, f"{nvcc} does not tell its version")
     match = re.search(r"release (\d+\.\d+)", log)
     return match[1] if match else "of unknown version"
@@ -155,7 +155,7 @@ def load_nvrtc() -> Any:
 
 
 def nvrtc_version(nvrtc: Any) -> str:
-    """Its release, such as ``13.0``."""
+    """The release of the compiler, such as ``13.0``."""
     _, major, minor = nvrtc.nvrtcVersion()
     return f"{major}.{minor}"
 

@@ -116,11 +116,11 @@ class Blocks:
 
 
 def blocks_of(weight: ir.Value) -> Blocks:
-    """Of a weight that ``DequantizeLinear(codes, scales, middle)`` gives."""
+    """The codes behind a weight that ``DequantizeLinear(codes, scales, middle)`` gives."""
     node: Any = weight.producer()
     codes, scales, middle = node.inputs
-    found = _described(weight, codes, scales, middle)
-    return found if isinstance(found, Blocks) else Blocks(codes, scales, fault=found)
+    described = _described(weight, codes, scales, middle)
+    return described if isinstance(described, Blocks) else Blocks(codes, scales, fault=described)
 
 
 def _described(weight: ir.Value, codes: ir.Value, scales: ir.Value, middle: ir.Value) -> Blocks | str:
@@ -143,7 +143,7 @@ def _described(weight: ir.Value, codes: ir.Value, scales: ir.Value, middle: ir.V
 
 
 def _bits(codes: ir.Value, shape: list[int]) -> int | None:
-    """Of codes that are still what was dequantised, or bytes already."""
+    """The bits of codes that are still what was dequantised, or bytes already."""
     if codes.shape is None or codes.dtype not in (ir.DataType.UINT4, ir.DataType.UINT8):
         return None
     whole = math.prod(int(dim) for dim in codes.shape) == math.prod(shape)

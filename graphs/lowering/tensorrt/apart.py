@@ -24,18 +24,18 @@ def round_apart(graph: ir.Graph, value: ir.Value) -> None:
 
 def _products(value: ir.Value) -> list[ir.Node]:
     """The nearest products before it: the linear that it came from."""
-    found, seen, queue = [], {value}, [value]
+    products, seen, queue = [], {value}, [value]
     while queue:
         node = queue.pop().producer()
         if node is None:
             continue
         if node.op_type == "MatMul":
-            found.append(node)
+            products.append(node)
             continue
         before = [each for each in node.inputs if each is not None and each not in seen]
         seen.update(before)
         queue += before
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(products))
 
 
 def _rounding(value: ir.Value | None) -> tuple[ir.Node, ir.Node] | None:
@@ -57,7 +57,7 @@ def _copied(graph: ir.Graph, scale: ir.Value | None) -> ir.Value:
 
 
 def _again(graph: ir.Graph, node: ir.Node, inputs: list[ir.Value | None], reader: ir.Node) -> ir.Value:
-    """The same node over other inputs, just before what reads it."""
+    """The value of a copy of ``node`` over other inputs, made just before what reads it."""
     copied = ir.node(node.op_type, inputs, dict(node.attributes))
     graph.insert_before(reader, copied)
     made, like = copied.outputs[0], node.outputs[0]

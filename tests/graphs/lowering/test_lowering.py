@@ -8,7 +8,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from peagle.graphs.lowering import LOWERINGS, lowering_named
 from peagle.graphs.lowering.lowered import Lowered
+from peagle.plugins.errors import UsageError
 from tests.graphs.conftest import CACHE, Traced
 from tests.models import LAYERS
 
@@ -90,3 +92,14 @@ def test_a_rotary_table_covers_the_cache(qwen3: Traced) -> None:
     graph = qwen3.lowered("target", "ort").model.graph
     tables = [v for n, v in graph.initializers.items() if "rotary_emb" in n]
     assert [list(t.shape) for t in tables] == [[CACHE, 8], [CACHE, 8]]
+
+
+def test_a_lowering_is_found_by_its_name_and_knows_what_follows_from_it() -> None:
+    assert [lowering_named(name).name for name in LOWERINGS] == list(LOWERINGS)
+    assert {name for name, lowering in LOWERINGS.items() if lowering.is_tensorrt} == {"tensorrt", "tensorrt-sm100"}
+    assert {lowering.cache_multiple for lowering in LOWERINGS.values() if lowering.is_tensorrt} == {64}
+    assert [name for name, lowering in LOWERINGS.items() if lowering.has_kernels] == ["ort"]
+    assert [name for name, lowering in LOWERINGS.items() if lowering.has_expert_layer] == ["tensorrt-sm100"]
+    with pytest.raises(UsageError, match="'triton' does not exist") as caught:
+        lowering_named("triton")
+    assert all(name in caught.value.why for name in LOWERINGS)

@@ -1,0 +1,76 @@
+"""Problems: everything that is wrong with one thing in one error, and lists that say how much they leave out."""
+
+from __future__ import annotations
+
+import pytest
+
+from peagle.plugins.errors import BuildError
+from peagle.plugins.problems import MOST, Problems, counted, listed, shown
+
+
+def raised(problems: Problems) -> BuildError:
+    with pytest.raises(BuildError) as caught:
+        problems.raise_any()
+    return caught.value
+
+
+def test_nothing_is_raised_where_nothing_is_wrong() -> None:
+    problems = Problems("folder", "cannot be used")
+    problems.raise_any()
+    assert not problems
+
+
+def test_a_single_problem_is_raised_as_it_is() -> None:
+    problems = Problems("folder", "cannot be used")
+    problems.add("a is missing", why="it was not downloaded", fix="download it")
+    assert problems
+    error = raised(problems)
+    assert (error.what, error.why, error.fix) == ("a is missing", "it was not downloaded", "download it")
+
+
+def test_several_problems_are_listed_by_their_cure_and_the_same_one_once() -> None:
+    problems = Problems("folder", "cannot be used")
+    problems.add("a is missing", why="it was not downloaded", fix="download it")
+    problems.add("b is damaged", fix="copy it again")
+    with problems.collecting():
+        raise BuildError("c is missing", fix="download it")
+    problems.add("b is damaged", fix="copy it again")
+    error = raised(problems)
+    assert error.what.splitlines() == [
+        "folder cannot be used (3 problems):",
+        "    - a is missing (it was not downloaded)",
+        "    - c is missing",
+        "    - b is damaged",
+    ]
+    assert error.fix == "download it; copy it again"
+
+
+def test_with_one_cure_for_all_even_a_single_problem_is_a_line_of_the_list() -> None:
+    problems = Problems("the head", "does not fit", why="it is another's", fix="use its own")
+    problems.add("8 layers, not 7")
+    error = raised(problems)
+    assert error.what == "the head does not fit (1 problem):\n    - 8 layers, not 7"
+    assert (error.why, error.fix) == ("it is another's", "use its own")
+
+
+def test_many_problems_of_one_kind_are_cut_short_and_counted() -> None:
+    problems = Problems("folder", "cannot be used")
+    for number in range(MOST + 3):
+        problems.add(f"{number} is missing", fix="download it")
+    lines = raised(problems).what.splitlines()
+    assert (len(lines), lines[-1]) == (MOST + 2, "    - and 3 more like these")
+
+
+def test_a_list_says_how_many_more_there_are() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed("abc", 2) == "a, b and 1 more"
+    assert listed("abcd", 2, "; ") == "a; b; and 2 more"
+    assert listed([]) == ""
+    assert [counted(["x"] * count, "weight") for count in (0, 1, 2)] == ["0 weights", "1 weight", "2 weights"]
+
+
+def test_names_from_files_are_shown_in_one_line_without_control_characters() -> None:
+    assert shown("model.weight") == "model.weight"
+    assert shown("a\nb\x1b") == "'a\\nb\\x1b'"
+    assert len(shown("a" * 1000)) < 250
+    assert listed(["a\n"]) == "'a\\n'"
