@@ -37,7 +37,7 @@ class Run:
     length: int
 
 
-def wanted(semantic: ir.Model) -> dict[str, tuple[int, ...]]:
+def needed_weights(semantic: ir.Model) -> dict[str, tuple[int, ...]]:
     """Shape of every weight that a semantic graph needs a checkpoint for."""
     tables = {f"{prefix}.{half}" for prefix in json.loads(semantic.metadata_props[ROPE_METADATA]) for half in _HALVES}
     return {
@@ -93,7 +93,7 @@ def refer(semantic: ir.Model, runs: Mapping[str, Run], data: str, cache_length: 
 
     Its rotary tables are filled for ``cache_length``; it can still be lowered for another one.
     """
-    shapes, rope = wanted(semantic), semantic.metadata_props[ROPE_METADATA]
+    shapes, rope = needed_weights(semantic), semantic.metadata_props[ROPE_METADATA]
     fill_rope_tables(semantic, cache_length)
     semantic.metadata_props[ROPE_METADATA] = rope
     for name, shape in shapes.items():

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from peagle.plugins.numbers import E4M3
+
 FORMATS = ("bf16", "mxfp4", "fp8-blocks", "modelopt-fp8", "compressed-tensors-fp8")
 
-_FP8_MAX = 448.0
+_FP8_MAX = E4M3.largest
 _FP4_EDGES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)  # between 0, .5, 1, 1.5, 2, 3, 4 and 6
 
 

@@ -64,12 +64,12 @@ def attach(
         from ...graphs.quantization import quantize_caches, round_caches
         from ...graphs.store import load, save
         from ...graphs.weights import attach as stream
-        from ...graphs.weights import refer, wanted
+        from ...graphs.weights import needed_weights, refer
         from ..precision.proof import QuantizedGraphs
         from ..store.durable import require_space
 
         semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)
-        shapes = wanted(semantic)
+        shapes = needed_weights(semantic)
         half.check(shapes)
         narrowed = QuantizedGraphs.of(half.quantized, semantic, copy) if half.quantized else None
         if half.caches:

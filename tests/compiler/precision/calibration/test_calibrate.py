@@ -17,7 +17,7 @@ from peagle.compiler.precision.calibration import Max, Mse, Percentile, Settings
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.trace import trace_target
-from peagle.graphs.weights import wanted as graph_weights
+from peagle.graphs.weights import needed_weights
 from peagle.plugins.errors import BuildError, UsageError
 from tests.compiler.precision.calibration.conftest import Calibrate, random_samples
 from tests.compiler.precision.calibration.whole import whole_model
@@ -68,7 +68,7 @@ def test_names_are_those_of_the_traced_graph(family: str) -> None:
     config = CONFIGS[family] | ({"text_config": text} if "text_config" in CONFIGS[family] else text)
     graph = trace_target(Skeleton(config), served.describe(config).with_taps((0, 1)))
     needed = Skeleton(config).range_shapes
-    assert set(needed.inputs) <= set(graph_weights(graph))
+    assert set(needed.inputs) <= set(needed_weights(graph))
     assert set(needed.caches) <= {str(value.name) for value in graph.graph.inputs}
 
 
