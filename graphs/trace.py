@@ -62,15 +62,15 @@ def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32
     return _trace(graph, inputs, shapes, target.caches, dtype, TARGET_INPUTS, TARGET_OUTPUTS, tables, "model.")
 
 
-def trace_drafter(head: DrafterSpec, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
-    """The drafter's semantic graph for ``head`` on ``target``, which is of the same ``dtype``.
+def trace_drafter(drafter: DrafterSpec, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
+    """The drafter's semantic graph for ``drafter`` on ``target``, which is of the same ``dtype``.
 
-    Raises ``BuildError`` for an autoregressive head.
+    Raises ``BuildError`` for an autoregressive drafter.
     """
-    head.require_parallel()
-    rotary = drafter_rotary(head)
+    drafter.require_parallel()
+    rotary = drafter_rotary(drafter)
     with torch.device("meta"):
-        model = Drafter(head, rotary).eval().to(_DTYPES[dtype])
+        model = Drafter(drafter, rotary).eval().to(_DTYPES[dtype])
     i64, i32 = torch.int64, torch.int32
     ids = torch.zeros(_B, _S, dtype=i64, device="meta")
     tokens = torch.zeros(_B, _E, dtype=i32, device="meta")
@@ -78,18 +78,18 @@ def trace_drafter(head: DrafterSpec, target: TargetSpec, dtype: Dtype = "float32
     inputs = (ids, _rows(i64), _rows(i32), _rows(i32), tokens, _rows(i32), aux)
     b, s, e = _dims("B", "S", "E")
     shapes = [{0: b, 1: s}, *[{0: b}] * 3, {0: b, 1: e}, {0: b}, {0: b, 1: s}]
-    return _trace(model, inputs, shapes, head.caches, dtype, DRAFTER_INPUTS, DRAFTER_OUTPUTS, {"rotary": rotary}, "")
+    return _trace(model, inputs, shapes, drafter.caches, dtype, DRAFTER_INPUTS, DRAFTER_OUTPUTS, {"rotary": rotary}, "")
 
 
-def drafter_rotary(head: DrafterSpec) -> RotaryTable:
+def drafter_rotary(drafter: DrafterSpec) -> RotaryTable:
     """The drafter's own rotary embedding, which need not be the target's; computed by ``transformers``."""
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    heads, dim, rope = head.num_heads, head.cache.head_dim, dict(head.rope)
+    heads, dim, rope = drafter.num_heads, drafter.cache.head_dim, dict(drafter.rope)
     trained = rope.get("original_max_position_embeddings", 2048)
     config = LlamaConfig(
-        hidden_size=heads * dim,  # the head's own need not be a multiple; only head_dim matters here
+        hidden_size=heads * dim,  # the drafter's own need not be a multiple; only head_dim matters here
         num_attention_heads=heads,
         head_dim=dim,
         max_position_embeddings=int(rope.get("factor", 1) * trained),

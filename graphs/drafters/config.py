@@ -1,4 +1,4 @@
-"""One flat form for the config of a head, whichever tool wrote it.
+"""One flat form for the config of a drafter, whichever tool wrote it.
 
 vLLM's layout is flat already, with some entries in ``eagle_config``. The ``speculators`` package nests the decoder in
 ``transformer_layer_config`` and the number of drafts in ``speculators_config``.

@@ -1,4 +1,4 @@
-"""The tensors of a head: their names in either layout, and the shape each has in terms of a few sizes."""
+"""The tensors of a drafter: their names in either layout, and the shape each has in terms of a few sizes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def module_names(keys: Collection[str], problems: Problems) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a head is made of beyond what every head has, seen from the names of its tensors.
+    """What a drafter is made of beyond what every one has, seen from the names of its tensors.
 
     ``biases`` are the projections that have one, such as ``self_attn.q_proj``; ``fc_norms`` counts the norms of single
     taps, ``input_norm`` is the one norm over all of them.
@@ -144,7 +144,7 @@ def check_tensors(
 
 
 def has_medusa_heads(names: Collection[str]) -> bool:
-    """Whether this is a head of Model-Optimizer's ``parallel_draft_step``."""
+    """Whether this is a drafter of Model-Optimizer's ``parallel_draft_step``."""
     return any(name.startswith(_MEDUSA) for name in names)
 
 

@@ -2,7 +2,7 @@
 
 One pass over the rows that ``PlaceholderDraft`` lays out: real rows carry the embedding of the NEXT token beside the
 target's features of theirs, placeholder rows the mask token and ``mask_hidden``. Only layer 0 sees embeddings. Which
-optional parts there are (biases, norms) follows the head.
+optional parts there are (biases, norms) follows the drafter.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class RMSNorm(nn.Module):
 class DrafterAttention(nn.Module):
     """Grouped-query attention over the drafter's own cache; layer 0 reads [embedding, features], 2H wide."""
 
-    def __init__(self, head: DrafterSpec, layer: int) -> None:
+    def __init__(self, spec: DrafterSpec, layer: int) -> None:
         super().__init__()
-        self.layer, self.heads, self.kv, self.dim = layer, head.num_heads, head.cache.heads, head.cache.head_dim
-        self.span = head.windows[layer]
-        width, biases = head.hidden_size * (2 if layer == 0 else 1), head.parts.biases
+        self.layer, self.heads, self.kv, self.dim = layer, spec.num_heads, spec.cache.heads, spec.cache.head_dim
+        self.span = spec.windows[layer]
+        width, biases = spec.hidden_size * (2 if layer == 0 else 1), spec.parts.biases
         self.q_proj = nn.Linear(width, self.heads * self.dim, bias="self_attn.q_proj" in biases)
         self.k_proj = nn.Linear(width, self.kv * self.dim, bias="self_attn.k_proj" in biases)
         self.v_proj = nn.Linear(width, self.kv * self.dim, bias="self_attn.v_proj" in biases)
-        self.o_proj = nn.Linear(self.heads * self.dim, head.hidden_size, bias="self_attn.o_proj" in biases)
-        if head.parts.qk_norm:
-            self.q_norm, self.k_norm = (RMSNorm(self.dim, head.rms_norm_eps) for _ in range(2))
+        self.o_proj = nn.Linear(self.heads * self.dim, spec.hidden_size, bias="self_attn.o_proj" in biases)
+        if spec.parts.qk_norm:
+            self.q_norm, self.k_norm = (RMSNorm(self.dim, spec.rms_norm_eps) for _ in range(2))
 
     def forward(self, x: Tensor, window: Window, cos: Tensor, sin: Tensor) -> Tensor:
         """[B,W,width] -> [B,W,H]."""
@@ -59,9 +59,9 @@ class DrafterAttention(nn.Module):
 class MLP(nn.Module):
     """SiLU-gated."""
 
-    def __init__(self, head: DrafterSpec) -> None:
+    def __init__(self, spec: DrafterSpec) -> None:
         super().__init__()
-        h, inner, biases = head.hidden_size, head.intermediate_size, head.parts.biases
+        h, inner, biases = spec.hidden_size, spec.intermediate_size, spec.parts.biases
         self.gate_proj = nn.Linear(h, inner, bias="mlp.gate_proj" in biases)
         self.up_proj = nn.Linear(h, inner, bias="mlp.up_proj" in biases)
         self.down_proj = nn.Linear(inner, h, bias="mlp.down_proj" in biases)
@@ -74,12 +74,12 @@ class MLP(nn.Module):
 class Layer(nn.Module):
     """A pre-norm block. Layer 0 fuses embedding and features; its residual is the features, un-normed by default."""
 
-    def __init__(self, head: DrafterSpec, layer: int) -> None:
+    def __init__(self, spec: DrafterSpec, layer: int) -> None:
         super().__init__()
-        h, eps = head.hidden_size, head.rms_norm_eps
-        self.self_attn, self.mlp = DrafterAttention(head, layer), MLP(head)
+        h, eps = spec.hidden_size, spec.rms_norm_eps
+        self.self_attn, self.mlp = DrafterAttention(spec, layer), MLP(spec)
         self.input_layernorm, self.post_attention_layernorm = RMSNorm(h, eps), RMSNorm(h, eps)
-        self.norm_before_residual = head.norm_before_residual
+        self.norm_before_residual = spec.norm_before_residual
         if layer == 0:
             self.hidden_norm = RMSNorm(h, eps)
 
@@ -98,23 +98,23 @@ class Layer(nn.Module):
 class Drafter(nn.Module):
     """The drafter's graph: takes the target's window and outputs as they are, gives K drafts and the next window."""
 
-    def __init__(self, head: DrafterSpec, rotary: RotaryTable) -> None:
+    def __init__(self, spec: DrafterSpec, rotary: RotaryTable) -> None:
         super().__init__()
-        h, width = head.hidden_size, len(head.taps) * head.target_hidden_size
-        self.head = head
-        self.embed_tokens = nn.Embedding(head.vocab_size, h)
+        h, width = spec.hidden_size, len(spec.taps) * spec.target_hidden_size
+        self.spec = spec
+        self.embed_tokens = nn.Embedding(spec.vocab_size, h)
         self.fc = nn.Linear(width, h, bias=False)
         self.mask_hidden = nn.Parameter(torch.empty(1, 1, width))
-        if head.parts.input_norm:
-            self.input_norm = RMSNorm(width, head.rms_norm_eps)
-        if head.parts.fc_norms:
-            self.fc_norm = nn.ModuleList(RMSNorm(head.target_hidden_size, head.rms_norm_eps) for _ in head.taps)
-        self.layers = nn.ModuleList(Layer(head, i) for i in range(head.num_layers))
-        self.norm = RMSNorm(h, head.rms_norm_eps)
-        self.lm_head = nn.Linear(h, head.draft_vocab_size, bias=False)
+        if spec.parts.input_norm:
+            self.input_norm = RMSNorm(width, spec.rms_norm_eps)
+        if spec.parts.fc_norms:
+            self.fc_norm = nn.ModuleList(RMSNorm(spec.target_hidden_size, spec.rms_norm_eps) for _ in spec.taps)
+        self.layers = nn.ModuleList(Layer(spec, i) for i in range(spec.num_layers))
+        self.norm = RMSNorm(h, spec.rms_norm_eps)
+        self.lm_head = nn.Linear(h, spec.draft_vocab_size, bias=False)
         self.rotary = rotary
-        if head.has_draft_vocabulary:
-            self.d2t = nn.Buffer(torch.empty(head.draft_vocab_size, dtype=torch.int64))
+        if spec.has_draft_vocabulary:
+            self.d2t = nn.Buffer(torch.empty(spec.draft_vocab_size, dtype=torch.int64))
 
     def forward(
         self,
@@ -130,7 +130,7 @@ class Drafter(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]:
         """``draft_ids`` i32 [B,K], ``next_*`` (the target's next window), ``draft_logits`` [B,K,Vd], new caches."""
         row_ids, is_real, emit, newest, next_start, next_len, next_drafts = torch.ops.peagle.placeholder_draft(
-            input_ids, start, window_len, draft_len, tokens, num_tokens, self.head.mask_token_id
+            input_ids, start, window_len, draft_len, tokens, num_tokens, self.spec.mask_token_id
         )
         batch, width = input_ids.shape
         rows = torch.arange(row_ids.shape[1], device=start.device)
@@ -144,7 +144,7 @@ class Drafter(nn.Module):
             x = layer(x, embedding if i == 0 else None, window, cos, sin)
         logits = self.lm_head(self.norm(take_columns(x, emit)))
         drafts = logits.argmax(-1)
-        if self.head.has_draft_vocabulary:
+        if self.spec.has_draft_vocabulary:
             drafts = drafts + self.d2t[drafts]
         next_ids = torch.cat([newest[:, None], drafts], 1)
         return (
@@ -160,9 +160,9 @@ class Drafter(nn.Module):
 
     def _project(self, taps: Tensor) -> Tensor:
         """[...,A*Ht] -> [...,H]; ``mask_hidden`` goes the way of real features."""
-        if self.head.parts.input_norm:
+        if self.spec.parts.input_norm:
             taps = self.input_norm(taps)
-        if self.head.parts.fc_norms:
+        if self.spec.parts.fc_norms:
             chunks = taps.chunk(len(self.fc_norm), -1)
             taps = torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], -1)
         return self.fc(taps)

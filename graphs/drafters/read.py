@@ -1,4 +1,4 @@
-"""Read a head: sizes from the tensors, behaviour from the config, and every disagreement named at once."""
+"""Read a drafter: sizes from the tensors, behaviour from the config, and every disagreement named at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _USUAL_TAPS = 3  # heads with as many need not name their layers
 
 
 def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec) -> DrafterSpec:
-    """The head in ``config`` with tensors of ``shapes``. Raises ``BuildError`` listing every misfit at once."""
+    """The drafter in ``config`` with tensors of ``shapes``. Raises ``BuildError`` listing every misfit at once."""
     problems = drafter_problems()
     flat = flatten(config, problems)
     keys = module_names(shapes, problems)

@@ -47,58 +47,58 @@ def target_pass(model: Any, target: TargetSpec, ids: Sequence[int]) -> tuple[Ten
 
 
 @torch.no_grad()
-def draft_logits(weights: Weights, head: DrafterSpec, ids: Sequence[int], features: Tensor, k: int) -> Tensor:
+def draft_logits(weights: Weights, spec: DrafterSpec, ids: Sequence[int], features: Tensor, k: int) -> Tensor:
     """Logits [K, Vd] of the K drafts after ``ids`` (x_0..x_{n-1}), from ``features`` [n-1, A*H] of all but the last.
 
     Row p carries token x_{p+1} beside the target's features at p; K-1 placeholder rows carry the mask token and
     ``mask_hidden``. One causal pass; the last K rows are the drafts.
     """
-    rows = list(ids[1:]) + [head.mask_token_id] * (k - 1)
+    rows = list(ids[1:]) + [spec.mask_token_id] * (k - 1)
     wide = torch.cat([features, weights["mask_hidden"].reshape(1, -1).expand(k - 1, -1)])
     embedding = weights["embed_tokens.weight"][torch.tensor(rows)]
-    cos, sin = _rotary(drafter_rotary(head), len(rows))
-    x = _fused_taps(wide, weights, head)
-    for i in range(head.num_layers):
+    cos, sin = _rotary(drafter_rotary(spec), len(rows))
+    x = _fused_taps(wide, weights, spec)
+    for i in range(spec.num_layers):
         layer = {n.removeprefix(f"layers.{i}."): w for n, w in weights.items() if n.startswith(f"layers.{i}.")}
         if i == 0:
-            hidden = _norm(x, layer["hidden_norm.weight"], head)
-            inner = torch.cat([_norm(embedding, layer["input_layernorm.weight"], head), hidden], -1)
-            x = hidden if head.norm_before_residual else x
+            hidden = _norm(x, layer["hidden_norm.weight"], spec)
+            inner = torch.cat([_norm(embedding, layer["input_layernorm.weight"], spec), hidden], -1)
+            x = hidden if spec.norm_before_residual else x
         else:
-            inner = _norm(x, layer["input_layernorm.weight"], head)
+            inner = _norm(x, layer["input_layernorm.weight"], spec)
         q, keys, values = (
-            _linear(inner, layer, f"self_attn.{n}_proj").view(len(rows), -1, head.cache.head_dim).transpose(0, 1)
+            _linear(inner, layer, f"self_attn.{n}_proj").view(len(rows), -1, spec.cache.head_dim).transpose(0, 1)
             for n in "qkv"
         )
-        if head.parts.qk_norm:
-            q = _norm(q, layer["self_attn.q_norm.weight"], head)
-            keys = _norm(keys, layer["self_attn.k_norm.weight"], head)
+        if spec.parts.qk_norm:
+            q = _norm(q, layer["self_attn.q_norm.weight"], spec)
+            keys = _norm(keys, layer["self_attn.k_norm.weight"], spec)
         group = q.shape[0] // keys.shape[0]
         q, keys = _rotate(q, cos, sin), _rotate(keys, cos, sin).repeat_interleave(group, 0)
         mask = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
-        if head.windows[i]:
-            mask = mask.triu(1 - head.windows[i])
+        if spec.windows[i]:
+            mask = mask.triu(1 - spec.windows[i])
         y = F.scaled_dot_product_attention(q, keys, values.repeat_interleave(group, 0), attn_mask=mask)
         x = x + _linear(y.transpose(0, 1).reshape(len(rows), -1), layer, "self_attn.o_proj")
-        inner = _norm(x, layer["post_attention_layernorm.weight"], head)
+        inner = _norm(x, layer["post_attention_layernorm.weight"], spec)
         gate = F.silu(_linear(inner, layer, "mlp.gate_proj")) * _linear(inner, layer, "mlp.up_proj")
         x = x + _linear(gate, layer, "mlp.down_proj")
-    return _norm(x[-k:], weights["norm.weight"], head) @ weights["lm_head.weight"].T
+    return _norm(x[-k:], weights["norm.weight"], spec) @ weights["lm_head.weight"].T
 
 
 def to_target_ids(weights: Weights, draft_ids: Tensor) -> list[int]:
-    """Draft ids to target ids: ``id + d2t[id]`` when the head has a vocabulary of its own."""
+    """Draft ids to target ids: ``id + d2t[id]`` when the drafter has a vocabulary of its own."""
     offset = weights["d2t"].to(torch.int64)[draft_ids] if "d2t" in weights else 0
     return [int(i) for i in draft_ids + offset]
 
 
-def _fused_taps(wide: Tensor, weights: Weights, head: DrafterSpec) -> Tensor:
+def _fused_taps(wide: Tensor, weights: Weights, spec: DrafterSpec) -> Tensor:
     """[rows, A*Ht] -> [rows, H]: ``fc``, after one norm over all taps, one for each tap, or none."""
-    if head.parts.input_norm:
-        wide = _norm(wide, weights["input_norm.weight"], head)
-    if head.parts.fc_norms:
-        chunks = wide.split(head.target_hidden_size, -1)
-        wide = torch.cat([_norm(c, weights[f"fc_norm.{i}.weight"], head) for i, c in enumerate(chunks)], -1)
+    if spec.parts.input_norm:
+        wide = _norm(wide, weights["input_norm.weight"], spec)
+    if spec.parts.fc_norms:
+        chunks = wide.split(spec.target_hidden_size, -1)
+        wide = torch.cat([_norm(c, weights[f"fc_norm.{i}.weight"], spec) for i, c in enumerate(chunks)], -1)
     return wide @ weights["fc.weight"].T
 
 
@@ -107,8 +107,8 @@ def _linear(x: Tensor, layer: Weights, name: str) -> Tensor:
     return y + layer[f"{name}.bias"] if f"{name}.bias" in layer else y
 
 
-def _norm(x: Tensor, weight: Tensor, head: DrafterSpec) -> Tensor:
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + head.rms_norm_eps) * weight
+def _norm(x: Tensor, weight: Tensor, spec: DrafterSpec) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + spec.rms_norm_eps) * weight
 
 
 def _rotary(table: RotaryTable, length: int) -> tuple[Tensor, Tensor]:

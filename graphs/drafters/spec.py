@@ -1,4 +1,4 @@
-"""What a drafter head is: everything that its graph and its oracle depend on."""
+"""What a drafter is: everything that its graph and its oracle depend on."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Strategy = Literal["parallel", "autoregressive"]
 
 @dataclass(frozen=True)
 class DrafterSpec:
-    """A drafter head of the EAGLE-3 kind: P-EAGLE (``parallel``, one pass) or EAGLE-3 itself (``autoregressive``).
+    """A drafter of the EAGLE-3 kind: P-EAGLE (``parallel``, one pass) or EAGLE-3 itself (``autoregressive``).
 
     ``keys`` maps the drafter module's parameter names to the names in the checkpoint; ``shared`` are those that the
     checkpoint leaves to the target. ``windows`` holds how many positions each layer sees (0: all), ``rope`` the
     ``rope_parameters`` of ``transformers``; ``trained_depth`` is the K it was trained for, when the config says so.
-    ``mask_token_id`` is -1 in an autoregressive head. ``norm_output`` has no effect on a single pass: only a later one
+    ``mask_token_id`` is -1 in an autoregressive one. ``norm_output`` has no effect on a single pass: only a later one
     would read its output.
     """
 
@@ -80,7 +80,7 @@ class DrafterSpec:
         return {name: tuple(sizes[s] * times for s, times in dims) for name, dims in self.parts.dims().items()}
 
     def require_parallel(self) -> None:
-        """Raise ``BuildError`` unless the drafts of this head come from one pass."""
+        """Raise ``BuildError`` unless the drafts of this drafter come from one pass."""
         if self.strategy != "parallel":
             raise BuildError(
                 "the drafter is an autoregressive EAGLE-3 head (it has no mask_hidden): it was read and fits the "
@@ -100,23 +100,25 @@ def drafter_problems() -> Problems:
     )
 
 
-def check_vocabulary(head: DrafterSpec, d2t: NDArray[Any] | None, t2d: NDArray[Any] | None) -> None:
+def check_vocabulary(drafter: DrafterSpec, d2t: NDArray[Any] | None, t2d: NDArray[Any] | None) -> None:
     """Check ``d2t`` [Vd] (target id = draft id + d2t) and ``t2d`` [V] (which target ids are among them).
 
     Draft ids are target ids in ascending order, so that ties of arg-max fall alike in both vocabularies. Raises
     ``BuildError`` naming everything that contradicts this.
     """
     problems = drafter_problems()
-    offsets = np.zeros(head.draft_vocab_size, np.int64) if d2t is None else np.asarray(d2t).reshape(-1)
+    offsets = np.zeros(drafter.draft_vocab_size, np.int64) if d2t is None else np.asarray(d2t).reshape(-1)
     marked = None if t2d is None else np.flatnonzero(np.asarray(t2d).reshape(-1))
     if not np.issubdtype(offsets.dtype, np.integer):
         problems.add(f"d2t holds {offsets.dtype}, not integers")
         problems.raise_any()
     ids = np.arange(len(offsets)) + offsets.astype(np.int64)
-    outside = (ids < 0) | (ids >= head.vocab_size)
+    outside = (ids < 0) | (ids >= drafter.vocab_size)
     if outside.any():
         i = int(outside.argmax())
-        problems.add(f"{outside.sum()} draft ids leave the vocabulary of {head.vocab_size}, the first {i} to {ids[i]}")
+        problems.add(
+            f"{outside.sum()} draft ids leave the vocabulary of {drafter.vocab_size}, the first {i} to {ids[i]}"
+        )
     disorder = np.diff(ids) <= 0
     if disorder.any():
         i = int(disorder.argmax())
