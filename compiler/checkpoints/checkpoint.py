@@ -81,7 +81,7 @@ class Checkpoint:
         return _rows(name, tensor, 0, _length(tensor))
 
     def pieces(self, name: str, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
-        """What ``read`` gives, as slices along axis 0 of at most ``limit`` bytes, or of one row (or block of rows)."""
+        """One tensor as slices along axis 0 of at most ``limit`` bytes, or of one row (or block of rows)."""
         tensor = self._tensor(name)
         return (_rows(name, tensor, *some) for some in _slices(tensor, limit))
 

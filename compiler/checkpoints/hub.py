@@ -93,7 +93,7 @@ def download(
 
 
 def _missing_bytes(repo: str, commit: Any, files: Sequence[str]) -> int | None:
-    """What is still to be fetched; None when the Hub is not to be asked. Refuses what cannot end well."""
+    """Return what is still to be fetched; None when the Hub is not to be asked. Refuses what cannot end well."""
     import huggingface_hub as hub
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 

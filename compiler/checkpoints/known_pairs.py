@@ -49,7 +49,7 @@ class Pair:
 
     @property
     def config_folder(self) -> Path:
-        """Where the target's ``config.json`` is bundled."""
+        """The folder in which the target's ``config.json`` is bundled."""
         return self.target.path if isinstance(self.target, Folder) else _HERE / "models" / self.name
 
 

@@ -62,7 +62,7 @@ class Inputs:
         return self.trained_depth or ASSUMED_DEPTH
 
     def cache_length(self, lowering: Lowering) -> int:
-        """T; see ``cache_length``."""
+        """The length T of the caches of both graphs."""
         return cache_length(self.max_seq_len, self.max_k, lowering)
 
 

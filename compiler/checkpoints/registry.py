@@ -82,13 +82,13 @@ def has_drafter(model: str) -> bool:
 
 
 def drafter_source(model: str, draft: str | None) -> Source | None:
-    """Where the drafter would come from, without fetching it; None where none is named or known."""
+    """The place that the drafter would come from, without fetching it; None where none is named or known."""
     pair = PAIRS.get(model)
     return _source(draft, "--draft", None) if draft is not None else pair.drafter if pair else None
 
 
 def target_source(model: str, revision: str | None = None) -> Source:
-    """Where the target would come from, without fetching it."""
+    """The place that the target would come from, without fetching it."""
     return _source(model, "--model", revision)
 
 
@@ -107,7 +107,7 @@ def target_config(model: str, revision: str | None = None) -> tuple[dict[str, An
 
 
 def _source(name: str, flag: str, revision: str | None) -> Source:
-    """What a name stands for. A short name goes before a folder, a folder before an id."""
+    """The place that a name stands for. A short name goes before a folder, a folder before an id."""
     path = os.path.expanduser(name)
     if name in PAIRS:
         source = PAIRS[name].target if flag == "--model" else _drafter(PAIRS[name])

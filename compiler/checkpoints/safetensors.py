@@ -1,4 +1,4 @@
-"""One ``.safetensors`` file, read by offset: the header first and checked whole, then rows of one tensor at a time.
+"""One ``.safetensors`` file, read and written by offset, rows of one tensor at a time; a header is checked whole.
 
 The format is small enough to read here, which keeps torch out and turns every kind of damage into a ``BuildError``.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -33,6 +34,7 @@ _STORED: dict[str, np.dtype[Any]] = {
 _MAX_HEADER = 100_000_000  # the limit of the format's own reader
 _MAX_ITEMS = 2_000_000  # brackets and commas: some 200 000 tensors. Each may cost Python 100 bytes.
 _MAX_RANK = 64  # of a NumPy array
+_ALIGNMENT = 8
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a PyTorch archive, which may hold code and is not read",
     b"\x80": "a Python pickle, which may hold code and is not read",
@@ -43,7 +45,7 @@ _OTHER_FORMATS = {
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Where one tensor lies: ``begin`` and ``end`` are absolute offsets in ``file``."""
+    """The place of one tensor in a file: ``begin`` and ``end`` are absolute offsets in ``file``."""
 
     file: Path
     dtype: str
@@ -106,6 +108,53 @@ def read_rows(name: str, entry: TensorEntry, begin: int, end: int) -> np.ndarray
     if raw.size != count:
         raise _damaged(entry.file, f"it ends inside {name}: it became shorter while it was read")
     return raw.reshape((end - begin, *entry.shape[1:]) if entry.shape else ())
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of the file; ``dtype`` is the format's name of it, as ``F8_E4M3``."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+    @property
+    def _width(self) -> int:
+        """Bytes of one number; the widest there is where there is none."""
+        count = math.prod(self.shape)
+        return self.nbytes // count if count else _ALIGNMENT
+
+
+class Shard:
+    """An open file of full size that is filled tensor by tensor, in any order."""
+
+    def __init__(self, file: BinaryIO, slots: Mapping[str, Slot]) -> None:
+        """Write the header. Wide types come first, so that every tensor lies at a multiple of its width."""
+        entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        self._file, self._next, end = file, dict[str, int](), 0
+        for name, slot in sorted(slots.items(), key=lambda item: -item[1]._width):  # stable
+            entries[name] = {"dtype": slot.dtype, "shape": list(slot.shape), "data_offsets": [end, end + slot.nbytes]}
+            self._next[name] = end
+            end += slot.nbytes
+        header = json.dumps(entries, separators=(",", ":")).encode()
+        header += b" " * (-len(header) % _ALIGNMENT)
+        file.write(struct.pack("<Q", len(header)) + header)
+        base = file.tell()
+        self._next = {name: base + offset for name, offset in self._next.items()}
+        file.truncate(base + end)
+
+    def write(self, name: str, numbers: np.ndarray[Any, Any]) -> None:
+        """The next numbers of a tensor, as they are to be stored."""
+        self._file.seek(self._next[name])
+        self._file.write(np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data)
+        self._next[name] += numbers.nbytes
+
+
+@contextmanager
+def writing_shard(path: Path, slots: Mapping[str, Slot]) -> Iterator[Shard]:
+    """A new file at ``path`` with room for ``slots``."""
+    with path.open("wb") as file:
+        yield Shard(file, slots)
 
 
 def _entry(path: Path, name: str, item: Any, base: int) -> TensorEntry:

@@ -33,7 +33,7 @@ class QuantizedCaches:
 
 
 def cache_scales(target: Target, ranges: Scales | None = None) -> dict[str, float]:
-    """What a code counts for, by cache (``k_cache.0``).
+    """The scale of the codes of each cache, by its name (``k_cache.0``).
 
     The checkpoint's own scales come first: whoever made it measured with the weights that it has. Raises ``BuildError``
     without a positive, finite scale for every cache.

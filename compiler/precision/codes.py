@@ -22,7 +22,7 @@ _AT_ONCE = 2**16  # numbers, so that they stay in the cache while every scale is
 
 
 def scales_for(amax: Array, codes: Codes) -> Array:
-    """What codes are multiplied by so that the largest of them means ``amax``; 1 where all numbers are (next to) zero.
+    """The scales of codes, such that the largest of them means ``amax``; 1 where all numbers are (next to) zero.
 
     float32, of the shape of ``amax``.
     """
@@ -49,7 +49,7 @@ def block_scales(blocks: Array, codes: Codes) -> Array:
 
 
 def _least(rows: Array, largest: Array, codes: Codes) -> Array:
-    """Of ``largest`` over each of ``_TRIED``, the scale that moves a row least; the first of equals."""
+    """The scale that moves a row least, of ``largest`` over each of ``_TRIED``; the first of equals."""
     least = np.full(len(rows), np.inf, np.float32)
     best = usable((largest / np.float32(8)).astype(np.float32))
     error = np.empty_like(rows)
@@ -78,7 +78,7 @@ def rounded(values: Array, scales: Array, codes: Codes) -> Array:
 
 
 def values_of(codes: Array, scales: Array, kind: Codes) -> Array:
-    """What the codes mean, float32."""
+    """The values of codes, float32."""
     numbers: Array = (codes.astype(np.float32) - np.float32(MIDDLE.get(kind, 0))) * scales
     return numbers
 

@@ -1,4 +1,4 @@
-"""How each narrow type is spelled for each backend: codes, how many numbers share a scale, how inputs are rounded."""
+"""How each quantized type is spelled for a backend: codes, how many numbers share a scale, how inputs are rounded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Scheme:
 
     @property
     def smallest_block(self) -> int:
-        """Of a width that no larger one divides."""
+        """The smallest block for a width that no larger one divides."""
         return _SMALLEST_READ if self.codes in MIDDLE else SMALLEST_BLOCK
 
 
@@ -69,7 +69,7 @@ _ORT = {
 
 
 def scheme(precision: str, lowering: Lowering) -> Scheme:
-    """For a narrow type by name (``fp8 mxfp8 int8 int4``)."""
+    """The scheme of a quantized type by name (``fp8 mxfp8 int8 int4``)."""
     return (_TENSORRT if lowering.is_tensorrt else _ORT)[precision]
 
 

@@ -41,7 +41,7 @@ class Selection:
         """
         candidates = _candidates(census, recipe)
         weights = without(candidates, recipe.exclude)
-        tied = {} if any(weight.role == HEAD for weight in census) else {_embedding(census).name: f"{HEAD}.weight"}
+        embedding = _tied_to_head(census)
         why = {
             name: f"excluded by {pattern!r}"
             for pattern in recipe.exclude
@@ -49,9 +49,9 @@ class Selection:
         }
         wide = {}
         for weight in census:
-            name = tied.get(weight.name, weight.name)
+            name, role = (f"{HEAD}.weight", HEAD) if weight is embedding else (weight.name, weight.role)
             if name not in weights:
-                wide[weight.name] = WideWeight(HEAD if weight.name in tied else weight.role, why.get(name, ""))
+                wide[weight.name] = WideWeight(role, why.get(name, ""))
         return cls(recipe, weights, wide)
 
     @classmethod
@@ -95,11 +95,13 @@ def without(weights: Mapping[str, Any], patterns: tuple[str, ...]) -> dict[str, 
 def _candidates(census: Sequence[RoledWeight], recipe: Recipe) -> dict[str, RoledWeight]:
     """What the recipe quantizes where nothing is excluded."""
     roles = recipe.narrow_roles
-    weights = [*census]
-    if HEAD in roles and not any(weight.role == HEAD for weight in census):
-        weights.append(replace(_embedding(census), name=f"{HEAD}.weight", role=HEAD))
+    weights, embedding = [*census], _tied_to_head(census)
+    if embedding is not None:
+        weights.append(replace(embedding, name=f"{HEAD}.weight", role=HEAD))
     return {weight.name: weight for weight in weights if weight.role in roles}
 
 
-def _embedding(census: Sequence[RoledWeight]) -> RoledWeight:
-    return next(weight for weight in census if weight.role == "embedding")
+def _tied_to_head(census: Sequence[RoledWeight]) -> RoledWeight | None:
+    """The embedding, where there is no head beside it."""
+    by_role = {weight.role: weight for weight in census}
+    return None if HEAD in by_role else by_role.get("embedding")

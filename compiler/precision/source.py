@@ -107,7 +107,7 @@ def is_whole_fp8(target: Target, lowering: Lowering) -> bool:
 
 
 def _in_fp8(target: Target, name: str, shape: Shape) -> list[str]:
-    """Of the tensors that a weight of the graph is put together from, those that the checkpoint has in FP8."""
+    """The tensors in FP8 among those that a weight of the graph is put together from."""
     sources = target.sources
     keys = (sources.key(key) for piece in sources.pieces(name, shape) for key in piece.keys)
     return [key for key in keys if target.checkpoint.fp8(key) is not None]

@@ -155,7 +155,7 @@ class StoredFp8:
             )
 
     def _fewest(self, weight: RoledWeight) -> Array:
-        """As few scales as say the same: one, or one for each row; or for each expert of those multiplied wide.
+        """The fewest scales that say the same: one, or one for each row; or for each expert of those multiplied wide.
 
         TensorRT multiplies stacked matrices in FP8 by one scale or by those of their rows. With one for each matrix it
         widens them first.

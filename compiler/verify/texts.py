@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...plugins.errors import UsageError
-from ..precision.calibration import Encoder, Limits, read_jsonl
+from ..precision.calibration import Encoder, SampleLimits, read_jsonl
 
 HELD_OUT = Path(__file__).parent.parent / "bundled" / "texts" / "held_out.jsonl"
 MAX_TEXTS, MAX_LENGTH = 64, 512
@@ -45,7 +45,7 @@ def read_texts(data: Path | None, tokenizer: Path, vocab_size: int, max_seq_len:
     """
     if data is not None and not data.is_file():
         raise UsageError(f"--data {data} is not a file", fix="name a JSON Lines file that is there")
-    limits = Limits(MAX_TEXTS, max(min(MAX_LENGTH, max_seq_len - 1), 1), min_tokens=1)  # a pass has one more
+    limits = SampleLimits(MAX_TEXTS, max(min(MAX_LENGTH, max_seq_len - 1), 1), min_tokens=1)  # a pass has one more
     samples = read_jsonl(data or HELD_OUT, Encoder.open(tokenizer), vocab_size, limits)
     ids = tuple(text for text in samples.ids if len(text) > 1)
     if sum(map(len, ids)) < LEAST_TOKENS:

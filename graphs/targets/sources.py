@@ -26,11 +26,11 @@ class Sources:
         self._keys = {family.canonical(key): key for key in stored}
 
     def pieces(self, name: str, shape: Shape) -> tuple[Piece, ...]:
-        """What the graph weight ``name`` consists of; a tied one of what it is tied to."""
+        """The pieces of the graph weight ``name``; of a tied one those that it is tied to."""
         return self.family.sources(self.tied.get(name, name), shape)
 
     def key(self, canonical: str) -> str:
-        """What a tensor is called in the files; itself when it is not there."""
+        """The name of a tensor in the files; itself when it is not there."""
         return self._keys.get(canonical, canonical)
 
     def check(self, wanted: Mapping[str, Shape]) -> None:
@@ -78,7 +78,7 @@ def _assembled(piece: Piece, parts: list[Iterator[Array]]) -> Iterator[Array]:
 
 
 def _stored_shape(piece: Piece, shape: Shape, count: int) -> Shape:
-    """Of each tensor of ``piece``, one of ``count`` in a weight of ``shape``."""
+    """The shape of each tensor of ``piece``, one of ``count`` in a weight of ``shape``."""
     each = shape[1:] if count > 1 or piece.how == "interleave" else shape
     if piece.how == "interleave":
         return (each[0] // 2, *each[1:])

@@ -24,7 +24,7 @@ class StoredTensor(Protocol):
 
     @property
     def entry(self) -> TensorEntry:
-        """Where the bulk of it is stored."""
+        """The place where the bulk of it is stored."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ class StoredTensor(Protocol):
 
     @property
     def granule(self) -> int:
-        """How many rows share scales, so that a reader had best take multiples of it."""
+        """The number of rows that share scales, so that a reader had best take multiples of it."""
 
     def rows(self, begin: int, end: int) -> np.ndarray[Any, Any]:
         """Rows along axis 0: float32, or integers and booleans as stored. A tensor without axes is one row."""

@@ -38,20 +38,20 @@ def fp4_pairs(raw: Array) -> Array:
 
 
 def check_finite(name: str, entry: TensorEntry, values: Array) -> None:
-    """Raises ``BuildError`` with the count of what is not."""
+    """Raise ``BuildError`` with the count of values that are not finite."""
     if values.dtype != np.float32 or np.isfinite(values).all():
         return
     raise _not_finite(name, entry, int(np.isnan(values).sum()), int(np.isinf(values).sum()), values.size)
 
 
 def check_codes(name: str, entry: TensorEntry, codes: Array) -> None:
-    """The same for E4M3 codes, of which two are NaN and none is Inf."""
+    """Raise ``BuildError`` with the count of codes that are NaN; no E4M3 code is Inf."""
     if nan := int(np.count_nonzero((codes & 0x7F) == 0x7F)):
         raise _not_finite(name, entry, nan, 0, codes.size)
 
 
 def check_scales(name: str, entry: TensorEntry, scales: Array) -> None:
-    """Raises ``BuildError`` unless every scale is a positive number."""
+    """Raise ``BuildError`` unless every scale is a positive number."""
     bad = int((~(np.isfinite(scales) & (scales > 0))).sum())
     if bad:
         raise BuildError(

@@ -80,7 +80,7 @@ class ScaledFp8:
         return codes
 
     def row_scales(self) -> Array:
-        """What ``codes`` are to be multiplied with, float32: one number, or one for each row.
+        """The scales of ``codes``, float32: one number, or one for each row.
 
         Where a row has several that is the largest of them, which nothing that was stored exceeds.
         """
@@ -90,7 +90,7 @@ class ScaledFp8:
         return largest
 
     def input_scale(self) -> float | None:
-        """What E4M3 codes of the input were calibrated to be multiplied with; None if that was left to run time."""
+        """The calibrated scale of E4M3 codes of the input; None if that was left to run time."""
         if self.input_scales is None:
             return None
         return read_scale(
@@ -128,7 +128,7 @@ def read_scale(name: str, entry: TensorEntry, *, why: str, fix: str) -> float:
 
 
 class Loss:
-    """How far numbers were moved by rounding them again: the length of the difference by the length of the numbers."""
+    """A measure of rounding numbers again: the length of the difference by the length of the numbers."""
 
     def __init__(self) -> None:
         self._moved = self._length = 0.0

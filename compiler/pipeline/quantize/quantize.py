@@ -21,7 +21,7 @@ from ...store.durable import require_space
 from ...store.phases import Phases, peak_rss
 from ...store.publish import QUANTIZED, Assembly, assembling, require_apart, require_publishable
 from ...store.stages import StageStore
-from .settings import QUANT_CONFIG, hf_quant_config, quantization_config
+from .modelopt import QUANT_CONFIG, hf_quant_config, quantization_config
 from .worklist import Worklist, make_worklist
 from .write import layout, total_bytes, write
 
@@ -58,7 +58,7 @@ class QuantizeOptions:
 
     @property
     def ranges(self) -> RangesFrom:
-        """Where those of activations come from."""
+        """The origin of the ranges of activations."""
         return RangesFrom(self.calib_data, self.method, self.num_samples, self.max_length, self.scales)
 
     def check(self) -> None:

@@ -12,7 +12,7 @@ from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.target import Target
 from ...precision.calibration.scales import Scales
 from ...precision.exclude import excluded
-from .exclude import listed_modules
+from .modelopt import listed_modules
 
 _WEIGHT = ".weight"
 _CACHES = {"k": "k_proj.k_scale", "v": "v_proj.v_scale"}

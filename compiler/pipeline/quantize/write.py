@@ -11,12 +11,11 @@ import numpy as np
 
 from ....plugins.numbers import E4M3, scales_of, to_e4m3, usable
 from ...checkpoints.checkpoint import Checkpoint
-from ...checkpoints.safetensors import TensorEntry, read_rows
+from ...checkpoints.safetensors import Shard, Slot, TensorEntry, read_rows, writing_shard
 from ...checkpoints.weight_files import INDEX, SINGLE
 from ...console import interrupts
 from ...console.progress import Advance, Progress
-from ...precision.calibration.scales import Scales
-from .shard import Array, Shard, Slot, writing_shard
+from ...precision.calibration.scales import Array, Scales
 from .worklist import Worklist
 
 PIECE = 16 << 20  # bytes of float32

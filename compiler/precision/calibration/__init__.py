@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from .calibrate import Settings, calibrate
-from .dataset import Limits, bundled, read_jsonl
+from .dataset import SampleLimits, Samples, bundled, read_jsonl
 from .methods import Max, Method, Mse, Percentile
-from .sampleset import Samples
 from .scales import Scales
 from .text import Encoder
 
 __all__ = [
     "Encoder",
-    "Limits",
     "Max",
     "Method",
     "Mse",
     "Percentile",
+    "SampleLimits",
     "Samples",
     "Scales",
     "Settings",

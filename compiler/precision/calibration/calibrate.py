@@ -15,16 +15,15 @@ from ...console import interrupts
 from ...console.progress import Advance, Progress, Quiet
 from ...store.durable import require_space
 from ...store.stages import StageStore
-from .kept import Array, Kept
+from .dataset import Samples
+from .kept import Array, Kept, States
 from .methods import Max, Method
-from .sampleset import Samples
 from .scales import Facts, Scales, fill_unseen
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .layerwise import Dtype, Layerwise
-    from .states import States
 
 _TOKENS = "tokens:"  # begins the names of expert counts among a step's ranges
 _LIBRARIES = ("torch", "transformers")
@@ -105,7 +104,6 @@ def _run(work: _Calibration, done: int, progress: Progress) -> None:
     import torch
 
     from .layerwise import DTYPES, Layerwise
-    from .states import States
 
     layers = work.target.spec.num_layers
     model = Layerwise(work.target, work.settings.dtype)

@@ -1,4 +1,4 @@
-"""Where calibration samples come from: a JSON Lines file of the user's, or the small bundled set of code and chat.
+"""The token sequences that a target is calibrated with, from a JSON Lines file or the small bundled set.
 
 A line holds ``text``, or ``messages`` (role and content each), or ``input_ids``.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ....plugins.errors import UsageError
-from .sampleset import Samples
 from .text import Encoder
 
 _BUNDLED = tuple(Path(__file__).parents[2] / "bundled" / "texts" / name for name in ("code.jsonl", "chat.jsonl"))
@@ -24,7 +26,56 @@ _WRONG_IDS = "tokenize the texts with the tokenizer of this model, or give them 
 
 
 @dataclass(frozen=True)
-class Limits:
+class Samples:
+    """Sequences of token ids, in an order that their content decides, whatever order they were given in.
+
+    ``name`` says where they come from; ``warnings`` what was done to them.
+    """
+
+    name: str
+    ids: tuple[tuple[int, ...], ...]
+    warnings: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(cls, name: str, sequences: Iterable[Sequence[int]], warnings: Iterable[str] = ()) -> Samples:
+        """The sequences, put in order. Raises ``UsageError`` if there is none or one is empty."""
+        ids = [tuple(int(token) for token in sequence) for sequence in sequences]
+        if not ids or not all(ids):
+            raise UsageError(
+                f"{name} has no sample" if not ids else f"{name} has a sample without tokens",
+                why="calibration measures what texts do inside the model",
+                fix="give at least one text that is not empty",
+            )
+        return cls(name, tuple(sorted(ids, key=lambda each: (_digest(each), each))), tuple(warnings))
+
+    @cached_property
+    def digest(self) -> str:
+        """Content hash of all sequences."""
+        return hashlib.sha256("".join(map(_digest, self.ids)).encode()).hexdigest()
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of each sequence."""
+        return tuple(len(each) for each in self.ids)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences."""
+        return sum(self.lengths)
+
+    def check(self, vocab_size: int) -> None:
+        """Raise ``UsageError`` if a token id is not one of the model's."""
+        wrong = sorted({token for each in self.ids for token in each if not 0 <= token < vocab_size})
+        if wrong:
+            raise UsageError(
+                f"{self.name} has token ids that the model does not have: {', '.join(map(str, wrong[:5]))}",
+                why=f"ids go from 0 to {vocab_size - 1}",
+                fix="tokenize the samples with the tokenizer of this model",
+            )
+
+
+@dataclass(frozen=True)
+class SampleLimits:
     """How much of a data set is used, in tokens and lines; fewer than ``min_tokens`` in all are refused."""
 
     max_samples: int = 128
@@ -50,19 +101,19 @@ class _Line:
         return hashlib.sha256(json.dumps([self.kind, self.content], sort_keys=True).encode()).hexdigest()
 
 
-def bundled(encoder: Encoder, vocab_size: int, limits: Limits | None = None) -> Samples:
+def bundled(encoder: Encoder, vocab_size: int, limits: SampleLimits | None = None) -> Samples:
     """The samples that come with the package: beginnings of Python files, and short conversations."""
     lines = (line for path in _BUNDLED for line in _lines(path, vocab_size))
-    return _chosen("the bundled samples", lines, encoder, vocab_size, limits or Limits())
+    return _chosen("the bundled samples", lines, encoder, vocab_size, limits or SampleLimits())
 
 
-def read_jsonl(path: Path, encoder: Encoder | None, vocab_size: int, limits: Limits | None = None) -> Samples:
+def read_jsonl(path: Path, encoder: Encoder | None, vocab_size: int, limits: SampleLimits | None = None) -> Samples:
     """The samples of a JSON Lines file; ``encoder`` may be absent where all are ``input_ids``.
 
     Of more than ``limits.max_samples`` lines those are taken whose content hashes lowest. Raises ``UsageError`` naming
     the line for one that is malformed or has ids out of range, and for a set that is empty or too short.
     """
-    return _chosen(str(path), _lines(path, vocab_size), encoder, vocab_size, limits or Limits())
+    return _chosen(str(path), _lines(path, vocab_size), encoder, vocab_size, limits or SampleLimits())
 
 
 def _lines(path: Path, vocab_size: int) -> Iterator[_Line]:
@@ -120,7 +171,9 @@ _CHECKS: dict[str, Callable[[Any, int], str]] = {
 }  # fmt: skip
 
 
-def _chosen(name: str, lines: Iterator[_Line], encoder: Encoder | None, vocab_size: int, limits: Limits) -> Samples:
+def _chosen(
+    name: str, lines: Iterator[_Line], encoder: Encoder | None, vocab_size: int, limits: SampleLimits
+) -> Samples:
     chosen = heapq.nsmallest(limits.max_samples, lines, key=lambda line: line.rank)
     samples = Samples.of(
         name,
@@ -159,3 +212,7 @@ def _template_warning(lines: list[_Line], encoder: Encoder | None) -> list[str]:
 
 def _bad(where: str, why: str, fix: str = _FORM) -> UsageError:
     return UsageError(f"{where} is not a calibration sample", why=why, fix=fix)
+
+
+def _digest(ids: Sequence[int]) -> str:
+    return hashlib.sha256(np.asarray(ids, "<i8").tobytes()).hexdigest()

@@ -10,17 +10,22 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....engines.folder.records import FileEntry
+from ....plugins.errors import EnvironmentProblem
 from ...store.durable import flush_tree, locked, writing
 from ...store.stages import StageStore, stage_key
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -46,7 +51,7 @@ class Kept:
                 yield cls(folder)
 
     def finished(self) -> int:
-        """How many steps are done and undamaged; what cannot be gone on from is removed."""
+        """The number of steps that are done and undamaged; what cannot be gone on from is removed."""
         count = 0
         while self._ranges_whole(count):
             count += 1
@@ -62,11 +67,11 @@ class Kept:
 
     @property
     def scratch(self) -> Path:
-        """Where the streams of a step are written before it is finished."""
+        """The file that the streams of a step are written to before it is finished."""
         return self.folder / "streams.partial"
 
     def ranges(self, step: int) -> dict[str, Array]:
-        """What ``finish`` was given."""
+        """The ranges that ``finish`` was given."""
         from safetensors.numpy import load_file
 
         return dict(load_file(self._ranges(step)))
@@ -102,6 +107,41 @@ class Kept:
 
     def _record(self, step: int) -> Path:
         return self.folder / f"step-{step:04}.json"
+
+
+@dataclass(frozen=True)
+class States:
+    """The streams of all samples between two layers, in one file: in memory there is never more than one sample's.
+
+    Samples of ``lengths`` tokens, ``[1,S,H]`` each, are stored one behind the other in the type computed in.
+    """
+
+    lengths: Sequence[int]
+    hidden_size: int
+    dtype: torch.dtype
+
+    def write(self, path: Path, streams: Iterable[Tensor]) -> None:
+        """Make the file out of one stream per sample, written as they come."""
+        import torch
+
+        with path.open("wb") as file:
+            for stream in streams:
+                file.write(stream.detach().contiguous().view(torch.uint8).numpy().data)
+
+    def read(self, path: Path) -> Iterator[Tensor]:
+        """The streams in order; each may be written into."""
+        import torch
+
+        with path.open("rb") as file:
+            for length in self.lengths:
+                # Memory of torch's own: the last bits of a matmul depend on how its operands are aligned.
+                stream = torch.empty(1, length, self.hidden_size, dtype=self.dtype)
+                raw = stream.view(torch.uint8).numpy()
+                if file.readinto(raw.data) != raw.nbytes:
+                    raise EnvironmentProblem(
+                        f"{path} became shorter while it was read", fix="run the same command again"
+                    )
+                yield stream
 
 
 def _empty(folder: Path) -> None:

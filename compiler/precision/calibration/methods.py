@@ -50,11 +50,11 @@ class Max:
     """The largest magnitude seen: nothing is ever clipped."""
 
     def observer(self) -> Observer:
-        """See ``Method``."""
+        """A new observer, for one tensor."""
         return _Peak()
 
     def describe(self) -> dict[str, Any]:
-        """See ``Method``."""
+        """Name and parameters."""
         return {"name": "max"}
 
 
@@ -69,11 +69,11 @@ class Percentile:
             raise UsageError(f"a percentile of {self.percent:g}", fix="choose one above 0 and up to 100, as 99.99")
 
     def observer(self) -> Observer:
-        """See ``Method``."""
+        """A new observer, for one tensor."""
         return _PercentileOf(self.percent)
 
     def describe(self) -> dict[str, Any]:
-        """See ``Method``."""
+        """Name and parameters."""
         return {"name": "percentile", **asdict(self)}
 
 
@@ -91,11 +91,11 @@ class Mse:
             )
 
     def observer(self) -> Observer:
-        """See ``Method``."""
+        """A new observer, for one tensor."""
         return _LeastError(self.number_format, self.candidates)
 
     def describe(self) -> dict[str, Any]:
-        """See ``Method``."""
+        """Name and parameters."""
         return {"name": "mse", **asdict(self)}
 
 

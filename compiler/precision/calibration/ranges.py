@@ -72,15 +72,15 @@ class RangesFrom:
 
         Raises ``BuildError`` for ranges of another model, ``UsageError`` for samples that are no use.
         """
-        from . import Encoder, Limits, Scales, Settings, bundled, calibrate, read_jsonl
+        from . import Encoder, SampleLimits, Scales, Settings, bundled, calibrate, read_jsonl
 
         if self.scales is not None:
             saved = Scales.load(self.scales, target.skeleton.range_shapes)
             with progress.step("compare the weights with those that were calibrated"):
                 saved.check_model(target.checkpoint.fingerprint)
             return saved
-        defaults = Limits()
-        limits = Limits(self.num_samples or defaults.max_samples, self.max_length or defaults.max_length)
+        defaults = SampleLimits()
+        limits = SampleLimits(self.num_samples or defaults.max_samples, self.max_length or defaults.max_length)
         with progress.step("read the samples"):
             folder, vocab_size = target.folder, target.spec.vocab_size
             has_tokenizer = (folder / TOKENIZER).is_file()
@@ -94,7 +94,7 @@ class RangesFrom:
 
 
 def describe(scales: Scales) -> dict[str, Any]:
-    """Where ranges come from, for a report."""
+    """The origin of ranges, for a report."""
     facts = scales.facts
     return {
         "method": dict(facts.method),
@@ -106,7 +106,7 @@ def describe(scales: Scales) -> dict[str, Any]:
 
 
 def in_words(scales: Scales) -> str:
-    """The same in one line; the digest is of the token sequences."""
+    """The origin of ranges in one line; the digest is of the token sequences."""
     facts = scales.facts
     return (
         f"{facts.method['name']} over {facts.num_tokens} tokens in {facts.num_samples} samples of {facts.dataset} "

@@ -106,7 +106,10 @@ class Scales:
 
     @classmethod
     def load(cls, folder: Path, shapes: RangeShapes) -> Scales:
-        """What ``save`` wrote, checked against what the model needs. Raises ``BuildError`` for damage and misfits."""
+        """Ranges that ``save`` wrote, checked against what the model needs.
+
+        Raises ``BuildError`` for damage and misfits.
+        """
         facts, sha256 = _read_facts(folder / FACTS)
         groups: dict[str, dict[str, Array]] = {group: {} for group in _GROUPS}
         header = read_header(folder / NUMBERS)

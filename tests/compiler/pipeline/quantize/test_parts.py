@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file
 
-from peagle.compiler.checkpoints.safetensors import read_header
-from peagle.compiler.pipeline.quantize.exclude import listed_modules
-from peagle.compiler.pipeline.quantize.shard import Slot, writing_shard
+from peagle.compiler.checkpoints.safetensors import Slot, read_header, writing_shard
+from peagle.compiler.pipeline.quantize.modelopt import listed_modules
 from peagle.compiler.pipeline.quantize.write import magnitude, scale_for
 from peagle.compiler.precision.exclude import excluded
 from peagle.plugins.numbers import to_e4m3

@@ -257,7 +257,7 @@ def test_a_quantised_checkpoint_is_not_quantised_again(tiny: Tiny, tmp_path: Pat
 
 
 def test_ranges_of_other_weights_are_refused(tiny: Tiny, tmp_path: Path) -> None:
-    some_scales(Checkpoint.open(tiny("qwen3").target)).save(tmp_path / "scales")
+    some_scales(Target.open(tiny("qwen3").target)).save(tmp_path / "scales")
     target = Path(shutil.copytree(tiny("qwen3").target, tmp_path / "target"))
     tensors = stored(target)
     tensors["model.norm.weight"] += 1
@@ -270,7 +270,7 @@ def test_ranges_of_other_weights_are_refused(tiny: Tiny, tmp_path: Path) -> None
 def test_ranges_that_scale_nothing_are_refused_by_name(
     value: float, said: str, cli: Run, pair: Pair, tmp_path: Path
 ) -> None:
-    scales = some_scales(Checkpoint.open(pair.target))
+    scales = some_scales(Target.open(pair.target))
     name = "model.layers.2.mlp.up_proj.weight"
     inputs = dict(scales.inputs) | {name: np.float32(value).reshape(())}
     dataclasses.replace(scales, inputs=inputs).save(tmp_path / "bad")

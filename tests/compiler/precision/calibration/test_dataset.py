@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.precision.calibration import Encoder, Limits, bundled, read_jsonl
+from peagle.compiler.precision.calibration import Encoder, SampleLimits, bundled, read_jsonl
 from peagle.compiler.precision.calibration.ranges import RangesFrom
 from peagle.plugins.errors import BuildError, UsageError
 from tests.models import VOCAB, Pair
 
-SMALL = Limits(max_samples=3, max_length=6, min_tokens=1)
+SMALL = SampleLimits(max_samples=3, max_length=6, min_tokens=1)
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 
 
@@ -73,7 +73,7 @@ def test_a_folder_without_ranges_is_told_from_one_above_them(tmp_path: Path) -> 
 def test_too_few_tokens_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "data.jsonl", {"input_ids": list(range(50))})
     with pytest.raises(UsageError, match="too short for calibration: 6 tokens in 1 samples"):
-        read_jsonl(path, None, VOCAB, Limits(max_length=6, min_tokens=7))
+        read_jsonl(path, None, VOCAB, SampleLimits(max_length=6, min_tokens=7))
 
 
 def test_text_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -143,4 +143,4 @@ def test_the_bundled_samples_are_enough_for_the_demo_pair() -> None:
 
 def test_limits_below_one_are_refused() -> None:
     with pytest.raises(UsageError):
-        Limits(max_length=0)
+        SampleLimits(max_length=0)
