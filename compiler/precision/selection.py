@@ -103,5 +103,6 @@ def _candidates(census: Sequence[RoledWeight], recipe: Recipe) -> dict[str, Role
 
 def _tied_to_head(census: Sequence[RoledWeight]) -> RoledWeight | None:
     """The embedding, where there is no head beside it."""
-    by_role = {weight.role: weight for weight in census}
-    return None if HEAD in by_role else by_role.get("embedding")
+    if any(weight.role == HEAD for weight in census):
+        return None
+    return next((weight for weight in census if weight.role == "embedding"), None)
