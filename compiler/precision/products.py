@@ -45,7 +45,7 @@ def bytes_of(stored: str, numbers: int) -> int:
 def product_table(precision: Mapping[str, Any] | None, built: Sequence[BuiltProduct]) -> dict[str, Any] | None:
     """Return every product of one graph and the totals of each type; None where nothing is known.
 
-    ``built`` is TensorRT's account. Without it the graph's own serves, which only graphs with narrow weights have.
+    ``built`` is TensorRT's account. Without it the graph's own serves, which only graphs with quantized weights have.
     """
     graph = {row["weight"]: row for row in (precision or {}).get("matmuls", ())}
     rows = [asdict(product) | _promised(graph.get(product.weight)) for product in built]
@@ -64,8 +64,8 @@ def described(table: Mapping[str, Any]) -> str:
         how = f" unpacked to {computed} before every product" if total["unpacked"] else how
         parts.append(f"{total['matmuls']} {stored}{how} ({total['share']:.1%}{of})")
         of = ""
-    said = {row["by"] for row in table["list"]}
-    return f"{table['total']}: {', '.join(parts)}; {', '.join(_SAYS[by] for by in _SAYS if by in said)}"
+    sources = {row["by"] for row in table["list"]}
+    return f"{table['total']}: {', '.join(parts)}; {', '.join(_SAYS[by] for by in _SAYS if by in sources)}"
 
 
 def _short(name: str) -> str:

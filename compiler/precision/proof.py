@@ -139,11 +139,11 @@ class QuantizedGraphs:
     def _use(self, product: GraphProduct, wide: Mapping[str, str]) -> dict[str, Any]:
         """Say what the weights of a product are for, whether they count as quantized, and why some of them do not."""
         every, selection = self._weights(product), self.source.selection
-        wanted, others = selection.weights, selection.wide
-        roles = [each.role for name in every if (each := wanted.get(name) or others.get(name))]
+        selected, others = selection.weights, selection.wide
+        roles = [weight.role for name in every if (weight := selected.get(name) or others.get(name))]
         whys = [wide[name] if name in wide else others[name].why for name in every if name in wide or name in others]
         why = "; ".join(dict.fromkeys(filter(None, whys)))
-        narrow = any(name in wanted for name in every) and not why
+        narrow = any(name in selected for name in every) and not why
         return {"role": roles[0] if roles else "", "narrow": narrow} | ({"why": why} if why else {})
 
     def _notes(self, wide: Mapping[str, str]) -> list[str]:

@@ -34,11 +34,11 @@ def build_plan(request: PlanRequest, out: Path, progress: Progress) -> PlanFacts
     """
     request.check()
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    with writing(out.parent, _weight_bytes(request.graph)), tempfile.TemporaryFile(prefix="peagle-plan-") as said:
+    with writing(out.parent, _weight_bytes(request.graph)), tempfile.TemporaryFile(prefix="peagle-plan-") as log:
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
             with progress.step(f"build {request.name} plan", STEPS) as advance:
-                facts = _run(request, temporary, said, advance)
+                facts = _run(request, temporary, log, advance)
             interrupts.check()
             temporary.replace(out)
         finally:
@@ -46,9 +46,9 @@ def build_plan(request: PlanRequest, out: Path, progress: Progress) -> PlanFacts
     return facts
 
 
-def _run(request: PlanRequest, out: Path, said: IO[bytes], advance: Advance) -> PlanFacts:
+def _run(request: PlanRequest, out: Path, log: IO[bytes], advance: Advance) -> PlanFacts:
     reached, facts = 0, None
-    with _child(request, out, said) as child:
+    with _child(request, out, log) as child:
         _tell(child, request)
         for message in _messages(child):
             if "done" in message:
@@ -60,12 +60,12 @@ def _run(request: PlanRequest, out: Path, said: IO[bytes], advance: Advance) -> 
                 facts = PlanFacts.from_record(message["facts"])
         status = child.wait()
     if facts is None:
-        raise _death(request, status, said)
+        raise _death(request, status, log)
     return facts
 
 
 @contextmanager
-def _child(request: PlanRequest, out: Path, said: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
+def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
     """Start the building process, in a session of its own so that Ctrl-C reaches only us."""
     command = [sys.executable, "-P", "-m", f"{__package__}.worker", str(out)]
     pipe = subprocess.PIPE
@@ -75,7 +75,7 @@ def _child(request: PlanRequest, out: Path, said: IO[bytes]) -> Iterator[subproc
             command,
             stdin=pipe,
             stdout=pipe,
-            stderr=said,
+            stderr=log,
             text=True,
             start_new_session=True,
             env=os.environ | environment,
@@ -124,9 +124,9 @@ def _messages(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
             return
 
 
-def _death(request: PlanRequest, status: int, said: IO[bytes]) -> BuildError:
-    said.seek(0)
-    lines = [line.strip() for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
+def _death(request: PlanRequest, status: int, log: IO[bytes]) -> BuildError:
+    log.seek(0)
+    lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
     last = "; its last words: " + " / ".join(lines[-_SAID:]) if lines else ""
     how = f"was ended by {_signal_name(-status)}" if status < 0 else f"exited with {status}"
     weights = _weight_bytes(request.graph)

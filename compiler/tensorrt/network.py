@@ -105,11 +105,11 @@ def _fault(error: Any) -> str:
 
 def _count_problems(layers: Mapping[str, int], survey: Survey) -> Iterator[str]:
     for kind, expected in survey.layers.items():
-        found = layers.get(kind, 0)
-        if found == expected:
+        count = layers.get(kind, 0)
+        if count == expected:
             continue
-        text = f"{found} layers {kind}, the graph has nodes for {expected}"
-        if kind == "PLUGIN_V3" and found < expected:
+        text = f"{count} layers {kind}, the graph has nodes for {expected}"
+        if kind == "PLUGIN_V3" and count < expected:
             text += (
                 f" ({', '.join(survey.plugins)}): the function body was taken instead, as TensorRT does without a word "
                 f"where {' and '.join(SELECTION)} of a node match no plugin"
@@ -117,12 +117,12 @@ def _count_problems(layers: Mapping[str, int], survey: Survey) -> Iterator[str]:
         yield text
 
 
-def _tensor_problems(kind: str, found: list[Any], expected: tuple[Value, ...]) -> Iterator[str]:
-    names, wanted = [tensor.name for tensor in found], [value.name for value in expected]
-    if names != wanted:
-        yield f"the {kind}s are {', '.join(names)}, not {', '.join(wanted)}"
+def _tensor_problems(kind: str, tensors: list[Any], expected: tuple[Value, ...]) -> Iterator[str]:
+    names, expected_names = [tensor.name for tensor in tensors], [value.name for value in expected]
+    if names != expected_names:
+        yield f"the {kind}s are {', '.join(names)}, not {', '.join(expected_names)}"
         return
-    for tensor, value in zip(found, expected, strict=True):
+    for tensor, value in zip(tensors, expected, strict=True):
         dtype, shape = tensorrt_name(tensor.dtype), tuple(tensor.shape)
         if value.dtype and dtype != value.dtype:
             yield f"{kind} {value.name} is {dtype}, not {value.dtype}"

@@ -93,8 +93,8 @@ def parse(text: str, *, fused: bool = False) -> Program:
     descriptors, _, rest = text.partition("\nmain {")
     main = rest.partition("\n}")[0]
     tensors = {
-        each[2]: Held(_DTYPES.get(each[3], each[3]), _numbers(each[1]), "const_payload_size=" in each[0])
-        for each in _TENSOR.finditer(descriptors)
+        match[2]: Held(_DTYPES.get(match[3], match[3]), _numbers(match[1]), "const_payload_size=" in match[0])
+        for match in _TENSOR.finditer(descriptors)
     }
     return Program(tensors, tuple(_step(match, fused) for match in _STEP.finditer(main)))
 
@@ -107,8 +107,8 @@ def _within(program: Program, inside: Program, inputs: Sequence[str]) -> Program
     """Add to a program what goes on inside one of its kernels, which has other names for some of what it is given."""
     layers = {layer for step in inside.steps for layer in step.layers}
     outer = next((s for s in program.steps if s.kind == _FUSION and layers and layers <= set(s.layers)), None)
-    given = dict(zip(inputs, outer.reads, strict=False)) if outer else {}
-    steps = tuple(replace(s, reads=tuple(given.get(name, name) for name in s.reads)) for s in inside.steps)
+    outer_names = dict(zip(inputs, outer.reads, strict=False)) if outer else {}
+    steps = tuple(replace(s, reads=tuple(outer_names.get(name, name) for name in s.reads)) for s in inside.steps)
     return Program({**inside.tensors, **program.tensors}, program.steps + steps)
 
 

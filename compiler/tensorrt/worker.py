@@ -61,29 +61,29 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     began = time.perf_counter()
     present = look().sms if request.product == "tensorrt" else ()
     require_targets(request.product, request.gpus, present)
-    found = survey(request.graph, request.gpus, request.profiles)
+    surveyed = survey(request.graph, request.gpus, request.profiles)
     trt = module.load(request.product)
     _require_version(trt, request)
     register.register(trt)
     log = Log()
     log_to = logger(trt, log)
     builder = _builder(trt, log_to, log)
-    parsed = parse(trt, builder, log_to, log, found)
+    parsed = parse(trt, builder, log_to, log, surveyed)
     require_layers(parsed.layers, request.layers)
     products = of_network(parsed.network)
-    config = configure(trt, builder, found, request)
+    config = configure(trt, builder, surveyed, request)
     notes = load_timings(request, config)
     progress = monitor(trt, channel.done, STEPS)
     config.progress_monitor = progress
-    size = _write(trt, builder, parsed, config, out, found, log)
+    size = _write(trt, builder, parsed, config, out, surveyed, log)
     notes += save_timings(request, config)
-    said, unseen = inspected(trt, log_to, out) if request.product == "tensorrt" else ([], [])
-    if said:
-        products = as_built(products, said, "inspector")
+    programs, unseen = inspected(trt, log_to, out) if request.product == "tensorrt" else ([], [])
+    if programs:
+        products = as_built(products, programs, "inspector")
     else:
         products = as_built(products, read_programs(out), "plan", len(request.profiles))
     return PlanFacts(
-        plan=PlanRecord(request.profiles, parsed.layers, found.plugins, parsed.tensors),
+        plan=PlanRecord(request.profiles, parsed.layers, surveyed.plugins, parsed.tensors),
         size=size,
         seconds=time.perf_counter() - began,
         peak_rss_bytes=_peak_rss_bytes(),
@@ -113,8 +113,8 @@ def _builder(trt: Any, log_to: Any, log: Log) -> Any:
         ) from None
 
 
-def _write(trt: Any, builder: Any, parsed: Parsed, config: Any, out: Path, found: Survey, log: Log) -> int:
-    with writing(out.parent, found.graph.weight_bytes), out.open("wb") as file:
+def _write(trt: Any, builder: Any, parsed: Parsed, config: Any, out: Path, surveyed: Survey, log: Log) -> int:
+    with writing(out.parent, surveyed.graph.weight_bytes), out.open("wb") as file:
         stream = writer(trt, file)
         built = builder.build_serialized_network_to_stream(parsed.network, config, stream)
         if stream.failure:
@@ -123,7 +123,7 @@ def _write(trt: Any, builder: Any, parsed: Parsed, config: Any, out: Path, found
         size = file.tell()
     if not built or not size:
         raise BuildError(
-            f"TensorRT could not build {found.graph.path}",
+            f"TensorRT could not build {surveyed.graph.path}",
             why="; ".join(filter(None, [plugin_complaint(), log.last()])) or "it does not say why",
             fix="`peagle-compile doctor` shows the versions; --backend onnxruntime does without",
         )
@@ -131,9 +131,9 @@ def _write(trt: Any, builder: Any, parsed: Parsed, config: Any, out: Path, found
 
 
 def _require_version(trt: Any, request: PlanRequest) -> None:
-    found = tuple(int(part) for part in str(trt.__version__).split(".")[:2])
+    installed = tuple(int(part) for part in str(trt.__version__).split(".")[:2])
     oldest = OLDEST[request.product]
-    if found < oldest:
+    if installed < oldest:
         raise EnvironmentProblem(
             f"{request.product} {trt.__version__} is too old",
             why=f"the graphs use operators that came with {'.'.join(map(str, oldest))}",
