@@ -23,7 +23,7 @@ from .choose_k import KChoice, kept_choice
 from .manifest import engine_manifest
 from .plans import Plans, build_plans
 from .report import BuildReport
-from .run import Blueprint, Graphs, Run, bytes_of, compile_graphs
+from .run import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
 
 _FP8_TAKEN = "the checkpoint is FP8 with scales for its inputs, and so is the engine: --precision bf16 would widen it"
 
@@ -44,7 +44,7 @@ def build(options: BuildOptions, progress: Progress | None = None, store: StageS
     it was before or the finished engine, and finished steps are reused by the next build.
     """
     options.check()
-    run = Run(store or StageStore.default(force=options.force), progress or Quiet())
+    run = PipelineRun(store or StageStore.default(force=options.force), progress or Quiet())
     with run.phases("resolve"):
         settled = settle(options)
         versions = {settled.backend: settled.version, **export_versions()}

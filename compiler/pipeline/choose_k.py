@@ -18,7 +18,7 @@ from ...plugins.errors import BuildError
 from ..bundled.prompts import code_prompts
 from ..console.progress import Advance
 from ..store.stages import Stage
-from .run import Run
+from .run import PipelineRun
 
 _SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
 
@@ -107,7 +107,7 @@ def choose_k(
 
 
 def kept_choice(
-    run: Run, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage], depth: int, *, engine: Path
+    run: PipelineRun, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage], depth: int, *, engine: Path
 ) -> tuple[KChoice, bool]:
     """Choose K for the engine in ``folder``, or take the choice of an earlier build of the same graphs and runtime.
 

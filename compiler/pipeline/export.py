@@ -21,7 +21,7 @@ from ..request.export_options import ExportOptions
 from ..store.phases import peak_rss
 from ..store.publish import EXPORT, Assembly, assembling
 from ..store.stages import StageStore
-from .run import Blueprint, Graphs, Run, bytes_of, compile_graphs
+from .run import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
 
 __all__ = ["ExportOptions", "ExportResult", "export"]
 
@@ -60,7 +60,7 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
     or ``BuildError``; whatever goes wrong, ``options.out`` is what it was before or the finished export.
     """
     options.check()
-    run = Run(store or StageStore.default(force=options.force), progress or Quiet())
+    run = PipelineRun(store or StageStore.default(force=options.force), progress or Quiet())
     with run.phases("resolve"):
         versions = export_versions()
         read = _resolve(options, run.progress)
@@ -120,7 +120,7 @@ def _target_alone(options: ExportOptions, folder: Path, commit: str | None) -> _
     return _Job(blueprint, max_seq_len, max_k, repeat, tuple(warnings))
 
 
-def _report(job: _Job, graphs: Graphs, run: Run, sizes: Mapping[str, int], imports: int) -> dict[str, Any]:
+def _report(job: _Job, graphs: Graphs, run: PipelineRun, sizes: Mapping[str, int], imports: int) -> dict[str, Any]:
     """Return the content of ``export_report.json``.
 
     Time and memory of every phase are in it, and memory beyond what importing the libraries took.

@@ -16,7 +16,7 @@ from ..store.durable import require_space
 from ..store.stages import Stage
 from ..tensorrt.protocol import PlanFacts, PlanRequest
 from .compiled import MODEL, Compiled
-from .run import Graphs, Run
+from .run import Graphs, PipelineRun
 
 PLAN = "model.plan"
 CHUNK = 512  # the most columns of a prompt in one pass
@@ -53,7 +53,7 @@ class Plans:
 
 
 def build_plans(
-    run: Run, graphs: Graphs, settled: Settled, options: BuildOptions, *, max_k: int, max_seq_len: int
+    run: PipelineRun, graphs: Graphs, settled: Settled, options: BuildOptions, *, max_k: int, max_seq_len: int
 ) -> Plans:
     """Build the plans of all graphs, one after the other, and our kernels. Raises ``BuildError``."""
     halves = {}
@@ -81,7 +81,7 @@ def profiles(half: str, max_batch_size: int, max_k: int, max_seq_len: int) -> tu
 
 
 def build_plan(
-    run: Run,
+    run: PipelineRun,
     half: str,
     graph: Compiled,
     settled: Settled,
@@ -124,7 +124,7 @@ def build_plan(
     return PlanStage(stage, PlanFacts.from_record(json.loads((stage.path / _FACTS).read_bytes())))
 
 
-def build_kernels(run: Run, gpus: Sequence[str]) -> Stage:
+def build_kernels(run: PipelineRun, gpus: Sequence[str]) -> Stage:
     """Pack the kernels of all our plugins for these GPUs: those that were shipped, the rest from NVRTC."""
     from ...plugins.kernels.pack import obtain, write_pack
     from ...plugins.kernels.sources import digest, kernel_ops

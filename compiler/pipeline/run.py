@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
+class PipelineRun:
     """A build or an export under way: where its steps are kept, who watches it, and its clock."""
 
     store: StageStore
@@ -99,7 +99,7 @@ class Graphs:
 
 
 def compile_graphs(
-    run: Run, blueprint: Blueprint, ranges_from: RangesFrom, *, model: str, own: StageStore | None = None
+    run: PipelineRun, blueprint: Blueprint, ranges_from: RangesFrom, *, model: str, own: StageStore | None = None
 ) -> Graphs:
     """Make the graphs of ``blueprint``; ``model`` is what reports call the target.
 

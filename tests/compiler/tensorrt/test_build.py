@@ -200,7 +200,7 @@ import sys
 from pathlib import Path
 from peagle.compiler.console import interrupts
 from peagle.compiler.tensorrt.build import build_plan
-from peagle.compiler.tensorrt.request import PlanRequest
+from peagle.compiler.tensorrt.protocol import PlanRequest
 from tests.compiler.tensorrt.small import Watched
 
 interrupts.watch()
