@@ -20,7 +20,7 @@ except ImportError:
     sys.modules["peagle"].__path__ = [str(Path(__file__).resolve().parent.parent)]
 
 # What several folders share; such a file imports what is heavy inside its fixtures, for tests/gpu runs without it.
-pytest_plugins = [f"tests.fixtures.{name}" for name in ("bodies", "commands", "engines", "graphs", "pairs")]
+pytest_plugins = [f"tests.fixtures.{name}" for name in ("bodies", "commands", "engines", "graphs", "pairs", "thrift")]
 
 # The models of the tests are tiny: a second thread costs more than it brings, most of all on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
