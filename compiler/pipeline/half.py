@@ -109,5 +109,6 @@ def drafter_half(
         from ..precision.source import of_drafter
 
         quantized = of_drafter(head, recipe, lowering, read)
-    facts = {"head": asdict(head), "spec": asdict(spec)}
+    # All that its trace knows of the target is how wide the features are.
+    facts = {"head": asdict(head), "features": len(spec.taps) * spec.hidden_size}
     return Half("drafter", checkpoint, facts, trace, check, read, stored_as, quantized)
