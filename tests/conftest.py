@@ -7,7 +7,6 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,8 @@ except ImportError:
     sys.modules["peagle"].__path__ = [str(Path(__file__).resolve().parent.parent)]
 
 # What several folders share; such a file imports what is heavy inside its fixtures, for tests/gpu runs without it.
-pytest_plugins = [f"tests.fixtures.{name}" for name in ("bodies", "commands", "engines", "graphs", "pairs", "thrift")]
+_FIXTURES = ("stages", "bodies", "commands", "engines", "graphs", "pairs", "thrift")
+pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
 
 # The models of the tests are tiny: a second thread costs more than it brings, most of all on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -52,18 +52,3 @@ def _missing_for_tensorrt() -> str | None:
     """Why full TensorRT cannot be used here. A mere folder of that name is not it."""
     spec = importlib.util.find_spec("tensorrt")
     return "needs TensorRT (pip install 'peagle-compile[tensorrt]')" if spec is None or spec.origin is None else None
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _own_stage_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Builds of the tests neither use nor fill the stage cache of whoever runs them; parallel workers share theirs."""
-    before = os.environ.get("PEAGLE_CACHE")
-    base = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent
-    os.environ["PEAGLE_CACHE"] = str(base / "stages")
-    yield
-    if before is None:
-        del os.environ["PEAGLE_CACHE"]
-    else:
-        os.environ["PEAGLE_CACHE"] = before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -10,12 +11,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from peagle.graphs import store, trace
-from peagle.graphs.targets.skeleton import Skeleton
+from peagle.graphs import trace
 from peagle.plugins import contract
 from tests.graphs.checking import check
-from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.running import Graph, target_inputs
+from tests.graphs.traced import CACHE, Traced, semantic
 from tests.models import VOCAB
 
 POLICY = {"uniform", "temperature", "top_p", "min_p", "tolerance"}
@@ -31,9 +31,8 @@ def narrow(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPathF
     def make(family: str, dtype: trace.Dtype) -> Traced:
         full = trace_of(family)
         folder = tmp_path_factory.mktemp(f"{family}-{dtype}")
-        store.save(trace.trace_target(Skeleton(full.pair.config), full.target, dtype), folder / "target.onnx")
-        if family == "qwen3":
-            store.save(trace.trace_drafter(full.head, full.target, dtype), folder / "drafter.onnx")
+        for part in ("target", "drafter") if family == "qwen3" else ("target",):
+            shutil.copy(semantic(full.pair, part, dtype), folder / f"{part}.onnx")
         return replace(full, folder=folder)
 
     return make

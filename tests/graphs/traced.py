@@ -16,6 +16,7 @@ from peagle.graphs import store, weights
 from peagle.graphs.drafters import DrafterSpec
 from peagle.graphs.lowering import LOWERINGS, Lowered, lower
 from peagle.graphs.targets import TargetSpec
+from peagle.graphs.trace import Dtype
 from tests.models import Pair, make_pair
 
 CACHE = 80
@@ -44,12 +45,17 @@ class Traced:
         return path
 
 
+def semantic(pair: Pair, part: str, dtype: Dtype) -> Path:
+    """One half's graph without weights, kept by the session's stage cache, which the tests of whole builds share."""
+    target, head = pair.specs()
+    half = target_half(pair.opened()) if part == "target" else drafter_half(Checkpoint.open(pair.head), head, target)
+    return parts.trace(StageStore.default(), half, dtype, Quiet()).path / SEMANTIC
+
+
 def traced_pair(folder: Path, family: str, draft_vocab: int) -> Traced:
     """Write a pair to ``folder`` and trace both halves in float32."""
     pair = make_pair(folder, family, draft_vocab=draft_vocab)
     target, head = pair.specs()
-    halves = (target_half(pair.opened()), drafter_half(Checkpoint.open(pair.head), head, target))
-    for half in halves:  # kept by the session's stage cache, which the tests of whole builds share
-        traced = parts.trace(StageStore.default(), half, "float32", Quiet())
-        shutil.copy(traced.path / SEMANTIC, folder / f"{half.name}.onnx")
+    for part in ("target", "drafter"):
+        shutil.copy(semantic(pair, part, "float32"), folder / f"{part}.onnx")
     return Traced(pair, target, head, folder)

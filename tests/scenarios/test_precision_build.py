@@ -19,7 +19,8 @@ from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verbs.build import _summary
 from peagle.engines import Engine, SamplingParams
 from peagle.plugins.errors import BuildError, UsageError
-from tests.compiler.conftest import Run
+from tests.fixtures.commands import Run
+from tests.fixtures.stages import cache_with_the_traces
 from tests.fp8_pairs import fp8_pair
 from tests.models import BLOCKED, Pair, make_pair
 
@@ -28,7 +29,7 @@ TEXTS = [text * 20 for text in ("def gcd(a, b):", "while b: a, b = b, a % b", "r
 
 @pytest.fixture(scope="module")
 def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where traces and calibrated layers are kept between the tests of this file."""
+    """Where calibrated layers are kept between the tests of this file."""
     return tmp_path_factory.mktemp("precisions")
 
 
@@ -49,9 +50,14 @@ def texts(where: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def _kept(where: Path) -> str:
+    return cache_with_the_traces(where / "cache")
+
+
 @pytest.fixture(autouse=True)
-def _cache(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PEAGLE_CACHE", str(where / "cache"))
+def _cache(_kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEAGLE_CACHE", _kept)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 

@@ -29,7 +29,8 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
-from tests.compiler.conftest import Run
+from tests.fixtures.commands import Run
+from tests.fixtures.stages import cache_with_the_traces
 from tests.models import Pair
 
 # Another lowering of the demo: its traces are kept by the session's first build, so only seconds remain to be done.
@@ -283,7 +284,7 @@ def test_a_full_disk_leaves_no_engine_and_the_next_build_resumes(
     cli: Run, demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "engine"
-    monkeypatch.setenv("PEAGLE_CACHE", _cache_with_the_traces(tmp_path))
+    monkeypatch.setenv("PEAGLE_CACHE", cache_with_the_traces(tmp_path.with_name(f"{tmp_path.name}-cache")))
 
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -334,15 +335,6 @@ def test_a_signal_in_the_middle_of_a_step_leaves_nothing(tmp_path: Path, number:
     assert not out.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
     assert [path.suffix for path in (cache / "trace-target").iterdir()] == [".lock"]
-
-
-def _cache_with_the_traces(folder: Path) -> str:
-    """A stage cache of its own that has the session's traces and nothing else."""
-    session, own = Path(os.environ["PEAGLE_CACHE"]), folder.parent / f"{folder.name}-cache"
-    own.mkdir()
-    for stage in ("trace-target", "trace-drafter"):
-        (own / stage).symlink_to(session / stage)
-    return str(own)
 
 
 def _reused(cli: Run, out: Path) -> list[str]:

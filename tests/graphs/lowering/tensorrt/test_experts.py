@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 
 from peagle.graphs import store, trace, weights
 from peagle.graphs.lowering import LOWERINGS, lower
-from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.ops import OPS
 from peagle.plugins.tensorrt.module import child_environment
 from tests.graphs.checking import check
-from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.running import Graph, target_inputs
+from tests.graphs.traced import CACHE, Traced, semantic
 from tests.models import VOCAB
 
 LOWERING = "tensorrt-sm100"
@@ -155,7 +154,7 @@ def test_tensorrt_parses_the_layer_and_not_the_body(
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
     traced: Traced = trace_of(family)
-    graph = trace.trace_target(Skeleton(traced.pair.config), traced.target, dtype)
+    graph = store.load(semantic(traced.pair, "target", dtype))
     path = tmp_path / "model.onnx"
     weights.attach(lower(graph, LOWERINGS[LOWERING], cache_length=CACHE), traced.pair.target_weights(), path)
     environment = os.environ | child_environment(tmp_path / "library")
