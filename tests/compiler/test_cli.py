@@ -18,7 +18,7 @@ from peagle.compiler.console.text import Interrupted, columns, interruptible, re
 from peagle.compiler.verify import losslessness
 from peagle.compiler.verify import run as verification
 from peagle.plugins import errors
-from tests.compiler.conftest import Run
+from tests.fixtures.commands import Run
 
 VERBS = ("build", "run", "verify", "inspect", "models", "doctor")
 

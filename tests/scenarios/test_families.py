@@ -16,7 +16,7 @@ from peagle.compiler.request.options import BuildOptions
 from peagle.compiler.verify import FILE_NAME
 from peagle.engines import Engine, SamplingParams
 from peagle.graphs.drafters import reference
-from tests.compiler.conftest import Run
+from tests.fixtures.commands import Run
 from tests.models import CONFIGS, VOCAB, Pair, make_pair
 
 PROMPTS = [[5, 9, 30, 7], [11, 2, 60, 8, 41, 33, 20, 19, 4, 77, 50]]

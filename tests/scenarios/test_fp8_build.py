@@ -18,7 +18,7 @@ from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization import products_of
 from peagle.plugins.errors import BuildError
-from tests.compiler.conftest import Run
+from tests.fixtures.commands import Run
 from tests.fp8_pairs import fp8_pair, fp8_target
 from tests.models import LAYERS, Pair, make_pair
 

@@ -23,9 +23,9 @@ from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization import products_of
 from peagle.graphs.targets import TargetSpec
-from tests.graphs.conftest import CACHE
 from tests.graphs.quantized_graphs import with_wide_inputs
 from tests.graphs.running import Graph, target_inputs
+from tests.graphs.traced import CACHE
 from tests.models import BLOCKED, LAYERS, VOCAB, make_pair
 
 SPARSE = ("qwen3-moe", "gpt-oss")  # their usual tiny experts are too narrow for the kernels

@@ -17,7 +17,7 @@ from peagle.compiler.precision.calibration.ranges import RangesFrom
 from peagle.compiler.precision.recipes import Overrides
 from peagle.compiler.request.options import BuildOptions
 from peagle.engines import Engine, SamplingParams
-from tests.compiler.conftest import Run
+from tests.fixtures.commands import Run
 from tests.models import BLOCKED, CONFIGS, Pair, make_pair
 
 E4M3, INT8, INT4, FP16, FP32 = "float8e4m3fn", "int8", "int4", "float16", "float32"

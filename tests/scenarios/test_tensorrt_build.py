@@ -34,8 +34,8 @@ from peagle.engines.folder.records import Profile
 from peagle.plugins.errors import UsageError
 from peagle.plugins.kernels.pack import read_pack
 from peagle.plugins.kernels.sources import kernel_ops
-from tests.compiler.conftest import Run
 from tests.engines.backends.plan_engine import plan_engine, plan_manifest
+from tests.fixtures.commands import Run
 from tests.fp8_pairs import fp8_target
 from tests.models import CONFIGS, LAYERS, Pair, make_pair
 

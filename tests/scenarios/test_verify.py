@@ -28,7 +28,7 @@ from peagle.engines import Engine
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import BackendRecord
 from peagle.graphs.lowering import LOWERINGS
-from tests.compiler.conftest import Run
+from tests.fixtures.commands import Run
 from tests.fp8_pairs import fp8_pair
 from tests.models import BLOCKED, Pair, make_pair
 

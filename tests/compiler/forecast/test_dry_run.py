@@ -14,7 +14,7 @@ from peagle.compiler.pipeline.quantize import QuantizeOptions, quantize
 from peagle.compiler.precision.recipes import Overrides, wide_type
 from peagle.compiler.store.stages import StageStore
 from peagle.plugins.errors import BuildError
-from tests.compiler.conftest import Run
+from tests.fixtures.commands import Run
 from tests.models import make_pair
 
 

@@ -21,7 +21,7 @@ from peagle.compiler.pipeline.export import ExportOptions, export
 from peagle.compiler.store.publish import EXPORT
 from peagle.graphs.targets import family_for
 from peagle.plugins.errors import BuildError
-from tests.compiler.conftest import Run
+from tests.fixtures.commands import Run
 from tests.models import Pair
 
 

@@ -21,8 +21,8 @@ from peagle.compiler.precision.source import uncalibrated
 from peagle.engines.folder.manifest import Manifest
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import BuildError
-from tests.compiler.conftest import Run
 from tests.compiler.pipeline.quantize.test_quantize import quantized, some_scales
+from tests.fixtures.commands import Run
 from tests.models import LAYERS, Pair, make_pair
 
 KEY = "model.layers.1.self_attn.k_proj.k_scale"

@@ -15,7 +15,7 @@ from peagle.plugins.errors import EnvironmentProblem
 from peagle.plugins.kernels import compile as kernel_compilers
 from peagle.plugins.tensorrt import module
 from peagle.plugins.tensorrt.module import LinkState
-from tests.compiler.conftest import Run
+from tests.fixtures.commands import Run
 
 RTX = {"tensorrt-rtx": "1.7.1.116"}
 BOTH = RTX | {"tensorrt": "11.4.0.106"}

@@ -11,7 +11,7 @@ import pytest
 from peagle.graphs.lowering import LOWERINGS, lowering_named
 from peagle.graphs.lowering.lowered import Lowered
 from peagle.plugins.errors import UsageError
-from tests.graphs.conftest import CACHE, Traced
+from tests.graphs.traced import CACHE, Traced
 from tests.models import LAYERS
 
 

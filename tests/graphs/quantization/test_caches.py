@@ -21,8 +21,8 @@ from peagle.graphs.quantization import quantize_caches, round_caches
 from peagle.graphs.weights import attach
 from peagle.plugins.errors import BuildError
 from tests.graphs.checking import check
-from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.running import Graph, target_inputs
+from tests.graphs.traced import CACHE, Traced
 from tests.models import VOCAB
 
 SCALE = {"k": 0.011, "v": 0.017}

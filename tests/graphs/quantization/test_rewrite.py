@@ -27,9 +27,9 @@ from peagle.graphs.weights import attach
 from peagle.plugins.errors import BuildError
 from tests.fp8_pairs import LINEAR, fake_quantised, fp8_target, input_scale, rounded
 from tests.graphs.checking import check
-from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.forced import forced, rounded_inputs, showing
 from tests.graphs.running import Graph, target_inputs
+from tests.graphs.traced import CACHE, Traced
 from tests.models import LAYERS, VOCAB
 
 E4M3 = "float8e4m3fn"

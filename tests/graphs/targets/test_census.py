@@ -12,7 +12,7 @@ import peagle.compiler
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.census import RoledWeight
 from peagle.graphs.targets.skeleton import Skeleton
-from tests.graphs.conftest import Traced
+from tests.graphs.traced import Traced
 from tests.models import CONFIGS, LAYERS, VOCAB
 
 MODELS = Path(peagle.compiler.__file__).parent / "bundled" / "models"

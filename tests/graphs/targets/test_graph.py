@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from peagle.graphs.drafters import reference
-from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.running import Graph, target_inputs
+from tests.graphs.traced import CACHE, Traced
 from tests.models import VOCAB
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.trials import LayerTrial, Trials, base_layers, run_trials
-from tests.graphs.conftest import CACHE, Traced
+from tests.graphs.traced import CACHE, Traced
 from tests.models import CONFIGS
 
 

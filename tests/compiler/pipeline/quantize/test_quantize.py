@@ -29,7 +29,7 @@ from peagle.compiler.store.publish import QUANTIZED
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.errors import BuildError, UsageError
 from peagle.plugins.numbers import to_e4m3
-from tests.compiler.conftest import Run
+from tests.fixtures.commands import Run
 from tests.models import CONFIGS, Pair, make_pair
 
 FAMILIES = ("llama", "qwen3", "qwen3-moe", "gemma-4")

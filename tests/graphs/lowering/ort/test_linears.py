@@ -17,7 +17,6 @@ from peagle.graphs.quantization import QuantizedWeight, products_of, quantize
 from peagle.graphs.quantization.weight import Codes
 from peagle.graphs.weights import refer
 from tests.graphs.checking import check
-from tests.graphs.conftest import CACHE
 from tests.graphs.quantized_graphs import (
     BITS,
     COLUMNS,
@@ -32,6 +31,7 @@ from tests.graphs.quantized_graphs import (
     small_linears,
     with_wide_inputs,
 )
+from tests.graphs.traced import CACHE
 
 
 @settings(max_examples=12, deadline=None)

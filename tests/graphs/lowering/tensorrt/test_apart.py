@@ -10,7 +10,7 @@ import pytest
 from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.graphs.quantization import QuantizedWeight, Rounding, quantize, quantize_caches
-from tests.graphs.conftest import CACHE, Traced
+from tests.graphs.traced import CACHE, Traced
 
 KINDS = "qkv"
 

@@ -17,8 +17,8 @@ from peagle.graphs import store
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.ops import OPS
 from tests.graphs.checking import check
-from tests.graphs.conftest import CACHE, Traced
 from tests.graphs.running import Graph, target_inputs
+from tests.graphs.traced import CACHE, Traced
 from tests.models import VOCAB
 
 PARTS = ["target", "drafter"]

@@ -28,9 +28,9 @@ from peagle.graphs.targets import TargetSpec, family_for
 from peagle.plugins.microscaled_round.reference import microscaled_round
 from peagle.plugins.numbers import MX_BLOCK
 from tests.graphs.checking import check
-from tests.graphs.conftest import CACHE
 from tests.graphs.forced import forced, rounded_inputs, showing
 from tests.graphs.running import Graph, target_inputs
+from tests.graphs.traced import CACHE
 from tests.models import BLOCKED, LAYERS, VOCAB, Pair, make_pair
 
 E4M3 = "float8e4m3fn"

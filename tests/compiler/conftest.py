@@ -1,1 +1,0 @@
-from tests.fixtures.commands import Run as Run
