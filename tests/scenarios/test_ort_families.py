@@ -13,7 +13,6 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import compiled as parts
 from peagle.compiler.pipeline.half import target_half
@@ -45,7 +44,7 @@ def narrow_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Narro
     def make(family: str) -> Narrow:
         folder = tmp_path_factory.mktemp(f"{family}-integers")
         sizes = {"sizes": BLOCKED} if family in SPARSE else {}
-        target = Target.open(make_pair(folder, family, **sizes).target).with_taps()
+        target = make_pair(folder, family, **sizes).opened()  # with the taps of its head, as builds trace it
 
         @cache
         def compiled(precision: str, lowering: str) -> parts.Compiled:
