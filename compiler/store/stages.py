@@ -12,34 +12,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ...engines.folder.records import FileEntry
 from ..console import interrupts
+from .closure import code_digest
 from .durable import flush_tree, locked, move_into_place, writing
 
-_PACKAGE = Path(__file__).parents[2]
-_BUILD_CODE = (
-    "graphs/**/*.py",
-    "plugins/**/*.py",
-    "compiler/pipeline/choose_k.py",
-    "compiler/precision/exclude.py",
-    "compiler/pipeline/compiled.py",
-    "compiler/pipeline/half.py",
-    "compiler/pipeline/plans.py",
-    "compiler/precision/recipes.py",
-    "engines/folder/manifest.py",
-    "engines/folder/decode.py",
-    "engines/folder/records.py",
-    "compiler/tensorrt/**/*.py",
-    "compiler/checkpoints/checkpoint.py",
-    "compiler/precision/**/*.py",
-    "compiler/checkpoints/formats/**/*.py",
-    "compiler/checkpoints/safetensors.py",
-    "compiler/checkpoints/target.py",
-)
 _RECORD = "stage.json"
 
 
@@ -66,11 +46,12 @@ class StageStore:
         return cls(Path(named) if named else Path.home() / ".cache" / "peagle-compile", force)
 
     def run(self, name: str, key_parts: Any, make: Callable[[Path], None], *, needed: int = 0) -> Stage:
-        """The stage ``name`` for ``key_parts`` (any JSON value), made by ``make(folder)`` unless it is there already.
+        """Return the stage ``name`` for ``key_parts`` (any JSON value), made by ``make(folder)`` unless it is there.
 
-        ``needed`` is the size to name when the disk is full.
+        It is made anew when the code that ``make`` can reach has changed. ``key_parts`` must name all that ``make``
+        is handed: values by themselves, files by their hash. ``needed`` is the size to name when the disk is full.
         """
-        key = stage_key(name, key_parts)
+        key = stage_key(name, make, key_parts)
         final = self.root / name / key
         with writing(self.root, needed):
             final.parent.mkdir(parents=True, exist_ok=True)
@@ -82,9 +63,9 @@ class StageStore:
                 return _make(final, make)
 
 
-def stage_key(name: str, key_parts: Any) -> str:
-    """The content address: inputs and the code that turns them into the stage."""
-    content = json.dumps([name, _code_hash(), key_parts], sort_keys=True)
+def stage_key(name: str, make: Callable[..., object], key_parts: Any) -> str:
+    """Return the content address of a stage: its inputs, and the code of ``make``, which turns them into it."""
+    content = json.dumps([name, code_digest(make), key_parts], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
@@ -122,12 +103,3 @@ def _finished(final: Path) -> Stage | None:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-@cache
-def _code_hash() -> str:
-    digest = hashlib.sha256()
-    for pattern in _BUILD_CODE:
-        for path in sorted(_PACKAGE.glob(pattern)):
-            digest.update(f"{path.relative_to(_PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
-    return digest.hexdigest()

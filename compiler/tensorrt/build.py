@@ -67,7 +67,9 @@ def _run(request: PlanRequest, out: Path, log: IO[bytes], advance: Advance) -> P
 @contextmanager
 def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
     """Start the building process, in a session of its own so that Ctrl-C reaches only us."""
-    command = [sys.executable, "-P", "-m", f"{__package__}.worker", str(out)]
+    from . import worker
+
+    command = [sys.executable, "-P", "-m", worker.__name__, str(out)]
     pipe = subprocess.PIPE
     with tempfile.TemporaryDirectory(prefix="peagle-library-") as private:
         environment = child_environment(Path(private)) if request.product == "tensorrt-rtx" else _on_its_gpu(request)

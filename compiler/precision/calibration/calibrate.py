@@ -58,7 +58,7 @@ def calibrate(
     versions = {library: version(library) for library in _LIBRARIES}
     key = [checkpoint.fingerprint, samples.digest, settings.method.describe(), settings.dtype, versions]
     needed = 2 * samples.tokens * spec.hidden_size * (4 if settings.dtype == "float32" else 2)
-    with Kept.open(store, key, needed) as kept:
+    with Kept.open(store, _run, key, needed) as kept:
         done, steps = kept.finished(), spec.num_layers + 2
         if done < steps:
             require_space(store.root, needed)

@@ -6,11 +6,10 @@ once those of the next are safely there.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +39,12 @@ class Kept:
 
     @classmethod
     @contextmanager
-    def open(cls, store: StageStore, key_parts: Any, needed: int) -> Iterator[Kept]:
-        """The folder for ``key_parts``, locked; ``needed`` is the size to name when the disk is full."""
-        folder = store.root / _NAME / stage_key(_NAME, [_own_code(), key_parts])
+    def open(cls, store: StageStore, make: Callable[..., object], key_parts: Any, needed: int) -> Iterator[Kept]:
+        """Lock and give the folder of what the code of ``make`` makes of ``key_parts``.
+
+        ``needed`` is the size to name when the disk is full.
+        """
+        folder = store.root / _NAME / stage_key(_NAME, make, key_parts)
         with writing(store.root, needed):
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder):
@@ -150,10 +152,3 @@ def _empty(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             os.unlink(path)
-
-
-def _own_code() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
-    return digest.hexdigest()

@@ -54,22 +54,9 @@ def test_other_inputs_are_another_stage(store: StageStore, monkeypatch: pytest.M
     make = Maker()
     paths = {store.run("trace", key, make).path for key in (["x"], ["y"], {"x": 1}, {"x": 2})}
     paths.add(store.run("lower", ["x"], make).path)
-    monkeypatch.setattr(stages, "_code_hash", lambda: "other code")
+    monkeypatch.setattr(stages, "code_digest", lambda make: "other code")
     paths.add(store.run("trace", ["x"], make).path)
     assert len(paths) == make.calls == 6
-
-
-def test_the_key_covers_the_code_that_makes_stages() -> None:
-    covered = {path for pattern in stages._BUILD_CODE for path in stages._PACKAGE.glob(pattern)}
-    names = {str(path.relative_to(stages._PACKAGE)) for path in covered}
-    assert {
-        "graphs/trace.py",
-        "plugins/spec.py",
-        "compiler/pipeline/half.py",
-        "compiler/checkpoints/checkpoint.py",
-    } <= names
-    assert {"compiler/precision/exclude.py", "compiler/pipeline/plans.py", "compiler/pipeline/choose_k.py"} <= names
-    assert all((stages._PACKAGE / pattern).is_file() for pattern in stages._BUILD_CODE if "*" not in pattern)
 
 
 def test_force_makes_it_anew(store: StageStore) -> None:
