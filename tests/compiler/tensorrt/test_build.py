@@ -158,7 +158,7 @@ def _workers_for(out: Path) -> list[int]:
                 command = (folder / "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"builders.worker" in command and str(out.parent).encode() in command:
+            if b"tensorrt.worker" in command and str(out.parent).encode() in command:
                 found.append(int(folder.name))
     return found
 
