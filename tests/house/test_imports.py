@@ -1,0 +1,179 @@
+"""Imports point one way: between the four folders, between the wings of the compiler, and never in a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.store.closure import Package, imported, imports_of
+from tests.house import allowed
+from tests.house.tree import ROOT, differences, module_of, package_files, package_of, require, write_tree
+
+# folder -> the folders of ours it may import. Nothing imports the compiler.
+MAY_IMPORT: dict[str, set[str]] = {
+    "plugins": set(),
+    "graphs": {"plugins"},
+    "engines": {"plugins"},
+    "compiler": {"graphs", "plugins", "engines"},
+}
+NOT_PACKAGED = {"tests", "tools", "benchmarks", "examples", "docs"}
+
+# The wings of compiler/, low to high: a wing imports those before it only. Wings of one row do not import each other.
+WINGS = (
+    ("console",),
+    ("store",),
+    ("bundled",),
+    ("hardware",),
+    ("checkpoints",),
+    ("precision",),
+    ("tensorrt",),
+    ("request",),
+    ("pipeline",),
+    ("forecast", "tune"),
+    ("verify",),
+    ("verbs",),
+    ("cli",),
+)
+
+
+def wrong_imports(path: Path, source: str) -> list[str]:
+    """Complaints about imports of our own folders in one file of the package."""
+    here = path.parts[0]
+    complaints = []
+    for line, name in imports_of(source, package_of(path)):
+        first, _, rest = name.partition(".")
+        target = rest.partition(".")[0] if first == "peagle" else first
+        if first in {*MAY_IMPORT, *NOT_PACKAGED}:
+            complaints.append(f"{path}:{line}: {name}: not a name users have; import it as part of peagle")
+        elif first == "peagle" and target != here and target not in MAY_IMPORT[here]:
+            complaints.append(f"{path}:{line}: {here} must not import {name}")
+    return complaints
+
+
+def test_imports_point_one_way() -> None:
+    files = package_files()
+    assert {path.parts[0] for path in files} == set(MAY_IMPORT)
+    require(c for path in files for c in wrong_imports(path, (ROOT / path).read_text()))
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("plugins/spec.py", "from ..graphs import trace"),
+        ("plugins/numbers_at/__init__.py", "from ...engines import engine"),
+        ("graphs/trace.py", "from .. import compiler"),
+        ("graphs/targets/qwen3.py", "if TYPE_CHECKING:\n    from ...engines.engine import Engine"),
+        ("engines/strategies/round.py", "def f():\n    import peagle.graphs.trace"),
+        ("engines/strategies/round.py", "importlib.import_module('...compiler', __package__)"),
+        ("engines/strategies/round.py", "import_module(f'peagle.compiler.verbs.{verb}')"),
+        ("compiler/pipeline/build.py", "from plugins.spec import OpSpec"),
+        ("compiler/pipeline/build.py", "from tools.corpus import read_files"),
+    ],
+)
+def test_a_wrong_import_is_found(path: str, source: str) -> None:
+    assert len(wrong_imports(Path(path), source)) == 1
+
+
+def test_right_imports_are_accepted() -> None:
+    source = (
+        "import numpy\nfrom . import round\nfrom ..plugins import spec\nfrom peagle.plugins.errors import PeagleError"
+    )
+    assert wrong_imports(Path("engines/backends/ort.py"), source.replace("..plugins", "...plugins")) == []
+    assert wrong_imports(Path("engines/engine.py"), source) == []
+    assert wrong_imports(Path("compiler/verbs/__init__.py"), "from ...engines import engine") == []
+
+
+# ------------------------------------------------------------------------------------------- wings of the compiler
+
+
+def imports_within(root: Path) -> dict[str, frozenset[str]]:
+    """The modules of ours that each module imports; imports inside functions and for type checkers count."""
+    package = Package("peagle", root)
+    return {module_of(path): imported(package, module_of(path), typing=True) for path in package_files(root)}
+
+
+def wing_of(module: str) -> str | None:
+    """The wing of `compiler/` that a module lies in; None outside and for `compiler/__init__.py`."""
+    _, folder, wing, *_ = [*module.split("."), "", ""]
+    return wing if folder == "compiler" and wing else None
+
+
+def upward_imports(imports: Mapping[str, frozenset[str]]) -> list[str]:
+    """Imports of a wing that is not below the importer's, and wings that have no place in the order."""
+    height = {wing: row for row, wings in enumerate(WINGS) for wing in wings}
+    complaints = []
+    for module, others in imports.items():
+        here = wing_of(module)
+        if here is None:
+            continue
+        if here not in height:
+            complaints.append(f"{here} has no place among the wings")
+            continue
+        for other in sorted(others):
+            there = wing_of(other)
+            if there not in (None, here) and height.get(there or "", len(WINGS)) >= height[here]:
+                complaints.append(f"{module} imports {other}")
+    return complaints
+
+
+def circles(imports: Mapping[str, frozenset[str]]) -> list[str]:
+    """Circles of modules that import each other; one is found, opened, and the next looked for."""
+    remaining = {module: set(others) - {module} for module, others in sorted(imports.items())}
+    found = []
+    while True:
+        try:
+            TopologicalSorter({module: sorted(others) for module, others in remaining.items()}).prepare()
+        except CycleError as error:
+            ring = list(reversed(error.args[1]))  # each module imports the next
+            remaining[ring[0]].discard(ring[1])
+            start = ring.index(min(ring))
+            found.append(" -> ".join(ring[start:-1] + ring[: start + 1]))
+        else:
+            return found
+
+
+def test_no_wing_imports_one_above_it() -> None:
+    require(upward_imports(imports_within(ROOT)), allowed.UP)
+
+
+def test_no_modules_import_each_other() -> None:
+    require(circles(imports_within(ROOT)), allowed.CIRCLES)
+
+
+def bad_example(tmp_path: Path) -> Mapping[str, frozenset[str]]:
+    files = {
+        "compiler/store/stages.py": "def f():\n    from ..pipeline import half",
+        "compiler/pipeline/half.py": "from ..store import stages",
+        "compiler/forecast/facts.py": "if TYPE_CHECKING:\n    from ..tune.bench import Bench",
+        "compiler/tune/bench.py": "",
+        "compiler/attic/old.py": "",
+        "engines/a.py": "from . import b",
+        "engines/b.py": "from .c import x",
+        "engines/c.py": "def f():\n    from .a import y",
+    }
+    return imports_within(write_tree(tmp_path, files))
+
+
+def test_an_upward_import_is_found(tmp_path: Path) -> None:
+    assert upward_imports(bad_example(tmp_path)) == [
+        "attic has no place among the wings",
+        "peagle.compiler.forecast.facts imports peagle.compiler.tune.bench",
+        "peagle.compiler.store.stages imports peagle.compiler.pipeline.half",
+    ]
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    assert sorted(circles(bad_example(tmp_path))) == [
+        "peagle.compiler.pipeline.half -> peagle.compiler.store.stages -> peagle.compiler.pipeline.half",
+        "peagle.engines.a -> peagle.engines.b -> peagle.engines.c -> peagle.engines.a",
+    ]
+
+
+def test_an_allowed_complaint_that_is_mended_is_one() -> None:
+    assert differences(["a: 1", "b: 2"], {"b", "c"}) == [
+        "wrong: a: 1",
+        "mended, take it off the list of what is allowed: c",
+    ]

@@ -1,0 +1,93 @@
+"""What is installed: every package is declared, every library that is imported is asked for, and the lock pins it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from peagle.compiler.store.closure import imports_of
+from tests.house.tree import PACKAGED, PYPROJECT, ROOT, package_files, package_of
+
+
+def packaging_complaints(root: Path, folders: Mapping[str, str], declared: list[str]) -> list[str]:
+    """Folders with Python files that are not declared packages, declared packages that are none."""
+    complaints, found = [], set()
+    for package, folder in folders.items():
+        for directory in sorted({path.parent for path in (root / folder).rglob("*.py")}):
+            name = ".".join((package, *directory.relative_to(root / folder).parts))
+            found.add(name)
+            if not (directory / "__init__.py").exists():
+                complaints.append(f"{name} has no __init__.py")
+    complaints += [f"{name} is missing in pyproject.toml's packages" for name in sorted(found - set(declared))]
+    complaints += [f"pyproject.toml lists {name}, which has no code" for name in sorted(set(declared) - found)]
+    return complaints
+
+
+def test_every_package_is_declared() -> None:
+    settings = PYPROJECT["tool"]["setuptools"]
+    assert set(settings["package-dir"].values()) == set(PACKAGED)
+    assert packaging_complaints(ROOT, settings["package-dir"], settings["packages"]) == []
+
+
+def test_packaging_mistakes_are_found(tmp_path: Path) -> None:
+    for name in ("graphs/__init__.py", "graphs/targets/__init__.py", "graphs/bare/module.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    complaints = packaging_complaints(tmp_path, {"p.graphs": "graphs"}, ["p.graphs", "p.graphs.bare", "p.graphs.gone"])
+    assert len(complaints) == 3
+    for word in ("bare", "targets", "gone"):
+        assert any(word in complaint for complaint in complaints)
+
+
+def requirement_names(lists: list[list[str]]) -> set[str]:
+    """Normalised distribution names in lists of requirements."""
+    return {_normal(re.split(r"[^\w.-]", item, maxsplit=1)[0]) for one in lists for item in one}
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def undeclared(source: str, package: str, declared: set[str], owners: Mapping[str, list[str]]) -> list[str]:
+    """Imported third-party modules whose distribution (looked up in `owners`) is not declared."""
+    names = {name.partition(".")[0] for _, name in imports_of(source, package)}
+    return sorted(n for n in names if n in owners and n != "peagle" and not declared & {_normal(d) for d in owners[n]})
+
+
+def test_every_third_party_import_is_declared() -> None:
+    project: dict[str, Any] = PYPROJECT["project"]
+    declared = requirement_names([project["dependencies"], *project["optional-dependencies"].values()])
+    owners = importlib.metadata.packages_distributions()
+    found = {str(p): undeclared((ROOT / p).read_text(), package_of(p), declared, owners) for p in package_files()}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_an_undeclared_import_is_found() -> None:
+    owners = {"yaml": ["PyYAML"], "numpy": ["numpy"]}
+    assert undeclared("import yaml, numpy, os", "peagle", requirement_names([["numpy>=2"]]), owners) == ["yaml"]
+    assert undeclared("import yaml", "peagle", requirement_names([["PyYAML>=6"]]), owners) == []
+
+
+def lock_complaints(lock: str, wanted: list[list[str]]) -> list[str]:
+    """Lines that pin nothing, and wanted distributions that are not pinned."""
+    lines = [line for line in lock.splitlines() if line and not line.startswith("#")]
+    pin = r'[a-z0-9-]+==[0-9][\w.]*( ; sys_platform == "linux")?'
+    complaints = [f"not an exact pin: {line}" for line in lines if not re.fullmatch(pin, line)]
+    missing = requirement_names(wanted) - {line.partition("==")[0] for line in lines}
+    return complaints + [f"not in the lock: {name}" for name in sorted(missing)]
+
+
+def test_the_lock_pins_what_the_project_wants() -> None:
+    project = PYPROJECT["project"]
+    extras = project["optional-dependencies"]
+    wanted = [PYPROJECT["build-system"]["requires"], project["dependencies"]]
+    wanted += [extras[name] for name in ("export", "rtx", "dev")]
+    assert lock_complaints((ROOT / "requirements.lock").read_text(), wanted) == []
+
+
+def test_lock_mistakes_are_found() -> None:
+    lock = "# comment\ntorch==2.13.0+cpu\nnumpy>=2\nrich==15.0.0\n"
+    assert len(lock_complaints(lock, [["rich", "typer>=0.20"]])) == 3

@@ -1,0 +1,76 @@
+"""What must stay light: the runtime, without build libraries, and the command line, which answers at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.house.tree import module_of, package_files
+
+# A serving host installs the runtime only; typer belongs to the command line.
+NOT_IN_THE_RUNTIME = {"torch", "transformers", "onnx", "onnx_ir", "onnxscript", "safetensors", "typer"}
+
+HELP_CPU_SECONDS = 0.5
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level names of the modules that a fresh interpreter holds after running `code`."""
+    report = "\nimport sys\nprint(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_importing_the_engines_brings_no_build_library() -> None:
+    assert not modules_after("import peagle.engines, peagle.engines.engine") & NOT_IN_THE_RUNTIME
+
+
+def test_no_module_of_the_engines_brings_a_build_library() -> None:
+    names = [module_of(path) for path in package_files() if path.parts[0] == "engines"]
+    assert "peagle.engines.engine" in names
+    assert not modules_after("import " + ", ".join(names)) & NOT_IN_THE_RUNTIME
+
+
+def test_a_build_library_would_be_noticed() -> None:
+    assert "typer" in modules_after("import typer") & NOT_IN_THE_RUNTIME
+
+
+def run_without(names: set[str], code: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a fresh interpreter in which importing any of `names` fails, as if it were not installed."""
+    block = f"import sys\nsys.modules.update(dict.fromkeys({sorted(names)}))\n"
+    return subprocess.run([sys.executable, "-c", block + code], capture_output=True, text=True, check=False)
+
+
+def test_the_runtime_generates_where_no_build_library_is_installed(demo_engine: Path) -> None:
+    code = (
+        "from peagle.engines import Engine, SamplingParams\n"
+        f"engine = Engine.load({str(demo_engine)!r})\n"
+        "print(len(engine.generate(['def f('], SamplingParams(max_tokens=8, ignore_eos=True))[0].token_ids))"
+    )
+    done = run_without(NOT_IN_THE_RUNTIME, code)
+    assert done.stdout == "8\n", done.stderr
+
+
+def test_a_missing_library_is_missing() -> None:
+    assert "ModuleNotFoundError" in run_without(NOT_IN_THE_RUNTIME, "import onnx.helper").stderr
+
+
+def cpu_seconds(command: list[str]) -> float:
+    """User and system time of one successful run, whatever else the machine is doing."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_utime + usage.ru_stime
+
+
+def test_help_answers_at_once() -> None:
+    command = [str(Path(sys.executable).with_name("peagle-compile")), "--help"]
+    assert min(cpu_seconds(command) for _ in range(3)) < HELP_CPU_SECONDS
+
+
+def test_a_slow_answer_would_be_noticed() -> None:
+    busy = f"import time\nwhile time.process_time() < {HELP_CPU_SECONDS}: pass"
+    assert cpu_seconds([sys.executable, "-c", busy]) >= HELP_CPU_SECONDS
