@@ -65,8 +65,22 @@ def fragments(root: Path) -> list[str]:
     ]
 
 
+def unfinished(root: Path) -> list[str]:
+    """Public docstrings whose first line is no whole sentence or heading: it is all that most readers are shown."""
+    return [
+        f"{path.as_posix()}::{name}"
+        for path in package_files(root)
+        for name, text in public_docstrings(parsed(path, root))
+        if text and not re.fullmatch(r"[^\n]+[.:?]", text.partition("\n\n")[0])
+    ]
+
+
 def test_docstrings_begin_with_their_subject() -> None:
     require(fragments(ROOT), allowed.FRAGMENTS)
+
+
+def test_the_first_line_of_a_docstring_is_whole() -> None:
+    require(unfinished(ROOT), allowed.UNFINISHED)
 
 
 def test_a_fragment_is_found(tmp_path: Path) -> None:
@@ -80,6 +94,11 @@ def same(): 'The same of a half.'
 """
     found = fragments(write_tree(tmp_path, {"graphs/a.py": text, "graphs/b.py": "'See ``a``.'"}))
     assert found == ["graphs/a.py::Weight.count", "graphs/a.py::same", "graphs/b.py::"]
+
+
+def test_an_unfinished_first_line_is_found(tmp_path: Path) -> None:
+    text = "def a():\n    '''Return what\n    there is.'''\ndef b(): 'Return it'\ndef c(): 'Return it.'\ndef d(): ...\n"
+    assert unfinished(write_tree(tmp_path, {"graphs/a.py": text})) == ["graphs/a.py::a", "graphs/a.py::b"]
 
 
 # ------------------------------------------------------------------------------- modules named in texts and strings
