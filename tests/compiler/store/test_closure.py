@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from peagle.compiler.store.closure import PEAGLE, Package, code_digest, digest, 
 from peagle.plugins.errors import BuildError
 
 ROOT = Path(__file__).parents[3]
-HALF, PLANS = "peagle.compiler.pipeline.half", "peagle.compiler.pipeline.plans"
 CALIBRATE = "peagle.compiler.precision.calibration.calibrate"
 
 # What a stage's code is handed without importing its module. Only numbers of it reach the stage; its key has them.
@@ -142,15 +142,34 @@ def test_a_missing_source_is_an_error(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ our own stages
 
 
-def test_neither_verbs_nor_console_make_a_trace_anew() -> None:
-    for stage in (HALF, PLANS, CALIBRATE):
-        names = closure.closure(PEAGLE, stage)
-        assert not [name for name in names if name.startswith(("peagle.compiler.verbs", "peagle.compiler.console"))]
-        assert not [name for name in names if name.startswith(("peagle.compiler.cli", "peagle.compiler.verify"))]
+def stages_of(path: Path) -> Iterator[tuple[str, str]]:
+    """(beginning of a stage's name, module) of each ``store.run("name", key, make)`` in a file of the repository."""
+    module = ".".join(("peagle", *path.relative_to(ROOT).with_suffix("").parts))
+    for call in ast.walk(ast.parse(path.read_text())):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "run":
+            name = call.args[0] if len(call.args) == 3 else None
+            name = name.values[0] if isinstance(name, ast.JoinedStr) else name
+            if isinstance(name, ast.Constant):
+                yield str(name.value), module
 
 
-def test_the_runtime_does_not_make_a_trace_anew() -> None:
-    names = {name for name in closure.closure(PEAGLE, HALF) if name.startswith("peagle.engines.")}
+STAGES = dict(stage for path in sorted((ROOT / "compiler").rglob("*.py")) for stage in stages_of(path))
+MODULES = sorted({*STAGES.values(), CALIBRATE})
+
+
+def test_the_stages_are_found() -> None:
+    assert set(STAGES) == {"trace-", "attach-", "plan-", "kernels", "choose-k"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_neither_verbs_nor_console_make_a_stage_anew(module: str) -> None:
+    aside = tuple(f"peagle.compiler.{wing}" for wing in ("cli", "console", "forecast", "verbs", "verify"))
+    assert not [name for name in closure.closure(PEAGLE, module) if name.startswith(aside)]
+
+
+@pytest.mark.parametrize("module", [STAGES["trace-"], STAGES["attach-"], CALIBRATE])
+def test_the_runtime_does_not_make_a_graph_anew(module: str) -> None:
+    names = {name for name in closure.closure(PEAGLE, module) if name.startswith("peagle.engines.")}
     assert names
     assert all(name.startswith("peagle.engines.folder") for name in names)
 
@@ -161,29 +180,29 @@ def modules_below(folder: str) -> set[str]:
     return {".".join(("peagle", *path.parts)).removesuffix(".__init__") for path in paths}
 
 
-def test_what_a_trace_runs_is_in_its_key() -> None:
-    names = closure.closure(PEAGLE, HALF)
+@pytest.mark.parametrize("stage", ["trace-", "attach-"])
+def test_what_a_graph_is_made_by_is_in_its_key(stage: str) -> None:
+    names = closure.closure(PEAGLE, STAGES[stage])
     for folder in ("graphs/lowering", "graphs/targets", "plugins/accept_prefix", "compiler/checkpoints/formats"):
         assert modules_below(folder) - names <= {"peagle.graphs.targets.trials"}
     assert {"peagle.graphs.trace", "peagle.graphs.weights", "peagle.plugins.spec"} <= names
 
 
 def test_the_process_that_builds_a_plan_is_in_its_key() -> None:
-    assert modules_below("compiler/tensorrt") <= closure.closure(PEAGLE, PLANS)
+    assert modules_below("compiler/tensorrt") <= closure.closure(PEAGLE, STAGES["plan-"])
 
 
-@pytest.mark.parametrize("stage", [HALF, PLANS, CALIBRATE])
-def test_what_a_stage_is_handed_is_in_its_key(stage: str) -> None:
-    names = closure.closure(PEAGLE, stage)
+@pytest.mark.parametrize("module", MODULES)
+def test_what_a_stage_is_handed_is_in_its_key(module: str) -> None:
+    names = closure.closure(PEAGLE, module)
     followed = {name for name in names if name != "peagle.engines"}  # which is only on the way to engines.folder
     handed = {other for name in followed for other in imported(PEAGLE, name, typing=True) - imported(PEAGLE, name)}
-    silent = "peagle.compiler.console"
-    assert {name for name in handed - names if not name.startswith(silent)} <= set(HANDED)
+    assert handed - names <= set(HANDED)
 
 
 def test_the_walk_is_fast() -> None:
     for cached in (closure.digest, closure.closure, closure.imported, closure._file):
         cached.cache_clear()
     before = time.process_time()
-    digest(PEAGLE, HALF)
+    digest(PEAGLE, STAGES["attach-"])
     assert time.process_time() - before < 0.3
