@@ -38,7 +38,7 @@ class Target:
         return cls(checkpoint, spec, skeleton, Sources(skeleton.family, checkpoint.config, checkpoint.shapes))
 
     def with_taps(self, taps: Sequence[int] | None = None) -> Target:
-        """The same target with the taps of a drafter, or with the default ones; what was read of it is shared."""
+        """Return the target with the taps of a drafter, or with the default ones; what was read of it is shared."""
         return replace(self, spec=self.spec.with_taps(taps))
 
     @property

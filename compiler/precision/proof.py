@@ -1,5 +1,6 @@
-"""Whether a recipe took effect: the products of the lowered graph held against what the recipe declares, and those of a
-plan against the graph's.
+"""Whether a recipe took effect.
+
+The products of the lowered graph are held against what the recipe declares, and those of a plan against the graph's.
 """
 
 from __future__ import annotations

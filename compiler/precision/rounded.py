@@ -44,7 +44,7 @@ class RoundedHere:
     _of_blocks: dict[str, list[Array]] = field(default_factory=dict)
 
     def only(self, names: Collection[str]) -> RoundedHere:
-        """The same source for a graph in which all weights but these stay wide."""
+        """Return this source for a graph in which all weights but these stay wide."""
         return replace(self, selection=self.selection.only(names))
 
     @property

@@ -67,7 +67,7 @@ class Selection:
         return cls(recipe.of_drafter(), weights)
 
     def only(self, names: Collection[str]) -> Selection:
-        """The same selection, of which all weights but these stay as wide as the rest of the graph."""
+        """Return this selection, of which all weights but these stay as wide as the rest of the graph."""
         return replace(self, weights={name: weight for name, weight in self.weights.items() if name in names})
 
     @property
@@ -86,7 +86,7 @@ class Selection:
 
 
 def without(weights: Mapping[str, Any], patterns: tuple[str, ...]) -> dict[str, Any]:
-    """Those weights that no pattern names; patterns are of modules. Raises ``UsageError`` for one that names none."""
+    """Return the weights that no pattern names; patterns are of modules. ``UsageError`` for one that names none."""
     modules = {name.removesuffix(".weight"): name for name in weights}
     out = {modules[module] for module in excluded({module: module for module in modules}, patterns)}
     return {name: weight for name, weight in weights.items() if name not in out}

@@ -37,7 +37,7 @@ class WeightSource(Protocol):
         """Raise ``BuildError`` for what no such graph can be made from, before the minutes that tracing takes."""
 
     def only(self, names: Collection[str]) -> WeightSource:
-        """The same source for a graph in which all weights but these stay wide."""
+        """Return this source for a graph in which all weights but these stay wide."""
 
     def storage(self) -> tuple[dict[str, QuantizedWeight], dict[str, str]]:
         """How each weight is stored, and why some that should be quantized stay wide."""

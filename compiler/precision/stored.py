@@ -45,7 +45,7 @@ class StoredFp8:
     _losses: dict[str, Loss] = field(default_factory=dict)
 
     def only(self, names: Collection[str]) -> StoredFp8:
-        """The same source for a graph in which all weights but these stay wide."""
+        """Return this source for a graph in which all weights but these stay wide."""
         return replace(self, selection=self.selection.only(names))
 
     def uncalibrated(self) -> list[str]:

@@ -31,8 +31,10 @@ _SAME = 1e-3  # nats: more than another order of sums makes, less than any round
 
 @dataclass(frozen=True)
 class MeasureRequest:
-    """How to measure. ``data``: texts instead of the bundled ones. ``limits``: instead of the recipe's. ``store``: kept
-    steps."""
+    """How to measure.
+
+    ``data``: texts instead of the bundled ones. ``limits``: instead of the recipe's. ``store``: kept steps.
+    """
 
     data: Path | None = None
     bisect: bool = False

@@ -20,9 +20,9 @@ RUN = "the engine itself"
 
 @dataclass(frozen=True)
 class PrecisionLimits:
-    """What a precision may cost: relative increase of perplexity, mean divergence of the logits in nats, relative loss
-    of acceptance length.
+    """What a precision may cost.
 
+    A relative increase of perplexity, a mean divergence of the logits in nats, a relative loss of acceptance length.
     Perplexity can fall by chance while a model changes; the divergence of the logits cannot, so it has a limit as well.
     """
 

@@ -44,7 +44,7 @@ class TargetSpec:
     taps: tuple[int, ...] = ()
 
     def with_taps(self, taps: Sequence[int] | None = None) -> TargetSpec:
-        """The same target with the taps of a drafter; without one, with ``default_taps``.
+        """Return the target with the taps of a drafter; without one, with ``default_taps``.
 
         Raises ``BuildError`` for taps that it has no layers for.
         """

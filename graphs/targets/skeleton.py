@@ -45,7 +45,7 @@ class Skeleton:
         return deepcopy(self._built)
 
     def modules_for_tracing(self) -> nn.Module:
-        """The same model with experts in the op's layout."""
+        """Return the model with experts in the op's layout."""
         model = self.modules()
         _turn_experts(model)
         return model
