@@ -19,7 +19,6 @@ CIRCLES: frozenset[str] = frozenset(
 # Names of more than one class.
 TWICE: frozenset[str] = frozenset(
     {
-        "Run",
         "Device",
         "Drafter",
         "Gpu",
