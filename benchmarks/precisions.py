@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.precision.recipes import Overrides
-from peagle.compiler.request.options import BuildOptions
+from peagle.compiler.request.forms import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 
@@ -92,9 +91,9 @@ def checkpoints(case: str, folder: Path) -> dict[str, str | None]:
 def runner(kind: str, pair: dict[str, Any], folder: Path, threads: int | None) -> Runner:
     """Build an engine and load it. Its stages are not kept with those of other builds."""
     (precision, head), out = KINDS[kind], folder / f"engine-{kind}"
-    options = BuildOptions(
+    options = BUILD.request(
         **pair, out=out, backend="onnxruntime", precision=precision, num_speculative_tokens=1, max_seq_len=512,
-        overrides=Overrides(lm_head=head),
+        lm_head_precision=head,
     )  # fmt: skip
     manifest = build(options, store=StageStore(folder / "stages")).manifest
     inside = Path(manifest.target.file).parent

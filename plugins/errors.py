@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -48,3 +49,10 @@ class BuildError(PeagleError):
     """The inputs cannot be turned into an engine (exit code 5)."""
 
     exit_code = 5
+
+
+def nearest(name: str, known: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
+    """The names of ``known`` that come near, the nearest first; ``cutoff`` is from 0 (anything) to 1 (the same)."""
+    import difflib  # no error, no need of it
+
+    return difflib.get_close_matches(name, list(known), most, cutoff=cutoff)

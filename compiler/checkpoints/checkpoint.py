@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...plugins.errors import BuildError
+from ...plugins.errors import BuildError, nearest
 from ...plugins.problems import Problems
 from .formats import StoredTensor, format_of
 from .formats.numbers import check_finite
@@ -116,7 +115,7 @@ class Checkpoint:
 
     def _tensor(self, name: str) -> StoredTensor:
         if name not in self.tensors:
-            near = difflib.get_close_matches(name, self.tensors, 3)
+            near = nearest(name, self.tensors)
             raise BuildError(
                 f"{self.folder} has no tensor {name}",
                 why=f"the nearest names are {', '.join(near)}" if near else "no name in it is similar",

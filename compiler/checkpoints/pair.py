@@ -29,7 +29,7 @@ def cache_length(max_seq_len: int, max_k: int, lowering: Lowering) -> int:
 
 
 class Sizes(Protocol):
-    """The options that sizes follow from; see ``BuildOptions``."""
+    """The options that sizes follow from; see ``SizeOptions``."""
 
     @property
     def max_seq_len(self) -> int:

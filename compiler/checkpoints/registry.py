@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...plugins.errors import BuildError, UsageError
+from ...plugins.errors import BuildError, UsageError, nearest
 from ..console.progress import Progress
 from . import hub
 from .known_pairs import PAIRS, Folder, HubRepo, Pair, Source
@@ -159,7 +158,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _unknown(name: str, flag: str) -> UsageError:
     known = ", ".join(PAIRS)
-    near = difflib.get_close_matches(name, PAIRS, 1, cutoff=0.5)
+    near = nearest(name, PAIRS, 1, cutoff=0.5)
     if near:
         why = f"did you mean {near[0]}? the known names are: {known}"
     else:

@@ -9,7 +9,7 @@ _asked: list[BaseException] = []
 
 
 def watch() -> None:
-    """From here on Ctrl-C and SIGTERM unwind the program and are remembered."""
+    """Have Ctrl-C and SIGTERM unwind the program from here on, and remember them."""
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _terminate)
 
@@ -26,6 +26,6 @@ def _interrupt(*_: Any) -> NoReturn:
 
 
 def _terminate(*_: Any) -> NoReturn:
-    """Like Ctrl-C, so that a build cleans up after itself."""
+    """Unwind as Ctrl-C does, so that a build cleans up after itself."""
     _asked.append(SystemExit(128 + signal.SIGTERM))
     raise _asked[-1]

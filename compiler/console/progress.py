@@ -22,23 +22,23 @@ class Progress(Protocol):
 
 
 class Quiet:
-    """Shows nothing."""
+    """Progress that shows nothing."""
 
     @contextmanager
     def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
-        """See ``Progress``."""
+        """One piece of work of which nothing is shown."""
         yield lambda _: None
 
 
 class Bars:
-    """Rich bars on standard error."""
+    """Progress as rich bars on standard error."""
 
     def __init__(self, bars: rich.progress.Progress) -> None:
         self._bars = bars
 
     @contextmanager
     def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
-        """See ``Progress``."""
+        """One piece of work with a bar of its own."""
         task = self._bars.add_task(text, total=total)
         yield lambda amount: self._bars.update(task, advance=amount)
         self._bars.update(task, total=total or 1, completed=total or 1)

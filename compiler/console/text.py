@@ -47,7 +47,7 @@ def interruptible(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def _unless_interrupted(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What fails after an interruption failed because of it."""
+    """Run a verb; what fails after an interruption failed because of it."""
     try:
         return verb(*args, **kwargs)
     except Exception:
@@ -56,12 +56,12 @@ def _unless_interrupted(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
 
 
 def emit(result: Any) -> None:
-    """Machine output: one JSON value on standard output."""
+    """Print machine output: one JSON value on standard output."""
     print(json.dumps(result, indent=2))
 
 
 def note(text: str) -> None:
-    """A line for people, on standard error."""
+    """Print a line for people, on standard error."""
     print(text, file=sys.stderr)
 
 
@@ -74,7 +74,7 @@ def columns(rows: Iterable[Sequence[object]]) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """A number of bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             break

@@ -1,20 +1,22 @@
-"""What a plan says, as one record that JSON can hold."""
+"""What a forecast says, as one record that JSON can hold, and what fits into a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..hardware.gpus import Verdict
+from ..hardware.gpus import Gpu, lacks
 from .weight_bytes import WeightLine
 
 TABLES = "rotary tables"
 _NOT_WEIGHTS = ("scales", TABLES)
+RESERVED_FOR = "activations, workspaces, the driver and fragments"
+_RESERVE = 0.1
 
 
 @dataclass(frozen=True)
-class Drafter:
+class DrafterSize:
     """The head, as far as it is known: None stands for what only its checkpoint will tell."""
 
     precision: str
@@ -25,7 +27,7 @@ class Drafter:
 
 @dataclass(frozen=True)
 class KvCache:
-    """Bytes per token, and per slot of T tokens."""
+    """Caches in bytes per token, and per slot of T tokens."""
 
     precision: str
     target_token_bytes: int
@@ -35,7 +37,7 @@ class KvCache:
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphSize:
     """Operators of the target's graph, extrapolated from ``traced_layers`` layers and one more of each kind."""
 
     traced_layers: int
@@ -47,7 +49,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Upper figures for the process that traces and writes."""
+    """Memory of the process that traces and writes, at most."""
 
     libraries_bytes: int
     buffer_bytes: int
@@ -55,13 +57,13 @@ class HostMemory:
 
     @property
     def bytes(self) -> int:
-        """All of it at once."""
+        """Memory for all of it at once."""
         return self.libraries_bytes + self.buffer_bytes + self.graph_bytes
 
 
 @dataclass(frozen=True)
 class Time:
-    """Upper figures for this machine: the trace by the trials, the weights by a stated rate."""
+    """Seconds on this machine, at most: the trace by the trials, the weights by a stated rate."""
 
     trace_seconds: float
     weight_seconds: float
@@ -69,7 +71,30 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Verdict:
+    """Whether weights and the caches of ``slots`` slots fit beside the reserve.
+
+    ``most_slots`` is how many would; ``short_bytes`` what is missing for those asked for, 0 when they fit. ``refusal``
+    says why the GPU cannot run it whatever the size; it is empty otherwise.
+    """
+
+    gpu: Gpu
+    reserve_bytes: int
+    weight_bytes: int
+    slot_bytes: int
+    slots: int
+    most_slots: int
+    short_bytes: int
+    refusal: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether the slots asked for fit, on a GPU that can run it."""
+        return not self.short_bytes and not self.refusal
+
+
+@dataclass(frozen=True)
+class Forecast:
     """Everything ``--dry-run`` says. ``origin`` is where the facts of the target came from."""
 
     model: str
@@ -83,9 +108,9 @@ class Plan:
     num_speculative_tokens: int
     cache_length: int
     weights: tuple[WeightLine, ...]
-    drafter: Drafter
+    drafter: DrafterSize
     kv: KvCache
-    graph: Graph
+    graph: GraphSize
     host: HostMemory
     time: Time
     gpu: Verdict | None
@@ -98,7 +123,7 @@ class Plan:
 
     @property
     def weight_bytes(self) -> int:
-        """Every line of ``weights``."""
+        """The bytes of every line of ``weights``."""
         return sum(each.bytes for each in self.weights)
 
     def as_json(self) -> dict[str, Any]:
@@ -108,3 +133,20 @@ class Plan:
         if self.gpu:
             content["gpu"]["fits"] = self.gpu.fits
         return content
+
+
+def fit(gpu: Gpu, types: Collection[str], weight_bytes: int, slot_bytes: int, slots: int = 1) -> Verdict:
+    """What ``gpu`` holds of an engine with this many bytes of weights, and per slot, that computes with ``types``."""
+    reserve = int(gpu.memory_bytes * _RESERVE)
+    room = gpu.memory_bytes - reserve - weight_bytes
+    refusal = "; ".join(f"{reason}: plan it without {kind}" for kind in types if (reason := lacks(gpu.sm, kind)))
+    return Verdict(
+        gpu=gpu,
+        reserve_bytes=reserve,
+        weight_bytes=weight_bytes,
+        slot_bytes=slot_bytes,
+        slots=slots,
+        most_slots=max(room // slot_bytes, 0),
+        short_bytes=max(slots * slot_bytes - room, 0),
+        refusal=refusal,
+    )

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...graphs.targets.census import ROLES, RoledWeight
 from ...plugins.numbers import BY_PRECISION, E4M3
-from ..precision.legal import require_known
-from ..precision.recipes import HEAD, RECIPES, Recipe
+from ..precision.recipes import LM_HEAD, Recipe
 from ..precision.selection import Selection
 
 if TYPE_CHECKING:
@@ -33,12 +32,6 @@ class WeightLine:
     bytes: int
 
 
-def recipe(precision: str) -> Recipe:
-    """The recipe by its name. Raises ``UsageError`` naming those that there are."""
-    require_known(precision)
-    return RECIPES[precision]
-
-
 def weight_lines(census: Iterable[RoledWeight], chosen: Recipe, lowering: Lowering) -> tuple[WeightLine, ...]:
     """A line for every role and type that the target has weights of, and one for each type of their scales.
 
@@ -53,7 +46,7 @@ def weight_lines(census: Iterable[RoledWeight], chosen: Recipe, lowering: Loweri
         counts[weight.role, kind] += _stored(weight, chosen, lowering) if kind != chosen.wide else weight.count
     tied = selected.keys() - {weight.name for weight in every}
     for name in tied:  # codes beside the embedding, which stays as it is
-        counts[HEAD, chosen.lm_head] += _stored(selected[name], chosen, lowering)
+        counts[LM_HEAD, chosen.lm_head] += _stored(selected[name], chosen, lowering)
     lines = [line(role, kind, counts[role, kind]) for role, kind in sorted(counts, key=lambda key: ROLES.index(key[0]))]
     of_scales = sum(scales.values(), Counter())
     return (*lines, *(line(SCALES, kind, count) for kind, count in sorted(of_scales.items())))
@@ -62,7 +55,7 @@ def weight_lines(census: Iterable[RoledWeight], chosen: Recipe, lowering: Loweri
 def too_wide(
     census: tuple[RoledWeight, ...], head: DrafterSpec | None, chosen: Recipe, lowering: Lowering
 ) -> list[str]:
-    """What to tell of a target or a drafter of whose weights too few fit the type that they are to be in."""
+    """Notes on a target or a drafter of whose weights too few fit the type that they are to be in."""
     notes = share_note("the weights", _share(Selection.of_target(census, chosen), lowering), chosen)
     if head and chosen.drafter != chosen.wide:
         selection = Selection.of_drafter(head, chosen, lowering)
@@ -71,7 +64,7 @@ def too_wide(
 
 
 def share_note(what: str, share: float, chosen: Recipe) -> list[str]:
-    """That a build fails, where the share of the weights that become narrow is below the recipe's."""
+    """A note that a build fails, where the share of the weights that are quantized is below the recipe's."""
     if share >= chosen.share:
         return []
     return [
@@ -106,7 +99,7 @@ def _scales(weight: RoledWeight, chosen: Recipe, lowering: Lowering) -> Counter[
 
 
 def _stored(weight: RoledWeight, chosen: Recipe, lowering: Lowering) -> int:
-    """The numbers of a narrow weight, with the zeros that make its last blocks whole."""
+    """The numbers of a quantized weight, with the zeros that make its last blocks whole."""
     from ..precision.schemes import scheme
 
     columns = weight.shape[-1]

@@ -1,17 +1,27 @@
-"""GPUs by name: how much memory each has, which types it computes in, and what fits into it."""
+"""The GPUs that are known: their memory, what they compute in, and which TensorRT product makes plans for them."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...plugins.errors import UsageError
-from ..precision.legal import lacks
+from ...plugins.errors import EnvironmentProblem, UsageError, nearest
+from ...plugins.tensorrt.module import Product
 
-RESERVE = 0.1
-RESERVED_FOR = "activations, workspaces, the driver and fragments"
+PRODUCTS: tuple[Product, ...] = ("tensorrt", "tensorrt-rtx")
 _GB = 10**9
+
+# TensorRT-RTX 1.7: its ComputeCapability values, without 75, which our kernels do not run on. It compiles ahead of
+# time, so none of these GPUs need be present.
+RTX_SMS = (80, 86, 89, 120, 121)
+DATA_CENTRE_SMS = (80, 90, 100, 103)
+# IMoELayer: TensorRT generates its code for these only.
+MOE_LAYER_SMS = (100, 103, 110)
+SINCE: Mapping[str, int] = {"fp8": 89, "int8": 80, "int4": 80}  # SM: the first with arithmetic, or kernels, for it
+# Where TensorRT multiplies in it. TensorRT-RTX 1.7 has no such kernels for sm_120 and sm_121, whose tensor cores could:
+# it writes the weights out wide before every product.
+MXFP8_SMS = (100, 103, 110)
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,7 @@ class Gpu:
     source: str
 
 
+_ARCHITECTURE = re.compile(r"(?:sm[-_]?)?(\d{2,3})")
 GPUS = {
     gpu.name: gpu
     for gpu in (
@@ -42,55 +53,105 @@ GPUS = {
 }
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether weights and the caches of ``slots`` slots fit beside the reserve.
-
-    ``most_slots`` is how many would; ``short_bytes`` what is missing for those asked for, 0 when they fit. ``refusal``
-    says why the GPU cannot run it whatever the size; it is empty otherwise.
-    """
-
-    gpu: Gpu
-    reserve_bytes: int
-    weight_bytes: int
-    slot_bytes: int
-    slots: int
-    most_slots: int
-    short_bytes: int
-    refusal: str
-
-    @property
-    def fits(self) -> bool:
-        """Whether the slots asked for fit, on a GPU that can run it."""
-        return not self.short_bytes and not self.refusal
-
-
 def find_gpu(name: str) -> Gpu:
     """The GPU of that name, however it is spelt. Raises ``UsageError`` with those that come near."""
     key = name.strip().lower().replace("_", "-").replace(" ", "-")
     if key in GPUS:
         return GPUS[key]
-    near = difflib.get_close_matches(key, GPUS, 3, cutoff=0.5)
+    near = nearest(key, GPUS, cutoff=0.5)
     known = f"the known ones are: {', '.join(GPUS)}"
     raise UsageError(
         f"the GPU {name!r} is not known",
         why=f"did you mean {' or '.join(near)}? {known}" if near else known,
-        fix="name one of those, or leave the GPU out and compare the bytes yourself",
+        fix="name one of those, or the architecture of the GPU, such as sm_120",
     )
 
 
-def fit(gpu: Gpu, types: Collection[str], weight_bytes: int, slot_bytes: int, slots: int = 1) -> Verdict:
-    """What ``gpu`` holds of an engine with this many bytes of weights, and per slot, that computes with ``types``."""
-    reserve = int(gpu.memory_bytes * RESERVE)
-    room = gpu.memory_bytes - reserve - weight_bytes
-    refusal = "; ".join(f"{reason}: plan it without {kind}" for kind in types if (reason := lacks(gpu.sm, kind)))
-    return Verdict(
-        gpu=gpu,
-        reserve_bytes=reserve,
-        weight_bytes=weight_bytes,
-        slot_bytes=slot_bytes,
-        slots=slots,
-        most_slots=max(room // slot_bytes, 0),
-        short_bytes=max(slots * slot_bytes - room, 0),
-        refusal=refusal,
-    )
+def is_architecture(name: str) -> bool:
+    """Whether a name is that of an architecture (``sm_120``, ``sm120``, ``120``), which many GPUs have."""
+    return _ARCHITECTURE.fullmatch(name.strip().lower()) is not None
+
+
+def sm_name(sm: int) -> str:
+    """Return ``"sm_120"`` for 120."""
+    return f"sm_{sm}"
+
+
+def sm_number(name: str) -> int:
+    """The number of an architecture (``sm_120``) or of a known GPU's. Raises ``UsageError`` naming what comes near."""
+    match = _ARCHITECTURE.fullmatch(name.strip().lower())
+    return int(match[1]) if match else find_gpu(name).sm
+
+
+def sm_names(names: Sequence[str]) -> tuple[str, ...]:
+    """GPUs however they were named, as ``("sm_89", "sm_120")``: each once, in ascending order."""
+    return tuple(sm_name(sm) for sm in sorted({sm_number(name) for name in names}))
+
+
+def supports(gpu: str, kind: str) -> bool:
+    """Whether a GPU (``sm_120``) computes with weights in a quantized type."""
+    return not lacks(int(gpu.removeprefix("sm_")), kind)
+
+
+def lacks(sm: int, kind: str) -> str:
+    """Why a GPU of ``sm`` (``120``) does not compute with weights in a type; empty where it does."""
+    if kind == "mxfp8" and sm not in MXFP8_SMS:
+        only = ", ".join(map(sm_name, MXFP8_SMS))
+        return f"TensorRT does not multiply in MXFP8 on it ({sm_name(sm)}; only on {only})"
+    if sm < SINCE.get(kind, 0):
+        return f"it has no {kind.upper()} arithmetic ({sm_name(sm)}; {kind.upper()} begins with {sm_name(SINCE[kind])})"
+    return ""
+
+
+def require_targets(product: Product, gpus: Sequence[str], present: Sequence[int]) -> None:
+    """Refuse GPUs that ``product`` cannot build for on a machine that holds those of ``present`` (SM numbers).
+
+    Raises ``UsageError`` for what no machine can do, ``EnvironmentProblem`` for what this one cannot.
+    """
+    sms = [sm_number(name) for name in gpus]
+    if not sms:
+        raise UsageError("no GPU to build for was named", fix="name one, for example --gpu sm_120")
+    if product == "tensorrt-rtx":
+        _require_rtx(sms)
+    else:
+        _require_present(sms, present)
+
+
+def _require_rtx(sms: Sequence[int]) -> None:
+    refused = [sm for sm in sms if sm not in RTX_SMS]
+    if refused:
+        nearest = [sm for sm in RTX_SMS if sm // 10 == refused[0] // 10] or [120]
+        raise UsageError(
+            f"TensorRT-RTX makes no code for {', '.join(map(sm_name, refused))}",
+            why=f"its targets are {', '.join(map(sm_name, RTX_SMS))}; data-centre GPUs belong to the full TensorRT",
+            fix=f"use --backend tensorrt on a host that has {_whose(refused[0])}, "
+            f"or build for another GPU, for example --gpu {sm_name(nearest[-1])}",
+        )
+
+
+def _require_present(sms: Sequence[int], present: Sequence[int]) -> None:
+    if len(set(sms)) > 1:
+        raise UsageError(
+            f"TensorRT builds for one kind of GPU at a time, not {len(set(sms))}",
+            why="it chooses kernels by timing them on the GPU of the machine",
+            fix="build once on a host of each kind",
+        )
+    (sm,) = set(sms)
+    if sm not in present:
+        rtx = sm in RTX_SMS
+        raise EnvironmentProblem(
+            f"TensorRT cannot build for {sm_name(sm)} on this machine",
+            why=f"it builds for the GPU that is present, and {_here(present)}",
+            fix=f"build on a host that has {_whose(sm)}"
+            + (f", or ahead of time with --backend tensorrt-rtx --gpu {sm_name(sm)}" if rtx else "")
+            + ", or prepare the graphs here with `peagle-compile export --for tensorrt`",
+        )
+
+
+def _whose(sm: int) -> str:
+    names = [gpu.name for gpu in GPUS.values() if gpu.sm == sm]
+    return f"{sm_name(sm)} ({', '.join(names)})" if names else f"a GPU of {sm_name(sm)}"
+
+
+def _here(present: Sequence[int]) -> str:
+    return f"this machine has {', '.join(sm_name(sm) for sm in present)}" if present else "this machine has none"

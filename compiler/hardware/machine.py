@@ -10,29 +10,32 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from .architectures import Product
+from ...plugins.tensorrt.module import Product
 
 _MODULES: Mapping[Product, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 _DISTRIBUTIONS: Mapping[Product, tuple[str, ...]] = {
     "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
     "tensorrt-rtx": ("tensorrt-rtx",),
 }
+_FIELDS = ("name", "compute_cap", "uuid", "memory.total", "driver_version")
 
 
 @dataclass(frozen=True)
-class Device:
-    """A GPU of this machine: its name and id as the driver gives them, and its SM number (``100``)."""
+class LocalGpu:
+    """A GPU of this machine as the driver describes it, and its SM number (``100``)."""
 
     name: str
     sm: int
     uuid: str = ""
+    memory: str = ""
+    driver: str = ""
 
 
 @dataclass(frozen=True)
 class Machine:
     """What the choice depends on: the GPUs, and the installed TensorRT products with their versions."""
 
-    gpus: tuple[Device, ...] = ()
+    gpus: tuple[LocalGpu, ...] = ()
     products: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -47,12 +50,12 @@ class Machine:
 
 def look() -> Machine:
     """This machine, as its driver and its packages describe it; changes nothing and loads no TensorRT."""
-    products = {str(product): found for product in _MODULES if (found := _product_version(product))}
-    return Machine(_devices(), products)
+    products = {str(product): number for product in _MODULES if (number := _product_version(product))}
+    return Machine(_local_gpus(), products)
 
 
 def _product_version(product: Product) -> str:
-    """Of an installed product; empty when it is not there."""
+    """The version of an installed product; empty when it is not there."""
     if find_spec(_MODULES[product]) is None:
         return ""
     for name in _DISTRIBUTIONS[product]:
@@ -63,24 +66,26 @@ def _product_version(product: Product) -> str:
     return "unknown"
 
 
-def _devices() -> tuple[Device, ...]:
+def _local_gpus() -> tuple[LocalGpu, ...]:
     """GPUs that this process may use; none without a driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not shutil.which("nvidia-smi") or (visible is not None and visible.strip() in ("", "-1")):
         return ()
-    command = ["nvidia-smi", "--query-gpu=name,compute_cap,uuid", "--format=csv,noheader"]
+    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader"]
     command += ["-i", visible] if visible else []
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        text = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(device for line in found.splitlines() if (device := _device(line)))
+    return tuple(gpu for line in text.splitlines() if (gpu := _local_gpu(line)))
 
 
-def _device(line: str) -> Device | None:
-    """``NVIDIA B200, 10.0, GPU-8f...`` -> SM 100."""
-    name, capability, uuid = (part.strip() for part in f",,{line}".rsplit(",", 2))
-    digits = capability.split(".")
-    if not name.strip(",") or len(digits) != 2 or not all(part.isdigit() for part in digits):
+def _local_gpu(line: str) -> LocalGpu | None:
+    """The GPU of a line such as ``NVIDIA B200, 10.0, GPU-8f..., 183359 MiB, 580.65.06``, which has SM 100."""
+    cells = [cell.strip() for cell in line.rsplit(",", len(_FIELDS) - 1)]
+    if len(cells) != len(_FIELDS) or not cells[0]:
         return None
-    return Device(name.strip(","), int("".join(digits)), uuid)
+    digits = cells[1].split(".")
+    if len(digits) != 2 or not all(part.isdigit() for part in digits):
+        return None
+    return LocalGpu(cells[0], int("".join(digits)), *cells[2:])

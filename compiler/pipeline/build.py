@@ -12,11 +12,13 @@ from ..checkpoints.pair import Inputs, read_inputs
 from ..checkpoints.registry import resolve
 from ..console.progress import Progress, Quiet
 from ..hardware.packages import export_versions
+from ..precision.decide import decide
 from ..precision.recipes import Recipe
-from ..request.options import BuildOptions
+from ..request.check import check_build
+from ..request.request import CompileRequest
 from ..request.resolved import FILE_NAME as RESOLVED
 from ..request.resolved import resolved_config
-from ..request.settle import Settled, recipe_for, settle
+from ..request.settle import Settled, settle
 from ..store.publish import Assembly, assembling
 from ..store.stages import Stage, StageStore
 from .choose_k import KChoice, kept_choice
@@ -37,55 +39,55 @@ class BuildResult:
     report: dict[str, Any]
 
 
-def build(options: BuildOptions, progress: Progress | None = None, store: StageStore | None = None) -> BuildResult:
-    """Build ``options.model`` with its drafter into the engine folder ``options.out``.
+def build(request: CompileRequest, progress: Progress | None = None, store: StageStore | None = None) -> BuildResult:
+    """Build ``request.pair.model`` with its drafter into the engine folder ``request.out``.
 
-    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``; whatever goes wrong, ``options.out`` is either what
+    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``; whatever goes wrong, ``request.out`` is either what
     it was before or the finished engine, and finished steps are reused by the next build.
     """
-    options.check()
-    run = PipelineRun(store or StageStore.default(force=options.force), progress or Quiet())
+    check_build(request)
+    run = PipelineRun(store or StageStore.default(force=request.force), progress or Quiet())
     with run.phases("resolve"):
-        settled = settle(options)
+        settled, pair = settle(request), request.pair
         versions = {settled.backend: settled.version, **export_versions()}
-        resolved = resolve(options.model, options.draft, options.revision, options.draft_revision, run.progress)
+        resolved = resolve(pair.model, pair.draft, pair.revision, pair.draft_revision, run.progress)
     with run.phases("read"), run.progress.step("read checkpoints"):
-        inputs = read_inputs(options, resolved)
-        recipe = recipe_for(settled, options, inputs.target)
+        inputs = read_inputs(request.sizes, resolved)
+        recipe = decide(request.precision, settled.lowering, inputs.target, settled.gpus, keeps_own=True)
         warnings = [*inputs.warnings]
-        warnings += [_FP8_TAKEN] if options.precision is None and recipe.name == "fp8" else []
-        options = replace(options, precision=recipe.name)
+        warnings += [_FP8_TAKEN] if request.precision.name is None and recipe.name == "fp8" else []
+        request = replace(request, precision=replace(request.precision, name=recipe.name))
     blueprint = _blueprint(inputs, recipe, settled)
-    graphs = compile_graphs(run, blueprint, options.ranges, model=options.model)
+    graphs = compile_graphs(run, blueprint, request.calibration, model=request.pair.model)
     plans = None
     if settled.makes_plans:
-        plans = build_plans(run, graphs, settled, options, max_k=inputs.max_k, max_seq_len=inputs.max_seq_len)
+        plans = build_plans(run, graphs, settled, request, max_k=inputs.max_k, max_seq_len=inputs.max_seq_len)
         versions |= plans.versions()
-    k = options.num_speculative_tokens or inputs.depth
+    k = request.sizes.num_speculative_tokens or inputs.depth
     manifest = engine_manifest(settled, recipe, inputs, k, graphs, plans, versions)
     stages = plans.stages() if plans else graphs.stages()
     sizes = bytes_of(stages)
-    with assembling(options.out, sizes) as assembly:
+    with assembling(request.out, sizes) as assembly:
         with run.phases("assemble"), run.progress.step("assemble"):
             _assemble(assembly, inputs, graphs, plans, stages)
             manifest = assembly.write_manifest(manifest)
         choice = None
-        if options.num_speculative_tokens is None and settled.runs_here:
+        if request.sizes.num_speculative_tokens is None and settled.runs_here:
             with run.phases("choose K") as record:
                 choice, record["reused"] = kept_choice(
-                    run, manifest, assembly.folder, stages, inputs.depth, engine=options.out
+                    run, manifest, assembly.folder, stages, inputs.depth, engine=request.out
                 )
             manifest = replace(manifest, speculation=replace(manifest.speculation, num_speculative_tokens=choice.k))
-        warnings += _of_choice(options, settled, choice, k)
+        warnings += _of_choice(request, settled, choice, k)
         warnings += [*blueprint.warnings(), *graphs.notes(), *(plans.warnings() if plans else ())]
         report = BuildReport(manifest, run.phases, sizes, choice, warnings, graphs, plans, recipe.wide)
         content = report.as_json()
         assembly.place_text("build_report.json", json.dumps(content, indent=2) + "\n")
-        assembly.place_text("build_report.html", report.as_html(options.out.name))
-        assembly.place_text(RESOLVED, resolved_config(options, settled, inputs, manifest))
+        assembly.place_text("build_report.html", report.as_html(request.out.name))
+        assembly.place_text(RESOLVED, resolved_config(request, settled, inputs, manifest))
         with run.progress.step("publish"):
             manifest = assembly.write_manifest(manifest)
-    return BuildResult(options.out, manifest, content)
+    return BuildResult(request.out, manifest, content)
 
 
 def _blueprint(inputs: Inputs, recipe: Recipe, settled: Settled) -> Blueprint:
@@ -104,9 +106,9 @@ def _assemble(
     graphs.furnish(assembly, inputs.target.folder)
 
 
-def _of_choice(options: BuildOptions, settled: Settled, choice: KChoice | None, k: int) -> list[str]:
+def _of_choice(request: CompileRequest, settled: Settled, choice: KChoice | None, k: int) -> list[str]:
     """List what a user should know of a K that was not asked for."""
-    if options.num_speculative_tokens is not None:
+    if request.sizes.num_speculative_tokens is not None:
         return []
     if choice is None:
         return [

@@ -16,14 +16,13 @@ from ..checkpoints.target import Target
 from ..console.progress import Progress, Quiet
 from ..hardware.packages import export_versions, product_version
 from ..precision.calibration.ranges import describe
-from ..precision.recipes import wide_type
-from ..request.export_options import ExportOptions
+from ..precision.decide import decide
+from ..request.check import check_export, export_lowering
+from ..request.request import CompileRequest
 from ..store.phases import peak_rss
 from ..store.publish import EXPORT, Assembly, assembling
 from ..store.stages import StageStore
 from .run import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
-
-__all__ = ["ExportOptions", "ExportResult", "export"]
 
 FORMAT_VERSION = 1
 REPORT = "export_report.json"
@@ -53,17 +52,17 @@ class _Job:
         return {"target": self.blueprint.target.checkpoint} | ({"drafter": drafter[0]} if drafter else {})
 
 
-def export(options: ExportOptions, progress: Progress | None = None, store: StageStore | None = None) -> ExportResult:
-    """Write ``options.out``: for the target and its drafter ``semantic.onnx``, ``model.onnx`` and their weights.
+def export(request: CompileRequest, progress: Progress | None = None, store: StageStore | None = None) -> ExportResult:
+    """Write ``request.out``: for the target and its drafter ``semantic.onnx``, ``model.onnx`` and their weights.
 
     A target whose drafter is not named, and not known, is exported alone. Raises ``UsageError``, ``EnvironmentProblem``
-    or ``BuildError``; whatever goes wrong, ``options.out`` is what it was before or the finished export.
+    or ``BuildError``; whatever goes wrong, ``request.out`` is what it was before or the finished export.
     """
-    options.check()
-    run = PipelineRun(store or StageStore.default(force=options.force), progress or Quiet())
+    check_export(request)
+    run = PipelineRun(store or StageStore.default(force=request.force), progress or Quiet())
     with run.phases("resolve"):
         versions = export_versions()
-        read = _resolve(options, run.progress)
+        read = _resolve(request, run.progress)
     with run.phases("import"), run.progress.step("import"):
         import onnxscript  # noqa: F401  # measured apart: what the libraries take is not what the export takes
         import torch  # noqa: F401
@@ -73,10 +72,10 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
         job = read()
     # The export takes the weights away: nobody else may hold them.
     own = replace(run.store, root=run.store.root / "exports")
-    graphs = compile_graphs(run, job.blueprint, options.ranges, model=options.model, own=own)
+    graphs = compile_graphs(run, job.blueprint, request.calibration, model=request.pair.model, own=own)
     stages = graphs.stages()
     sizes = bytes_of(stages)
-    with assembling(options.out, sizes) as assembly:
+    with assembling(request.out, sizes) as assembly:
         with run.phases("assemble"), run.progress.step("assemble"):
             for name, stage in stages.items():
                 assembly.take_stage(stage, name)
@@ -84,39 +83,40 @@ def export(options: ExportOptions, progress: Progress | None = None, store: Stag
         report = _report(job, graphs, run, sizes, imports)
         assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")
         with run.progress.step("publish"):
-            assembly.place_text(EXPORT, json.dumps(_manifest(options, job, versions, assembly), indent=2) + "\n")
-    return ExportResult(options.out, report)
+            assembly.place_text(EXPORT, json.dumps(_manifest(job, versions, assembly), indent=2) + "\n")
+    return ExportResult(request.out, report)
 
 
-def _resolve(options: ExportOptions, progress: Progress) -> Callable[[], _Job]:
+def _resolve(request: CompileRequest, progress: Progress) -> Callable[[], _Job]:
     """Fetch both checkpoints, or the target's where no drafter is named or known; return what reads them."""
-    if options.draft is None and not has_drafter(options.model):
-        return partial(_target_alone, options, *resolve_target(options.model, options.revision, progress))
-    resolved = resolve(options.model, options.draft, options.revision, options.draft_revision, progress)
-    return partial(_pair, options, resolved)
+    pair = request.pair
+    if pair.draft is None and not has_drafter(pair.model):
+        return partial(_target_alone, request, *resolve_target(pair.model, pair.revision, progress))
+    resolved = resolve(pair.model, pair.draft, pair.revision, pair.draft_revision, progress)
+    return partial(_pair, request, resolved)
 
 
-def _pair(options: ExportOptions, resolved: Resolved) -> _Job:
-    inputs = read_inputs(options, resolved)
+def _pair(request: CompileRequest, resolved: Resolved) -> _Job:
+    inputs, lowering = read_inputs(request.sizes, resolved), export_lowering(request)
     blueprint = Blueprint(
         target=inputs.target,
         drafter=(inputs.drafter, inputs.head),
-        recipe=options.recipe(wide_type(inputs.target.checkpoint)),
-        lowering=options.lowering,
-        cache_length=inputs.cache_length(options.lowering),
+        recipe=decide(request.precision, lowering, inputs.target),
+        lowering=lowering,
+        cache_length=inputs.cache_length(lowering),
     )
     return _Job(blueprint, inputs.max_seq_len, inputs.max_k, resolved.repeatable(), inputs.warnings)
 
 
-def _target_alone(options: ExportOptions, folder: Path, commit: str | None) -> _Job:
-    target = Target.open(folder).with_taps()
-    max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
+def _target_alone(request: CompileRequest, folder: Path, commit: str | None) -> _Job:
+    target, lowering = Target.open(folder).with_taps(), export_lowering(request)
+    max_seq_len, warnings = longest_sequence(target, request.sizes.max_seq_len)
     taps = target.spec.taps
     warnings.append(f"no drafter was named: the target is exported alone, its taps {taps} are the default")
-    max_k = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
-    repeat = {"model": options.model if commit else str(folder), "draft": None, "revision": commit}
-    length = cache_length(max_seq_len, max_k, options.lowering)
-    blueprint = Blueprint(target, None, options.recipe(wide_type(target.checkpoint)), options.lowering, length)
+    max_k = max(request.sizes.num_speculative_tokens or 0, ASSUMED_DEPTH)
+    repeat = {"model": request.pair.model if commit else str(folder), "draft": None, "revision": commit}
+    length = cache_length(max_seq_len, max_k, lowering)
+    blueprint = Blueprint(target, None, decide(request.precision, lowering, target), lowering, length)
     return _Job(blueprint, max_seq_len, max_k, repeat, tuple(warnings))
 
 
@@ -145,15 +145,15 @@ def _report(job: _Job, graphs: Graphs, run: PipelineRun, sizes: Mapping[str, int
     return report | graphs.products({})
 
 
-def _manifest(options: ExportOptions, job: _Job, versions: Mapping[str, str], assembly: Assembly) -> dict[str, Any]:
+def _manifest(job: _Job, versions: Mapping[str, str], assembly: Assembly) -> dict[str, Any]:
     """Return the content of ``export.json``: what the folder is, and enough to make it again."""
     blueprint = job.blueprint
     return {
         "format_version": FORMAT_VERSION,
         "product_version": product_version(),
-        "for": options.lowering.name,
-        "precision": options.chosen_precision,
-        **({"recipe": blueprint.recipe.record()} if blueprint.recipe.narrows else {}),
+        "for": blueprint.lowering.name,
+        "precision": blueprint.recipe.name,
+        **({"recipe": blueprint.recipe.record()} if blueprint.recipe.is_quantized else {}),
         "cache_length": blueprint.cache_length,
         "max_seq_len": job.max_seq_len,
         "max_num_speculative_tokens": job.max_k,

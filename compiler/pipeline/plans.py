@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import cast
 
 from ...engines.folder.records import Profile
-from ..hardware.architectures import Product
-from ..request.options import BuildOptions
-from ..request.settle import DEFAULT_BATCH_SIZE, Settled
+from ...plugins.tensorrt.module import Product
+from ..request.request import DEFAULT_BATCH_SIZE, CompileRequest
+from ..request.settle import Settled
 from ..store.durable import require_space
 from ..store.stages import Stage
 from ..tensorrt.protocol import PlanFacts, PlanRequest
@@ -53,13 +53,13 @@ class Plans:
 
 
 def build_plans(
-    run: PipelineRun, graphs: Graphs, settled: Settled, options: BuildOptions, *, max_k: int, max_seq_len: int
+    run: PipelineRun, graphs: Graphs, settled: Settled, request: CompileRequest, *, max_k: int, max_seq_len: int
 ) -> Plans:
     """Build the plans of all graphs, one after the other, and our kernels. Raises ``BuildError``."""
     halves = {}
     for name, graph in graphs.compiled.items():
         with run.phases(f"plan {name}") as record:
-            halves[name] = build_plan(run, name, graph, settled, options, max_k=max_k, max_seq_len=max_seq_len)
+            halves[name] = build_plan(run, name, graph, settled, request, max_k=max_k, max_seq_len=max_seq_len)
             record["reused"] = halves[name].stage.reused
     with run.phases("kernels") as record:
         kernels = build_kernels(run, settled.gpus)
@@ -85,26 +85,26 @@ def build_plan(
     half: str,
     graph: Compiled,
     settled: Settled,
-    options: BuildOptions,
+    request: CompileRequest,
     *,
     max_k: int,
     max_seq_len: int,
 ) -> PlanStage:
     """Build the TensorRT plan of the lowered graph of a half. Raises ``BuildError`` when TensorRT refuses it."""
     store = run.store
-    sizes = profiles(half, options.max_batch_size or DEFAULT_BATCH_SIZE, max_k, max_seq_len)
-    request = PlanRequest(
+    sizes = profiles(half, request.plans.max_batch_size or DEFAULT_BATCH_SIZE, max_k, max_seq_len)
+    plan_request = PlanRequest(
         name=half,
         graph=graph.attached.path / MODEL,
         product=cast("Product", settled.backend),
         gpus=settled.gpus,
         profiles=sizes,
-        workspace_bytes=None if options.workspace_gb is None else int(options.workspace_gb * _GB),
-        optimization_level=options.optimization_level,
-        weight_streaming=options.weight_streaming,
+        workspace_bytes=None if request.plans.workspace_gb is None else int(request.plans.workspace_gb * _GB),
+        optimization_level=request.plans.optimization_level,
+        weight_streaming=request.plans.weight_streaming,
         timing_cache=store.root / "timing" / f"{settled.backend}-{settled.version}.cache",
     )
-    key = asdict(request) | {"graph": graph.attached.path.name, "timing_cache": None, "version": settled.version}
+    key = asdict(plan_request) | {"graph": graph.attached.path.name, "timing_cache": None, "version": settled.version}
 
     # A plan holds the weights, and the builder leaves it nothing to share.
     weights = sum(entry.size for entry in graph.attached.files.values())
@@ -114,7 +114,7 @@ def build_plan(
         from ..tensorrt.build import build_plan as build
 
         require_space(store.root, weights)
-        facts = build(request, folder / PLAN, run.progress)
+        facts = build(plan_request, folder / PLAN, run.progress)
         if graph.precision:
             notes = require_effect(half, graph.precision, facts.products)
             facts = replace(facts, warnings=(*facts.warnings, *notes))

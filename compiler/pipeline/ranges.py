@@ -8,7 +8,7 @@ from ...plugins.errors import UsageError
 from ...plugins.problems import counted
 from ..checkpoints.target import Target
 from ..console.progress import Progress
-from ..precision.calibration.ranges import RangesFrom
+from ..precision.asked import CalibrationAsked
 from ..precision.recipes import Recipe
 from ..store.phases import Phases
 from ..store.stages import StageStore
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def calibrated(
-    ranges: RangesFrom,
+    asked: CalibrationAsked,
     target: Target,
     recipe: Recipe,
     lowering: Lowering,
@@ -29,15 +29,16 @@ def calibrated(
     *,
     model: str = "",
 ) -> Scales | None:
-    """The ranges that a target in ``recipe`` needs, from where ``ranges`` says; None where it needs none.
+    """The ranges that a target in ``recipe`` needs, from where ``asked`` says; None where it needs none.
 
     Finished layers are kept in ``store``, and the same call goes on from there. Raises ``UsageError`` for a way of
     calibrating where nothing is and for samples that are no use, ``BuildError`` for such ranges.
     """
+    from ..precision.calibration.ranges import obtain
     from ..precision.source import uncalibrated
 
     needed = uncalibrated(target, recipe, lowering)
-    given = ranges.given() + (["--scales"] if ranges.scales is not None else [])
+    given = asked.given() + (["--scales"] if asked.scales is not None else [])
     if not needed:
         if given:
             raise UsageError(
@@ -47,6 +48,6 @@ def calibrated(
             )
         return None
     with phase("calibrate") as record:
-        scales = ranges.obtain(target, store, progress, model=model)
+        scales = obtain(asked, target, store, progress, model=model)
         record["for"] = counted(needed, "input")
     return scales

@@ -9,7 +9,7 @@ from typing import Any
 from ...engines.folder.manifest import Manifest
 from ..console.text import size
 from ..precision.products import described
-from ..precision.recipes import patterns
+from ..precision.recipes import rows_of
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c1c1c; }
@@ -71,10 +71,8 @@ def _engine(manifest: Manifest) -> list[tuple[str, Any]]:
 
 def _types(report: Mapping[str, Any], table: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return rows of types, the wide one first: what no other row names is in it."""
-    rows = [(name.replace("_", " "), kind) for name, kind in table.items() if name != "exclude"]
     wide = [("all else", report["wide"])] if "wide" in report else []
-    excluded = [("excluded", ", ".join(patterns(table)))] if patterns(table) else []
-    return wide + rows + excluded
+    return wide + [("excluded" if name == "exclude" else name, kind) for name, kind in rows_of(table)]
 
 
 def _calibration(facts: Mapping[str, Any]) -> Iterable[str]:

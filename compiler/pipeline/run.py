@@ -15,7 +15,7 @@ from ...graphs.drafters import DrafterSpec
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.target import Target
 from ..console.progress import Progress
-from ..precision.calibration.ranges import FOLDER, RangesFrom
+from ..precision.asked import FOLDER, CalibrationAsked
 from ..precision.products import BuiltProduct, product_table
 from ..precision.recipes import Recipe, emulated, twice_rounded, widened
 from ..store.phases import Phases
@@ -99,7 +99,7 @@ class Graphs:
 
 
 def compile_graphs(
-    run: PipelineRun, blueprint: Blueprint, ranges_from: RangesFrom, *, model: str, own: StageStore | None = None
+    run: PipelineRun, blueprint: Blueprint, ranges_from: CalibrationAsked, *, model: str, own: StageStore | None = None
 ) -> Graphs:
     """Make the graphs of ``blueprint``; ``model`` is what reports call the target.
 

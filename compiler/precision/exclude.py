@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from ...plugins.errors import UsageError
+from ...plugins.errors import UsageError, nearest
 
 _ROOT = "model."
 
@@ -22,7 +21,7 @@ def excluded(modules: Mapping[str, str], patterns: Sequence[str]) -> set[str]:
     for pattern in patterns:
         named = {stored for stored, graph in modules.items() if _names(pattern, stored) or _names(pattern, graph)}
         if not named:
-            near = difflib.get_close_matches(pattern, modules, 3, cutoff=0.3) or sorted(modules)[:3]
+            near = nearest(pattern, modules, cutoff=0.3) or sorted(modules)[:3]
             raise UsageError(
                 f"--exclude {pattern!r} names none of the matrices that would be quantised",
                 why=f"they have names like {', '.join(near)}",

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ...graphs.lowering import LOWERINGS, ORT, Lowering
-from ...plugins.errors import UsageError
+from ...plugins.errors import UsageError, nearest
+from ..hardware.gpus import MXFP8_SMS, SINCE, sm_name, supports
 from .recipes import RECIPES, Recipe
 
-_SINCE: Mapping[str, int] = {"fp8": 89, "int8": 80, "int4": 80}  # SM: the first with arithmetic, or kernels, for it
-# Where TensorRT multiplies in it. TensorRT-RTX 1.7 has no such kernels for sm_120 and sm_121, whose tensor cores could:
-# it writes the weights out wide before every product.
-_MXFP8 = (100, 103, 110)
-_NARROW = ("fp8", "mxfp8", "int8", "int4")
-_WIDE = ("fp32", "fp16", "bf16")
+_QUANTIZED = ("fp8", "mxfp8", "int8", "int4")
+WIDE = ("fp32", "fp16", "bf16")
 _DRAFTER = ("fp8", "int8", "int4")
 
 _NO_FP32 = "TensorRT has no attention kernel for it"
@@ -32,7 +28,7 @@ def lowering_for(name: str) -> Lowering:
 
 def available(lowering: Lowering) -> tuple[str, ...]:
     """The recipes that a lowering has, the one for which nothing was asked first."""
-    return *lowering.wide_types, *_NARROW
+    return *lowering.wide_types, *_QUANTIZED
 
 
 def require_known(precision: str | None) -> None:
@@ -45,11 +41,12 @@ def require_known(precision: str | None) -> None:
         )
 
 
-def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), *, settled: bool = True) -> None:
+def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), *, wides: Sequence[str] = ()) -> None:
     """Raise ``UsageError``, with the nearest legal choice, for a table that ``lowering`` or a GPU (``sm_120``) lacks.
 
-    Before a checkpoint was read its wide type is not ``settled``, and what depends on it is not looked at.
+    ``wides`` are what the wide type may be before a checkpoint was read; none where it is the recipe's.
     """
+    wides = wides or (recipe.wide,)
     known = available(lowering)
     if recipe.name not in known:
         raise _refused(
@@ -57,16 +54,16 @@ def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), 
             _NO_FP32 if recipe.name == "fp32" else _ON_CPU,
             known[0] if lowering is ORT else "fp16 or bf16",
         )
-    if recipe.exclude and not recipe.narrow:
+    if recipe.exclude and not recipe.quantized_type:
         raise UsageError(
             f"--exclude {recipe.exclude[0]!r} has nothing to exclude from",
             why=f"every weight of a target in {recipe.name} is wide",
             fix="leave it out, or add --precision int8 or another narrow one",
         )
-    _require_drafter(recipe, lowering, settled=settled)
+    _require_drafter(recipe, lowering, wides)
     require_gpus(recipe, gpus)
-    _require_head(recipe, gpus, settled=settled)
-    _require_caches(recipe, lowering, gpus, settled=settled)
+    _require_lm_head(recipe, gpus, wides)
+    _require_caches(recipe, lowering, gpus, wides)
 
 
 def require_gpus(recipe: Recipe, gpus: Sequence[str]) -> None:
@@ -101,64 +98,47 @@ def _instead(flag: str, kind: str, gpus: Sequence[str]) -> str:
 
 def _elsewhere(kind: str) -> str:
     if kind == "mxfp8":  # TensorRT-RTX has no targets that multiply in it
-        return f"with --backend tensorrt on a host that has sm_{_MXFP8[0]}"
+        return f"with --backend tensorrt on a host that has {sm_name(MXFP8_SMS[0])}"
     return "for another GPU, for example --gpu sm_120"
-
-
-def supports(gpu: str, kind: str) -> bool:
-    """Whether a GPU (``sm_120``) computes with weights in a narrow type."""
-    return not lacks(int(gpu.removeprefix("sm_")), kind)
-
-
-def lacks(sm: int, kind: str) -> str:
-    """Why a GPU of ``sm`` (``120``) does not compute with weights in a type; empty where it does."""
-    if kind == "mxfp8" and sm not in _MXFP8:
-        return f"TensorRT does not multiply in MXFP8 on it (sm_{sm}; only on {_sms(_MXFP8)})"
-    if sm < _SINCE.get(kind, 0):
-        return f"it has no {kind.upper()} arithmetic (sm_{sm}; {kind.upper()} begins with sm_{_SINCE[kind]})"
-    return ""
-
-
-def _sms(numbers: Sequence[int]) -> str:
-    return ", ".join(f"sm_{sm}" for sm in numbers)
 
 
 def _why(kind: str) -> str:
     if kind == "mxfp8":
-        return f"TensorRT multiplies in MXFP8 on {_sms(_MXFP8)} only; elsewhere it would write the weights out wide"
-    return f"GPUs multiply in {kind.upper()} from sm_{_SINCE[kind]} on"
+        only = ", ".join(map(sm_name, MXFP8_SMS))
+        return f"TensorRT multiplies in MXFP8 on {only} only; elsewhere it would write the weights out wide"
+    return f"GPUs multiply in {kind.upper()} from sm_{SINCE[kind]} on"
 
 
-def _require_head(recipe: Recipe, gpus: Sequence[str], *, settled: bool) -> None:
-    kind, kinds = recipe.lm_head, [each for each in _NARROW if all(supports(gpu, each) for gpu in gpus)]
-    if kind in _NARROW or (kind == recipe.wide if settled else kind in RECIPES):
+def _require_lm_head(recipe: Recipe, gpus: Sequence[str], wides: Sequence[str]) -> None:
+    kind, kinds = recipe.lm_head, [each for each in _QUANTIZED if all(supports(gpu, each) for gpu in gpus)]
+    if kind in _QUANTIZED or kind in wides:
         return
     raise UsageError(
-        f"--lm-head-precision {kind} cannot be had with {_wide(recipe, settled=settled)}",
-        why=f"it is {', '.join(_NARROW)}, or the type of what the model computes in",
+        f"--lm-head-precision {kind} cannot be had with {_model(wides)}",
+        why=f"it is {', '.join(_QUANTIZED)}, or the type of what the model computes in",
         fix=_choice("--lm-head-precision", kind, kinds),
     )
 
 
-def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], *, settled: bool) -> None:
+def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wides: Sequence[str]) -> None:
     kind, in_fp8 = recipe.kv_cache, lowering.is_tensorrt
     if kind == "fp8":
         if not in_fp8:
             raise UsageError(
                 f"--kv-cache-dtype fp8 is not available with {lowering.backend}",
                 why="its attention kernel reads keys and values as it computes, in fp32",
-                fix=f"leave --kv-cache-dtype out ({recipe.wide}), or build for a GPU from sm_{_SINCE['fp8']} on",
+                fix=f"leave --kv-cache-dtype out ({recipe.wide}), or build for a GPU from sm_{SINCE['fp8']} on",
             )
-    elif kind != recipe.wide if settled else kind not in _WIDE:
+    elif kind not in wides:
         kinds = ["fp8"] if in_fp8 and all(supports(gpu, "fp8") for gpu in gpus) else []
         raise UsageError(
-            f"--kv-cache-dtype {kind} cannot be had with {_wide(recipe, settled=settled)}",
+            f"--kv-cache-dtype {kind} cannot be had with {_model(wides)}",
             why=f"caches are in the type that the model computes in{', or in fp8' if in_fp8 else ''}",
             fix=_choice("--kv-cache-dtype", kind, kinds),
         )
 
 
-def _require_drafter(recipe: Recipe, lowering: Lowering, *, settled: bool) -> None:
+def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -> None:
     kind, kinds = recipe.drafter, [each for each in _DRAFTER if each != "fp8" or not lowering.is_tensorrt]
     if kind == "fp8" and kind not in kinds:
         raise UsageError(
@@ -167,9 +147,9 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, *, settled: bool) -> No
             "it would write the weights out wide before every product",
             fix="--draft-precision int8, or leave it out",
         )
-    if kind in kinds or (kind == recipe.wide if settled else kind in _WIDE):
+    if kind in kinds or kind in wides:
         return
-    if kind in _WIDE:
+    if kind in WIDE:
         raise UsageError(
             f"--draft-precision {kind} does not go with a target in {recipe.wide}",
             why="the drafter reads the target's features as they are, in its type",
@@ -184,12 +164,12 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, *, settled: bool) -> No
 
 def _choice(flag: str, given: str, kinds: Sequence[str]) -> str:
     """The name of ``kinds`` that is nearest, else the first."""
-    near = [*difflib.get_close_matches(given.lower(), kinds, 1), *kinds][:1]
+    near = [*nearest(given.lower(), kinds, 1), *kinds][:1]
     return f"{flag} {near[0]}, or leave it out" if near else "leave it out"
 
 
-def _wide(recipe: Recipe, *, settled: bool) -> str:
-    return f"a model in {recipe.wide}" if settled else "any model"
+def _model(wides: Sequence[str]) -> str:
+    return f"a model in {wides[0]}" if len(wides) == 1 else "any model"
 
 
 def _refused(what: str, why: str, nearest: str) -> UsageError:

@@ -13,7 +13,7 @@ from ...plugins.errors import BuildError
 from ...plugins.numbers import BY_NUMPY
 from ...plugins.problems import listed
 from .products import BuiltProduct
-from .recipes import DRAFTER_ROLE, HEAD
+from .recipes import DRAFTER_ROLE, LM_HEAD
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -79,7 +79,7 @@ class QuantizedGraphs:
         selection, share, wide = self.source.selection, self.share, self.wide
         recipe = selection.recipe
         roles = {name: weight.role for name, weight in selection.weights.items()}
-        head = next((why for name, why in wide.items() if roles[name] == HEAD), "")
+        head = next((why for name, why in wide.items() if roles[name] == LM_HEAD), "")
         if share >= recipe.share and not head:
             return
         flag = "--draft-precision" if DRAFTER_ROLE in roles.values() else "--precision"

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from ..checkpoints.checkpoint import Checkpoint
 
 DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-HEAD: Literal["lm_head"] = "lm_head"
+LM_HEAD: Literal["lm_head"] = "lm_head"
 DRAFTER_ROLE: Literal["drafter"] = (
     "drafter"  # of the drafter's matrices: stored as a type says, and what enters them stays wide
 )
-_SHARE = 0.9
+SHARE = 0.9
 _AT_RUN_TIME = "int8 at run time"  # ONNX Runtime's kernels for integer weights round what enters them themselves
 
 
@@ -48,44 +48,44 @@ class Recipe:
 
     @property
     def dtype(self) -> Dtype:
-        """What graphs are traced in."""
+        """The type that graphs are traced in."""
         return DTYPES[self.wide]
 
     @property
     def title(self) -> str:
-        """The narrow type, for people."""
-        return self.narrow.upper()
+        """The quantized type, for people."""
+        return (self.quantized_type or "").upper()
 
     @property
-    def narrow(self) -> str:
-        """The type of the matrices that are narrower than the rest, or of the head if it alone is; empty for none."""
-        return next((kind for kind in (self.weights, self.lm_head) if kind != self.wide), "")
+    def quantized_type(self) -> str | None:
+        """The type of the matrices that are quantized, or of the lm_head if it alone is."""
+        return next((kind for kind in (self.weights, self.lm_head) if kind != self.wide), None)
 
     @property
-    def narrows(self) -> bool:
+    def is_quantized(self) -> bool:
         """Whether anything at all, the drafter and the caches included, is of another type than the rest."""
-        return bool(self.narrow) or not self.drafter == self.kv_cache == self.wide
+        return self.quantized_type is not None or not self.drafter == self.kv_cache == self.wide
 
     @property
-    def narrow_types(self) -> frozenset[str]:
-        """The types of all that are."""
-        return frozenset(self.precision(role) for role in self.narrow_roles)
+    def quantized_types(self) -> frozenset[str]:
+        """The types of all matrices that are quantized."""
+        return frozenset(self.precision(role) for role in self.quantized_roles)
 
     @property
-    def narrow_roles(self) -> frozenset[str]:
-        """The roles of those matrices (``graphs.targets.census``)."""
+    def quantized_roles(self) -> frozenset[str]:
+        """The roles of the matrices that are quantized (``graphs.targets.census``)."""
         return frozenset(role for role in _ROLES if self.precision(role) != self.wide)
 
     def precision(self, role: str) -> str:
-        """What weights of a role are stored in."""
+        """The type that weights of a role are stored in."""
         if role == DRAFTER_ROLE:
             return self.drafter
         return str(getattr(self, _ROLES[role])) if role in _ROLES else self.wide
 
     def on(self, wide: str, lowering: Lowering = TENSORRT) -> Recipe:
-        """The same over another wide type, which the drafter and the caches have too, as ``lowering`` computes it."""
+        """The recipe over another wide type, which the drafter and the caches have too, as ``lowering`` computes it."""
         recipe = self
-        if self.narrow and wide != self.wide:
+        if self.quantized_type and wide != self.wide:
             moved: dict[str, Any] = {name: wide for name in _FIELDS if getattr(self, name) == self.wide}
             recipe = replace(self, **moved, says=self.says.replace(self.wide, wide))
         if lowering.has_expert_layer:  # TensorRT's own layer of experts is given none that are rounded
@@ -93,7 +93,7 @@ class Recipe:
         return recipe if lowering.is_tensorrt else recipe._on_onnxruntime(kernels=lowering.has_kernels)
 
     def _on_onnxruntime(self, *, kernels: bool) -> Recipe:
-        """Without its kernels for integers a graph has weights scaled first, and multiplied wide."""
+        """The recipe for ONNX Runtime; without kernels for integers weights are scaled first and multiplied wide."""
         if self.weights not in _INTEGERS:
             return self
         inputs = _AT_RUN_TIME if kernels else self.wide
@@ -105,17 +105,35 @@ class Recipe:
         """The table of the drafter's own graph: matrices in ``drafter``, what they are multiplied with wide."""
         table: dict[str, Any] = dict.fromkeys(_FIELDS, self.wide)
         kind = self.drafter
-        return Recipe(**table | {"name": kind, "drafter": kind, "share": 0.0 if kind == self.wide else _SHARE})
+        return Recipe(**table | {"name": kind, "drafter": kind, "share": 0.0 if kind == self.wide else SHARE})
 
     def record(self) -> dict[str, str]:
         """The table, as the manifest of an engine keeps it; ``patterns`` reads what is excluded."""
-        fields = _FIELDS if self.narrows else _UNIFORM_FIELDS
+        fields = _FIELDS if self.is_quantized else _UNIFORM_FIELDS
         table = {"recipe": self.name} | {name: getattr(self, name) for name in fields if name != "wide"}
         return table | ({"exclude": json.dumps(self.exclude)} if self.exclude else {})
 
 
+def rows_of(record: Mapping[str, str]) -> list[tuple[str, str]]:
+    """A recorded table as rows for people, its recipe first."""
+    named = {"recipe": record.get("recipe", "")} | dict(record)
+    named |= {"exclude": ", ".join(patterns(record))} if "exclude" in record else {}
+    return [(name.replace("_", " "), kind) for name, kind in named.items()]
+
+
+def in_words(record: Mapping[str, str]) -> str:
+    """A recorded table in one line: one word where all is of one type, else what is of which."""
+    by_type: dict[str, list[str]] = {}
+    for name, kind in rows_of(record):
+        if name not in _NOT_TYPES:
+            by_type.setdefault(kind, []).append(name)
+    if len(by_type) == 1:
+        return record["recipe"]
+    return f"{record['recipe']}: " + "; ".join(f"{', '.join(names)} in {kind}" for kind, names in by_type.items())
+
+
 def patterns(record: Mapping[str, str]) -> tuple[str, ...]:
-    """What a recorded table excludes. Commas stood between patterns before they were a list, and stand in some."""
+    """The patterns of a recorded table. Commas stood between them before they were a list, and stand in some."""
     recorded = record.get("exclude", "")
     try:
         return tuple(json.loads(recorded))
@@ -128,6 +146,7 @@ _ROLES: Mapping[str, str] = {
 }  # fmt: skip
 _UNIFORM_FIELDS = ("weights", "activations", "kv_cache", "lm_head", "drafter")
 _FIELDS = ("wide", *_UNIFORM_FIELDS, "experts", "expert_activations", "router")
+_NOT_TYPES = ("recipe", "exclude", "calibration")  # of a recorded table
 _INTEGERS = {"int8": "8-bit integers", "int4": "4-bit integers"}
 
 
@@ -136,9 +155,9 @@ def _uniform(name: str, says: str) -> Recipe:
     return Recipe(name=name, says=says, **every)
 
 
-def _narrow(name: str, how: str, **others: str) -> Recipe:
+def _quantized(name: str, how: str, **others: str) -> Recipe:
     kinds: dict[str, Any] = {"weights": name, "experts": name, **others}
-    return replace(_uniform("bf16", f"{how}{_rest('bf16')}"), name=name, share=_SHARE, **kinds)
+    return replace(_uniform("bf16", f"{how}{_rest('bf16')}"), name=name, share=SHARE, **kinds)
 
 
 def _rest(wide: str) -> str:
@@ -152,37 +171,16 @@ RECIPES: Mapping[str, Recipe] = {
     "fp32": _uniform("fp32", "every weight and the KV cache in fp32"),
     "fp16": _uniform("fp16", "every weight and the KV cache in fp16; none stays wider"),
     "bf16": _uniform("bf16", "every weight and the KV cache in bf16; none stays wider"),
-    "fp8": _narrow("fp8", "E4M3 with calibrated inputs", activations="fp8", expert_activations="fp8"),
-    "mxfp8": _narrow("mxfp8", "E4M3 in blocks of 32 with a power of two each, inputs as well", activations="mxfp8"),
-    "int8": _narrow("int8", "8-bit integers with calibrated inputs", activations="int8", expert_activations="int8"),
-    "int4": _narrow("int4", "4-bit integers in blocks, multiplied wide"),
+    "fp8": _quantized("fp8", "E4M3 with calibrated inputs", activations="fp8", expert_activations="fp8"),
+    "mxfp8": _quantized("mxfp8", "E4M3 in blocks of 32 with a power of two each, inputs as well", activations="mxfp8"),
+    "int8": _quantized("int8", "8-bit integers with calibrated inputs", activations="int8", expert_activations="int8"),
+    "int4": _quantized("int4", "4-bit integers in blocks, multiplied wide"),
 }
 
 
-@dataclass(frozen=True)
-class Overrides:
-    """What of a table was asked for by itself; None keeps what the recipe says. ``exclude`` are patterns of modules."""
-
-    kv_cache: str | None = None
-    lm_head: str | None = None
-    drafter: str | None = None
-    exclude: tuple[str, ...] = ()
-
-    def of(self, recipe: Recipe) -> Recipe:
-        """The recipe with them."""
-        given = {"kv_cache": self.kv_cache, "lm_head": self.lm_head, "drafter": self.drafter}
-        changed: dict[str, Any] = {name: kind for name, kind in given.items() if kind and kind != getattr(recipe, name)}
-        if not changed and not self.exclude:
-            return recipe
-        said = [f"{name.replace('_', ' ')} in {kind}" for name, kind in changed.items()]
-        said += [f"{', '.join(self.exclude)} in {recipe.wide}"] if self.exclude else []
-        result = replace(recipe, **changed, exclude=self.exclude, says=f"{recipe.says}; but {', '.join(said)}")
-        return replace(result, share=_SHARE) if result.narrow else result
-
-
 def emulated(recipe: Recipe, lowering: Lowering) -> list[str]:
-    """What to tell of types that a CPU has no arithmetic for."""
-    kinds = sorted({*recipe.narrow_types, recipe.drafter} & {"fp8", "mxfp8"})
+    """Notes on types that a CPU has no arithmetic for."""
+    kinds = sorted({*recipe.quantized_types, recipe.drafter} & {"fp8", "mxfp8"})
     if lowering.is_tensorrt or not kinds:
         return []
     return [
@@ -192,17 +190,17 @@ def emulated(recipe: Recipe, lowering: Lowering) -> list[str]:
 
 
 def widened(recipe: Recipe, target: Checkpoint) -> list[str]:
-    """What to tell of a checkpoint whose FP8 weights a recipe does not keep."""
-    narrow = sum(target.fp8(name) is not None for name in target.tensors)
-    if recipe.narrow or recipe.wide == "fp32" or not narrow:
+    """Notes on a checkpoint whose FP8 weights a recipe does not keep."""
+    stored = sum(target.fp8(name) is not None for name in target.tensors)
+    if recipe.quantized_type or recipe.wide == "fp32" or not stored:
         return []
     return [
-        f"{narrow} tensors that the checkpoint stores in FP8 were widened to {recipe.wide}; --precision fp8 does not"
+        f"{stored} tensors that the checkpoint stores in FP8 were widened to {recipe.wide}; --precision fp8 does not"
     ]
 
 
 def twice_rounded(recipe: Recipe, target: Checkpoint) -> list[str]:
-    """What to tell of a checkpoint whose MXFP4 experts a recipe rounds once more."""
+    """Notes on a checkpoint whose MXFP4 experts a recipe rounds once more."""
     if recipe.experts == recipe.wide or "mxfp4" not in target.format.lower():
         return []
     return [
@@ -212,5 +210,5 @@ def twice_rounded(recipe: Recipe, target: Checkpoint) -> list[str]:
 
 
 def wide_type(target: Checkpoint) -> str:
-    """What a target computes in that is not narrowed: BF16 where its checkpoint has any, else FP16."""
+    """The type of what is not quantized in a target: BF16 where its checkpoint has any, else FP16."""
     return "bf16" if "BF16" in {tensor.entry.dtype for tensor in target.tensors.values()} else "fp16"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graphs.targets.census import RoledWeight
 from .exclude import excluded
-from .recipes import DRAFTER_ROLE, HEAD, Recipe
+from .recipes import DRAFTER_ROLE, LM_HEAD, Recipe
 
 if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
@@ -49,7 +49,7 @@ class Selection:
         }
         wide = {}
         for weight in census:
-            name, role = (f"{HEAD}.weight", HEAD) if weight is embedding else (weight.name, weight.role)
+            name, role = (f"{LM_HEAD}.weight", LM_HEAD) if weight is embedding else (weight.name, weight.role)
             if name not in weights:
                 wide[weight.name] = WideWeight(role, why.get(name, ""))
         return cls(recipe, weights, wide)
@@ -94,15 +94,15 @@ def without(weights: Mapping[str, Any], patterns: tuple[str, ...]) -> dict[str, 
 
 def _candidates(census: Sequence[RoledWeight], recipe: Recipe) -> dict[str, RoledWeight]:
     """What the recipe quantizes where nothing is excluded."""
-    roles = recipe.narrow_roles
+    roles = recipe.quantized_roles
     weights, embedding = [*census], _tied_to_head(census)
     if embedding is not None:
-        weights.append(replace(embedding, name=f"{HEAD}.weight", role=HEAD))
+        weights.append(replace(embedding, name=f"{LM_HEAD}.weight", role=LM_HEAD))
     return {weight.name: weight for weight in weights if weight.role in roles}
 
 
 def _tied_to_head(census: Sequence[RoledWeight]) -> RoledWeight | None:
     """The embedding, where there is no head beside it."""
-    if any(weight.role == HEAD for weight in census):
+    if any(weight.role == LM_HEAD for weight in census):
         return None
     return next((weight for weight in census if weight.role == "embedding"), None)

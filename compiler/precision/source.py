@@ -64,13 +64,13 @@ def of_target(
     ``ranges`` are the calibrated ones of inputs. Raises ``BuildError`` for a checkpoint in another quantized type:
     nothing is quantized twice.
     """
-    if not recipe.narrow:
+    if not recipe.quantized_type:
         return None
     selection = Selection.of_target(target.skeleton.weights, recipe)
     if not selection.weights:
         raise UsageError("--exclude leaves nothing to quantise", fix=f"exclude less, or build in {recipe.wide}")
     stored = [key for name, weight in selection.weights.items() for key in _in_fp8(target, name, weight.shape)]
-    if stored and recipe.narrow_types == {"fp8"}:
+    if stored and recipe.quantized_types == {"fp8"}:
         return StoredFp8(target, selection, lowering, ranges)
     if stored:
         raise _twice(target, recipe, stored)
@@ -114,7 +114,7 @@ def _in_fp8(target: Target, name: str, shape: Shape) -> list[str]:
 
 
 def _twice(target: Target, recipe: Recipe, stored: Sequence[str]) -> BuildError:
-    others = sorted(recipe.narrow_types - {"fp8"})
+    others = sorted(recipe.quantized_types - {"fp8"})
     return BuildError(
         f"{target.folder} is quantised already: it stores {counted(stored)} in FP8, among them {stored[0]}",
         why=f"{' and '.join(others)} cannot be made of it: rounding rounded weights adds a second error to the first, "

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ...graphs.lowering import ORT
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
-from ..hardware.architectures import DATA_CENTRE_SMS, RTX_SMS, Product, require_targets, sm_name, sm_names, sm_number
-from ..hardware.machine import Device, Machine, look
-from ..precision.legal import available, supports
-
-__all__ = ["BACKENDS", "BackendName", "Choice", "Device", "Machine", "choose_backend", "look", "require_known"]
-
-BackendName = Literal["onnxruntime", "tensorrt", "tensorrt-rtx"]
-BACKENDS: tuple[BackendName, ...] = ("onnxruntime", "tensorrt", "tensorrt-rtx")
+from ...plugins.tensorrt.module import Product
+from ..hardware.gpus import DATA_CENTRE_SMS, RTX_SMS, require_targets, sm_name, sm_names, sm_number, supports
+from ..hardware.machine import Machine
+from ..precision.legal import available
+from .request import BackendAsked
 
 _KERNELS = ("int8", "int4")  # that ONNX Runtime multiplies in on a CPU, beside fp32
 _INSTALL: Mapping[Product, str] = {
@@ -25,79 +21,71 @@ _INSTALL: Mapping[Product, str] = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class BackendChoice:
     """The backend to build for, the GPUs that plans are made for (``sm_100``; none for ONNX Runtime), and why."""
 
-    backend: BackendName
+    backend: str
     gpus: tuple[str, ...]
     why: str
 
 
-def choose_backend(requested: str | None, precision: str | None, gpus: Sequence[str], machine: Machine) -> Choice:
+def choose_backend(
+    requested: str | None, precision: str | None, gpus: Sequence[str], machine: Machine
+) -> BackendChoice:
     """The backend for a build of ``precision`` (None: the backend's own) for ``gpus`` (none: those of the machine).
 
     With nothing requested that is TensorRT where a data-centre GPU and TensorRT are, else ONNX Runtime for what it has
     kernels for. What it would only emulate must be asked for. Raises ``UsageError`` for what no machine could do, and
     for what this one cannot ``EnvironmentProblem``, which says what is missing and what can be done instead.
     """
-    require_known(requested)
-    wanted = sm_names(gpus)
+    BackendAsked(requested).check_known()
+    named = sm_names(gpus)
     if requested is None:
-        return _choose(precision, wanted, machine)
+        return _choose(precision, named, machine)
     if requested == "onnxruntime":
-        return _onnxruntime(precision, wanted, "it was asked for")
+        return _onnxruntime(precision, named, "it was asked for")
     product: Product = "tensorrt" if requested == "tensorrt" else "tensorrt-rtx"
     _require_wide(product, precision)
-    return _tensorrt(product, precision, wanted, machine) if product == "tensorrt" else _rtx(precision, wanted, machine)
+    return _tensorrt(product, precision, named, machine) if product == "tensorrt" else _rtx(precision, named, machine)
 
 
-def require_known(backend: str | None) -> None:
-    """Raise ``UsageError`` for a backend that does not exist; None is left to the build."""
-    if backend is not None and backend not in BACKENDS:
-        raise UsageError(
-            f"the backend {backend!r} does not exist",
-            why=f"it is one of {', '.join(BACKENDS)}",
-            fix="leave --backend out; `peagle-compile doctor` says what this machine can build and run",
-        )
-
-
-def _choose(precision: str | None, wanted: tuple[str, ...], machine: Machine) -> Choice:
+def _choose(precision: str | None, named: tuple[str, ...], machine: Machine) -> BackendChoice:
     ready = machine.has("tensorrt") and any(sm in DATA_CENTRE_SMS for sm in machine.sms)
     if precision == "fp32":
-        return _onnxruntime(precision, wanted, "TensorRT has no attention kernel for fp32")
-    if not wanted and not ready and precision in (None, *_KERNELS):
-        return Choice("onnxruntime", (), "there is no data-centre GPU with TensorRT here")
-    if ready and (not wanted or set(wanted) <= {sm_name(sm) for sm in machine.sms}):
-        return _tensorrt("tensorrt", precision, wanted, machine)
-    if wanted and machine.has("tensorrt-rtx") and all(sm_number(gpu) in RTX_SMS for gpu in wanted):
-        return Choice("tensorrt-rtx", wanted, "it builds ahead of time for the GPU that was named")
-    raise _cannot("tensorrt", precision, wanted, machine)
+        return _onnxruntime(precision, named, "TensorRT has no attention kernel for fp32")
+    if not named and not ready and precision in (None, *_KERNELS):
+        return BackendChoice("onnxruntime", (), "there is no data-centre GPU with TensorRT here")
+    if ready and (not named or set(named) <= {sm_name(sm) for sm in machine.sms}):
+        return _tensorrt("tensorrt", precision, named, machine)
+    if named and machine.has("tensorrt-rtx") and all(sm_number(gpu) in RTX_SMS for gpu in named):
+        return BackendChoice("tensorrt-rtx", named, "it builds ahead of time for the GPU that was named")
+    raise _cannot("tensorrt", precision, named, machine)
 
 
-def _onnxruntime(precision: str | None, wanted: tuple[str, ...], why: str) -> Choice:
+def _onnxruntime(precision: str | None, named: tuple[str, ...], why: str) -> BackendChoice:
     if precision not in (None, *available(ORT)):
         raise UsageError(
             f"the precision {precision!r} is not available with ONNX Runtime",
             why="on a CPU it computes in fp32",
             fix="leave --precision out, or build for a GPU, for example with --backend tensorrt-rtx --gpu sm_120",
         )
-    if wanted:
+    if named:
         raise UsageError(
-            f"--gpu {','.join(wanted)} does not go with ONNX Runtime" + (f" in {precision}" if precision else ""),
+            f"--gpu {','.join(named)} does not go with ONNX Runtime" + (f" in {precision}" if precision else ""),
             why="its engines run on a CPU"
             + (", and TensorRT has no attention kernel for fp32" if precision == "fp32" else ""),
-            fix=f"leave --gpu out, or build with {_for_gpus(precision, wanted)}",
+            fix=f"leave --gpu out, or build with {_for_gpus(precision, named)}",
         )
-    return Choice("onnxruntime", (), why)
+    return BackendChoice("onnxruntime", (), why)
 
 
-def _for_gpus(precision: str | None, wanted: tuple[str, ...]) -> str:
+def _for_gpus(precision: str | None, named: tuple[str, ...]) -> str:
     """The flags that build for these GPUs, in the precision that was asked for or what is nearest."""
-    rtx = all(sm_number(gpu) in RTX_SMS for gpu in wanted)
+    rtx = all(sm_number(gpu) in RTX_SMS for gpu in named)
     backend = "--backend tensorrt-rtx" if rtx else "--backend tensorrt on a host that has them, with"
     if precision is None:
         return backend.removesuffix(", with")
-    has = [each for each in (precision, "fp8", "int8") if each != "fp32" and all(supports(gpu, each) for gpu in wanted)]
+    has = [each for each in (precision, "fp8", "int8") if each != "fp32" and all(supports(gpu, each) for gpu in named)]
     return f"{backend} --precision {'fp16' if precision == 'fp32' else has[0] if has else 'fp16'}"
 
 
@@ -110,24 +98,24 @@ def _require_wide(product: Product, precision: str | None) -> None:
         )
 
 
-def _tensorrt(product: Product, precision: str | None, wanted: tuple[str, ...], machine: Machine) -> Choice:
+def _tensorrt(product: Product, precision: str | None, named: tuple[str, ...], machine: Machine) -> BackendChoice:
     if not machine.has(product) or not machine.gpus:
-        raise _cannot(product, precision, wanted, machine)
+        raise _cannot(product, precision, named, machine)
     able = [gpu for gpu in machine.gpus if gpu.sm in DATA_CENTRE_SMS] or machine.gpus
-    gpus = wanted or (sm_name(able[0].sm),)
+    gpus = named or (sm_name(able[0].sm),)
     require_targets(product, gpus, machine.sms)
     name = next(gpu.name for gpu in machine.gpus if sm_name(gpu.sm) in gpus)
-    return Choice("tensorrt", gpus, f"this machine has {name} and TensorRT")
+    return BackendChoice("tensorrt", gpus, f"this machine has {name} and TensorRT")
 
 
-def _rtx(precision: str | None, wanted: tuple[str, ...], machine: Machine) -> Choice:
+def _rtx(precision: str | None, named: tuple[str, ...], machine: Machine) -> BackendChoice:
     if not machine.has("tensorrt-rtx"):
         raise EnvironmentProblem(
             "TensorRT-RTX is not installed",
             why="it builds the plans; it needs no GPU for that",
-            fix=f"{_INSTALL['tensorrt-rtx']}; {_on_cpu(precision, wanted)}",
+            fix=f"{_INSTALL['tensorrt-rtx']}; {_on_cpu(precision, named)}",
         )
-    gpus = wanted or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
+    gpus = named or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
     if not gpus:
         has = f"those of this machine ({', '.join(map(sm_name, machine.sms))})" if machine.gpus else "no GPU is here"
         raise UsageError(
@@ -136,36 +124,36 @@ def _rtx(precision: str | None, wanted: tuple[str, ...], machine: Machine) -> Ch
             fix="name one, for example --gpu sm_120",
         )
     require_targets("tensorrt-rtx", gpus, machine.sms)
-    return Choice("tensorrt-rtx", gpus, "it was asked for")
+    return BackendChoice("tensorrt-rtx", gpus, "it was asked for")
 
 
-def _cannot(product: Product, precision: str | None, wanted: tuple[str, ...], machine: Machine) -> PeagleError:
-    """What is missing for a build with the full TensorRT, and what can be done here instead."""
+def _cannot(product: Product, precision: str | None, named: tuple[str, ...], machine: Machine) -> PeagleError:
+    """The error that says what a build with the full TensorRT lacks, and what can be done here instead."""
     missing = []
     if not machine.gpus:
         missing.append("there is no NVIDIA GPU")
-    elif wanted and not set(wanted) <= {sm_name(sm) for sm in machine.sms}:
-        missing.append(f"its GPU is {machine.gpus[0].name} ({sm_name(machine.sms[0])}), not {', '.join(wanted)}")
+    elif named and not set(named) <= {sm_name(sm) for sm in machine.sms}:
+        missing.append(f"its GPU is {machine.gpus[0].name} ({sm_name(machine.sms[0])}), not {', '.join(named)}")
     elif not any(sm in DATA_CENTRE_SMS for sm in machine.sms):
         missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data-centre GPU")
     if not machine.has(product):
         missing.append(f"TensorRT is not installed ({_INSTALL[product]})")
-    rtx = [gpu for gpu in wanted if sm_number(gpu) in RTX_SMS and supports(gpu, precision or "")] or ["sm_120"]
+    rtx = [gpu for gpu in named if sm_number(gpu) in RTX_SMS and supports(gpu, precision or "")] or ["sm_120"]
     install = "" if machine.has("tensorrt-rtx") else f" (after {_INSTALL['tensorrt-rtx']})"
     instead = " --precision fp8" if precision == "mxfp8" else ""  # none of its targets multiplies in MXFP8
     return EnvironmentProblem(
         f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"
-        + (f" on {', '.join(wanted)}" if wanted else ""),
+        + (f" on {', '.join(named)}" if named else ""),
         why="; ".join(missing),
         fix="`peagle-compile export --for tensorrt` prepares the graphs here for a host that can; "
         f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} builds ahead of time for RTX GPUs{install}; "
-        + _on_cpu(precision, wanted),
+        + _on_cpu(precision, named),
     )
 
 
-def _on_cpu(precision: str | None, wanted: tuple[str, ...]) -> str:
-    """What ONNX Runtime can do instead."""
-    without = " and no --gpu" if wanted else ""
+def _on_cpu(precision: str | None, named: tuple[str, ...]) -> str:
+    """The flags with which ONNX Runtime does it instead."""
+    without = " and no --gpu" if named else ""
     if precision in ("fp8", "mxfp8"):
         return f"--backend onnxruntime{without} emulates it, to measure what it costs in accuracy"
     if precision in _KERNELS:

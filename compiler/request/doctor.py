@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -14,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import PeagleError
-from ..hardware.architectures import RTX_SMS, sm_name
+from ..hardware.gpus import RTX_SMS, sm_name
+from ..hardware.machine import LocalGpu, Machine, look
 from ..hardware.packages import EXPORT_PACKAGES
 from ..store.durable import free_bytes
 from ..store.stages import StageStore
-from .backend import Machine, choose_backend, look
+from .backend import choose_backend
 
 RUNTIME_PACKAGES = ("peagle-compile", "numpy", "onnxruntime", "tokenizers", "typer", "rich")
 CUDA_PACKAGES = ("cuda-core", "cuda-bindings")
@@ -36,18 +35,8 @@ class Ability:
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """A GPU as the driver describes it."""
-
-    name: str
-    sm: str
-    memory: str
-    driver: str
-
-
-@dataclass(frozen=True)
 class Cuda:
-    """What there is to run and to compile kernels with. Empty: not there; ``nvrtc_problem`` says why."""
+    """The tools that run and compile kernels. Empty: not there; ``nvrtc_problem`` says why."""
 
     driver: str
     driver_supports: str
@@ -67,7 +56,7 @@ class Diagnosis:
     cache: str
     cache_free_bytes: int
     folder_free_bytes: int
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[LocalGpu, ...]
     cuda: Cuda
     packages: dict[str, str | None]
     providers: tuple[str, ...]
@@ -80,8 +69,11 @@ class Diagnosis:
         return any(not ability.cannot_run for ability in self.abilities)
 
     def as_json(self) -> dict[str, Any]:
-        """Every field, and whether it is healthy."""
-        return asdict(self) | {"healthy": self.healthy}
+        """Every field, and whether it is healthy; of a GPU its architecture."""
+        gpus = [
+            {"name": gpu.name, "sm": sm_name(gpu.sm), "memory": gpu.memory, "driver": gpu.driver} for gpu in self.gpus
+        ]
+        return asdict(self) | {"gpus": gpus, "healthy": self.healthy}
 
 
 def diagnose() -> Diagnosis:
@@ -93,8 +85,7 @@ def diagnose() -> Diagnosis:
     missing = [name for name in EXPORT_PACKAGES if packages[name] is None]
     cannot_build = f"missing {', '.join(missing)}: pip install 'peagle-compile[export]'" if missing else ""
     root = StageStore.default().root
-    gpus = _gpus()
-    cuda = _cuda(gpus)
+    cuda = _cuda(machine.gpus)
     link, link_problem = _rtx_link()
     return Diagnosis(
         python=platform.python_version(),
@@ -104,7 +95,7 @@ def diagnose() -> Diagnosis:
         cache=str(root),
         cache_free_bytes=free_bytes(root),
         folder_free_bytes=free_bytes(Path.cwd()),
-        gpus=gpus,
+        gpus=machine.gpus,
         cuda=cuda,
         packages=packages,
         providers=providers,
@@ -120,7 +111,7 @@ def diagnose() -> Diagnosis:
 def _tensorrt(
     product: str, machine: Machine, cannot_compile: str, packages: Mapping[str, str | None], link_problem: str
 ) -> Ability:
-    """Both products read a plan on a GPU of theirs; TensorRT builds on that GPU too, TensorRT-RTX anywhere."""
+    """Whether a TensorRT product builds and runs; both read a plan on a GPU of theirs, TensorRT builds there too."""
     ours = [sm_name(sm) for sm in machine.sms if product == "tensorrt" or sm in RTX_SMS]
     installed = "" if product in machine.products else f"not installed: pip install 'peagle-compile[{_EXTRA[product]}]'"
     scope = f"for {', '.join(map(sm_name, RTX_SMS))}, ahead of time" if product == "tensorrt-rtx" else "fp16, bf16, fp8"
@@ -156,7 +147,7 @@ def _installed(package: str) -> str | None:
 
 
 def _onnxruntime() -> tuple[tuple[str, ...], str]:
-    """Its execution providers, and why it does not work if it does not."""
+    """The execution providers of ONNX Runtime, and why it does not work if it does not."""
     try:
         import onnxruntime
     except Exception as error:  # a broken native library raises many things
@@ -180,7 +171,7 @@ def _rtx_link() -> tuple[str, str]:
     return words, words if found.state == "cannot" else ""
 
 
-def _cuda(gpus: tuple[Gpu, ...]) -> Cuda:
+def _cuda(gpus: tuple[LocalGpu, ...]) -> Cuda:
     from ...plugins.kernels import compile as compilers
 
     nvrtc, nvcc, problem = "", "", ""
@@ -206,19 +197,3 @@ def _driver_cuda() -> str:
     except (OSError, AttributeError):
         return ""
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
-
-
-def _gpus() -> tuple[Gpu, ...]:
-    """NVIDIA GPUs as the driver names them; none without a driver."""
-    if not shutil.which("nvidia-smi"):
-        return ()
-    command = ["nvidia-smi", "--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    rows = [[cell.strip() for cell in line.split(",")] for line in found.splitlines()]
-    return tuple(
-        Gpu(name, f"sm_{capability.replace('.', '')}", memory, driver)
-        for name, capability, memory, driver in (row for row in rows if len(row) == 4)
-    )

@@ -1,20 +1,18 @@
-"""What a request comes to on this machine: backend, GPUs, lowering, and, once the checkpoint is open, precision."""
+"""What a request comes to on this machine before anything is read: backend, GPUs, lowering."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from ...graphs.lowering import TENSORRT, Lowering, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
-from ..checkpoints.target import Target
-from ..hardware.architectures import MOE_LAYER_SMS, sm_name, sm_number
-from ..precision.legal import require_legal, supports
-from ..precision.recipes import RECIPES, Recipe, wide_type
-from .backend import choose_backend, look
-from .options import ONNXRUNTIME, BuildOptions
+from ..hardware.gpus import MOE_LAYER_SMS, sm_name, sm_number
+from ..hardware.machine import look
+from ..precision.decide import decide
+from .backend import choose_backend
+from .request import ONNXRUNTIME, CompileRequest, PlanAsked
 
-DEFAULT_BATCH_SIZE = 8
 _MOE_LAYER_SINCE = 11
 _TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
 
@@ -43,18 +41,22 @@ class Settled:
         return _TITLES.get(self.backend, "ONNX Runtime")
 
 
-def settle(options: BuildOptions) -> Settled:
-    """Choose the backend. Reads no checkpoint.
+def settle(request: CompileRequest) -> Settled:
+    """Choose the backend, and refuse what the request asks of types as far as it can be told. Reads no checkpoint.
 
     Raises ``EnvironmentProblem`` where this machine cannot build for it, ``UsageError`` for flags it does not have.
     """
-    machine = look()
-    choice = choose_backend(options.backend, options.precision, options.gpus, machine)
+    settled = _settled(request)
+    decide(request.precision, settled.lowering, gpus=settled.gpus, keeps_own=True)
+    return settled
+
+
+def _settled(request: CompileRequest) -> Settled:
+    machine, asked = look(), request.backend
+    choice = choose_backend(asked.name, request.precision.name, asked.gpus, machine)
     if choice.backend == ONNXRUNTIME:
-        _refuse_tensorrts(options.tensorrt_only())
-        return _legal(
-            Settled(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering_named(options.lowering or "ort"), True), options
-        )
+        _refuse_tensorrts(asked.gpus, request.plans)
+        return Settled(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering_named(asked.lowering or "ort"), True)
     here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
     installed = machine.products[choice.backend]
     if not installed[:1].isdigit():
@@ -64,47 +66,13 @@ def settle(options: BuildOptions) -> Settled:
             fix=f"pip install --force-reinstall {choice.backend}",
         )
     settled = Settled(choice.backend, installed, choice.gpus, _lowering(choice.backend, installed, choice.gpus), here)
-    if options.lowering is not None:
+    if asked.lowering is not None:
         raise UsageError(
-            f"--lowering {options.lowering} does not go with {settled.title}",
+            f"--lowering {asked.lowering} does not go with {settled.title}",
             why="its parser takes a lowering of its own",
             fix="leave --lowering out, or build for --backend onnxruntime",
         )
-    return _legal(settled, options)
-
-
-def _legal(settled: Settled, options: BuildOptions) -> Settled:
-    """Refuse what the request says of types, as far as it can be told before the checkpoint is read."""
-    wide = "bf16" if settled.makes_plans else "fp32"
-    overrides = options.overrides
-    if settled.makes_plans and options.precision is None:  # an FP8 checkpoint has something to exclude from
-        overrides = replace(overrides, exclude=())
-    recipe = overrides.of(RECIPES[options.precision or wide].on(wide, settled.lowering))
-    require_legal(recipe, settled.lowering, settled.gpus, settled=not settled.makes_plans)
     return settled
-
-
-def precision_for(settled: Settled, options: BuildOptions, target: Target) -> str:
-    """The precision asked for; else FP32 for ONNX Runtime, and for TensorRT the checkpoint's own.
-
-    That is FP8 for a checkpoint that holds it with scales for its inputs, where all GPUs have arithmetic for it.
-    """
-    if options.precision is not None:
-        return options.precision
-    if not settled.makes_plans:
-        return "fp32"
-    from ..precision.source import is_whole_fp8
-
-    fp8 = all(supports(gpu, "fp8") for gpu in settled.gpus) and is_whole_fp8(target, settled.lowering)
-    return "fp8" if fp8 else wide_type(target.checkpoint)
-
-
-def recipe_for(settled: Settled, options: BuildOptions, target: Target) -> Recipe:
-    """What that precision, and what was asked for beside it, comes to for this target."""
-    wide = wide_type(target.checkpoint) if settled.makes_plans else "fp32"
-    recipe = options.overrides.of(RECIPES[precision_for(settled, options, target)].on(wide, settled.lowering))
-    require_legal(recipe, settled.lowering, settled.gpus)
-    return recipe
 
 
 def _lowering(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:
@@ -117,7 +85,8 @@ def _lowering(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:
     return lowering_named("tensorrt-sm100") if native else TENSORRT
 
 
-def _refuse_tensorrts(given: dict[str, object]) -> None:
+def _refuse_tensorrts(gpus: tuple[str, ...], plans: PlanAsked) -> None:
+    given = (["--gpu"] if gpus else []) + plans.given()
     if given:
         raise UsageError(
             f"{' and '.join(given)} cannot be had with ONNX Runtime",

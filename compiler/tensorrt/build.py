@@ -17,7 +17,7 @@ from ...plugins.errors import BuildError
 from ...plugins.tensorrt.module import child_environment
 from ..console import interrupts
 from ..console.progress import Advance, Progress
-from ..hardware.architectures import sm_name
+from ..hardware.gpus import sm_name
 from ..hardware.machine import look
 from ..store.durable import writing
 from .protocol import STEPS, PlanFacts, PlanRequest, raised

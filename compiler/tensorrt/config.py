@@ -9,7 +9,7 @@ from typing import Any
 
 from ...engines.folder.records import Profile
 from ...plugins.errors import BuildError, EnvironmentProblem
-from ..hardware.architectures import sm_number
+from ..hardware.gpus import sm_number
 from .graph import Value
 from .preflight import Survey
 from .protocol import PlanRequest

@@ -20,7 +20,8 @@ from ...engines.folder.decode import decode
 from ...engines.folder.records import PlanRecord, Profile
 from ...plugins import errors
 from ...plugins.errors import BuildError, PeagleError, UsageError
-from ..hardware.architectures import PRODUCTS, Product
+from ...plugins.tensorrt.module import Product
+from ..hardware.gpus import PRODUCTS
 from ..precision.products import BuiltProduct
 
 STEPS = 1000

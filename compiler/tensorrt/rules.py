@@ -9,7 +9,7 @@ from ...engines.folder.records import Profile
 from ...plugins.contract import PROFILE_FIELDS
 from ...plugins.numbers import MX_BLOCK
 from ...plugins.spec import evaluate_dim
-from ..hardware.architectures import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
+from ..hardware.gpus import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
 from .graph import LoweredGraph, Node, Shape
 
 _HEAD_SIZE = 256  # of the fused attention of TensorRT-RTX 1.7: 256 builds, 264 does not; there is nothing else for it

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from ...engines.folder.records import PlanRecord
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from ...plugins.tensorrt import module, register
-from ..hardware.architectures import require_targets
+from ..hardware.gpus import require_targets
 from ..hardware.machine import look
 from ..store.durable import writing
 from .callbacks import Log, logger, monitor, writer

@@ -35,7 +35,7 @@ def doctor(as_json: Json = False) -> None:
                 "disk",
                 f"{size(found.folder_free_bytes)} free here, {size(found.cache_free_bytes)} free for {found.cache}",
             ),
-            ("GPUs", "; ".join(f"{gpu.name} ({gpu.sm}, {gpu.memory})" for gpu in found.gpus) or "none found"),
+            ("GPUs", "; ".join(f"{gpu.name} (sm_{gpu.sm}, {gpu.memory})" for gpu in found.gpus) or "none found"),
             ("driver", _driver(found.cuda)),
             ("NVRTC", found.cuda.nvrtc or f"no: {found.cuda.nvrtc_problem}"),
             ("nvcc", found.cuda.nvcc or "not found; only packaging needs it"),

@@ -68,13 +68,12 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _precision(table: dict[str, str]) -> list[tuple[str, Any]]:
     """The recipe, and below it what is of which type where not all is of one."""
-    from ..precision.recipes import patterns
+    from ..precision.recipes import rows_of
 
-    rows: list[tuple[str, Any]] = [("precision", table.get("recipe", ""))]
-    types = {name: kind for name, kind in table.items() if name != "recipe"}
-    types |= {"exclude": ", ".join(patterns(table))} if "exclude" in table else {}
-    if len(set(types.values())) > 1:
-        rows += [(f"  {name.replace('_', ' ')}", kind) for name, kind in types.items()]
+    (_, recipe), *types = rows_of(table)
+    rows: list[tuple[str, Any]] = [("precision", recipe)]
+    if len({kind for _, kind in types}) > 1:
+        rows += [(f"  {name}", kind) for name, kind in types]
     return rows
 
 
@@ -121,6 +120,6 @@ def _kernel(kernel: dict[str, Any]) -> str:
 
 
 def _names(names: list[str]) -> str:
-    """Cache names are counted, not listed."""
+    """Names in a line; those of caches are counted, not listed."""
     caches = [name for name in names if "_cache." in name]
     return ", ".join(name for name in names if name not in caches) + (f", {len(caches)} caches" if caches else "")

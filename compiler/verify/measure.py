@@ -79,9 +79,9 @@ class _Measurement:
         self._shop, self._recipe, self._texts, self._request = workshop, recipe, texts, request
         self._cpu = on_cpu(recipe)
         self._quantizes_drafter = self._cpu.drafter != self._cpu.wide
-        self._quantizes_target = bool(self._cpu.narrow) or self._cpu.kv_cache != self._cpu.wide
+        self._quantizes_target = bool(self._cpu.quantized_type) or self._cpu.kv_cache != self._cpu.wide
         self._lowering = lowering_named(workshop.manifest.backend.lowering)
-        if engine is None and not self._cpu.narrows:
+        if engine is None and not self._cpu.is_quantized:
             raise EnvironmentProblem(
                 f"what {recipe.name} costs shows only where the engine runs",
                 why="on this machine its recipe would be computed in FP32, which rounds nothing",
@@ -112,7 +112,7 @@ class _Measurement:
         )
         if self._quantizes_target:
             precision = self._with_places(precision, limits)
-        if self._request.bisect and not self._cpu.narrow:
+        if self._request.bisect and not self._cpu.quantized_type:
             self._notes.append("no weight of the target is narrow: there is nothing to bisect")
         self._notes += [check.note for check in precision.checks if check.note]
         return replace(precision, notes=tuple(self._notes))
@@ -124,7 +124,7 @@ class _Measurement:
         """
         try:
             precision = replace(precision, layers=self._layers())
-            bisects = self._request.bisect and self._cpu.narrow
+            bisects = self._request.bisect and self._cpu.quantized_type
             return replace(precision, bisection=self._bisected(limits)) if bisects else precision
         except (EnvironmentProblem, BuildError) as error:
             self._notes.append(f"layers were not compared: {_said(error)}")

@@ -14,7 +14,9 @@ from ...plugins.errors import EnvironmentProblem
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import read_head
 from ..checkpoints.target import Target
-from ..precision.recipes import DTYPES, RECIPES, Overrides, Recipe, patterns, wide_type
+from ..precision.asked import PrecisionAsked
+from ..precision.decide import table_of, wide_of
+from ..precision.recipes import DTYPES, RECIPES, Recipe, patterns
 from .parity import gone
 
 _CPU = "fp32"  # what ONNX Runtime computes in on a CPU
@@ -45,20 +47,19 @@ def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:
     Raises ``EnvironmentProblem`` where this version makes another table of it.
     """
     recorded, lowering = _types(manifest.precision), lowering_named(manifest.backend.lowering)
-    wide = wide_type(target) if manifest.backend.gpus else _CPU
-    base = RECIPES.get(recorded.get("recipe", ""))
-    found = base and _overrides(recorded).of(base.on(wide, lowering))
-    if found is None or _comparable(found.record()) != _comparable(recorded):
+    asked = PrecisionAsked.recorded(recorded)
+    recipe = table_of(asked, lowering, wide_of(target, lowering)) if asked.name in RECIPES else None
+    if recipe is None or _comparable(recipe.record()) != _comparable(recorded):
         raise EnvironmentProblem(
             f"this version has no recipe {recorded.get('recipe')!r} that comes to what the engine was built with",
             why=f"its manifest records {recorded}",
             fix="verify with the version that built it, or build it again",
         )
-    return found
+    return recipe
 
 
 def on_cpu(recipe: Recipe) -> Recipe:
-    """The same narrow types over FP32, which a wide type that a CPU does not compute in becomes."""
+    """The recipe with the same quantized types over FP32, which a CPU computes in."""
     table: dict[str, Any] = {
         each.name: _CPU for each in fields(recipe) if getattr(recipe, each.name) in DTYPES and each.name != "name"
     }
@@ -66,7 +67,7 @@ def on_cpu(recipe: Recipe) -> Recipe:
 
 
 def reference_recipe() -> Recipe:
-    """FP32, which every precision is measured against."""
+    """The recipe that every precision is measured against: FP32."""
     return RECIPES[_CPU]
 
 
@@ -81,13 +82,9 @@ def loses_without_running(precision: Mapping[str, str]) -> bool:
 
 
 def _types(precision: Mapping[str, str]) -> dict[str, str]:
-    """Without where ranges come from."""
+    """The types of a manifest's table, without where ranges come from."""
     return {name: kind for name, kind in precision.items() if name != "calibration"}
 
 
 def _comparable(recorded: Mapping[str, str]) -> dict[str, Any]:
     return {**recorded, "exclude": patterns(recorded)}
-
-
-def _overrides(recorded: Mapping[str, str]) -> Overrides:
-    return Overrides(recorded.get("kv_cache"), recorded.get("lm_head"), recorded.get("drafter"), patterns(recorded))

@@ -9,8 +9,8 @@ from typing import Any
 from ...plugins.errors import EnvironmentProblem, PeagleError
 from ..console.progress import Progress
 from ..precision.calibration import Scales
-from ..precision.calibration.ranges import describe
-from ..request.resolved import FILE_NAME, ranges_of
+from ..precision.calibration.ranges import describe, obtain
+from ..request.resolved import FILE_NAME, calibration_of
 from ..store.stages import StageStore
 from .origin import Origins
 
@@ -23,10 +23,10 @@ def ranges_again(folder: Path, origins: Origins, store: StageStore, progress: Pr
     Raises ``EnvironmentProblem`` where the samples or the saved ranges are not what they were.
     """
     config, recorded = _read(folder / FILE_NAME), _read(folder / _REPORT).get("calibration")
-    how = ranges_of(config)
+    how = calibration_of(config)
     try:
         how.check()
-        scales = how.obtain(origins.target, store, progress)
+        scales = obtain(how, origins.target, store, progress)
     except PeagleError as error:
         raise EnvironmentProblem(f"the calibrated ranges of the engine are not to be had: {error.what}") from None
     if json.loads(json.dumps(describe(scales))) != recorded:

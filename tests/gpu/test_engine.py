@@ -28,9 +28,9 @@ PROMPTS = [
 @pytest.fixture(scope="module", params=[pytest.param("tensorrt", marks=pytest.mark.tensorrt), "tensorrt-rtx"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """The demo pair, three rows at a time."""
-    from peagle.compiler.hardware.architectures import RTX_SMS, sm_number
+    from peagle.compiler.hardware.gpus import RTX_SMS, sm_number
     from peagle.compiler.pipeline.build import build
-    from peagle.compiler.request.options import BuildOptions
+    from peagle.compiler.request.forms import BUILD
     from peagle.engines import Engine
     from peagle.engines.backends.tensorrt.device import find_gpu
     from peagle.plugins.tensorrt.module import load
@@ -45,7 +45,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     except PeagleError as error:
         pytest.skip(f"needs {product}: {error.what}")
     out = tmp_path_factory.mktemp(product) / "engine"
-    options = BuildOptions(model="demo", out=out, backend=product, gpus=(gpu,), max_batch_size=3)
+    options = BUILD.request(model="demo", out=out, backend=product, gpus=(gpu,), max_batch_size=3)
     return Engine.load(build(options).path, max_batch_size=3)
 
 

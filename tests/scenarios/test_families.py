@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.request.options import BuildOptions
+from peagle.compiler.request.forms import BUILD
 from peagle.compiler.verify import FILE_NAME
 from peagle.engines import Engine, SamplingParams
 from peagle.graphs.drafters import reference
@@ -48,7 +48,7 @@ class Built:
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp(request.param)
     pair = make_pair(folder, request.param)
-    options = BuildOptions(
+    options = BUILD.request(
         model=str(pair.target), draft=str(pair.head), out=folder / "engine", num_speculative_tokens=4, max_seq_len=256
     )
     return Built(pair, build(options).path)

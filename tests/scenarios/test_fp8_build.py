@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.hardware.machine import look
-from peagle.compiler.pipeline.export import ExportOptions, export
+from peagle.compiler.pipeline.export import export
 from peagle.compiler.precision import schemes
+from peagle.compiler.request.forms import EXPORT
 from peagle.compiler.verbs.export import _summary
 from peagle.engines.folder.manifest import Manifest
 from peagle.graphs import store
-from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization import products_of
 from peagle.plugins.errors import BuildError
 from tests.fixtures.commands import Run
@@ -101,11 +101,11 @@ def test_an_export_for_tensorrt_holds_the_weights_in_fp8(dense: Pair, tmp_path: 
     pair = fp8_pair(dense, tmp_path / "pair")
     wide, narrow = (
         export(
-            ExportOptions(
-                str(pair.target),
-                tmp_path / kind,
-                str(pair.head),
-                lowering=LOWERINGS["tensorrt"],
+            EXPORT.request(
+                model=str(pair.target),
+                out=tmp_path / kind,
+                draft=str(pair.head),
+                lowering="tensorrt",
                 precision=kind,
                 max_seq_len=64,
             )
@@ -133,7 +133,7 @@ def test_an_export_for_tensorrt_holds_the_weights_in_fp8(dense: Pair, tmp_path: 
 def test_other_fp8_checkpoints_export_too_and_say_what_re_scaling_cost(dense: Pair, form: str, tmp_path: Path) -> None:
     options = {"block": (16, 16)} if form == "fp8-blocks" else {"per_channel": True}
     target = fp8_target(dense.target, tmp_path / "target", form, **options)
-    result = export(ExportOptions(str(target), tmp_path / "out", lowering=LOWERINGS["tensorrt"], precision="fp8"))
+    result = export(EXPORT.request(model=str(target), out=tmp_path / "out", lowering="tensorrt", precision="fp8"))
     record = result.report["precision"]["target"]
     assert record["share"] == 1
     rescaled = record["losses"]
@@ -146,7 +146,7 @@ def test_a_recipe_that_did_not_take_effect_fails_and_names_the_layers(dense: Pai
     chosen: Callable[[str], bool] = lambda name: int(name.split(".")[2]) < 4  # noqa: E731
     target = fp8_target(dense.target, tmp_path / "target", chosen=chosen)
     with pytest.raises(BuildError) as caught:
-        export(ExportOptions(str(target), tmp_path / "out", lowering=LOWERINGS["tensorrt"], precision="fp8"))
+        export(EXPORT.request(model=str(target), out=tmp_path / "out", lowering="tensorrt", precision="fp8"))
     assert caught.value.exit_code == 5
     assert "57.1% of the weights that --precision fp8 narrows are FP8" in caught.value.what
     assert "model.layers.4.self_attn.q_proj.weight: the checkpoint holds it wide" in caught.value.why
@@ -159,7 +159,7 @@ def test_what_has_no_scales_of_inputs_is_calibrated_first(dense: Pair, checkpoin
     target = dense.target
     if checkpoint == "dynamic":
         target = fp8_target(dense.target, tmp_path / "target", "compressed-tensors-fp8", static=False, per_channel=True)
-    result = export(ExportOptions(str(target), tmp_path / "out", lowering=LOWERINGS["tensorrt"], precision="fp8"))
+    result = export(EXPORT.request(model=str(target), out=tmp_path / "out", lowering="tensorrt", precision="fp8"))
     assert [phase["phase"] for phase in result.report["phases"]][3] == "calibrate"
     assert result.report["calibration"]["num_samples"] > 1
     record = result.report["precision"]["target"]

@@ -11,8 +11,7 @@ from transformers import Qwen3ForCausalLM
 
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.precision.calibration.ranges import RangesFrom
-from peagle.compiler.request.options import BuildOptions
+from peagle.compiler.request.forms import BUILD
 from peagle.compiler.store.stages import StageStore
 from tests.models import Pair, make_pair
 
@@ -45,11 +44,11 @@ def test_an_int8_plan_is_built_with_one_skeleton(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     pair: Pair = make_pair(tmp_path / "pair", "qwen3")
     constructed.clear()  # the test made a model with weights
-    options = BuildOptions(
-        str(pair.target), tmp_path / "engine", str(pair.head), backend="tensorrt-rtx", gpus=("sm_120",),
-        precision="int8", max_seq_len=64, max_batch_size=2, ranges=RangesFrom(data=texts),
+    request = BUILD.request(
+        model=str(pair.target), out=tmp_path / "engine", draft=str(pair.head), backend="tensorrt-rtx",
+        gpus=("sm_120",), precision="int8", max_seq_len=64, max_batch_size=2, calib_data=texts,
     )  # fmt: skip
-    result = build(options, store=StageStore(tmp_path / "store"))
+    result = build(request, store=StageStore(tmp_path / "store"))
     assert result.manifest.precision["weights"] == "int8"
     assert result.report["calibration"]
     assert not any(phase.get("reused") for phase in result.report["phases"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 
 from peagle.compiler.pipeline.build import BuildResult, build
-from peagle.compiler.precision.calibration.ranges import RangesFrom
-from peagle.compiler.precision.recipes import Overrides, patterns
-from peagle.compiler.request.options import BuildOptions
+from peagle.compiler.precision.asked import CalibrationAsked, PrecisionAsked
+from peagle.compiler.precision.calibration.ranges import obtain
+from peagle.compiler.precision.recipes import patterns
+from peagle.compiler.request.forms import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verbs.build import _summary
 from peagle.engines import Engine, SamplingParams
@@ -61,13 +63,19 @@ def _cache(_kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-def built(pair: Pair, out: Path, precision: str, **options: Any) -> BuildResult:
-    return build(
-        BuildOptions(
-            str(pair.target), out, str(pair.head), backend="onnxruntime", precision=precision, max_seq_len=64,
-            num_speculative_tokens=3, **options,
-        )
+def built(
+    pair: Pair,
+    out: Path,
+    precision: str,
+    overrides: PrecisionAsked | None = None,
+    ranges: CalibrationAsked | None = None,
+) -> BuildResult:
+    request = BUILD.request(
+        model=str(pair.target), out=out, draft=str(pair.head), backend="onnxruntime", max_seq_len=64,
+        num_speculative_tokens=3,
     )  # fmt: skip
+    asked = replace(overrides or PrecisionAsked(), name=precision)
+    return build(replace(request, precision=asked, calibration=ranges or CalibrationAsked()))
 
 
 def generated(out: Path) -> tuple[int, ...]:
@@ -99,7 +107,7 @@ def test_integer_weights_take_effect_and_generate(dense: Pair, precision: str, t
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "int4", "fp8"])
 def test_routed_experts_take_effect_and_generate(sparse: Pair, precision: str, texts: Path, tmp_path: Path) -> None:
-    ranges = RangesFrom(data=texts) if precision == "fp8" else RangesFrom()
+    ranges = CalibrationAsked(data=texts) if precision == "fp8" else CalibrationAsked()
     result = built(sparse, tmp_path / "engine", precision, ranges=ranges)
     assert result.report["precision"]["target"]["share"] == 1
     assert result.manifest.precision["experts"] == precision
@@ -107,7 +115,7 @@ def test_routed_experts_take_effect_and_generate(sparse: Pair, precision: str, t
 
 
 def test_what_was_asked_for_by_itself_is_in_the_table_the_graphs_and_the_record(dense: Pair, tmp_path: Path) -> None:
-    overrides = Overrides(lm_head="int8", drafter="int4", exclude=("layers.0.*", "*.down_proj"))
+    overrides = PrecisionAsked(lm_head="int8", drafter="int4", exclude=("layers.0.*", "*.down_proj"))
     result = built(dense, tmp_path / "engine", "int4", overrides=overrides)
     target, drafter = stored(result), stored(result, "drafter")
     wide = {name for name, kind in target.items() if kind == "float32"}
@@ -137,14 +145,14 @@ def test_what_was_asked_for_by_itself_is_in_the_table_the_graphs_and_the_record(
 
 def test_another_drafter_precision_is_no_other_target(dense: Pair, tmp_path: Path) -> None:
     for drafter, reused in ((None, False), ("int8", True), ("int4", True)):
-        result = built(dense, tmp_path / "engine", "int8", overrides=Overrides(drafter=drafter))
+        result = built(dense, tmp_path / "engine", "int8", overrides=PrecisionAsked(drafter=drafter))
         steps = {phase["phase"]: phase.get("reused") for phase in result.report["phases"]}
         assert steps["attach target"] or not reused
         assert result.report["precision"]["target"]["recipe"]["drafter"] == (drafter or "fp32")
 
 
 def test_a_wide_target_may_have_a_narrow_drafter(dense: Pair, tmp_path: Path) -> None:
-    result = built(dense, tmp_path / "engine", "fp32", overrides=Overrides(drafter="int8"))
+    result = built(dense, tmp_path / "engine", "fp32", overrides=PrecisionAsked(drafter="int8"))
     assert set(result.report["precision"]) == {"drafter"}
     assert (result.manifest.precision["weights"], result.manifest.precision["drafter"]) == ("fp32", "int8")
 
@@ -175,8 +183,8 @@ def test_fp8_calibrates_first_once_and_says_so(dense: Pair, texts: Path, tmp_pat
 
 
 def test_an_engine_keeps_its_ranges_for_other_builds(dense: Pair, texts: Path, tmp_path: Path) -> None:
-    first = built(dense, tmp_path / "first", "fp8", ranges=RangesFrom(data=texts))
-    again = built(dense, tmp_path / "again", "fp8", ranges=RangesFrom(scales=tmp_path / "first" / "calibration"))
+    first = built(dense, tmp_path / "first", "fp8", ranges=CalibrationAsked(data=texts))
+    again = built(dense, tmp_path / "again", "fp8", ranges=CalibrationAsked(scales=tmp_path / "first" / "calibration"))
     assert first.report["graphs"] == again.report["graphs"]
     assert {"calibration/scales.safetensors", "calibration/scales.json"} <= set(first.manifest.files)
 
@@ -194,7 +202,7 @@ def test_an_interrupted_calibration_goes_on_where_it_was(
         steps.append(index)
         return layer(work, target, states, index, *more)
 
-    ranges = RangesFrom(data=texts, num_samples=2)
+    ranges = CalibrationAsked(data=texts, num_samples=2)
     monkeypatch.setattr(module, "_layer", counted)
     with pytest.raises(KeyboardInterrupt):
         built(dense, tmp_path / "engine", "fp8", ranges=ranges)
@@ -208,37 +216,42 @@ def test_saved_ranges_take_the_place_of_a_calibration(dense: Pair, sparse: Pair,
     from peagle.compiler.checkpoints.target import Target
     from peagle.compiler.console.progress import Quiet
 
-    found = RangesFrom(data=texts).obtain(Target.open(dense.target), StageStore.default(), Quiet())
+    found = obtain(CalibrationAsked(data=texts), Target.open(dense.target), StageStore.default(), Quiet())
     found.save(tmp_path / "ranges")
-    result = built(dense, tmp_path / "engine", "fp8", ranges=RangesFrom(scales=tmp_path / "ranges"))
+    result = built(dense, tmp_path / "engine", "fp8", ranges=CalibrationAsked(scales=tmp_path / "ranges"))
     assert result.report["calibration"]["samples"] == found.facts.samples
     with pytest.raises(BuildError, match="cannot be used"):
-        built(sparse, tmp_path / "other", "fp8", ranges=RangesFrom(scales=tmp_path / "ranges"))
+        built(sparse, tmp_path / "other", "fp8", ranges=CalibrationAsked(scales=tmp_path / "ranges"))
     changed = Pair(Path(shutil.copytree(dense.target, tmp_path / "changed")), dense.head)
     weights = changed.target / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(BuildError, match="not of these weights"):
-        built(changed, tmp_path / "other", "fp8", ranges=RangesFrom(scales=tmp_path / "ranges"))
+        built(changed, tmp_path / "other", "fp8", ranges=CalibrationAsked(scales=tmp_path / "ranges"))
     assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(
     ("precision", "overrides", "ranges", "says"),
     [
-        ("int4", Overrides(exclude=("layer.0.*",)), RangesFrom(), "names none of the matrices"),
-        ("int4", Overrides(exclude=("*",)), RangesFrom(), "leaves nothing to quantise"),
-        ("int4", Overrides(), RangesFrom(method="mse"), "nothing is calibrated for --precision int4"),
-        ("fp8", Overrides(), RangesFrom(method="median"), "'median' does not exist"),
-        ("fp8", Overrides(), RangesFrom(scales=Path("nowhere")), "nowhere does not exist"),
-        ("fp8", Overrides(), RangesFrom(scales=Path(__file__).parent, method="max"), "does not go with --calib-method"),
-        ("int8", Overrides(kv_cache="fp8"), RangesFrom(), "not available with ONNX Runtime"),
-        ("int8", Overrides(drafter="bf16"), RangesFrom(), "does not go with a target in fp32"),
+        ("int4", PrecisionAsked(exclude=("layer.0.*",)), CalibrationAsked(), "names none of the matrices"),
+        ("int4", PrecisionAsked(exclude=("*",)), CalibrationAsked(), "leaves nothing to quantise"),
+        ("int4", PrecisionAsked(), CalibrationAsked(method="mse"), "nothing is calibrated for --precision int4"),
+        ("fp8", PrecisionAsked(), CalibrationAsked(method="median"), "'median' does not exist"),
+        ("fp8", PrecisionAsked(), CalibrationAsked(scales=Path("nowhere")), "nowhere does not exist"),
+        (
+            "fp8",
+            PrecisionAsked(),
+            CalibrationAsked(scales=Path(__file__).parent, method="max"),
+            "does not go with --calib-method",
+        ),
+        ("int8", PrecisionAsked(kv_cache="fp8"), CalibrationAsked(), "not available with ONNX Runtime"),
+        ("int8", PrecisionAsked(drafter="bf16"), CalibrationAsked(), "does not go with a target in fp32"),
     ],
 )
 def test_what_cannot_be_had_is_refused_and_nothing_is_left(
-    dense: Pair, precision: str, overrides: Overrides, ranges: RangesFrom, says: str, tmp_path: Path
+    dense: Pair, precision: str, overrides: PrecisionAsked, ranges: CalibrationAsked, says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError) as caught:
         built(dense, tmp_path / "engine", precision, overrides=overrides, ranges=ranges)
@@ -251,13 +264,13 @@ def test_malformed_samples_are_refused_with_their_line(dense: Pair, tmp_path: Pa
     data = tmp_path / "bad.jsonl"
     data.write_text('{"text": "fine"}\n{"text": \n')
     with pytest.raises(UsageError, match="line 2"):
-        built(dense, tmp_path / "engine", "fp8", ranges=RangesFrom(data=data))
+        built(dense, tmp_path / "engine", "fp8", ranges=CalibrationAsked(data=data))
     assert not (tmp_path / "engine").exists()
 
 
 def test_experts_of_which_one_stack_is_left_wide_are_refused(sparse: Pair, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"weights that --precision int8 narrows are INT8") as caught:
-        built(sparse, tmp_path / "engine", "int8", overrides=Overrides(exclude=("*.experts.down_proj",)))
+        built(sparse, tmp_path / "engine", "int8", overrides=PrecisionAsked(exclude=("*.experts.down_proj",)))
     assert "of routed experts it takes both stacks or none" in caught.value.why
     assert not (tmp_path / "engine").exists()
 
@@ -265,4 +278,4 @@ def test_experts_of_which_one_stack_is_left_wide_are_refused(sparse: Pair, tmp_p
 def test_a_head_that_the_checkpoint_holds_wide_cannot_be_asked_for_narrow(dense: Pair, tmp_path: Path) -> None:
     pair = fp8_pair(dense, tmp_path / "fp8")
     with pytest.raises(BuildError, match="--lm-head-precision fp8 has no effect"):
-        built(pair, tmp_path / "engine", "fp8", overrides=Overrides(lm_head="fp8"))
+        built(pair, tmp_path / "engine", "fp8", overrides=PrecisionAsked(lm_head="fp8"))

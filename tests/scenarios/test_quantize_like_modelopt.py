@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.pipeline.quantize import QuantizeOptions, quantize
+from peagle.compiler.pipeline.quantize import quantize
+from peagle.compiler.request.forms import QUANTIZE
 from tests.models import make_pair
 
 TOOL = Path(__file__).parents[2] / "tools" / "modelopt_checkpoint.py"
@@ -41,7 +42,11 @@ def test_both_write_the_same(family: str, tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, TOOL, target, tmp_path / "theirs", tmp_path / "data.jsonl", "--kv-cache"], check=True
     )
-    quantize(QuantizeOptions(str(target), tmp_path / "ours", calib_data=tmp_path / "data.jsonl", kv_cache_dtype="fp8"))
+    quantize(
+        QUANTIZE.request(
+            model=str(target), out=tmp_path / "ours", calib_data=tmp_path / "data.jsonl", kv_cache_dtype="fp8"
+        )
+    )
     ours, theirs = (
         load_file(tmp_path / "ours" / "model.safetensors"),
         load_file(tmp_path / "theirs" / "model.safetensors"),

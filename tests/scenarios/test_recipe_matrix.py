@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,9 +14,8 @@ import pytest
 
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.pipeline.build import BuildResult, build
-from peagle.compiler.precision.calibration.ranges import RangesFrom
-from peagle.compiler.precision.recipes import Overrides
-from peagle.compiler.request.options import BuildOptions
+from peagle.compiler.precision.asked import CalibrationAsked, PrecisionAsked
+from peagle.compiler.request.forms import BUILD
 from peagle.engines import Engine, SamplingParams
 from tests.fixtures.commands import Run
 from tests.models import BLOCKED, CONFIGS, Pair, make_pair
@@ -89,24 +89,23 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def made(models: Models, texts: Path, tmp_path: Path) -> Callable[..., BuildResult]:
     """Builds a model in a recipe, calibrated with few samples where it has to be."""
 
-    def run(model: str, precision: str, backend: str, **options: Any) -> BuildResult:
+    def run(model: str, precision: str, backend: str, overrides: PrecisionAsked | None = None) -> BuildResult:
         target, draft = models(model)
         tensorrt = backend == RTX
-        overrides = options.get("overrides", Overrides())
-        return build(
-            BuildOptions(
-                target, tmp_path / "engine", draft, backend=backend, precision=precision, max_seq_len=64,
-                num_speculative_tokens=3, gpus=("sm_120",) if tensorrt else (), max_batch_size=2 if tensorrt else None,
-                ranges=_ranges(texts, precision, overrides, tensorrt=tensorrt), **options,
-            )
+        asked = replace(overrides or PrecisionAsked(), name=precision)
+        request = BUILD.request(
+            model=target, out=tmp_path / "engine", draft=draft, backend=backend, max_seq_len=64,
+            num_speculative_tokens=3, gpus=("sm_120",) if tensorrt else (), max_batch_size=2 if tensorrt else None,
         )  # fmt: skip
+        ranges = _ranges(texts, precision, asked, tensorrt=tensorrt)
+        return build(replace(request, precision=asked, calibration=ranges))
 
     return run
 
 
-def _ranges(texts: Path, precision: str, overrides: Overrides, *, tensorrt: bool) -> RangesFrom:
+def _ranges(texts: Path, precision: str, overrides: PrecisionAsked, *, tensorrt: bool) -> CalibrationAsked:
     rounded = {"fp8", "int8"} if tensorrt else {"fp8"}  # with scales that were measured before
-    return RangesFrom(data=texts if {precision, overrides.lm_head, overrides.kv_cache} & rounded else None)
+    return CalibrationAsked(data=texts if {precision, overrides.lm_head, overrides.kv_cache} & rounded else None)
 
 
 def check_types(result: BuildResult, expected: Types, wide: str, *, sparse: bool, by: str) -> None:
@@ -186,7 +185,9 @@ def test_head_and_drafter_can_be_narrow_by_themselves(
 ) -> None:
     """FP8 is no type of a drafter for TensorRT."""
     drafter = None if (backend, kind) == (RTX, "fp8") else kind
-    result = made("qwen3", "fp16" if backend == RTX else "fp32", backend, overrides=Overrides(None, kind, drafter))
+    result = made(
+        "qwen3", "fp16" if backend == RTX else "fp32", backend, overrides=PrecisionAsked(lm_head=kind, drafter=drafter)
+    )
     expected = EXPECTED[backend, kind]
     assert {half: record["share"] for half, record in result.report["precision"].items()} == {
         half: 1 for half in ("target", "drafter") if half == "target" or drafter
@@ -208,7 +209,7 @@ def test_head_and_drafter_can_be_narrow_by_themselves(
 def test_caches_in_fp8_are_in_the_plan_beside_any_recipe(
     model: str, precision: str, made: Callable[..., BuildResult]
 ) -> None:
-    result = made(model, precision, RTX, overrides=Overrides(kv_cache="fp8"))
+    result = made(model, precision, RTX, overrides=PrecisionAsked(kv_cache="fp8"))
     plan = result.manifest.target.plan
     assert plan is not None
     caches = {tensor.name: tensor.dtype for tensor in plan.tensors if "_cache." in tensor.name}
@@ -223,7 +224,7 @@ def test_caches_in_fp8_are_in_the_plan_beside_any_recipe(
 def test_what_is_excluded_is_wide_in_what_was_built(
     model: str, precision: str, backend: str, made: Callable[..., BuildResult]
 ) -> None:
-    result = made(model, precision, backend, overrides=Overrides(exclude=(f"{FIRST}*",)))
+    result = made(model, precision, backend, overrides=PrecisionAsked(exclude=(f"{FIRST}*",)))
     rows = {row["weight"]: row["stored"] for row in result.report["matmuls"]["target"]["list"]}
     first = {name for name in rows if FIRST in name}
     assert first

@@ -18,14 +18,11 @@ import pytest
 
 from peagle.compiler import verify as verification
 from peagle.compiler.bundled.prompts import code_prompts
-from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.hardware.machine import Device, Machine, look
+from peagle.compiler.hardware.machine import LocalGpu, Machine, look
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.plans import profiles
-from peagle.compiler.precision.recipes import Overrides
-from peagle.compiler.request.options import BuildOptions
-from peagle.compiler.request.resolved import repeated
-from peagle.compiler.request.settle import precision_for, recipe_for, settle
+from peagle.compiler.request.forms import BUILD
+from peagle.compiler.request.settle import settle
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files
@@ -36,7 +33,6 @@ from peagle.plugins.kernels.pack import read_pack
 from peagle.plugins.kernels.sources import kernel_ops
 from tests.engines.backends.plan_engine import plan_engine, plan_manifest
 from tests.fixtures.commands import Run
-from tests.fp8_pairs import fp8_target
 from tests.models import CONFIGS, LAYERS, Pair, make_pair
 
 RTX = ("--backend", "tensorrt-rtx", "--gpu", "sm_120", "--precision", "fp16")
@@ -113,7 +109,7 @@ def test_the_plans_cover_decoding_and_prompts(demo_plans: Path) -> None:
 
 def test_a_rerun_reuses_every_step_and_says_the_same(demo_plans: Path, tmp_path: Path) -> None:
     config = json.loads((demo_plans / "resolved_config.yaml").read_text())
-    result = build(repeated(config, tmp_path / "again"))
+    result = build(BUILD.request(**BUILD.flat(config, "the engine") | {"out": tmp_path / "again"}))
     steps = {phase["phase"]: phase["reused"] for phase in result.report["phases"] if "reused" in phase}
     assert set(steps) >= {"plan target", "plan drafter", "kernels"}
     assert all(steps.values())
@@ -159,9 +155,9 @@ def test_every_family_becomes_plans(family: str, tmp_path: Path) -> None:
     pair = make_pair(tmp_path, family)
     precision = "bf16" if family == "gpt-oss" else None
     manifest = build(
-        BuildOptions(
-            str(pair.target), tmp_path / "engine", str(pair.head), backend="tensorrt-rtx", gpus=("sm_120",),
-            precision=precision, max_seq_len=128, max_batch_size=2,
+        BUILD.request(
+            model=str(pair.target), out=tmp_path / "engine", draft=str(pair.head), backend="tensorrt-rtx",
+            gpus=("sm_120",), precision=precision, max_seq_len=128, max_batch_size=2,
         )
     ).manifest  # fmt: skip
     assert manifest.precision["recipe"] == (precision or "fp16")  # the checkpoint is of FP32
@@ -256,38 +252,13 @@ def test_what_cannot_be_built_is_refused_before_anything_is_read(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("stored", "chosen"), [("BF16", "bf16"), ("F16", "fp16"), ("F32", "fp16")])
-def test_the_precision_of_a_plan_is_the_checkpoint_s_own(tiny: Pair, stored: str, chosen: str, tmp_path: Path) -> None:
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    folder = Path(shutil.copytree(tiny.target, tmp_path / "target"))
-    dtype = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}[stored]
-    weights = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
-    save_file(weights, folder / "model.safetensors")
-    options = BuildOptions(str(folder), tmp_path / "out", backend="tensorrt-rtx", gpus=("sm_120",))
-    assert precision_for(settle(options), options, Target.open(folder)) == chosen
-
-
-@pytest.mark.parametrize(("gpus", "chosen"), [(("sm_89", "sm_120"), "fp8"), (("sm_80", "sm_120"), "fp16")])
-def test_an_fp8_checkpoint_stays_fp8_where_all_gpus_have_it(
-    tiny: Pair, gpus: tuple[str, ...], chosen: str, tmp_path: Path
-) -> None:
-    target = Target.open(fp8_target(tiny.target, tmp_path / "target"))
-    options = BuildOptions(str(target.folder), tmp_path / "out", backend="tensorrt-rtx", gpus=gpus)
-    assert precision_for(settle(options), options, target) == chosen
-
-
-def test_what_an_fp8_checkpoint_leaves_wide_waits_until_it_was_read(tiny: Pair, tmp_path: Path) -> None:
-    options = BuildOptions(
-        "x", tmp_path / "out", backend="tensorrt-rtx", gpus=("sm_120",), overrides=Overrides(exclude=("layers.0.*",))
+def test_what_no_checkpoint_could_have_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    request = BUILD.request(
+        model="x", out=tmp_path / "out", backend="tensorrt-rtx", gpus=("sm_120",), exclude=("layers.0.*",)
     )
-    settled, narrow = settle(options), Target.open(fp8_target(tiny.target, tmp_path / "target"))
-    assert recipe_for(settled, options, narrow).exclude == ("layers.0.*",)
+    assert settle(request).gpus == ("sm_120",), "an FP8 checkpoint has something to exclude from"
     with pytest.raises(UsageError, match="nothing to exclude from"):
-        recipe_for(settled, options, Target.open(tiny.target))
-    with pytest.raises(UsageError, match="nothing to exclude from"):
-        settle(replace(options, precision="bf16"))
+        settle(replace(request, precision=replace(request.precision, name="bf16")))
 
 
 @pytest.mark.parametrize(
@@ -296,9 +267,9 @@ def test_what_an_fp8_checkpoint_leaves_wide_waits_until_it_was_read(tiny: Pair, 
 def test_a_data_centre_gpu_with_tensorrt_is_built_for_by_itself(
     name: str, sm: int, lowering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = Machine((Device(name, sm),), {"tensorrt": "11.4.0"})
+    machine = Machine((LocalGpu(name, sm),), {"tensorrt": "11.4.0"})
     monkeypatch.setattr("peagle.compiler.request.settle.look", lambda: machine)
-    settled = settle(BuildOptions("demo", tmp_path / "out"))
+    settled = settle(BUILD.request(model="demo", out=tmp_path / "out"))
     assert (settled.backend, settled.gpus, settled.lowering.name) == ("tensorrt", (f"sm_{sm}",), lowering)
     assert settled.runs_here
 

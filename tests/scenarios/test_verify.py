@@ -15,10 +15,11 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.build import build
+from peagle.compiler.precision.asked import CalibrationAsked, PrecisionAsked
 from peagle.compiler.precision.calibration import Scales
-from peagle.compiler.precision.calibration.ranges import RangesFrom, describe
-from peagle.compiler.precision.recipes import RECIPES, Overrides, wide_type
-from peagle.compiler.request.options import BuildOptions
+from peagle.compiler.precision.calibration.ranges import describe, obtain
+from peagle.compiler.precision.recipes import RECIPES, wide_type
+from peagle.compiler.request.forms import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify import FILE_NAME, verify_elsewhere
 from peagle.compiler.verify.bisect import CACHES
@@ -39,9 +40,9 @@ SHORT = ("--prompts", 1, "--max-tokens", 4, "--num-speculative-tokens", "2")
 
 def built(pair: Pair, out: Path, precision: str, **options: object) -> Path:
     return build(
-        BuildOptions(
-            str(pair.target), out, str(pair.head), backend="onnxruntime", precision=precision, max_seq_len=256,
-            num_speculative_tokens=2, **options,
+        BUILD.request(
+            model=str(pair.target), out=out, draft=str(pair.head), backend="onnxruntime", precision=precision,
+            max_seq_len=256, num_speculative_tokens=2, **options,
         )
     ).path  # fmt: skip
 
@@ -182,8 +183,8 @@ def test_narrow_caches_of_such_a_plan_are_emulated_and_bisected(
 ) -> None:
     """With nothing narrow but the caches, everything is lost in them; beside weights they have a cost of their own."""
     wide = wide_type(Checkpoint.open(tiny.target))
-    alone = Overrides(kv_cache="fp8").of(RECIPES[wide])
-    both = Overrides(kv_cache="fp8").of(RECIPES["int4"].on(wide, LOWERINGS["tensorrt"]))
+    alone = PrecisionAsked(kv_cache="fp8").of(RECIPES[wide])
+    both = PrecisionAsked(kv_cache="fp8").of(RECIPES["int4"].on(wide, LOWERINGS["tensorrt"]))
     divergences = []
     for recipe in (alone, both):
         engine = Path(shutil.copytree(int8, tmp_path / f"{recipe.name}-engine"))
@@ -209,7 +210,7 @@ def test_narrow_caches_of_such_a_plan_are_emulated_and_bisected(
 
 
 def bundled_ranges(pair: Pair) -> Scales:
-    return RangesFrom().obtain(Target.open(pair.target), StageStore.default(), Quiet())
+    return obtain(CalibrationAsked(), Target.open(pair.target), StageStore.default(), Quiet())
 
 
 @pytest.mark.slow

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .quantize import QuantizeOptions, QuantizeResult, quantize
+from .quantize import QuantizeResult, quantize
 
-__all__ = ["QuantizeOptions", "QuantizeResult", "quantize"]
+__all__ = ["QuantizeResult", "quantize"]

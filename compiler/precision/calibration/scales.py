@@ -17,10 +17,11 @@ from ....plugins.errors import BuildError
 from ....plugins.problems import listed
 from ...checkpoints.safetensors import parse_json, read_header, read_rows
 from ...store.durable import flush_tree, writing
+from ..asked import FACTS
 
 Array = np.ndarray[Any, Any]
 
-NUMBERS, FACTS = "scales.safetensors", "scales.json"
+NUMBERS = "scales.safetensors"
 FORMAT = 1
 _GROUPS = ("inputs", "caches", "expert_tokens")  # tensors are named group:name
 _LISTED = 8

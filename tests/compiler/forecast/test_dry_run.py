@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.forecast.dry_run import Asked, decide, plan
-from peagle.compiler.pipeline.quantize import QuantizeOptions, quantize
-from peagle.compiler.precision.recipes import Overrides, wide_type
+from peagle.compiler.forecast.dry_run import decide_build, decide_export, forecast_export
+from peagle.compiler.pipeline.quantize import quantize
+from peagle.compiler.precision.recipes import wide_type
+from peagle.compiler.request.forms import BUILD, EXPORT, QUANTIZE
 from peagle.compiler.store.stages import StageStore
 from peagle.plugins.errors import BuildError
 from tests.fixtures.commands import Run
@@ -75,19 +76,20 @@ def test_what_cannot_be_planned_is_refused(cli: Run, arguments: tuple[object, ..
 
 
 def test_a_gpu_changes_what_is_planned_for_only_where_nothing_was_said() -> None:
-    assert Asked("demo").chosen_lowering == "ort"
-    assert Asked("demo", gpu="b200").chosen_lowering == "tensorrt"
-    assert Asked("demo", gpu="b200", lowering="ort").chosen_lowering == "ort"
+    demo, for_ort = EXPORT.request(model="demo"), EXPORT.request(model="demo", lowering="ort")
+    assert decide_export(demo).lowering.name == "ort"
+    assert decide_export(demo, "b200").lowering.name == "tensorrt"
+    assert decide_export(for_ort, "b200").lowering.name == "ort"
 
 
 def test_an_architecture_is_planned_without_a_verdict() -> None:
-    found = plan(Asked("demo", gpu="sm_120"))
+    found = forecast_export(EXPORT.request(model="demo"), "sm_120")
     assert (found.lowering, found.gpu) == ("tensorrt", None)
     assert any("says nothing of memory" in note for note in found.notes)
 
 
 def test_what_nothing_is_written_in_is_arithmetic() -> None:
-    (note,) = decide(Asked("demo", precision="fp16", lowering="ort")).notes
+    (note,) = decide_export(EXPORT.request(model="demo", precision="fp16", lowering="ort")).notes
     assert note.startswith("nothing is written in fp16 for ort")
 
 
@@ -95,17 +97,18 @@ def test_what_nothing_is_written_in_is_arithmetic() -> None:
 def fp8(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny checkpoint that is FP8 with scales for its inputs."""
     folder = tmp_path_factory.mktemp("pair")
-    options = QuantizeOptions(str(make_pair(folder, "qwen3").target), folder / "fp8", num_samples=2, max_length=200)
-    return quantize(options, store=StageStore(folder / "cache")).path
+    target = make_pair(folder, "qwen3").target
+    request = QUANTIZE.request(model=str(target), out=folder / "fp8", num_samples=2, max_length=200)
+    return quantize(request, store=StageStore(folder / "cache")).path
 
 
 def test_an_fp8_checkpoint_is_planned_as_a_build_takes_it(fp8: Path) -> None:
-    def precision(**asked: Any) -> str:
-        return decide(Asked(str(fp8), lowering="tensorrt", **asked)).precision
+    def of_build(**options: Any) -> str:
+        return decide_build(BUILD.request(model=str(fp8), backend="tensorrt", **options)).recipe.name
 
-    assert precision(builds=True) == precision(builds=True, gpu="sm_120") == "fp8"
-    assert precision(builds=True, gpu="sm_80") == wide_type(Checkpoint.open(fp8))
-    assert precision() == "bf16"  # of an export
-    assert precision(builds=True, overrides=Overrides(exclude=("layers.0.*",))) == "fp8"
+    assert of_build() == of_build(gpus="sm_120") == "fp8"
+    assert of_build(gpus="sm_80") == wide_type(Checkpoint.open(fp8))
+    assert decide_export(EXPORT.request(model=str(fp8), lowering="tensorrt")).recipe.name == "bf16"
+    assert of_build(exclude=["layers.0.*"]) == "fp8"
     with pytest.raises(BuildError, match="quantised already"):
-        precision(precision="int8")
+        of_build(precision="int8")

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from peagle.compiler.checkpoints.registry import target_config
-from peagle.compiler.forecast.facts import Plan
-from peagle.compiler.forecast.forecast import make_plan, planned_recipe
+from peagle.compiler.forecast.facts import Forecast
+from peagle.compiler.forecast.forecast import make_forecast
 from peagle.compiler.forecast.text import render
 from peagle.compiler.forecast.weight_bytes import head_weights, too_wide, weight_lines
-from peagle.compiler.precision.recipes import RECIPES, Overrides
+from peagle.compiler.precision.asked import PrecisionAsked
+from peagle.compiler.precision.decide import table_of
+from peagle.compiler.precision.recipes import RECIPES
 from peagle.graphs.drafters import DrafterSpec
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.census import RoledWeight
@@ -30,6 +32,15 @@ def _asked(**changes: Any) -> dict[str, Any]:
     return {"precision": "fp8", "max_seq_len": 4096, "num_speculative_tokens": 8, "lowering": "tensorrt"} | changes
 
 
+def forecast(
+    model: str, config: dict[str, Any], origin: str, *, precision: str, lowering: str,
+    asked: PrecisionAsked | None = None, **more: Any,
+) -> Forecast:  # fmt: skip
+    """The forecast of a recipe before a checkpoint says what its wide type is."""
+    recipe = table_of(replace(asked or PrecisionAsked(), name=precision), LOWERINGS[lowering], None)
+    return make_forecast(model, config, origin, recipe, LOWERINGS[lowering], **more)
+
+
 @pytest.fixture(scope="module")
 def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An empty folder to plan in."""
@@ -40,10 +51,10 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def coder(where: Path) -> Plan:
+def coder(where: Path) -> Forecast:
     """The published target in FP8, its drafter not at hand."""
     config, origin = target_config("qwen3-coder-30b")
-    return make_plan("qwen3-coder-30b", config, origin, **_asked(gpu="B200"), notes=(NOTE,))
+    return forecast("qwen3-coder-30b", config, origin, **_asked(gpu="B200"), notes=(NOTE,))
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +64,18 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> DrafterSpec:
 
 
 @pytest.fixture(scope="module")
-def tiny(head: DrafterSpec) -> Plan:
+def tiny(head: DrafterSpec) -> Forecast:
     """A tiny target of as many layers as taps with its head, for ONNX Runtime."""
     config = CONFIGS["qwen3-moe"] | {"num_hidden_layers": 3, "mlp_only_layers": [1]}
     asked = _asked(precision="fp32", max_seq_len=1000, lowering="ort")
-    return make_plan("tiny", config, "A test.", **asked, head=replace(head, taps=(0, 1, 2)))
+    return forecast("tiny", config, "A test.", **asked, head=replace(head, taps=(0, 1, 2)))
 
 
-def _line(plan: Plan, role: str) -> tuple[int, str, int]:
+def _line(plan: Forecast, role: str) -> tuple[int, str, int]:
     return next((each.count, each.precision, each.bytes) for each in plan.weights if each.role == role)
 
 
-def test_the_fp8_bytes_of_qwen3_coder_by_hand(coder: Plan) -> None:
+def test_the_fp8_bytes_of_qwen3_coder_by_hand(coder: Forecast) -> None:
     layers, hidden, heads, kv_heads, head_dim = 48, 2048, 32, 4, 128
     experts, inner, vocabulary = 128, 768, 151_936
     attention = layers * 2 * (heads + kv_heads) * head_dim * hidden  # q and o, k and v
@@ -86,31 +97,31 @@ def test_the_fp8_bytes_of_qwen3_coder_by_hand(coder: Plan) -> None:
     assert coder.weight_count == 30_532_122_624
 
 
-def test_the_kv_cache_of_qwen3_coder_by_hand(coder: Plan) -> None:
+def test_the_kv_cache_of_qwen3_coder_by_hand(coder: Forecast) -> None:
     assert coder.kv.precision == "bf16"
     assert coder.kv.target_token_bytes == 48 * 2 * 4 * 128 * 2 == 98_304
     assert coder.cache_length == 4096 + 2 * 8 + 48  # a multiple of 64
     assert coder.kv.target_slot_bytes == 98_304 * 4160
 
 
-def test_a_head_that_is_not_at_hand_is_not_guessed(coder: Plan) -> None:
+def test_a_head_that_is_not_at_hand_is_not_guessed(coder: Forecast) -> None:
     assert (coder.drafter.count, coder.drafter.bytes, coder.kv.drafter_slot_bytes) == (None, None, None)
     text = render(coder)
     assert "unknown until downloaded" in text
     assert "without the drafter's" in text
 
 
-def test_a_plan_writes_nothing(coder: Plan, where: Path) -> None:
+def test_a_plan_writes_nothing(coder: Forecast, where: Path) -> None:
     assert list(where.iterdir()) == []
 
 
-def test_the_verdict_counts_the_slots_that_fit(coder: Plan) -> None:
+def test_the_verdict_counts_the_slots_that_fit(coder: Forecast) -> None:
     assert coder.gpu is not None
     assert coder.gpu.most_slots == (162 * 10**9 - 31_168_460_288) // (98_304 * 4160) == 319
     assert "fits: 1 slot of 4,160 tokens, 319 at most" in render(coder)
 
 
-def test_the_text_has_every_part(coder: Plan) -> None:
+def test_the_text_has_every_part(coder: Forecast) -> None:
     text = render(coder)
     for part in ("bundled with peagle-compile", "48 sparse", "30,532,122,624", "98,304 bytes a token", NOTE):
         assert part in text
@@ -121,7 +132,7 @@ def test_the_text_has_every_part(coder: Plan) -> None:
     }  # fmt: skip
 
 
-def test_a_plan_is_json(coder: Plan, tiny: Plan) -> None:
+def test_a_plan_is_json(coder: Forecast, tiny: Forecast) -> None:
     content = json.loads(json.dumps(coder.as_json()))
     assert content["weight_bytes"] == coder.weight_bytes
     assert content["gpu"]["fits"] is True
@@ -130,11 +141,11 @@ def test_a_plan_is_json(coder: Plan, tiny: Plan) -> None:
     assert json.loads(json.dumps(tiny.as_json()))["gpu"] is None
 
 
-def test_host_memory_does_not_grow_with_the_weights(coder: Plan) -> None:
+def test_host_memory_does_not_grow_with_the_weights(coder: Forecast) -> None:
     assert 6e8 < coder.host.bytes < 1.2e9 < coder.weight_bytes / 20
 
 
-def test_time_is_trace_and_bytes(coder: Plan) -> None:
+def test_time_is_trace_and_bytes(coder: Forecast) -> None:
     assert coder.time.weight_seconds == coder.weight_bytes / coder.time.bytes_per_second
     assert coder.time.trace_seconds > 0
 
@@ -149,7 +160,7 @@ def test_a_known_head_is_counted_tensor_by_tensor(head: DrafterSpec, tmp_path: P
     assert head_weights(head, RECIPES["bf16"], LOWERINGS["std"]) == (count, 2 * (count - ids) + 8 * ids)
 
 
-def test_a_known_head_has_a_cache_in_every_slot(tiny: Plan, head: DrafterSpec) -> None:
+def test_a_known_head_has_a_cache_in_every_slot(tiny: Forecast, head: DrafterSpec) -> None:
     assert tiny.max_seq_len == CONFIGS["qwen3-moe"]["max_position_embeddings"]
     assert tiny.notes == ("max_seq_len is 256, the most that the model was trained for",)
     assert tiny.kv.target_token_bytes == 3 * 2 * 2 * 16 * 4
@@ -205,8 +216,8 @@ def test_what_was_asked_for_by_itself_is_counted_by_itself(head: DrafterSpec) ->
     config = CONFIGS["qwen3"] | {"num_hidden_layers": 3}
     options = _asked(precision="int8", lowering="ort", head=replace(head, taps=(0, 1, 2)))
     plans = [
-        make_plan("x", config, "x", **options, overrides=each)
-        for each in (Overrides(), Overrides(lm_head="int4", drafter="int8", exclude=("layers.0.*",)))
+        forecast("x", config, "x", **options, asked=each)
+        for each in (PrecisionAsked(), PrecisionAsked(lm_head="int4", drafter="int8", exclude=("layers.0.*",)))
     ]
     plain, asked = plans
     assert _line(plain, "embedding")[2] == _line(asked, "embedding")[2] == 4 * VOCAB * 48
@@ -220,13 +231,13 @@ def test_what_was_asked_for_by_itself_is_counted_by_itself(head: DrafterSpec) ->
 
 @pytest.mark.parametrize(("lowering", "wide"), [("std", "fp32"), ("ort", "fp32"), ("tensorrt", "bf16")])
 def test_what_a_narrow_recipe_leaves_is_planned_as_it_is_written(lowering: str, wide: str) -> None:
-    assert planned_recipe("int4", LOWERINGS[lowering], Overrides()).wide == wide
-    assert planned_recipe("fp16", LOWERINGS[lowering], Overrides()).wide == "fp16"
+    assert table_of(PrecisionAsked("int4"), LOWERINGS[lowering], None).wide == wide
+    assert table_of(PrecisionAsked("fp16"), LOWERINGS[lowering], None).wide == "fp16"
 
 
 def test_the_verdict_looks_at_every_type() -> None:
-    asked = _asked(precision="bf16", gpu="a100-80gb", overrides=Overrides(kv_cache="fp8"))
-    verdict = make_plan("x", CONFIGS["qwen3"], "x", **asked).gpu
+    asked = _asked(precision="bf16", gpu="a100-80gb", asked=PrecisionAsked(kv_cache="fp8"))
+    verdict = forecast("x", CONFIGS["qwen3"], "x", **asked).gpu
     assert verdict is not None
     assert not verdict.fits
     assert "no FP8 arithmetic" in verdict.refusal
@@ -234,26 +245,29 @@ def test_the_verdict_looks_at_every_type() -> None:
 
 
 def test_a_share_that_a_build_refuses_is_told() -> None:
+    def told(config: dict[str, Any], precision: str, lowering: str) -> list[str]:
+        recipe = table_of(PrecisionAsked(precision), LOWERINGS[lowering], None)
+        return too_wide(Skeleton(config).weights, None, recipe, LOWERINGS[lowering])
+
     odd = CONFIGS["qwen3"] | {"intermediate_size": 100}  # no block of eight or more divides it
-    weights, tensorrt, ort = Skeleton(odd).weights, LOWERINGS["tensorrt"], LOWERINGS["ort"]
-    (told,) = too_wide(weights, None, planned_recipe("int4", tensorrt, Overrides()), tensorrt)
-    assert "of the weights that int4 narrows can be INT4" in told
-    assert "less than 90% fails" in told
-    assert not too_wide(weights, None, planned_recipe("int8", tensorrt, Overrides()), tensorrt)
-    assert not too_wide(Skeleton(CONFIGS["qwen3"]).weights, None, planned_recipe("int4", ort, Overrides()), ort)
+    (note,) = told(odd, "int4", "tensorrt")
+    assert "of the weights that int4 narrows can be INT4" in note
+    assert "less than 90% fails" in note
+    assert not told(odd, "int8", "tensorrt")
+    assert not told(CONFIGS["qwen3"], "int4", "ort")
 
 
 def test_a_precision_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(UsageError) as caught:
-        make_plan("x", CONFIGS["qwen3"], "x", **_asked(precision="int3"))
+        forecast("x", CONFIGS["qwen3"], "x", **_asked(precision="int3"))
     assert "int3" in caught.value.what
     assert "fp32, fp16, bf16, fp8" in caught.value.why
 
 
 def test_every_misfit_is_named_at_once() -> None:
-    asked = _asked(precision="int3", lowering="triton", max_seq_len=0, num_speculative_tokens=0)
+    asked = _asked(max_seq_len=0, num_speculative_tokens=0)
     with pytest.raises(UsageError) as caught:
-        make_plan("x", CONFIGS["qwen3"], "x", **asked, gpu="rtx-509", slots=0)
+        forecast("x", CONFIGS["qwen3"], "x", **asked, gpu="rtx-509", slots=0)
     text = str(caught.value)
-    for part in ("'int3'", "'triton'", "max_seq_len 0", "num_speculative_tokens 0", "slots 0", "did you mean rtx-5090"):
+    for part in ("max_seq_len 0", "num_speculative_tokens 0", "slots 0", "did you mean rtx-5090"):
         assert part in text

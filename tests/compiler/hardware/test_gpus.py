@@ -1,15 +1,11 @@
-"""GPUs are found by name, and what fits into one is arithmetic."""
+"""GPUs are found by name, and it is known which product builds for which."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from peagle.compiler.hardware.gpus import GPUS, find_gpu, fit
-from peagle.plugins.errors import UsageError
-
-GB = 10**9
+from peagle.compiler.hardware.gpus import GPUS, find_gpu, require_targets, sm_name, sm_names, sm_number
+from peagle.plugins.errors import EnvironmentProblem, UsageError
 
 
 def test_a_gpu_is_found_however_it_is_spelt() -> None:
@@ -31,31 +27,48 @@ def test_fp8_begins_with_sm_89() -> None:
     assert {gpu.name for gpu in GPUS.values() if not gpu.fp8} == {gpu.name for gpu in GPUS.values() if gpu.sm < 89}
 
 
-def test_a_b200_by_hand() -> None:
-    verdict = fit(GPUS["b200"], ["fp8"], 31 * GB, 2 * GB)
-    assert verdict.reserve_bytes == 18 * GB
-    assert verdict.most_slots == (180 - 18 - 31) // 2
-    assert verdict.fits
+@pytest.mark.parametrize("name", ["sm_120", "SM120", "sm-120", "120", "rtx-5090", "RTX 5090", "rtx_5090"])
+def test_one_architecture_has_many_names(name: str) -> None:
+    assert sm_number(name) == 120
 
 
-def test_what_does_not_fit_says_by_how_much() -> None:
-    verdict = fit(GPUS["l40s"], ["bf16"], 61 * GB, 2 * GB)
-    assert not verdict.fits
-    assert verdict.most_slots == 0
-    assert verdict.short_bytes == (61 + 2) * GB - 43_200_000_000
+def test_every_gpu_that_plans_know_has_an_architecture() -> None:
+    assert {name: sm_number(name) for name in GPUS} == {name: gpu.sm for name, gpu in GPUS.items()}
+    assert sm_number("b200") == 100
 
 
-def test_a_precision_that_the_gpu_has_no_type_for_is_refused_in_the_answer() -> None:
-    verdict = fit(GPUS["a100-80gb"], ["bf16", "fp8"], GB, GB)
-    assert not verdict.fits
-    assert "no FP8 arithmetic" in verdict.refusal
-    assert fit(GPUS["a100-80gb"], ["bf16"], GB, GB).fits
+def test_names_come_once_and_in_order() -> None:
+    assert sm_names(["sm_120", "rtx-4090", "sm_89", "rtx-5090"]) == (sm_name(89), sm_name(120))
 
 
-@given(st.sampled_from(sorted(GPUS)), st.integers(0, 300 * GB), st.integers(1, 50 * GB), st.integers(1, 500))
-def test_as_many_slots_fit_as_the_verdict_says(name: str, weights: int, slot: int, slots: int) -> None:
-    verdict = fit(GPUS[name], ["bf16"], weights, slot, slots)
-    assert verdict.fits == (slots <= verdict.most_slots)
-    if not verdict.fits:
-        lean = fit(GPUS[name], ["bf16"], weights + slots * slot - verdict.short_bytes, 1, 1)
-        assert lean.short_bytes == 1
+def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        sm_number("b20")
+    assert "b200" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("product", "gpus", "present"),
+    [("tensorrt-rtx", ["sm_89", "sm_120"], []), ("tensorrt", ["sm_100"], [100]), ("tensorrt", ["sm_90"], [90, 90])],
+)
+def test_what_can_be_built_is_not_refused(product: str, gpus: list[str], present: list[int]) -> None:
+    require_targets(product, gpus, present)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "product", "gpus", "present", "words"),
+    [
+        (UsageError, "tensorrt-rtx", ["sm_100"], [], ("sm_100", "--backend tensorrt", "b200", "--gpu sm_120")),
+        (UsageError, "tensorrt-rtx", ["sm_120", "sm_90"], [], ("sm_90", "h200")),
+        (UsageError, "tensorrt-rtx", [], [], ("--gpu sm_120",)),
+        (UsageError, "tensorrt", ["sm_90", "sm_100"], [100], ("one kind",)),
+        (EnvironmentProblem, "tensorrt", ["sm_100"], [90], ("this machine has sm_90", "b200", "export")),
+        (EnvironmentProblem, "tensorrt", ["sm_120"], [], ("none", "--backend tensorrt-rtx --gpu sm_120")),
+    ],
+)
+def test_a_refusal_names_the_nearest_that_works(
+    error: type[Exception], product: str, gpus: list[str], present: list[int], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(error) as caught:
+        require_targets(product, gpus, present)  # type: ignore[arg-type]
+    assert all(word in str(caught.value) for word in words), str(caught.value)

@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 from peagle.compiler.checkpoints.registry import resolve
 from peagle.compiler.hardware import packages
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.request.options import BuildOptions
-from peagle.compiler.request.resolved import repeated
+from peagle.compiler.request.forms import BUILD
+from peagle.compiler.request.request import CompileRequest
 from peagle.compiler.store import publish
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files
@@ -37,8 +37,8 @@ from tests.models import Pair
 OTHER_DEMO = ("build", "--model", "demo", "--num-speculative-tokens", 4, "--lowering", "std")
 
 
-def options(pair: Pair, out: Path, **changes: Any) -> BuildOptions:
-    return BuildOptions(**{"model": str(pair.target), "draft": str(pair.head), "out": out} | changes)
+def options(pair: Pair, out: Path, **changes: Any) -> CompileRequest:
+    return BUILD.request(**{"model": str(pair.target), "draft": str(pair.head), "out": out} | changes)
 
 
 def refusal(kind: type[PeagleError], pair: Pair, **changes: Any) -> PeagleError:
@@ -96,10 +96,10 @@ def test_the_report_has_time_memory_and_the_choice_of_k(demo_engine: Path) -> No
     )
 
 
-def test_the_resolved_config_repeats_the_build(demo_engine: Path, tmp_path: Path) -> None:
-    config = json.loads((demo_engine / "resolved_config.yaml").read_text())
-    result = build(repeated(config, tmp_path / "again"))
-    first, second = Manifest.read(demo_engine), result.manifest
+def test_the_resolved_config_repeats_the_build(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
+    done = cli("build", "--config", demo_engine / "resolved_config.yaml", "--out", tmp_path / "again")
+    assert done.code == 0, done.err
+    first, second = Manifest.read(demo_engine), Manifest.read(tmp_path / "again")
     assert (first.target, first.drafter, first.shapes, first.speculation) == (
         second.target, second.drafter, second.shapes, second.speculation,
     )  # fmt: skip

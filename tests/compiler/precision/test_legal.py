@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.precision.legal import available, lowering_for, require_known, require_legal, supports
-from peagle.compiler.precision.recipes import RECIPES, Overrides, Recipe
+from peagle.compiler.hardware.gpus import supports
+from peagle.compiler.precision.asked import PrecisionAsked
+from peagle.compiler.precision.legal import WIDE, available, lowering_for, require_known, require_legal
+from peagle.compiler.precision.recipes import RECIPES, Recipe
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import UsageError
 
@@ -17,7 +19,7 @@ ORT, RTX = "ort", "tensorrt"
 
 def table(name: str, lowering: str, **overrides: str) -> Recipe:
     wide = "fp32" if lowering == ORT else "bf16"
-    return Overrides(**overrides).of(RECIPES[name].on(wide, LOWERINGS[lowering]))
+    return PrecisionAsked(**overrides).of(RECIPES[name].on(wide, LOWERINGS[lowering]))
 
 
 @pytest.mark.parametrize(
@@ -105,21 +107,22 @@ def test_whatever_a_refusal_offers_is_accepted(
         if lowering == RTX:  # whichever wide type the checkpoint turns out to have
             chosen = RECIPES[precision or "fp16"].on("fp16", LOWERINGS[lowering])
             others = {key: "fp16" if kind == "bf16" else kind for key, kind in others.items()}
-            require_legal(Overrides(**others).of(chosen), LOWERINGS[lowering], on)
+            require_legal(PrecisionAsked(**others).of(chosen), LOWERINGS[lowering], on)
 
 
 @pytest.mark.parametrize("overrides", [{"drafter": "fp16"}, {"kv_cache": "fp16"}, {"lm_head": "fp16"}])
 def test_what_depends_on_the_checkpoint_waits_for_it(overrides: dict[str, str]) -> None:
     recipe = table("fp8", RTX, **overrides)
-    require_legal(recipe, LOWERINGS[RTX], settled=False)
+    require_legal(recipe, LOWERINGS[RTX], wides=WIDE)
     with pytest.raises(UsageError):
         require_legal(recipe, LOWERINGS[RTX])
 
 
 def test_there_must_be_something_to_exclude_from() -> None:
     with pytest.raises(UsageError, match="nothing to exclude from"):
-        require_legal(Overrides(exclude=("layers.0.*",)).of(RECIPES["fp32"]), LOWERINGS[ORT])
-    require_legal(Overrides(exclude=("layers.0.*",)).of(RECIPES["int4"].on("fp32", LOWERINGS[ORT])), LOWERINGS[ORT])
+        require_legal(PrecisionAsked(exclude=("layers.0.*",)).of(RECIPES["fp32"]), LOWERINGS[ORT])
+    ort = LOWERINGS[ORT]
+    require_legal(PrecisionAsked(exclude=("layers.0.*",)).of(RECIPES["int4"].on("fp32", ort)), ort)
 
 
 def test_names_that_do_not_exist_are_refused_with_those_that_do() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from peagle.compiler.precision.recipes import RECIPES, Overrides, emulated, patterns
+from peagle.compiler.precision.asked import PrecisionAsked
+from peagle.compiler.precision.recipes import RECIPES, emulated, patterns
 from peagle.graphs.lowering import LOWERINGS
 
-NARROW = [name for name, recipe in RECIPES.items() if recipe.narrow]
+NARROW = [name for name, recipe in RECIPES.items() if recipe.quantized_type]
 
 
 def test_every_recipe_goes_by_its_name() -> None:
@@ -21,7 +20,8 @@ def test_every_recipe_goes_by_its_name() -> None:
 def test_a_wide_recipe_is_one_word(name: str) -> None:
     recipe = RECIPES[name].on("bf16")
     assert set(recipe.record().values()) == {name}
-    assert (recipe.narrow, recipe.narrow_roles, recipe.share, recipe.narrows) == ("", frozenset(), 0, False)
+    assert (recipe.quantized_type, recipe.quantized_roles, recipe.share) == (None, frozenset(), 0)
+    assert not recipe.is_quantized
 
 
 @pytest.mark.parametrize(("wide", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
@@ -29,7 +29,7 @@ def test_a_wide_recipe_is_one_word(name: str) -> None:
 def test_a_narrow_recipe_leaves_head_router_caches_and_drafter(name: str, wide: str, dtype: str) -> None:
     recipe = RECIPES[name].on(wide)
     assert recipe.dtype == dtype
-    assert recipe.narrow_roles == {"attention", "mlp", "experts"}
+    assert recipe.quantized_roles == {"attention", "mlp", "experts"}
     record = recipe.record()
     assert {record[kind] for kind in ("weights", "experts")} == {name}
     assert {record[kind] for kind in ("kv_cache", "lm_head", "router", "drafter")} == {wide}
@@ -53,34 +53,11 @@ def test_integers_in_standard_onnx_are_multiplied_wide(name: str) -> None:
     assert "run time" not in says
 
 
-@given(
-    st.sampled_from(sorted(RECIPES)),
-    st.sampled_from([None, "fp8"]),
-    st.sampled_from([None, *NARROW]),
-    st.sampled_from([None, "fp8", "int8", "int4"]),
-)
-def test_overrides_change_what_they_name_and_nothing_else(
-    name: str, kv_cache: str | None, lm_head: str | None, drafter: str | None
-) -> None:
-    before = RECIPES[name]
-    after = Overrides(kv_cache, lm_head, drafter).of(before)
-    given_ = {"kv_cache": kv_cache, "lm_head": lm_head, "drafter": drafter}
-    for kind in ("weights", "activations", "kv_cache", "lm_head", "router", "drafter", "experts"):
-        assert getattr(after, kind) == (given_.get(kind) or getattr(before, kind)), kind
-    assert bool(after.share) == bool(after.narrow)
-    assert after.narrows == (bool(before.narrow) or any(given_.values()))
-
-
 def test_a_drafter_s_own_table_narrows_its_matrices_alone() -> None:
-    table = Overrides(drafter="int4").of(RECIPES["bf16"]).of_drafter()
+    table = PrecisionAsked(drafter="int4").of(RECIPES["bf16"]).of_drafter()
     assert (table.name, table.precision("drafter"), table.wide, table.share) == ("int4", "int4", "bf16", 0.9)
     assert {table.weights, table.activations, table.lm_head, table.kv_cache} == {"bf16"}
     assert RECIPES["fp8"].of_drafter().share == 0
-
-
-@given(st.lists(st.text(min_size=1)).map(tuple))
-def test_what_is_excluded_is_read_back_from_the_record(exclude: tuple[str, ...]) -> None:
-    assert patterns(Overrides(exclude=exclude).of(RECIPES["int4"]).record()) == exclude
 
 
 def test_older_records_have_commas_between_what_is_excluded() -> None:
@@ -90,9 +67,6 @@ def test_older_records_have_commas_between_what_is_excluded() -> None:
 def test_emulation_is_said_where_it_is_one() -> None:
     (said,) = emulated(RECIPES["fp8"].on("fp32", LOWERINGS["ort"]), LOWERINGS["ort"])
     assert said.startswith("fp8 is emulated here")
-    assert (
-        emulated(RECIPES["fp8"], LOWERINGS["tensorrt"])
-        == emulated(RECIPES["int4"].on("fp32", LOWERINGS["ort"]), LOWERINGS["ort"])
-        == []
-    )
-    assert len(emulated(Overrides(drafter="fp8").of(RECIPES["fp32"]), LOWERINGS["ort"])) == 1
+    ort = LOWERINGS["ort"]
+    assert emulated(RECIPES["fp8"], LOWERINGS["tensorrt"]) == emulated(RECIPES["int4"].on("fp32", ort), ort) == []
+    assert len(emulated(PrecisionAsked(drafter="fp8").of(RECIPES["fp32"]), ort)) == 1

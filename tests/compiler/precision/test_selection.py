@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.precision.recipes import RECIPES, Overrides
+from peagle.compiler.precision.asked import PrecisionAsked
+from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.selection import Selection, WideWeight
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.census import RoledWeight
@@ -35,7 +36,7 @@ def test_matrices_of_the_roles_of_a_recipe_are_selected_and_all_others_told() ->
 
 
 def test_a_tied_head_is_the_embedding_by_the_head_s_name() -> None:
-    quantized = Selection.of_target(CENSUS, Overrides(lm_head="int8").of(RECIPES["int8"]))
+    quantized = Selection.of_target(CENSUS, PrecisionAsked(lm_head="int8").of(RECIPES["int8"]))
     assert quantized.weights["lm_head.weight"].shape == (96, 48)
     assert set(quantized.wide) == {"model.norm.weight"}
     wide = Selection.of_target(CENSUS, RECIPES["int8"])
@@ -43,11 +44,11 @@ def test_a_tied_head_is_the_embedding_by_the_head_s_name() -> None:
 
 
 def test_what_is_excluded_says_by_which_pattern() -> None:
-    selection = Selection.of_target(CENSUS, Overrides(exclude=("*.mlp.*",)).of(RECIPES["int8"]))
+    selection = Selection.of_target(CENSUS, PrecisionAsked(exclude=("*.mlp.*",)).of(RECIPES["int8"]))
     assert set(selection.weights) == {Q}
     assert selection.wide[UP] == WideWeight("mlp", "excluded by '*.mlp.*'")
     with pytest.raises(UsageError, match="names none of the matrices"):
-        Selection.of_target(CENSUS, Overrides(exclude=("*.experts",)).of(RECIPES["int8"]))
+        Selection.of_target(CENSUS, PrecisionAsked(exclude=("*.experts",)).of(RECIPES["int8"]))
 
 
 def test_some_of_a_selection_is_one_too_and_has_a_share() -> None:
@@ -60,7 +61,7 @@ def test_some_of_a_selection_is_one_too_and_has_a_share() -> None:
 
 def test_a_drafter_s_layers_are_of_one_role_and_its_features_wide_for_tensorrt(tmp_path: Path) -> None:
     _, head = make_pair(tmp_path, "qwen3").specs()
-    recipe = Overrides(drafter="int8").of(RECIPES["bf16"])
+    recipe = PrecisionAsked(drafter="int8").of(RECIPES["bf16"])
     names = {name: Selection.of_drafter(head, recipe, LOWERINGS[name]).weights for name in ("ort", "tensorrt")}
     assert set(names["ort"]) - set(names["tensorrt"]) == {"fc.weight"}
     assert {weight.role for weight in names["ort"].values()} == {"drafter"}

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.precision.recipes import RECIPES, Overrides, Recipe
+from peagle.compiler.precision.asked import PrecisionAsked
+from peagle.compiler.precision.recipes import RECIPES, Recipe
 from peagle.compiler.precision.rounded import RoundedHere
 from peagle.compiler.precision.source import is_whole_fp8, of_drafter, of_target, uncalibrated
 from peagle.compiler.precision.stored import StoredFp8
@@ -34,7 +35,7 @@ def dynamic(dense: Pair, tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 
 def recipe(name: str, **overrides: str) -> Recipe:
-    return Overrides(**overrides).of(RECIPES[name].on("bf16", LOWERINGS["tensorrt"]))
+    return PrecisionAsked(**overrides).of(RECIPES[name].on("bf16", LOWERINGS["tensorrt"]))
 
 
 def test_an_fp8_checkpoint_gives_what_it_stores(static: Target, dynamic: Target) -> None:

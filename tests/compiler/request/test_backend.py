@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from peagle.compiler.hardware.machine import LocalGpu, Machine, look
 from peagle.compiler.precision.legal import supports
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.request.backend import BACKENDS, Choice, Device, Machine, choose_backend, look
+from peagle.compiler.request.backend import BackendChoice, choose_backend
+from peagle.compiler.request.request import BACKENDS
 from peagle.plugins.errors import EnvironmentProblem, PeagleError, UsageError
 
 BOTH = {"tensorrt": "11.4.0", "tensorrt-rtx": "1.7.1"}
 LAPTOP = Machine()
 CPU = Machine(products={"tensorrt-rtx": "1.7.1"})
-B200 = Machine((Device("NVIDIA B200", 100),), BOTH)
-B200_BARE = Machine((Device("NVIDIA B200", 100),))
-RTX = Machine((Device("NVIDIA GeForce RTX 5090", 120),), BOTH)
-H200 = Machine((Device("NVIDIA H200", 90),) * 2, BOTH)
+B200 = Machine((LocalGpu("NVIDIA B200", 100),), BOTH)
+B200_BARE = Machine((LocalGpu("NVIDIA B200", 100),))
+RTX = Machine((LocalGpu("NVIDIA GeForce RTX 5090", 120),), BOTH)
+H200 = Machine((LocalGpu("NVIDIA H200", 90),) * 2, BOTH)
 _OFFER = re.compile(r"--backend (onnxruntime|tensorrt-rtx)((?: --\w+ \w+(?:,\w+)*)*)")
 MACHINES = {"laptop": LAPTOP, "cpu": CPU, "b200": B200, "b200 bare": B200_BARE, "rtx": RTX, "h200": H200}
 
@@ -165,14 +167,14 @@ def test_a_look_finds_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None
     assert look().has("tensorrt-rtx") == (find_spec("tensorrt_rtx") is not None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert look().gpus == ()
-    assert choose_backend(None, None, (), look()) == Choice(
+    assert choose_backend(None, None, (), look()) == BackendChoice(
         "onnxruntime", (), "there is no data-centre GPU with TensorRT here"
     )
 
 
 def test_a_data_centre_gpu_beside_another_is_the_one_that_is_built_for() -> None:
-    machine = Machine((Device("Ada", 89), Device("H100", 90)), {"tensorrt": "10.15.1"})
-    assert choose_backend(None, None, (), machine) == Choice(
+    machine = Machine((LocalGpu("Ada", 89), LocalGpu("H100", 90)), {"tensorrt": "10.15.1"})
+    assert choose_backend(None, None, (), machine) == BackendChoice(
         "tensorrt", ("sm_90",), "this machine has H100 and TensorRT"
     )
 
@@ -181,15 +183,18 @@ def test_a_data_centre_gpu_beside_another_is_the_one_that_is_built_for() -> None
     ("said", "found"),
     [
         (
-            "NVIDIA B200, 10.0, GPU-1\nNVIDIA B200, 10.0, GPU-2\n",
-            (Device("NVIDIA B200", 100, "GPU-1"), Device("NVIDIA B200", 100, "GPU-2")),
+            "NVIDIA B200, 10.0, GPU-1, 183359 MiB, 580.65\nNVIDIA B200, 10.0, GPU-2, 183359 MiB, 580.65\n",
+            tuple(LocalGpu("NVIDIA B200", 100, f"GPU-{i}", "183359 MiB", "580.65") for i in (1, 2)),
         ),
-        ("NVIDIA GeForce RTX 4090, 8.9, GPU-3\n", (Device("NVIDIA GeForce RTX 4090", 89, "GPU-3"),)),
-        ("Some GPU, [N/A], GPU-4\n\n", ()),
+        (
+            "NVIDIA GeForce RTX 4090, 8.9, GPU-3, 24564 MiB, 580.65\n",
+            (LocalGpu("NVIDIA GeForce RTX 4090", 89, "GPU-3", "24564 MiB", "580.65"),),
+        ),
+        ("Some GPU, [N/A], GPU-4, [N/A], 580.65\n\n", ()),
     ],
 )
 def test_the_driver_s_list_is_understood(
-    said: str, found: tuple[Device, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    said: str, found: tuple[LocalGpu, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     script = tmp_path / "nvidia-smi"
     script.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\n")

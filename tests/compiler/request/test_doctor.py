@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.hardware.machine import Device, Machine
+from peagle.compiler.hardware.machine import LocalGpu, Machine
 from peagle.compiler.request import doctor
 from peagle.compiler.request.doctor import Ability, diagnose
 from peagle.plugins.errors import EnvironmentProblem
@@ -53,14 +53,14 @@ def test_without_a_gpu_plans_for_rtx_gpus_are_built_and_nothing_of_tensorrt_runs
 
 
 def test_on_a_data_centre_gpu_the_full_tensorrt_does_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = abilities(monkeypatch, Machine((Device("NVIDIA B200", 100),), BOTH))
+    found = abilities(monkeypatch, Machine((LocalGpu("NVIDIA B200", 100),), BOTH))
     assert not found["tensorrt"].cannot_build
     assert not found["tensorrt"].cannot_run
     assert found["tensorrt-rtx"].cannot_run == "it has no code for sm_100"
 
 
 def test_on_an_rtx_gpu_both_products_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = abilities(monkeypatch, Machine((Device("NVIDIA GeForce RTX 5090", 120),), BOTH))
+    found = abilities(monkeypatch, Machine((LocalGpu("NVIDIA GeForce RTX 5090", 120),), BOTH))
     assert not any(ability.cannot_build or ability.cannot_run for ability in found.values())
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from peagle.compiler.precision.recipes import RECIPES, Overrides
+from peagle.compiler.precision.asked import PrecisionAsked
+from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounded import RoundedHere
 from peagle.compiler.precision.selection import Selection
 from peagle.compiler.verify.groups import groups_of, patterns_of
@@ -20,7 +21,7 @@ def test_groups_have_patterns_that_name_them_alone() -> None:
         "model.layers.1.mlp.up_proj.weight": "mlp",
         "lm_head.weight": "lm_head",
     }
-    recipe = Overrides(lm_head="int8").of(RECIPES["int8"])
+    recipe = PrecisionAsked(lm_head="int8").of(RECIPES["int8"])
     selection = Selection(recipe, {name: RoledWeight(name, (64, 64), role, 1) for name, role in roles.items()})
     groups = groups_of(RoundedHere(selection, TENSORRT, lambda *_: iter(())))
     assert {group.name: group.patterns for group in groups} == {

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.precision.recipes import RECIPES, Overrides
+from peagle.compiler.precision.asked import PrecisionAsked
+from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.verify.origin import recipe_of
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import EnvironmentProblem
@@ -18,12 +19,12 @@ DEMO = Path(__file__).parents[3] / "compiler" / "bundled" / "demo" / "target"
 
 @pytest.mark.parametrize("exclude", [(), ("layers.0.*", "*.down_proj"), ("layers.[0, 1].*",)])
 def test_a_recipe_is_read_back_with_what_it_excludes(exclude: tuple[str, ...]) -> None:
-    recipe = Overrides(lm_head="int8", exclude=exclude).of(RECIPES["int4"].on("fp32", LOWERINGS["ort"]))
+    recipe = PrecisionAsked(lm_head="int8", exclude=exclude).of(RECIPES["int4"].on("fp32", LOWERINGS["ort"]))
     assert recipe_of(manifest_of({}, precision=recipe.record()), Checkpoint.open(DEMO)) == recipe
 
 
 def test_manifests_with_commas_between_patterns_are_read_too() -> None:
-    recipe = Overrides(exclude=("layers.0.*", "*.down_proj")).of(RECIPES["int4"].on("fp32", LOWERINGS["ort"]))
+    recipe = PrecisionAsked(exclude=("layers.0.*", "*.down_proj")).of(RECIPES["int4"].on("fp32", LOWERINGS["ort"]))
     older = recipe.record() | {"exclude": "layers.0.*, *.down_proj", "calibration": "max over 3 tokens"}
     assert recipe_of(manifest_of({}, precision=older), Checkpoint.open(DEMO)) == recipe
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import pytest
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.build import build
+from peagle.compiler.precision.asked import CalibrationAsked
 from peagle.compiler.precision.calibration import Scales
-from peagle.compiler.precision.calibration.ranges import RangesFrom
-from peagle.compiler.request.options import BuildOptions
+from peagle.compiler.request.forms import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify.origin import Origins
 from peagle.compiler.verify.ranges import ranges_again
@@ -29,13 +30,12 @@ def samples(path: Path, first: int) -> Path:
     return path
 
 
-def built(pair: Pair, out: Path, ranges: RangesFrom) -> Path:
-    return build(
-        BuildOptions(
-            str(pair.target), out, str(pair.head), backend="onnxruntime", precision="fp8", max_seq_len=64,
-            num_speculative_tokens=2, ranges=ranges,
-        )
-    ).path  # fmt: skip
+def built(pair: Pair, out: Path, ranges: CalibrationAsked) -> Path:
+    request = BUILD.request(
+        model=str(pair.target), out=out, draft=str(pair.head), backend="onnxruntime", precision="fp8", max_seq_len=64,
+        num_speculative_tokens=2,
+    )  # fmt: skip
+    return build(replace(request, calibration=ranges)).path
 
 
 def again(engine: Path) -> Scales:
@@ -59,7 +59,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(tiny: Pair, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    ranges = RangesFrom(data=data, method="percentile", num_samples=4)
+    ranges = CalibrationAsked(data=data, method="percentile", num_samples=4)
     return built(tiny, tmp_path_factory.mktemp("engine") / "engine", ranges)
 
 
@@ -82,12 +82,12 @@ def test_they_are_calibrated_again_with_the_same_samples_or_not_at_all(engine: P
 def test_saved_ranges_are_taken_and_no_others_in_their_place(tiny: Pair, engine: Path, tmp_path: Path) -> None:
     scales, kept = tmp_path / "scales", again(engine)
     kept.save(scales)
-    saved = built(tiny, tmp_path / "saved", RangesFrom(scales=scales))
+    saved = built(tiny, tmp_path / "saved", CalibrationAsked(scales=scales))
     assert same(again(saved), kept)
     shutil.move(scales, tmp_path / "elsewhere")
     with pytest.raises(EnvironmentProblem, match=r"not to be had.*does not exist"):
         again(saved)
-    other = RangesFrom(data=samples(tmp_path / "other.jsonl", 9), num_samples=4)
+    other = CalibrationAsked(data=samples(tmp_path / "other.jsonl", 9), num_samples=4)
     again(built(tiny, tmp_path / "other", other)).save(scales)
     with pytest.raises(EnvironmentProblem, match="not to be had") as caught:
         again(saved)

@@ -8,6 +8,7 @@ import shutil
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.checkpoints.weight_files import INDEX
 from peagle.compiler.console.progress import Advance, Quiet
-from peagle.compiler.pipeline.quantize import QuantizeOptions, quantize
+from peagle.compiler.pipeline.quantize import quantize
 from peagle.compiler.pipeline.quantize.worklist import make_worklist
 from peagle.compiler.pipeline.quantize.write import write
 from peagle.compiler.precision.calibration.scales import Facts, Scales
+from peagle.compiler.request.forms import QUANTIZE
 from peagle.compiler.store.publish import QUANTIZED
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.errors import BuildError, UsageError
@@ -70,7 +72,7 @@ def quantized(target: Path, out: Path, **options: Any) -> Path:
     """``target`` in FP8, with ``some_scales``."""
     scales = out.with_name(f"{out.name}-scales")
     some_scales(Target.open(target)).save(scales)
-    return quantize(QuantizeOptions(str(target), out, scales=scales, **options)).path
+    return quantize(QUANTIZE.request(model=str(target), out=out, scales=scales, **options)).path
 
 
 def stored(folder: Path) -> Tensors:
@@ -263,7 +265,7 @@ def test_ranges_of_other_weights_are_refused(tiny: Tiny, tmp_path: Path) -> None
     tensors["model.norm.weight"] += 1
     save_file(tensors, target / "model.safetensors")
     with pytest.raises(BuildError, match="not of these weights"):
-        quantize(QuantizeOptions(str(target), tmp_path / "out", scales=tmp_path / "scales"))
+        quantize(QUANTIZE.request(model=str(target), out=tmp_path / "out", scales=tmp_path / "scales"))
 
 
 @pytest.mark.parametrize(("value", "said"), [(0, "zero"), (np.nan, "NaN"), (np.inf, "infinite"), (-1, "negative")])
@@ -363,13 +365,15 @@ def test_an_interruption_leaves_nothing_and_the_next_run_ends_as_if_there_had_be
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "cache"))
     work = tmp_path / "work"
     work.mkdir()
-    options = QuantizeOptions(str(tiny("qwen3").target), work / "out", calib_data=samples(tmp_path / "data.jsonl"))
+    options = QUANTIZE.request(
+        model=str(tiny("qwen3").target), out=work / "out", calib_data=samples(tmp_path / "data.jsonl")
+    )
     with pytest.raises(KeyboardInterrupt):
         quantize(options, Interrupting(step))
     assert not any(work.iterdir())
     quantize(options)
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "other"))
-    quantize(QuantizeOptions(**vars(options) | {"out": work / "undisturbed"}))
+    quantize(replace(options, out=work / "undisturbed"))
     for name in ("model.safetensors", "calibration/scales.safetensors", "config.json"):
         assert (work / "out" / name).read_bytes() == (work / "undisturbed" / name).read_bytes()
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from peagle.compiler.precision.calibration import Encoder, SampleLimits, bundled, read_jsonl
-from peagle.compiler.precision.calibration.ranges import RangesFrom
 from peagle.plugins.errors import BuildError, UsageError
 from tests.models import VOCAB, Pair
 
@@ -55,19 +54,6 @@ def test_ids_of_another_model_are_to_be_tokenized_again(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         read_jsonl(written(tmp_path / "data.jsonl", {"input_ids": [VOCAB]}), None, VOCAB, SMALL)
     assert "tokenizer of this model" in caught.value.fix
-
-
-def test_a_folder_without_ranges_is_told_from_one_above_them(tmp_path: Path) -> None:
-    for scales in (tmp_path / "absent", tmp_path):
-        with pytest.raises(UsageError) as caught:
-            RangesFrom(scales=scales).check()
-        assert "the folder calibration/ of an engine" in caught.value.fix
-    (tmp_path / "calibration").mkdir()
-    (tmp_path / "calibration" / "scales.json").write_text("{}")
-    with pytest.raises(UsageError, match="holds no calibrated ranges") as caught:
-        RangesFrom(scales=tmp_path).check()
-    assert caught.value.fix == f"use --scales {tmp_path / 'calibration'}"
-    RangesFrom(scales=tmp_path / "calibration").check()
 
 
 def test_too_few_tokens_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""What a user asked for: one request for every verb that makes something, in groups of options.
+
+Each option is declared once, by the field that keeps it; ``forms`` lists which of them a verb has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from ...plugins.errors import UsageError
+from ..console.options import option, option_of
+from ..precision.asked import CalibrationAsked, PrecisionAsked
+
+ONNXRUNTIME = "onnxruntime"
+BACKENDS = (ONNXRUNTIME, "tensorrt", "tensorrt-rtx")
+DEFAULT_BATCH_SIZE = 8
+MAX_BATCH_SIZE = 256  # the kernels are tested up to here
+_LOWERINGS = ("ort", "std")
+
+
+@dataclass(frozen=True)
+class ModelRef:
+    """The target and its drafter by name, as ``registry`` reads them."""
+
+    model: str = option(
+        "--model",
+        "The target: a short name (see `models`), a checkpoint folder, or OWNER/NAME of the Hugging Face Hub.",
+        "",
+        argument="MODEL",
+    )
+    draft: str | None = option(
+        "--draft", "The P-EAGLE head: a folder, OWNER/NAME, or a short name. Short names bring theirs."
+    )
+    revision: str | None = option("--revision", "Branch, tag or commit of the target. (default: the newest)")
+    draft_revision: str | None = option("--draft-revision", "The same for the P-EAGLE head.")
+
+
+@dataclass(frozen=True)
+class BackendAsked:
+    """What is to run the engine; None and no GPU leave it to this machine. ``lowering`` is for ONNX Runtime."""
+
+    name: str | None = option(
+        "--backend",
+        "What will run the engine: onnxruntime, tensorrt-rtx (its plans are built on any machine) or tensorrt "
+        "(on the GPU that will run it). (default: what this machine can run)",
+    )
+    gpus: tuple[str, ...] = option(
+        "--gpu",
+        "What TensorRT plans are for: GPUs or architectures, for example rtx-5090 or sm_89,sm_120. With "
+        "--dry-run: whether it fits this GPU.",
+        (),
+        split=True,
+        name="gpus",
+    )
+    lowering: str | None = option(
+        "--lowering", "For onnxruntime: ort is fastest, std has standard ONNX only. (default: ort)"
+    )
+
+    def check_known(self) -> None:
+        """Raise ``UsageError`` for a backend that does not exist."""
+        if self.name is not None and self.name not in BACKENDS:
+            raise UsageError(
+                f"the backend {self.name!r} does not exist",
+                why=f"it is one of {', '.join(BACKENDS)}",
+                fix="leave --backend out; `peagle-compile doctor` says what this machine can build and run",
+            )
+
+    def check_lowering(self) -> None:
+        """Raise ``UsageError`` for a lowering that a build cannot be asked for."""
+        if self.lowering is not None and self.lowering not in _LOWERINGS:
+            raise UsageError(
+                f"the lowering {self.lowering!r} does not exist",
+                why=f"it is one of {', '.join(_LOWERINGS)}",
+                fix="leave --lowering out; TensorRT has its own",
+            )
+
+
+@dataclass(frozen=True)
+class SizeOptions:
+    """What the caches must hold; a build without ``num_speculative_tokens`` measures it."""
+
+    num_speculative_tokens: int | None = option(
+        "--num-speculative-tokens", "Tokens drafted per round. (default: the fastest one, measured)"
+    )
+    max_seq_len: int = option("--max-seq-len", "Longest prompt and output together, in tokens.", 2048)
+
+    def check(self, *, why: str = "", fix: str) -> None:
+        """Raise ``UsageError`` for a size below 1; ``why`` and ``fix`` are about the drafts."""
+        if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:
+            raise UsageError(f"--num-speculative-tokens {self.num_speculative_tokens} is below 1", why=why, fix=fix)
+        if self.max_seq_len < 1:
+            raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="2048 is the default")
+
+
+@dataclass(frozen=True)
+class PlanAsked:
+    """What only TensorRT plans have; None leaves it to TensorRT, or to what stands in the help."""
+
+    max_batch_size: int | None = option("--max-batch-size", "TensorRT: rows that decode together. (default: 8)")
+    optimization_level: int | None = option("--optimization-level", "TensorRT: 0 builds fastest, 5 searches longest.")
+    workspace_gb: float | None = option("--workspace-gb", "TensorRT: GPU memory that a layer may work in.")
+    weight_streaming: bool = option("--weight-streaming", "TensorRT: weights may stay in host memory.", False)
+
+    def given(self) -> list[str]:
+        """The flags that were given."""
+        return [option_of(each).flag for each in fields(self) if getattr(self, each.name) != each.default]
+
+    def check(self) -> None:
+        """Raise ``UsageError`` for what TensorRT or our kernels do not take."""
+        _between("--max-batch-size", self.max_batch_size, 1, MAX_BATCH_SIZE, "the rows that decode together")
+        _between("--optimization-level", self.optimization_level, 0, 5, "TensorRT's builder has these levels")
+        if self.workspace_gb is not None and not 0 < self.workspace_gb < float("inf"):
+            raise UsageError(f"--workspace-gb {self.workspace_gb} is not a size", fix="leave it out for no limit")
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """Everything that was asked for; what a verb has no option for keeps its default."""
+
+    pair: ModelRef
+    out: Path = option("--out", "Folder to make.", Path())
+    backend: BackendAsked = field(default=BackendAsked())
+    precision: PrecisionAsked = field(default=PrecisionAsked())
+    calibration: CalibrationAsked = field(default=CalibrationAsked())
+    sizes: SizeOptions = field(default=SizeOptions())
+    plans: PlanAsked = field(default=PlanAsked())
+    force: bool = False
+
+
+def _between(flag: str, value: int | None, least: int, most: int, why: str) -> None:
+    if value is not None and not least <= value <= most:
+        raise UsageError(f"{flag} {value} is not from {least} to {most}", why=why, fix=f"leave {flag} out")

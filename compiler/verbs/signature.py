@@ -1,0 +1,116 @@
+"""A verb's command line, made of the options of its form: declared once, in the groups of a request."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from ...plugins.errors import UsageError
+from ..request.forms import Entry, Form
+from ..request.values import read_config, read_settings
+
+_ARGUMENT, _CONFIG, _SETTINGS, _CONTEXT = "model_argument", "config", "settings", "context"
+_OWN = {
+    _CONFIG: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="Options from a YAML or JSON file, such as the resolved_config.yaml of a build. What stands on the "
+            "command line comes before --set, and that before the file.",
+            show_default=False,
+        ),
+    ],
+    _SETTINGS: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="One option as in the file, for example sizes.max_seq_len=4096. May be given several times.",
+            show_default=False,
+        ),
+    ],
+}
+
+
+def asks(form: Form) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb that takes a ``request`` the options of ``form``, ``--config`` and ``--set``, before its own."""
+
+    def wrap(verb: Callable[..., None]) -> Callable[..., None]:
+        parameters = [*_form_parameters(form), *(_keyword(name, kind, None) for name, kind in _OWN.items())]
+        asked = {parameter.name for parameter in parameters}
+        hints = get_type_hints(verb, include_extras=True)
+        for name, parameter in inspect.signature(verb).parameters.items():
+            if name != "request":
+                parameters.append(_keyword(name, hints[name], parameter.default))
+        parameters.append(_keyword(_CONTEXT, typer.Context, inspect.Parameter.empty))
+
+        @functools.wraps(verb)
+        def command(**values: Any) -> None:
+            context = values.pop(_CONTEXT)
+            answers = {
+                name: value
+                for name in asked
+                if (value := values.pop(name)) is not None and context.get_parameter_source(name).name != "DEFAULT"
+            }
+            verb(request=form.request(**_merged(form, answers)), **values)
+
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return command
+
+    return wrap
+
+
+def _form_parameters(form: Form) -> list[inspect.Parameter]:
+    parameters = []
+    for entry in form:
+        if entry.option.argument:
+            same = typer.Argument(
+                metavar=entry.option.argument, help=f"The same as {entry.option.flag}.", show_default=False
+            )
+            parameters.append(_keyword(_ARGUMENT, Annotated[str | None, same], None))
+        parameters.append(_option(entry))
+    return parameters
+
+
+def _option(entry: Entry) -> inspect.Parameter:
+    option, kind, default = entry.option, entry.type, entry.default
+    shown = isinstance(default, int) and not isinstance(default, bool)
+    info = typer.Option(option.flag, help=option.help, min=option.least, show_default=shown)
+    if not shown and not isinstance(default, bool):
+        default, kind = None, _nullable(kind, split=option.split)
+    return _keyword(option.name, Annotated[kind, info], default)
+
+
+def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _nullable(kind: Any, *, split: bool) -> Any:
+    """What the command line takes where nothing need be said."""
+    if kind == tuple[str, ...]:
+        return str | None if split else list[str] | None
+    return kind | None
+
+
+def _merged(form: Form, answers: dict[str, Any]) -> dict[str, Any]:
+    """The answers of the command line before those of ``--set``, and these before the file's."""
+    path, settings = answers.pop(_CONFIG, None), answers.pop(_SETTINGS, None) or ()
+    argument = answers.pop(_ARGUMENT, None)
+    model = answers.setdefault("model", argument) if argument else None
+    if model != argument:
+        raise UsageError(
+            f"two models were named: {argument} and {model}", fix="MODEL and --model mean the same: give one"
+        )
+    merged = form.flat(read_config(path), f"--config {path}") if path else {}
+    once: dict[str, Any] = {}
+    for name, text in read_settings(settings):
+        entry = form.find(name, f"--set {name}")
+        several = entry.type == tuple[str, ...]
+        once[entry.option.name] = [*once.get(entry.option.name, []), text] if several else text
+    return merged | once | answers

@@ -1,0 +1,64 @@
+"""A verb's options come from its form, and the command line goes before ``--set``, and that before ``--config``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.commands import Run
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text("model: demo\nsizes:\n  max_seq_len: 100\nprecision: int8\n")
+    return path
+
+
+def planned(cli: Run, *arguments: object) -> Any:
+    done = cli("build", "--dry-run", "--json", *arguments)
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_the_command_line_goes_before_set_and_that_before_the_file(cli: Run, config: Path) -> None:
+    from_file = planned(cli, "--config", config)
+    assert (from_file["model"], from_file["max_seq_len"], from_file["precision"]) == ("demo", 100, "int8")
+    changed = planned(cli, "--config", config, "--set", "sizes.max_seq_len=90", "--precision", "int4")
+    assert (changed["max_seq_len"], changed["precision"]) == (90, "int4")
+    default = planned(cli, "--config", config, "--set", "max_seq_len=90", "--max-seq-len", 2048)
+    assert default["max_seq_len"] == 2048, "a default counts where it is said"
+
+
+def test_a_pattern_may_be_set_several_times(cli: Run, config: Path) -> None:
+    more = ("--set", "exclude=layers.0.*", "--set", "precision.exclude=*.down_proj")
+    assert "layers.0.*, *.down_proj in fp32" in planned(cli, "--config", config, *more)["recipe"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--set", "max_seq=5"), "did you mean max_seq_len"),
+        (("--set", "max_seq_len=many"), "is not a whole number"),
+        (("--set", "max_seq_len"), "sets nothing"),
+        (("--config", "absent.yaml"), "absent.yaml cannot be read"),
+        (("demo", "--set", "precision=int3"), "int3"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(cli: Run, arguments: tuple[str, ...], says: str) -> None:
+    done = cli("export", "--dry-run", *arguments)
+    assert done.code == 2
+    assert says in done.err
+
+
+def test_a_file_that_names_what_the_verb_has_not_is_refused_by_name(cli: Run, config: Path) -> None:
+    done = cli("quantize", "--config", config)
+    assert done.code == 2
+    assert f"--config {config}: quantize has no option" in done.err
+
+
+def test_the_model_may_stand_without_its_flag_over_the_file_s(cli: Run, config: Path) -> None:
+    assert cli("build", "absent", "--dry-run", "--config", config).code == 2
