@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 # Imports of a wing that is not below.
-UP: frozenset[str] = frozenset(
-    {
-        "peagle.compiler.hardware.gpus imports peagle.compiler.precision.legal",
-    }
-)
+UP: frozenset[str] = frozenset()
 
 # Modules that import each other.
 CIRCLES: frozenset[str] = frozenset(
@@ -17,22 +13,11 @@ CIRCLES: frozenset[str] = frozenset(
 )
 
 # Names of more than one class.
-TWICE: frozenset[str] = frozenset(
-    {
-        "Device",
-        "Drafter",
-        "Gpu",
-        "Plan",
-    }
-)
+TWICE: frozenset[str] = frozenset()
 
 # Public docstrings that begin without a subject.
 FRAGMENTS: frozenset[str] = frozenset(
     {
-        "compiler/console/progress.py::Bars.step",
-        "compiler/console/progress.py::Quiet.step",
-        "compiler/precision/recipes.py::Recipe.on",
-        "compiler/verify/origin.py::on_cpu",
         "engines/backends/base.py::Emission.drafted",
         "engines/backends/onnxruntime/backend.py::OnnxRuntimeBackend",
         "engines/backends/onnxruntime/backend.py::OnnxRuntimeBackend.admit",
