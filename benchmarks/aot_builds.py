@@ -30,14 +30,14 @@ import numpy as np
 
 from peagle.compiler.checkpoints.pair import cache_length
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline.plans import profiles
-from peagle.compiler.tensorrt.build import build_plan
-from peagle.compiler.tensorrt.protocol import PlanFacts, PlanRequest
+from peagle.compiler.pipeline.plan_stages import profiles
+from peagle.compiler.tensorrt.build_plan import build_plan
+from peagle.compiler.tensorrt.worker_protocol import PlanFacts, PlanRequest
 from peagle.graphs.lowering import TENSORRT, Lowered, lower
+from peagle.graphs.stream_weights import attach
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.trace import trace_target
-from peagle.graphs.weights import attach
 from peagle.plugins.errors import PeagleError
 
 MODELS = Path(__file__).resolve().parent.parent / "compiler" / "bundled" / "models"

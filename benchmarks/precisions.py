@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.request.forms import BUILD
+from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from .console import interrupts
-from .console.text import ClosedPipe, report_failure
+from .console.printing import ClosedPipe, report_failure
 from .verbs.build import build
 from .verbs.doctor import doctor
 from .verbs.export import export

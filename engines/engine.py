@@ -15,8 +15,8 @@ from .backends.onnxruntime.backend import OnnxRuntimeBackend
 from .folder.checks import check_files, check_runtime
 from .folder.manifest import Manifest
 from .policy.fixed import Fixed, Policy
-from .requests.numbers import draw_seed
 from .requests.params import SamplingParams
+from .requests.random_numbers import draw_seed
 from .requests.request import Request
 from .requests.results import Delta, RequestOutput
 from .scheduling.scheduler import Scheduler

@@ -25,12 +25,12 @@ from ..plugins.errors import BuildError
 from ..plugins.spec import DOMAIN, OPSET, VERSION
 from . import operators
 from .drafters import DrafterSpec
-from .drafters.parallel import Drafter
+from .drafters.parallel_drafter import Drafter
 from .lowering.finish import ROPE_METADATA
 from .targets import CacheSpec, TargetSpec
-from .targets.graph import TargetGraph
-from .targets.semantic import RotaryTable, RotaryTables
+from .targets.semantic_patches import RotaryTable, RotaryTables
 from .targets.skeleton import Skeleton
+from .targets.target_graph import TargetGraph
 
 IR_VERSION = 11
 

@@ -41,7 +41,7 @@ sizes:
 
 def reference() -> str:
     """The page as the program is now."""
-    from peagle.compiler.request.forms import GROUPS
+    from peagle.compiler.request.verb_options import GROUPS
 
     program = typer.main.get_command(app)
     groups = ", ".join(f"`{name}`" for name in GROUPS if name)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ...plugins.errors import BuildError, nearest
 from ...plugins.problems import Problems
 from .formats import StoredTensor, format_of
-from .formats.numbers import check_finite
 from .formats.scaled import Loss, ScaledFp8
+from .formats.stored_numbers import check_finite
 from .safetensors import TensorEntry
 from .weight_files import read_json, stored_tensors
 

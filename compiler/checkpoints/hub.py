@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
+from ..console.printing import size
 from ..console.progress import Advance, Progress, Quiet
-from ..console.text import size
-from ..store.durable import free_bytes
+from ..store.atomic_files import free_bytes
 
 CONFIG = ("config.json",)
 _WEIGHTS = "*.safetensors"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...graphs.targets import Family, TargetSpec
 from ...graphs.targets.skeleton import Skeleton
-from ...graphs.targets.sources import Array, Shape, Sources
+from ...graphs.targets.weight_sources import Array, Shape, Sources
 from .checkpoint import Checkpoint
 
 

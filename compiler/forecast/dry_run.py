@@ -12,17 +12,17 @@ from ..checkpoints.known_pairs import PAIRS, Folder
 from ..checkpoints.pair import ASSUMED_DEPTH, read_head
 from ..checkpoints.registry import drafter_source, target_config, target_source
 from ..checkpoints.target import Target
-from ..console.text import emit
+from ..console.printing import emit
 from ..hardware.gpus import is_architecture, sm_names
+from ..precision.allowed import available, lowering_for
 from ..precision.decide import decide, precision_of, table_of, wide_of
-from ..precision.legal import available, lowering_for
 from ..precision.recipes import Recipe
-from ..precision.source import of_target
-from ..precision.stored import StoredFp8
+from ..precision.stored_weights import StoredFp8
+from ..precision.weight_source import of_target
 from ..request.request import ONNXRUNTIME, CompileRequest, ModelRef
-from .facts import Forecast
 from .forecast import UNKNOWN_HEAD, make_forecast
-from .text import render
+from .printing import render
+from .record import Forecast
 from .weight_bytes import share_note
 
 

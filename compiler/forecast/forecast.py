@@ -13,14 +13,14 @@ from ..checkpoints.checkpoint import PIECE
 from ..checkpoints.pair import cache_length
 from ..hardware.gpus import find_gpu
 from ..precision.recipes import Recipe
-from .facts import TABLES, DrafterSize, Forecast, GraphSize, HostMemory, KvCache, Time, Verdict, fit
+from .record import TABLES, DrafterSize, Forecast, GraphSize, HostMemory, KvCache, Time, Verdict, fit
 from .weight_bytes import BYTES, head_weights, line, too_wide, weight_lines
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
     from ...graphs.targets import CacheSpec
-    from ...graphs.targets.census import RoledWeight
-    from ...graphs.targets.trials import Trials
+    from ...graphs.targets.layer_trials import Trials
+    from ...graphs.targets.weight_roles import RoledWeight
 
 UNKNOWN_HEAD = "unknown until downloaded"
 
@@ -58,8 +58,8 @@ def make_forecast(
     target.
     """
     _check(max_seq_len, num_speculative_tokens, gpu, slots)
+    from ...graphs.targets.layer_trials import run_trials
     from ...graphs.targets.skeleton import Skeleton
-    from ...graphs.targets.trials import run_trials
 
     family = family_for(config)
     spec = family.describe(config).with_taps(head.taps if head else None)

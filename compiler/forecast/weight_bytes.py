@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...graphs.targets.census import ROLES, RoledWeight
+from ...graphs.targets.weight_roles import ROLES, RoledWeight
 from ...plugins.numbers import BY_PRECISION, E4M3
 from ..precision.recipes import LM_HEAD, Recipe
-from ..precision.selection import Selection
+from ..precision.weight_selection import Selection
 
 if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec

@@ -14,18 +14,18 @@ from ..console.progress import Progress, Quiet
 from ..hardware.packages import export_versions
 from ..precision.decide import decide
 from ..precision.recipes import Recipe
-from ..request.check import check_build
+from ..request.refusals import check_build
 from ..request.request import CompileRequest
-from ..request.resolved import FILE_NAME as RESOLVED
-from ..request.resolved import resolved_config
+from ..request.resolved_config import FILE_NAME as RESOLVED
+from ..request.resolved_config import resolved_config
 from ..request.settle import Settled, settle
 from ..store.publish import Assembly, assembling
 from ..store.stages import Stage, StageStore
 from .choose_k import KChoice, kept_choice
-from .manifest import engine_manifest
-from .plans import Plans, build_plans
+from .engine_manifest import engine_manifest
+from .plan_stages import Plans, build_plans
 from .report import BuildReport
-from .run import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
+from .shared_steps import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
 
 _FP8_TAKEN = "the checkpoint is FP8 with scales for its inputs, and so is the engine: --precision bf16 would widen it"
 

@@ -18,7 +18,7 @@ from ...plugins.errors import BuildError
 from ..bundled.prompts import code_prompts
 from ..console.progress import Advance
 from ..store.stages import Stage
-from .run import PipelineRun
+from .shared_steps import PipelineRun
 
 _SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
 

@@ -17,12 +17,12 @@ from ..console.progress import Progress, Quiet
 from ..hardware.packages import export_versions, product_version
 from ..precision.calibration.ranges import describe
 from ..precision.decide import decide
-from ..request.check import check_export, export_lowering
+from ..request.refusals import check_export, export_lowering
 from ..request.request import CompileRequest
-from ..store.phases import peak_rss
+from ..store.phase_clock import peak_rss
 from ..store.publish import EXPORT, Assembly, assembling
 from ..store.stages import StageStore
-from .run import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
+from .shared_steps import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
 
 FORMAT_VERSION = 1
 REPORT = "export_report.json"

@@ -8,11 +8,11 @@ from typing import Any
 
 from ...engines.folder.manifest import Manifest
 from ..precision.calibration.ranges import describe
-from ..store.phases import Phases
+from ..store.phase_clock import Phases
 from .choose_k import KChoice
-from .plans import Plans
+from .plan_stages import Plans
 from .report_html import report_html
-from .run import Graphs
+from .shared_steps import Graphs
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from html import escape
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
-from ..console.text import size
-from ..precision.products import described
+from ..console.printing import size
+from ..precision.product_table import described
 from ..precision.recipes import rows_of
 
 _STYLE = """

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...graphs.quantization.weight import MIDDLE, Codes
-from ...graphs.targets.sources import Array
+from ...graphs.quantization.quantized_weight import MIDDLE, Codes
+from ...graphs.targets.weight_sources import Array
 from ...plugins.numbers import BY_NUMPY, E4M3, FLOAT16, FLOAT32, INT4, INT8, UINT4, UINT8, scales_of, to_e4m3, usable
 
 # The largest code, and the smallest: of eight bits as far from zero as the largest, so that no sign has more room.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ...graphs.lowering import Lowering
 from ..hardware.gpus import supports
-from .asked import PrecisionAsked
-from .legal import WIDE, available, require_known, require_legal
+from .allowed import WIDE, available, require_known, require_legal
+from .options import PrecisionAsked
 from .recipes import RECIPES, Recipe, wide_type
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def precision_of(
         return asked.name
     if target is None or not keeps_own or not lowering.is_tensorrt:
         return available(lowering)[0]
-    from .source import is_whole_fp8
+    from .weight_source import is_whole_fp8
 
     fp8 = all(supports(gpu, "fp8") for gpu in gpus) and is_whole_fp8(target, lowering)
     return "fp8" if fp8 else wide_type(target.checkpoint)

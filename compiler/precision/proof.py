@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...plugins.errors import BuildError
 from ...plugins.numbers import BY_NUMPY
 from ...plugins.problems import listed
-from .products import BuiltProduct
+from .product_table import BuiltProduct
 from .recipes import DRAFTER_ROLE, LM_HEAD
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from ...graphs.lowering import Lowered, Lowering
     from ...graphs.quantization import GraphProduct, Quantization, QuantizedWeight
-    from ...graphs.quantization.weight import WeightStream
-    from .source import WeightSource
+    from ...graphs.quantization.quantized_weight import WeightStream
+    from .weight_source import WeightSource
 
 _LISTED = 8
 _UNSIGNED, _KERNELS = ("uint8", "uint4"), ("MatMulNBits", "QMoE")  # what ONNX Runtime's kernels read, and they

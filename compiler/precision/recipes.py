@@ -73,7 +73,7 @@ class Recipe:
 
     @property
     def quantized_roles(self) -> frozenset[str]:
-        """The roles of the matrices that are quantized (``graphs.targets.census``)."""
+        """The roles of the matrices that are quantized (``graphs.targets.weight_roles``)."""
         return frozenset(role for role in _ROLES if self.precision(role) != self.wide)
 
     def precision(self, role: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ...graphs.quantization.weight import MIDDLE, Codes
+from ...graphs.quantization.quantized_weight import MIDDLE, Codes
 from ...plugins.numbers import MX_BLOCK
 
 if TYPE_CHECKING:

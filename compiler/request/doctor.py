@@ -15,7 +15,7 @@ from ...plugins.errors import PeagleError
 from ..hardware.gpus import RTX_SMS, sm_name
 from ..hardware.machine import LocalGpu, Machine, look
 from ..hardware.packages import EXPORT_PACKAGES
-from ..store.durable import free_bytes
+from ..store.atomic_files import free_bytes
 from ..store.stages import StageStore
 from .backend import choose_backend
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...plugins.errors import UsageError
 from ..console.options import option, option_of
-from ..precision.asked import CalibrationAsked, PrecisionAsked
+from ..precision.options import CalibrationAsked, PrecisionAsked
 
 ONNXRUNTIME = "onnxruntime"
 BACKENDS = (ONNXRUNTIME, "tensorrt", "tensorrt-rtx")

@@ -13,7 +13,7 @@ from pathlib import Path
 from ...engines.folder.manifest import FILE_NAME, Manifest, is_engine
 from ...engines.folder.records import FileEntry
 from ...plugins.errors import UsageError
-from .durable import BUILDING, clear_leftovers, flush_tree, locked, move_into_place, require_space, writing
+from .atomic_files import BUILDING, clear_leftovers, flush_tree, locked, move_into_place, require_space, writing
 from .stages import Stage
 
 EXPORT = "export.json"

@@ -17,8 +17,8 @@ from typing import Any
 
 from ...engines.folder.records import FileEntry
 from ..console import interrupts
-from .closure import code_digest
-from .durable import flush_tree, locked, move_into_place, writing
+from .atomic_files import flush_tree, locked, move_into_place, writing
+from .import_closure import code_digest
 
 _RECORD = "stage.json"
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..console.text import size
-from .program import ONNX_LAYERS, PRODUCT, Held, Program, Step
+from ..console.printing import size
+from .plan_programs import ONNX_LAYERS, PRODUCT, Held, Program, Step
 
 _COPIES = 2  # of a plan while it is inspected: as it was read, and as TensorRT has it
 _PRODUCTS = ("gemm", "matmul", "matrix", "fully", "convolution")

@@ -14,7 +14,7 @@ from ...plugins.spec import SELECTION
 from ...plugins.tensorrt.errors import clear, last
 from ...plugins.tensorrt.register import find_creator
 from .callbacks import Log
-from .graph import Value
+from .lowered_graph import Value
 from .preflight import Survey
 
 _FIX = "`peagle-compile doctor` shows the versions; TensorRT must be 10.15 or newer, TensorRT-RTX 1.7 or newer"

@@ -17,8 +17,8 @@ from ...plugins.errors import BuildError, PeagleError
 from ...plugins.ops import OPS
 from ...plugins.spec import DOMAIN, SELECTION, OpSpec
 from ...plugins.tensorrt.check import check_call
-from .graph import LoweredGraph, Node, Value, is_native, read_graph
-from .rules import complaints_of
+from .lowered_graph import LoweredGraph, Node, Value, is_native, read_graph
+from .node_rules import complaints_of
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,15 @@ from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from ...plugins.tensorrt import module, register
 from ..hardware.gpus import require_targets
 from ..hardware.machine import look
-from ..store.durable import writing
+from ..store.atomic_files import writing
+from .builder_config import configure, load_timings, save_timings
 from .callbacks import Log, logger, monitor, writer
-from .config import configure, load_timings, save_timings
 from .inspector import inspected
 from .network import Parsed, parse, plugin_complaint, require_layers
+from .plan_products import as_built, of_network
+from .plan_programs import read_programs
 from .preflight import Survey, survey
-from .products import as_built, of_network
-from .program import read_programs
-from .protocol import STEPS, Channel, PlanFacts, PlanRequest
+from .worker_protocol import STEPS, Channel, PlanFacts, PlanRequest
 
 OLDEST = {"tensorrt": (10, 15), "tensorrt-rtx": (1, 7)}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ...plugins.errors import EnvironmentProblem
-from ..console.text import columns, emit, interruptible, size
+from ..console.printing import columns, emit, interruptible, size
 from .common import Json
 
 if TYPE_CHECKING:

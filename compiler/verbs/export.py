@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..console.text import columns, emit, interruptible, note, size
-from ..request.forms import EXPORT
+from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
+from ..request.verb_options import EXPORT
 from .common import DryRun, Force, Gpu, Json
 from .signature import asks
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..console.text import columns, emit, interruptible, size
+from ..console.printing import columns, emit, interruptible, size
 from .common import EngineFolder, Json
 
 
@@ -21,7 +21,7 @@ def inspect(
 
     Example: peagle-compile inspect demo-engine
     """
-    from ..store.contents import inspect_engine
+    from ..store.engine_contents import inspect_engine
 
     found = inspect_engine(engine, hashes=hashes)
     if as_json:
@@ -31,7 +31,7 @@ def inspect(
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
-    from ..precision.products import described
+    from ..precision.product_table import described
 
     speculation, shapes, backend = found["speculation"], found["shapes"], found["backend"]
     gpus = f" for {', '.join(backend['gpus'])}" if backend["gpus"] else ""

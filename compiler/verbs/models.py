@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..console.text import columns, emit
+from ..console.printing import columns, emit
 from .common import Json
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..precision.products import described
+from ..precision.product_table import described
 from ..precision.recipes import in_words, patterns
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..console.text import columns, emit, interruptible, note, size
-from ..request.forms import QUANTIZE
+from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
+from ..request.verb_options import QUANTIZE
 from .common import Force, Json
 from .signature import asks
 

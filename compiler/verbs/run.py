@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...plugins.errors import UsageError
-from ..console.text import columns, emit, interruptible, note
+from ..console.printing import columns, emit, interruptible, note
 from .common import EngineFolder, Json, Threads
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from ...plugins.errors import UsageError
-from ..request.forms import Entry, Form
-from ..request.values import read_config, read_settings
+from ..request.config_file import read_config, read_settings
+from ..request.verb_options import Entry, Form
 
 _ARGUMENT, _CONFIG, _SETTINGS, _CONTEXT = "model_argument", "config", "settings", "context"
 _OWN = {

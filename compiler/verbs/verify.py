@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...plugins.errors import UsageError, VerificationError
-from ..console.text import columns, emit, interruptible
+from ..console.printing import columns, emit, interruptible
 from .common import EngineFolder, Json, Threads
 
 if TYPE_CHECKING:
     from ...engines.folder.manifest import Manifest
     from ..verify import Verification
-    from ..verify.measure import MeasureRequest
+    from ..verify.measure_precision import MeasureRequest
 
 
 @interruptible("nothing was written")
@@ -58,7 +58,7 @@ def verify(
     from ..bundled.prompts import code_prompts
     from ..console.progress import shown
     from ..verify import FILE_NAME, verify_folder
-    from ..verify.lines import lines
+    from ..verify.printing import lines
 
     manifest = Manifest.read(engine)
     check_files(manifest.files, engine)
@@ -87,8 +87,8 @@ def verify(
 
 
 def _request(manifest: Manifest, data: Path | None, increase: float | None, bisect: bool) -> MeasureRequest:
-    from ..verify.measure import MeasureRequest
-    from ..verify.precision import LIMITS
+    from ..verify.measure_precision import MeasureRequest
+    from ..verify.precision_cost import LIMITS
 
     recipe = manifest.precision.get("recipe", "")
     if recipe not in LIMITS or increase is None:

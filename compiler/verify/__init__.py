@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .losslessness import Divergence, Losslessness
-from .precision import Precision
-from .run import DEFAULT_K, FILE_NAME, Verification, verify, verify_elsewhere, verify_folder
+from .precision_cost import Precision
+from .verify_engine import DEFAULT_K, FILE_NAME, Verification, verify, verify_elsewhere, verify_folder
 
 __all__ = [
     "DEFAULT_K",

@@ -16,16 +16,16 @@ from ...engines.folder.manifest import Manifest
 from ...graphs.lowering import ORT, lowering_named
 from ..console.progress import Progress
 from ..precision.recipes import RECIPES, Recipe
-from .groups import Group, groups_of, patterns_of
+from .engine_origin import reference_recipe
+from .held_out_texts import Texts
 from .logits import Array, LogitsComparison, compare_logits
-from .origin import reference_recipe
-from .precision import PrecisionLimits
-from .texts import Texts
-from .workshop import Workshop, scratch
+from .precision_cost import PrecisionLimits
+from .unpublished_pairs import Workshop, scratch
+from .weight_groups import Group, groups_of, patterns_of
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
-    from ..precision.source import WeightSource
+    from ..precision.weight_source import WeightSource
 
 CACHES = "KV cache"
 _TEXTS, _TOKENS = 6, 192

@@ -16,8 +16,8 @@ from typing import Any
 
 from ...plugins.errors import EnvironmentProblem
 from .checks import REBUILD, file_contradictions, part_contradictions, size_contradictions
-from .decode import decode
 from .records import BackendRecord, Evidence, FileEntry, Part, Shapes, Speculation
+from .strict_json import decode
 
 FILE_NAME = "engine.json"
 FORMAT_VERSION = 1

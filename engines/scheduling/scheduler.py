@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..backends.base import Backend, Chunk, Emission
 from ..policy.fixed import Policy
-from ..requests.numbers import uniform_stream
+from ..requests.random_numbers import uniform_stream
 from ..requests.request import Request
 from ..strategies.base import Strategy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .read import read_drafter
-from .spec import DrafterSpec, check_vocabulary
+from .drafter_spec import DrafterSpec, check_vocabulary
+from .read_drafter import read_drafter
 
 __all__ = ["DrafterSpec", "check_vocabulary", "read_drafter"]

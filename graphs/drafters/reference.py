@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..targets import TargetSpec, family_for
-from ..targets.semantic import RotaryTable
+from ..targets.semantic_patches import RotaryTable
 from ..trace import drafter_rotary
 from . import DrafterSpec
 

@@ -29,7 +29,7 @@ class GraphWeight:
 
 @dataclass(frozen=True)
 class Lowered:
-    """``model`` runs on its backend once ``weights`` are attached (``graphs.weights.attach``)."""
+    """``model`` runs on its backend once ``weights`` are attached (``graphs.stream_weights.attach``)."""
 
     model: ir.Model
     weights: tuple[GraphWeight, ...]

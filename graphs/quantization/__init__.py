@@ -6,10 +6,10 @@ back from the lowered graph what became of it.
 
 from __future__ import annotations
 
-from .caches import quantize_caches, round_caches
-from .products import GraphProduct, products_of
+from .graph_products import GraphProduct, products_of
+from .kv_caches import quantize_caches, round_caches
+from .quantized_weight import Codes, Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
 from .rewrite import quantize
-from .weight import Codes, Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
 
 __all__ = [
     "Codes",

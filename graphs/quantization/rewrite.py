@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from ...plugins.spec import DOMAIN, VERSION
 from ..tape import Nodes
-from .nodes import code_shape, dequantized, onnx_type, rounded, scale_dtype, scale_shape, shortened, streamed
-from .rules import RULES, Site
-from .weight import Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
+from .qdq_nodes import code_shape, dequantized, onnx_type, rounded, scale_dtype, scale_shape, shortened, streamed
+from .quantized_weight import Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
+from .rewrite_rules import RULES, Site
 
 Weights = Mapping[str, QuantizedWeight]
 

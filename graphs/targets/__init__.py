@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...plugins.errors import BuildError
-from .base import CacheSpec, Family, Piece, TargetSpec
+from .family import CacheSpec, Family, Piece, TargetSpec
 from .gemma4 import Gemma4
 from .gpt_oss import GptOss
 from .llama import Llama

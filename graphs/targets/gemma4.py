@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import BuildError
-from .base import CacheSpec, Config, Family
+from .family import CacheSpec, Config, Family
 
 _INSIDE = "model.language_model."
 _TOWERS = ("model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio.")
@@ -104,7 +104,7 @@ class Gemma4(Family):
 
     def patches(self) -> Mapping[str, Callable[..., Any]]:
         """The rotary function, which takes one tensor ``[B,S,H,D]`` here."""
-        from .semantic import rotate_one
+        from .semantic_patches import rotate_one
 
         return {"apply_rotary_pos_emb": rotate_one}
 

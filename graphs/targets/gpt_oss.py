@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...plugins.errors import BuildError
-from .base import Config, Family, Piece, Shape
+from .family import Config, Family, Piece, Shape
 
 _EXPERTS = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(gate_up_proj|down_proj)")
 

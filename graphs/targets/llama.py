@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...plugins.errors import BuildError
-from .base import Config, Family
+from .family import Config, Family
 
 
 class Llama(Family):

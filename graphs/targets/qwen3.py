@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import Config
+from .family import Config
 from .llama import Llama
 
 

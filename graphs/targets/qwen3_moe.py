@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from .base import Config, Piece, Shape
+from .family import Config, Piece, Shape
 from .qwen3 import Qwen3
 
 _EXPERTS = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(gate_up_proj|down_proj)")

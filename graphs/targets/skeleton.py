@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..names import RangeShapes, range_shapes
 from . import family_for
-from .base import Config, Shape
-from .census import RoledWeight, census
+from .family import Config, Shape
+from .weight_roles import RoledWeight, census
 
 if TYPE_CHECKING:
     from torch import nn

@@ -14,9 +14,9 @@ import pytest
 
 from peagle.compiler import cli as program
 from peagle.compiler.cli import EXIT_CODES
-from peagle.compiler.console.text import Interrupted, columns, interruptible, report_failure, size
+from peagle.compiler.console.printing import Interrupted, columns, interruptible, report_failure, size
 from peagle.compiler.verify import losslessness
-from peagle.compiler.verify import run as verification
+from peagle.compiler.verify import verify_engine as verification
 from peagle.plugins import errors
 from tests.fixtures.commands import Run
 
@@ -180,7 +180,7 @@ def test_inspect_shows_the_contract(cli: Run, demo_engine: Path) -> None:
 
 
 def test_inspect_works_without_onnx(cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from peagle.compiler.store import contents as inspect
+    from peagle.compiler.store import engine_contents as inspect
 
     monkeypatch.setattr(inspect, "find_spec", lambda name: None)
     assert json.loads(cli("inspect", demo_engine, "--json").out)["operators"] == {"target": None, "drafter": None}

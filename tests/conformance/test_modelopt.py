@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import compiled as parts
-from peagle.compiler.pipeline.half import target_half
+from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.model_half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.drafters import reference
@@ -64,8 +64,10 @@ def test_its_graph_computes_what_fake_quantisation_in_torch_does(folder: Path, t
     spec = target.spec
     half = target_half(target, RECIPES["fp8"].on("fp32"))
     store = StageStore.default()
-    traced = parts.trace(store, half, "float32", Quiet())
-    done = parts.attach(store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=CACHE, progress=Quiet())
+    traced = graph_stages.trace(store, half, "float32", Quiet())
+    done = graph_stages.attach(
+        store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=CACHE, progress=Quiet()
+    )
     assert done.precision is not None
     assert done.precision["share"] == 1
     scales: dict[str, float] = {}
@@ -76,7 +78,7 @@ def test_its_graph_computes_what_fake_quantisation_in_torch_does(folder: Path, t
     model = fake_quantised(folder, tmp_path / "plain", scales)
     rows, width = 16, 3
     ids = np.random.default_rng(5).integers(2, spec.vocab_size, (rows, width))
-    graph = Graph(done.attached.path / parts.MODEL, spec.caches, CACHE, rows=rows)
+    graph = Graph(done.attached.path / graph_stages.MODEL, spec.caches, CACHE, rows=rows)
     out = graph(**target_inputs(ids, 0, width - 1, width))
     expected = np.stack([reference.target_pass(model, spec, row.tolist())[0].numpy() for row in ids])
     differences = np.abs(out["logits"] - expected).max(axis=-1)

@@ -14,7 +14,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from peagle.graphs import store, trace, weights
+from peagle.graphs import graph_files, stream_weights, trace
 from peagle.graphs.drafters import DrafterSpec, read_drafter, reference
 from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.graphs.targets import CacheSpec, TargetSpec
@@ -67,7 +67,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 def semantic(golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The graph of a golden head, traced once."""
     path = tmp_path_factory.mktemp("golden") / "drafter.onnx"
-    store.save(trace.trace_drafter(golden.head, golden.target), path)
+    graph_files.save(trace.trace_drafter(golden.head, golden.target), path)
     return path
 
 
@@ -89,9 +89,9 @@ def test_there_is_something_to_compare(golden: Golden) -> None:
 
 @pytest.mark.parametrize("lowering", ["std", "ort"])
 def test_the_compiled_drafter_agrees(golden: Golden, semantic: Path, lowering: str, tmp_path: Path) -> None:
-    lowered = lower(store.load(semantic), LOWERINGS[lowering], cache_length=CACHE)
+    lowered = lower(graph_files.load(semantic), LOWERINGS[lowering], cache_length=CACHE)
     path = tmp_path / "model.onnx"
-    weights.attach(lowered, golden.weights.__getitem__, path)
+    stream_weights.attach(lowered, golden.weights.__getitem__, path)
     for anchor, expected in zip(golden.anchors, golden.logits, strict=True):
         count = anchor + 1
         tokens = np.full((1, DEPTHS + 1), -1, np.int32)

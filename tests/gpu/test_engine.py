@@ -30,7 +30,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """The demo pair, three rows at a time."""
     from peagle.compiler.hardware.gpus import RTX_SMS, sm_number
     from peagle.compiler.pipeline.build import build
-    from peagle.compiler.request.forms import BUILD
+    from peagle.compiler.request.verb_options import BUILD
     from peagle.engines import Engine
     from peagle.engines.backends.tensorrt.device import find_gpu
     from peagle.plugins.tensorrt.module import load

@@ -17,8 +17,8 @@ import onnx
 import onnx_ir as ir
 import torch
 
-from peagle.graphs import store
-from peagle.graphs.quantization.products import source
+from peagle.graphs import graph_files
+from peagle.graphs.quantization.graph_products import source
 
 Round = Callable[[str, torch.Tensor], torch.Tensor]
 _BACK = ("DequantizeLinear", "TRT_MXFP8DequantizeLinear")
@@ -28,7 +28,7 @@ _TO_CODES = ("QuantizeLinear", "TRT_MXFP8DynamicQuantize", "MicroscaledRound")
 def rounded_inputs(path: Path) -> dict[str, str]:
     """By the module of each linear whose input is rounded, the name of that input."""
     found = {}
-    for node in store.load(path).graph:
+    for node in graph_files.load(path).graph:
         x = _unrounded(node.inputs[0]) if node.op_type == "MatMul" else None
         weight = source(node.inputs[1]) if x is not None else None
         if x is not None and weight is not None and ".experts." not in str(weight.name):

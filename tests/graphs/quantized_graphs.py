@@ -13,12 +13,12 @@ import onnxruntime
 from hypothesis import strategies as st
 
 from peagle.compiler.precision.codes import block_scales, rounded, values_of
-from peagle.graphs import store
+from peagle.graphs import graph_files
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.lowering.finish import ROPE_METADATA, finish
 from peagle.graphs.quantization import Quantization, QuantizedWeight, quantize
-from peagle.graphs.quantization.weight import Codes
-from peagle.graphs.weights import attach
+from peagle.graphs.quantization.quantized_weight import Codes
+from peagle.graphs.stream_weights import attach
 
 Array = np.ndarray[Any, Any]
 COLUMNS, ROWS = 64, 48
@@ -51,7 +51,7 @@ class Small:
         LOWERINGS[lowering].apply(self.model)
         lowered = finish(self.model)
         self.runs = attach(lowered, self.read, path)
-        return store.load(path)
+        return graph_files.load(path)
 
 
 def _value(name: str, shape: list[Any], kind: ir.DataType = ir.DataType.FLOAT) -> ir.Value:

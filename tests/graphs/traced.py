@@ -8,11 +8,11 @@ from pathlib import Path
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import compiled as parts
-from peagle.compiler.pipeline.compiled import SEMANTIC
-from peagle.compiler.pipeline.half import drafter_half, target_half
+from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.graph_stages import SEMANTIC
+from peagle.compiler.pipeline.model_half import drafter_half, target_half
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs import store, weights
+from peagle.graphs import graph_files, stream_weights
 from peagle.graphs.drafters import DrafterSpec
 from peagle.graphs.lowering import LOWERINGS, Lowered, lower
 from peagle.graphs.targets import TargetSpec
@@ -32,7 +32,7 @@ class Traced:
     folder: Path
 
     def lowered(self, part: str, lowering: str) -> Lowered:
-        return lower(store.load(self.folder / f"{part}.onnx"), LOWERINGS[lowering], cache_length=CACHE)
+        return lower(graph_files.load(self.folder / f"{part}.onnx"), LOWERINGS[lowering], cache_length=CACHE)
 
     def built(self, part: str, lowering: str) -> Path:
         """The part's graph with weights, for ONNX Runtime."""
@@ -41,7 +41,7 @@ class Traced:
             path.parent.mkdir(parents=True)
             tensors = {k: t.numpy() for k, t in self.pair.head_weights().items()}
             read = self.pair.target_weights() if part == "target" else tensors.__getitem__
-            weights.attach(self.lowered(part, lowering), read, path)
+            stream_weights.attach(self.lowered(part, lowering), read, path)
         return path
 
 
@@ -49,7 +49,7 @@ def semantic(pair: Pair, part: str, dtype: Dtype) -> Path:
     """One half's graph without weights, kept by the session's stage cache, which the tests of whole builds share."""
     target, head = pair.specs()
     half = target_half(pair.opened()) if part == "target" else drafter_half(Checkpoint.open(pair.head), head, target)
-    return parts.trace(StageStore.default(), half, dtype, Quiet()).path / SEMANTIC
+    return graph_stages.trace(StageStore.default(), half, dtype, Quiet()).path / SEMANTIC
 
 
 def traced_pair(folder: Path, family: str, draft_vocab: int) -> Traced:

@@ -8,7 +8,7 @@ UP: frozenset[str] = frozenset()
 # Modules that import each other.
 CIRCLES: frozenset[str] = frozenset(
     {
-        "peagle.compiler.verify.bisect -> peagle.compiler.verify.precision -> peagle.compiler.verify.bisect",
+        "peagle.compiler.verify.bisect -> peagle.compiler.verify.precision_cost -> peagle.compiler.verify.bisect",
     }
 )
 
@@ -35,13 +35,13 @@ FRAGMENTS: frozenset[str] = frozenset(
         "engines/backends/onnxruntime/lanes.py::SessionLanes.hold",
         "engines/backends/onnxruntime/lanes.py::SessionLanes.propose",
         "engines/backends/onnxruntime/lanes.py::SessionLanes.verify",
-        "engines/backends/onnxruntime/prompts.py::SessionPrompt",
-        "engines/backends/onnxruntime/prompts.py::SessionPrompt.advance",
-        "engines/backends/onnxruntime/prompts.py::SessionPrompt.draft",
-        "engines/backends/onnxruntime/prompts.py::SessionPrompt.emission",
-        "engines/backends/onnxruntime/prompts.py::SessionPrompt.hold",
-        "engines/backends/onnxruntime/prompts.py::SessionPrompt.propose",
-        "engines/backends/onnxruntime/prompts.py::SessionPrompt.verify",
+        "engines/backends/onnxruntime/prefill.py::SessionPrompt",
+        "engines/backends/onnxruntime/prefill.py::SessionPrompt.advance",
+        "engines/backends/onnxruntime/prefill.py::SessionPrompt.draft",
+        "engines/backends/onnxruntime/prefill.py::SessionPrompt.emission",
+        "engines/backends/onnxruntime/prefill.py::SessionPrompt.hold",
+        "engines/backends/onnxruntime/prefill.py::SessionPrompt.propose",
+        "engines/backends/onnxruntime/prefill.py::SessionPrompt.verify",
         "engines/backends/tensorrt/backend.py::TensorRTBackend",
         "engines/backends/tensorrt/backend.py::TensorRTBackend.admit",
         "engines/backends/tensorrt/backend.py::TensorRTBackend.begin",
@@ -69,12 +69,12 @@ FRAGMENTS: frozenset[str] = frozenset(
         "engines/backends/tensorrt/lanes.py::PlanLanes.propose",
         "engines/backends/tensorrt/lanes.py::PlanLanes.verify",
         "engines/backends/tensorrt/pinned.py::LateEmission.read",
-        "engines/backends/tensorrt/prompts.py::PlanPrompt",
-        "engines/backends/tensorrt/prompts.py::PlanPrompt.advance",
-        "engines/backends/tensorrt/prompts.py::PlanPrompt.draft",
-        "engines/backends/tensorrt/prompts.py::PlanPrompt.emission",
-        "engines/backends/tensorrt/prompts.py::PlanPrompt.hold",
-        "engines/backends/tensorrt/prompts.py::PlanPrompt.verify",
+        "engines/backends/tensorrt/prefill.py::PlanPrompt",
+        "engines/backends/tensorrt/prefill.py::PlanPrompt.advance",
+        "engines/backends/tensorrt/prefill.py::PlanPrompt.draft",
+        "engines/backends/tensorrt/prefill.py::PlanPrompt.emission",
+        "engines/backends/tensorrt/prefill.py::PlanPrompt.hold",
+        "engines/backends/tensorrt/prefill.py::PlanPrompt.verify",
         "engines/policy/fixed.py::Fixed",
     }
 )
@@ -84,7 +84,7 @@ UNFINISHED: frozenset[str] = frozenset(
     {
         "engines/backends/tensorrt/memory.py::Sizer",
         "engines/folder/manifest.py::Manifest",
-        "graphs/lowering/tensorrt/mx.py::",
+        "graphs/lowering/tensorrt/mxfp8.py::",
         "plugins/tensorrt/fields.py::read",
     }
 )
@@ -98,7 +98,6 @@ SMALL: frozenset[str] = frozenset()
 # Tests of no one module that do not lie in `tests/scenarios/`, or not where their module lies.
 ELSEWHERE: frozenset[str] = frozenset(
     {
-        "tests/compiler/precision/calibration/test_resume.py",
         "tests/engines/backends/test_host_device.py",
         "tests/engines/strategies/test_rounds.py",
         "tests/graphs/lowering/tensorrt/test_lowering.py",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.store.closure import Package, imported, imports_of
+from peagle.compiler.store.import_closure import Package, imported, imports_of
 from tests.house import allowed
 from tests.house.tree import ROOT, differences, module_of, package_files, package_of, require, write_tree
 
@@ -146,8 +146,8 @@ def test_no_modules_import_each_other() -> None:
 def bad_example(tmp_path: Path) -> Mapping[str, frozenset[str]]:
     files = {
         "compiler/store/stages.py": "def f():\n    from ..pipeline import half",
-        "compiler/pipeline/half.py": "from ..store import stages",
-        "compiler/forecast/facts.py": "if TYPE_CHECKING:\n    from ..tune.bench import Bench",
+        "compiler/pipeline/model_half.py": "from ..store import stages",
+        "compiler/forecast/record.py": "if TYPE_CHECKING:\n    from ..tune.bench import Bench",
         "compiler/tune/bench.py": "",
         "compiler/attic/old.py": "",
         "engines/a.py": "from . import b",
@@ -160,14 +160,14 @@ def bad_example(tmp_path: Path) -> Mapping[str, frozenset[str]]:
 def test_an_upward_import_is_found(tmp_path: Path) -> None:
     assert upward_imports(bad_example(tmp_path)) == [
         "attic has no place among the wings",
-        "peagle.compiler.forecast.facts imports peagle.compiler.tune.bench",
-        "peagle.compiler.store.stages imports peagle.compiler.pipeline.half",
+        "peagle.compiler.forecast.record imports peagle.compiler.tune.bench",
+        "peagle.compiler.store.stages imports peagle.compiler.pipeline.model_half",
     ]
 
 
 def test_a_circle_is_found(tmp_path: Path) -> None:
     assert sorted(circles(bad_example(tmp_path))) == [
-        "peagle.compiler.pipeline.half -> peagle.compiler.store.stages -> peagle.compiler.pipeline.half",
+        "peagle.compiler.pipeline.model_half -> peagle.compiler.store.stages -> peagle.compiler.pipeline.model_half",
         "peagle.engines.a -> peagle.engines.b -> peagle.engines.c -> peagle.engines.a",
     ]
 

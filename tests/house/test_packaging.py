@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from peagle.compiler.store.closure import imports_of
+from peagle.compiler.store.import_closure import imports_of
 from tests.house.tree import PACKAGED, PYPROJECT, ROOT, package_files, package_of
 
 

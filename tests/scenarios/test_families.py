@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.request.forms import BUILD
+from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.verify import FILE_NAME
 from peagle.engines import Engine, SamplingParams
 from peagle.graphs.drafters import reference

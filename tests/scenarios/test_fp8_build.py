@@ -12,10 +12,10 @@ import pytest
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.pipeline.export import export
 from peagle.compiler.precision import schemes
-from peagle.compiler.request.forms import EXPORT
+from peagle.compiler.request.verb_options import EXPORT
 from peagle.compiler.verbs.export import _summary
 from peagle.engines.folder.manifest import Manifest
-from peagle.graphs import store
+from peagle.graphs import graph_files
 from peagle.graphs.quantization import products_of
 from peagle.plugins.errors import BuildError
 from tests.fixtures.commands import Run
@@ -113,11 +113,15 @@ def test_an_export_for_tensorrt_holds_the_weights_in_fp8(dense: Pair, tmp_path: 
         for kind in ("fp16", "fp8")
     )
     for name in ("semantic.onnx", "model.onnx"):
-        found = products_of(store.load(narrow.path / "target" / name))
+        found = products_of(graph_files.load(narrow.path / "target" / name))
         assert sum(each.stored == E4M3 for each in found) == 49
-    assert {each.stored for each in products_of(store.load(narrow.path / "drafter" / "model.onnx"))} == {"float16"}
+    assert {each.stored for each in products_of(graph_files.load(narrow.path / "drafter" / "model.onnx"))} == {
+        "float16"
+    }
     name = "model.layers.0.mlp.up_proj.weight"
-    sizes = [store.load(r.path / "target" / "model.onnx").graph.initializers[name].const_value for r in (wide, narrow)]
+    sizes = [
+        graph_files.load(r.path / "target" / "model.onnx").graph.initializers[name].const_value for r in (wide, narrow)
+    ]
     assert sizes[0].length == 2 * sizes[1].length == 2 * sizes[1].size
     assert narrow.report["bytes"]["target"] < wide.report["bytes"]["target"]
     described = json.loads((narrow.path / "export.json").read_text())

@@ -12,9 +12,9 @@ import pytest
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.tensorrt.memory import Caches
-from peagle.engines.folder.decode import decode
 from peagle.engines.folder.manifest import Manifest, contradictions
 from peagle.engines.folder.records import Cache, Part
+from peagle.engines.folder.strict_json import decode
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
 from tests.models import Pair

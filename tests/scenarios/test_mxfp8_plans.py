@@ -13,15 +13,15 @@ import pytest
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import compiled as parts
-from peagle.compiler.pipeline.half import target_half
+from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.model_half import target_half
 from peagle.compiler.precision.codes import rounded
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
-from peagle.compiler.tensorrt.build import build_plan
+from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.compiler.tensorrt.preflight import survey
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.lowering.tensorrt import mx
+from peagle.graphs.lowering.tensorrt import mxfp8 as mx
 from peagle.graphs.quantization import QuantizedWeight, Rounding, quantize
 from peagle.plugins.errors import BuildError
 from peagle.plugins.numbers import powers_of_two, to_e8m0
@@ -112,9 +112,11 @@ def target_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
         pair = make_pair(tmp_path_factory.mktemp(family), family)
         half = target_half(pair.opened(), RECIPES["mxfp8"].on("fp16"), LOWERINGS["tensorrt"])
         kept = StageStore.default()
-        traced = parts.trace(kept, half, "float16", Quiet())
-        made = parts.attach(kept, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=CACHE, progress=Quiet())
-        return made.attached.path / parts.MODEL
+        traced = graph_stages.trace(kept, half, "float16", Quiet())
+        made = graph_stages.attach(
+            kept, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=CACHE, progress=Quiet()
+        )
+        return made.attached.path / graph_stages.MODEL
 
     return make
 

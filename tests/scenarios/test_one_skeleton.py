@@ -11,7 +11,7 @@ from transformers import Qwen3ForCausalLM
 
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.request.forms import BUILD
+from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
 from tests.models import Pair, make_pair
 

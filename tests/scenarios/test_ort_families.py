@@ -14,11 +14,11 @@ import onnx_ir as ir
 import pytest
 
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import compiled as parts
-from peagle.compiler.pipeline.half import target_half
+from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.model_half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs import store
+from peagle.graphs import graph_files
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization import products_of
 from peagle.graphs.targets import TargetSpec
@@ -35,7 +35,7 @@ class Narrow:
     """A family's target in a precision, with and without kernels of ONNX Runtime's."""
 
     spec: TargetSpec
-    compiled: Callable[[str, str], parts.Compiled]
+    compiled: Callable[[str, str], graph_stages.Compiled]
 
 
 @pytest.fixture(scope="session")
@@ -47,11 +47,13 @@ def narrow_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Narro
         target = make_pair(folder, family, **sizes).opened()  # with the taps of its head, as builds trace it
 
         @cache
-        def compiled(precision: str, lowering: str) -> parts.Compiled:
+        def compiled(precision: str, lowering: str) -> graph_stages.Compiled:
             kept = StageStore.default()
             half = target_half(target, RECIPES[precision].on("fp32", LOWERINGS["ort"]), LOWERINGS["ort"])
-            stage = parts.trace(kept, half, "float32", Quiet())
-            return parts.attach(kept, half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet())
+            stage = graph_stages.trace(kept, half, "float32", Quiet())
+            return graph_stages.attach(
+                kept, half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()
+            )
 
         return Narrow(target.spec, compiled)
 
@@ -81,16 +83,16 @@ def test_a_family_computes_what_its_dequantised_weights_do(
     assert (found["QMoE"] > 0) == (family in SPARSE)
     spec, ids = narrow.spec, rng.integers(2, VOCAB, (1, 12))
     window = target_inputs(ids, 0, 11, 12)
-    ir.save(with_wide_inputs(store.load(ort.attached.path / parts.MODEL)), tmp_path / "exact.onnx")
-    shutil.copy(ort.attached.path / f"{parts.MODEL}.data", tmp_path)
-    files = (ort.attached.path / parts.MODEL, tmp_path / "exact.onnx", std.attached.path / parts.MODEL)
+    ir.save(with_wide_inputs(graph_files.load(ort.attached.path / graph_stages.MODEL)), tmp_path / "exact.onnx")
+    shutil.copy(ort.attached.path / f"{graph_stages.MODEL}.data", tmp_path)
+    files = (ort.attached.path / graph_stages.MODEL, tmp_path / "exact.onnx", std.attached.path / graph_stages.MODEL)
     fast, exact, theirs = (Graph(file, spec.caches, CACHE)(**window)["logits"] for file in files)
     if found["QMoE"] and precision == "int8":  # whose inputs that kernel rounds whatever it is told
         assert np.linalg.norm(exact - theirs) / np.linalg.norm(theirs) < 0.05
     else:
         np.testing.assert_allclose(exact, theirs, atol=1e-4)
     assert 0 < np.linalg.norm(fast - theirs) / np.linalg.norm(theirs) < 0.25  # Gemma's logits move most
-    semantic = store.load(ort.attached.path / parts.SEMANTIC)
+    semantic = graph_files.load(ort.attached.path / graph_stages.SEMANTIC)
     names = [each["weight"].split("+") for each in ort.precision["matmuls"] if each["stored"] == precision]
     assert {each.weight for each in products_of(semantic) if each.stored == precision} == {
         n for each in names for n in each

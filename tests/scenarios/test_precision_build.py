@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from peagle.compiler.pipeline.build import BuildResult, build
-from peagle.compiler.precision.asked import CalibrationAsked, PrecisionAsked
 from peagle.compiler.precision.calibration.ranges import obtain
+from peagle.compiler.precision.options import CalibrationAsked, PrecisionAsked
 from peagle.compiler.precision.recipes import patterns
-from peagle.compiler.request.forms import BUILD
+from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verbs.build import _summary
 from peagle.engines import Engine, SamplingParams

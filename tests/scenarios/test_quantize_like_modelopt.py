@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.pipeline.quantize import quantize
-from peagle.compiler.request.forms import QUANTIZE
+from peagle.compiler.request.verb_options import QUANTIZE
 from tests.models import make_pair
 
 TOOL = Path(__file__).parents[2] / "tools" / "modelopt_checkpoint.py"

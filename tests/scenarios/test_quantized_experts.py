@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import compiled as parts
-from peagle.compiler.pipeline.half import Half, target_half
+from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.model_half import Half, target_half
 from peagle.compiler.precision.calibration import Scales
-from peagle.compiler.precision.calibration.scales import Facts
+from peagle.compiler.precision.calibration.saved_ranges import Facts
 from peagle.compiler.precision.codes import LARGEST, values_of
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.precision.rounded import RoundedHere
+from peagle.compiler.precision.rounded_weights import RoundedHere
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization import QuantizedWeight, Rounding
@@ -147,8 +147,10 @@ def test_wide_and_packed_experts_become_graphs_that_are_narrow_throughout(family
     store, traced = StageStore.default(), None
     for precision in ("fp8", "int8", "int4"):
         half = whole_half(target(family), precision, "tensorrt")
-        traced = traced or parts.trace(store, half, "float16", Quiet())
-        done = parts.attach(store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=64, progress=Quiet())
+        traced = traced or graph_stages.trace(store, half, "float16", Quiet())
+        done = graph_stages.attach(
+            store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=64, progress=Quiet()
+        )
         assert done.precision is not None
         assert done.precision["share"] == 1
         kinds = {(m["stored"], m["computed"]) for m in done.precision["matmuls"] if ".experts." in m["weight"]}

@@ -14,8 +14,8 @@ import pytest
 
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.pipeline.build import BuildResult, build
-from peagle.compiler.precision.asked import CalibrationAsked, PrecisionAsked
-from peagle.compiler.request.forms import BUILD
+from peagle.compiler.precision.options import CalibrationAsked, PrecisionAsked
+from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
 from tests.fixtures.commands import Run
 from tests.models import BLOCKED, CONFIGS, Pair, make_pair

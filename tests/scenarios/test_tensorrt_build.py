@@ -20,9 +20,9 @@ from peagle.compiler import verify as verification
 from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.hardware.machine import LocalGpu, Machine, look
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.pipeline.plans import profiles
-from peagle.compiler.request.forms import BUILD
+from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.request.settle import settle
+from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files

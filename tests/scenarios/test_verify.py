@@ -15,16 +15,16 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.precision.asked import CalibrationAsked, PrecisionAsked
 from peagle.compiler.precision.calibration import Scales
 from peagle.compiler.precision.calibration.ranges import describe, obtain
+from peagle.compiler.precision.options import CalibrationAsked, PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES, wide_type
-from peagle.compiler.request.forms import BUILD
+from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify import FILE_NAME, verify_elsewhere
 from peagle.compiler.verify.bisect import CACHES
-from peagle.compiler.verify.measure import MeasureRequest, measure
-from peagle.compiler.verify.precision import EMULATED, LIMITS, RUN, Precision, PrecisionLimits
+from peagle.compiler.verify.measure_precision import MeasureRequest, measure
+from peagle.compiler.verify.precision_cost import EMULATED, LIMITS, RUN, Precision, PrecisionLimits
 from peagle.engines import Engine
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import BackendRecord

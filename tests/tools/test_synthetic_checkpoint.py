@@ -24,7 +24,7 @@ from synthetic_weights import RING, Encoder, Noise, RandomTensor, write_file, wr
 
 from peagle.compiler.checkpoints.safetensors import read_header
 from peagle.graphs.drafters import read_drafter
-from peagle.graphs.targets import base
+from peagle.graphs.targets import family as base
 from peagle.plugins.errors import UsageError
 
 SMALL = {

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ....plugins.problems import Problems, listed
 from ..safetensors import TensorEntry, read_rows
 from .base import Format, Settings, Stored, View
-from .numbers import Array, as_numbers, check_scales, fp4_pairs
 from .plain import plain_tensors
+from .stored_numbers import Array, as_numbers, check_scales, fp4_pairs
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _BYTES = 16  # of a block of 32

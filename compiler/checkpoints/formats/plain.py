@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....plugins.problems import Problems, counted, listed
 from ..safetensors import TensorEntry, read_rows
 from .base import Format, Settings, Stored, View
-from .numbers import Array, as_numbers
+from .stored_numbers import Array, as_numbers
 
 FLOATS = ("F32", "F16", "BF16")
 _READABLE = (*FLOATS, "I64", "I32", "BOOL")

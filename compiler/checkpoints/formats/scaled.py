@@ -13,8 +13,8 @@ from ....plugins.numbers import to_e4m3
 from ....plugins.problems import Problems, listed
 from ..safetensors import TensorEntry, read_rows
 from .base import Stored, View
-from .numbers import Array, as_numbers, check_codes, check_finite, check_scales
 from .plain import FLOATS, plain_tensors
+from .stored_numbers import Array, as_numbers, check_codes, check_finite, check_scales
 
 Shape = tuple[int, ...]
 Block = tuple[int, int]

@@ -15,17 +15,17 @@ from ...checkpoints.registry import resolve_target
 from ...checkpoints.target import Target
 from ...console.progress import Progress, Quiet
 from ...hardware.packages import export_versions, product_version
-from ...precision.asked import FOLDER
 from ...precision.calibration.ranges import describe, obtain
-from ...request.check import check_quantize
+from ...precision.options import FOLDER
+from ...request.refusals import check_quantize
 from ...request.request import CompileRequest
-from ...store.durable import require_space
-from ...store.phases import Phases, peak_rss
+from ...store.atomic_files import require_space
+from ...store.phase_clock import Phases, peak_rss
 from ...store.publish import QUANTIZED, Assembly, assembling
 from ...store.stages import StageStore
 from .modelopt import QUANT_CONFIG, hf_quant_config, quantization_config
 from .worklist import Worklist, make_worklist
-from .write import layout, total_bytes, write
+from .write_shards import layout, total_bytes, write
 
 if TYPE_CHECKING:
     from ...precision.calibration import Scales

@@ -10,7 +10,7 @@ from ....plugins.errors import BuildError, UsageError
 from ....plugins.problems import listed
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.target import Target
-from ...precision.calibration.scales import Scales
+from ...precision.calibration.saved_ranges import Scales
 from ...precision.exclude import excluded
 from .modelopt import listed_modules
 

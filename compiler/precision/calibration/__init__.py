@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .calibrate import Settings, calibrate
 from .dataset import SampleLimits, Samples, bundled, read_jsonl
-from .methods import Max, Method, Mse, Percentile
-from .scales import Scales
-from .text import Encoder
+from .encoder import Encoder
+from .range_methods import Max, Method, Mse, Percentile
+from .saved_ranges import Scales
 
 __all__ = [
     "Encoder",

@@ -13,12 +13,12 @@ from ....graphs.names import HEAD, layer_prefix, weight_name
 from ...checkpoints.target import Target
 from ...console import interrupts
 from ...console.progress import Advance, Progress, Quiet
-from ...store.durable import require_space
+from ...store.atomic_files import require_space
 from ...store.stages import StageStore
 from .dataset import Samples
-from .kept import Array, Kept, States
-from .methods import Max, Method
-from .scales import Facts, Scales, fill_unseen
+from .range_methods import Max, Method
+from .resume import Array, Kept, States
+from .saved_ranges import Facts, Scales, fill_unseen
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -124,7 +124,7 @@ def _run(work: _Calibration, done: int, progress: Progress) -> None:
 
 def _layer(work: _Calibration, model: Layerwise, states: States, index: int, advance: Advance) -> dict[str, Array]:
     """Send all samples through decoder layer ``index``; what was seen on the way."""
-    from .watch import Watch
+    from .observers import Watch
 
     watch = Watch(work.settings.method)
 
@@ -142,7 +142,7 @@ def _layer(work: _Calibration, model: Layerwise, states: States, index: int, adv
 
 def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Array]:
     """What enters the head; nothing leaves it."""
-    from .watch import Watch
+    from .observers import Watch
 
     watch = Watch(work.settings.method)
     with model.norm() as norm:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ....plugins.errors import UsageError
-from .text import Encoder
+from .encoder import Encoder
 
 _BUNDLED = tuple(Path(__file__).parents[2] / "bundled" / "texts" / name for name in ("code.jsonl", "chat.jsonl"))
 _KINDS = ("text", "messages", "input_ids")

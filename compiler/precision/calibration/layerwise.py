@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ....graphs.names import layer_prefix
 from ....plugins.errors import BuildError
 from ...checkpoints.target import Target
-from .watch import EXPERTS, register
+from .observers import EXPERTS, register
 
 Dtype = Literal["float32", "bfloat16"]
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -9,11 +9,11 @@ from ...checkpoints.target import Target
 from ...console.progress import Progress
 from ...store.publish import TOKENIZER
 from ...store.stages import StageStore
-from ..asked import METHODS, CalibrationAsked
+from ..options import METHODS, CalibrationAsked
 
 if TYPE_CHECKING:
-    from .methods import Method
-    from .scales import Scales
+    from .range_methods import Method
+    from .saved_ranges import Scales
 
 
 def obtain(

@@ -13,7 +13,7 @@ from ..base import Chunk, Steps
 from .graphs import default_threads, open_session
 from .lanes import Emitted, Row, SessionLanes, Sessions
 from .memory import CacheArrays, SlotArrays
-from .prompts import SessionPrompt
+from .prefill import SessionPrompt
 
 # Kernels of one column sum in another order than all wider ones, which agree with each other to the bit. Where numbers
 # are rounded afterwards such a difference decides some roundings, and text would change with the number of drafts.

@@ -20,7 +20,7 @@ from .graphs import PREFILL, VERIFY, Runtime, load_product, profile_of
 from .lanes import PlanLanes
 from .memory import Memory, WindowSizes, itemsize
 from .pinned import LateEmission, Staging
-from .prompts import PlanPrompt
+from .prefill import PlanPrompt
 
 KERNELS = "plugins"  # the engine folder's pack of compiled kernels
 

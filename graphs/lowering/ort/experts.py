@@ -10,7 +10,7 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ....plugins.spec import DOMAIN
 from ...names import CONTRIB
-from ...quantization.rules import inner_codes
+from ...quantization.rewrite_rules import inner_codes
 from .linears import ACCURACY, blocks_of
 
 _NOT_CHOSEN = -1e4  # a router logit that no chosen expert falls below

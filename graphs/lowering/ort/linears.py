@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ...names import CONTRIB
-from ...quantization.weight import MIDDLE
+from ...quantization.quantized_weight import MIDDLE
 
 ACCURACY = 4  # the kernel may round what it multiplies with to int8, block by block: the form that is fast
 _SMALLEST_BLOCK = 16

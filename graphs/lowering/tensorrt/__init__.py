@@ -14,7 +14,7 @@ from onnx_ir.passes import common
 
 from ....plugins.spec import DOMAIN, SELECTION
 from .. import std
-from . import attention, experts, mx
+from . import attention, experts, mxfp8
 
 __all__ = ["apply"]
 
@@ -24,7 +24,7 @@ def apply(model: ir.Model, *, expert_layer: bool) -> None:
     attention.apply(model)
     if expert_layer:
         experts.apply(model)
-    mx.apply(model)
+    mxfp8.apply(model)
     std.apply(model)
     common.InlinePass(lambda function: function.name == "SparseExperts")(model)
     _select_plugins(model)

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from ....plugins.spec import DOMAIN
 from ...tape import Nodes
-from .apart import round_apart
-from .spelled import spelled_attention
+from .plain_attention import spelled_attention
+from .shared_inputs import round_apart
 
 _WIDEST_HEAD = 256  # that TensorRT-RTX 1.7 has a fused kernel for
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ....plugins.sparse_experts.body import combining, gating
 from ....plugins.spec import DOMAIN
-from ...quantization.rules import inner_codes
+from ...quantization.rewrite_rules import inner_codes
 from ...tape import Nodes
 
 TRT = "trt"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from peagle.graphs.targets import TargetSpec, trials
+from peagle.graphs.targets import TargetSpec
+from peagle.graphs.targets import layer_trials as trials
 from peagle.graphs.trace import Dtype
 
 

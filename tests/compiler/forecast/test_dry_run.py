@@ -12,7 +12,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.forecast.dry_run import decide_build, decide_export, forecast_export
 from peagle.compiler.pipeline.quantize import quantize
 from peagle.compiler.precision.recipes import wide_type
-from peagle.compiler.request.forms import BUILD, EXPORT, QUANTIZE
+from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE
 from peagle.compiler.store.stages import StageStore
 from peagle.plugins.errors import BuildError
 from tests.fixtures.commands import Run

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from peagle.compiler.checkpoints.registry import target_config
-from peagle.compiler.forecast.facts import Forecast
 from peagle.compiler.forecast.forecast import make_forecast
-from peagle.compiler.forecast.text import render
+from peagle.compiler.forecast.printing import render
+from peagle.compiler.forecast.record import Forecast
 from peagle.compiler.forecast.weight_bytes import head_weights, too_wide, weight_lines
-from peagle.compiler.precision.asked import PrecisionAsked
 from peagle.compiler.precision.decide import table_of
+from peagle.compiler.precision.options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.graphs.drafters import DrafterSpec
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.targets.census import RoledWeight
 from peagle.graphs.targets.skeleton import Skeleton
+from peagle.graphs.targets.weight_roles import RoledWeight
 from peagle.plugins.errors import UsageError
 from tests.models import CONFIGS, VOCAB, make_pair
 

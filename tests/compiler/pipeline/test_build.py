@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 from peagle.compiler.checkpoints.registry import resolve
 from peagle.compiler.hardware import packages
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.request.forms import BUILD
 from peagle.compiler.request.request import CompileRequest
+from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store import publish
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.weight_files import INDEX
 from peagle.compiler.pipeline.export import export
-from peagle.compiler.request import forms
+from peagle.compiler.request import verb_options as forms
 from peagle.compiler.store.publish import EXPORT
 from peagle.graphs.targets import family_for
 from peagle.plugins.errors import BuildError
@@ -63,8 +63,8 @@ def test_the_semantic_graph_has_the_checkpoint_s_weights_without_a_second_copy(e
 
 
 def test_an_exported_semantic_graph_can_be_lowered_again(exported: Path) -> None:
+    from peagle.graphs.graph_files import load
     from peagle.graphs.lowering import LOWERINGS, lower
-    from peagle.graphs.store import load
 
     lowered = lower(load(exported / "target" / "semantic.onnx"), LOWERINGS["std"], cache_length=64)
     tables = [v for n, v in lowered.model.graph.initializers.items() if n.endswith("rotary_emb.cos")]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.compiler.pipeline.report_html import report_html
-from peagle.compiler.precision.products import BuiltProduct, product_table
+from peagle.compiler.precision.product_table import BuiltProduct, product_table
 from peagle.engines.folder.records import BackendRecord
 from tests.engines.folder.test_manifest import manifest_of
 

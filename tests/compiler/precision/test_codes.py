@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from peagle.compiler.precision.codes import LARGEST, SMALLEST, block_scales, rounded, scales_for, values_of
-from peagle.graphs.quantization.weight import MIDDLE, Codes
+from peagle.graphs.quantization.quantized_weight import MIDDLE, Codes
 
 Array = np.ndarray[Any, Any]
 WHOLE: tuple[Codes, ...] = ("int8", "uint8", "int4", "uint4")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.precision.asked import PrecisionAsked
+from peagle.compiler.precision.allowed import WIDE, available
 from peagle.compiler.precision.decide import decide, precision_of, table_of, wide_of
-from peagle.compiler.precision.legal import WIDE, available
+from peagle.compiler.precision.options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.graphs.lowering import LOWERINGS, ORT, TENSORRT, Lowering
 from peagle.plugins.errors import UsageError
@@ -46,7 +46,7 @@ def test_what_could_be_had_is_not_refused_before_the_checkpoint_is_read(
     lowering: Lowering, name: str, kv_cache: str | None, lm_head: str | None, drafter: str | None
 ) -> None:
     """Whatever wide type turns out to be the checkpoint's: a recipe that is legal then is not refused early."""
-    from peagle.compiler.precision.legal import require_legal
+    from peagle.compiler.precision.allowed import require_legal
 
     asked = PrecisionAsked(name, kv_cache, lm_head, drafter)
     for wide in lowering.wide_types if lowering.is_tensorrt else ["fp32"]:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.precision.products import BuiltProduct
+from peagle.compiler.precision.product_table import BuiltProduct
 from peagle.compiler.precision.proof import losses, require_effect
-from peagle.compiler.tensorrt.build import build_plan
+from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.plugins.errors import BuildError
 from tests.compiler.tensorrt.products import products
 from tests.compiler.tensorrt.small import request

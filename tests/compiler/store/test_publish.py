@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.store import durable, publish
-from peagle.compiler.store.durable import BUILDING, locked, require_space, writing
+from peagle.compiler.store import atomic_files as durable
+from peagle.compiler.store import publish
+from peagle.compiler.store.atomic_files import BUILDING, locked, require_space, writing
 from peagle.compiler.store.publish import assembling, require_apart, require_publishable
 from peagle.compiler.store.stages import Stage, StageStore
 from peagle.engines.folder.checks import check_files

@@ -12,9 +12,9 @@ import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import compiled as parts
-from peagle.compiler.pipeline.compiled import MODEL
-from peagle.compiler.pipeline.half import drafter_half, target_half
+from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.graph_stages import MODEL
+from peagle.compiler.pipeline.model_half import drafter_half, target_half
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering import LOWERINGS
 from tests.models import make_pair
@@ -44,8 +44,8 @@ def halves_of(_own_stage_cache: None, tmp_path_factory: pytest.TempPathFactory) 
             target_half(pair.opened()),
             drafter_half(Checkpoint.open(pair.head), head, target),
         ):
-            traced = parts.trace(store, half, width, Quiet())
-            made = parts.attach(
+            traced = graph_stages.trace(store, half, width, Quiet())
+            made = graph_stages.attach(
                 store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=CACHE, progress=Quiet()
             )
             graphs[half.name] = made.attached.path / MODEL

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from peagle.compiler.console.progress import Advance
-from peagle.compiler.tensorrt.protocol import PlanRequest
+from peagle.compiler.tensorrt.worker_protocol import PlanRequest
 from peagle.engines.folder.records import Profile
 from peagle.plugins.ops import OPS
 

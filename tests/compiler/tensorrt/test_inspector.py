@@ -11,11 +11,11 @@ import pytest
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.hardware.machine import look
-from peagle.compiler.precision.products import BuiltProduct
+from peagle.compiler.precision.product_table import BuiltProduct
 from peagle.compiler.tensorrt import inspector
-from peagle.compiler.tensorrt.build import build_plan
+from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.compiler.tensorrt.inspector import free_memory, inspected, programs_of
-from peagle.compiler.tensorrt.products import as_built
+from peagle.compiler.tensorrt.plan_products import as_built
 from tests.compiler.tensorrt.products import FORMS, products
 from tests.compiler.tensorrt.small import request
 

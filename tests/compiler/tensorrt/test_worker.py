@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from threading import Lock
 from peagle.compiler.tensorrt import worker
-from peagle.compiler.tensorrt.protocol import Channel, PlanRequest
+from peagle.compiler.tensorrt.worker_protocol import Channel, PlanRequest
 from peagle.plugins.errors import BuildError
 
 try:

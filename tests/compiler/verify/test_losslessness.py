@@ -15,10 +15,11 @@ import pytest
 from peagle.compiler.bundled.prompts import Prompt
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.verify import parity, run, verify
-from peagle.compiler.verify.lines import lossless_lines
+from peagle.compiler.verify import parity, verify
+from peagle.compiler.verify import verify_engine as run
 from peagle.compiler.verify.losslessness import compare_on_and_off
 from peagle.compiler.verify.parity import Parity
+from peagle.compiler.verify.printing import lossless_lines
 from peagle.engines import Acceptance, SamplingParams
 from peagle.engines.folder.records import FileEntry
 from peagle.graphs.lowering import LOWERINGS

@@ -8,10 +8,10 @@ from pathlib import Path
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import compiled as parts
-from peagle.compiler.pipeline.half import drafter_half, target_half
-from peagle.compiler.pipeline.plans import profiles
-from peagle.compiler.precision.caches import QuantizedCaches
+from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.model_half import drafter_half, target_half
+from peagle.compiler.pipeline.plan_stages import profiles
+from peagle.compiler.precision.kv_cache_scales import QuantizedCaches
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
@@ -38,15 +38,15 @@ def lowered(target: Path, drafter: Path, dtype: Dtype, cache_length: int, cache_
         caches = {f"{kind}_cache.{i}": cache_scale for kind in "kv" for i in range(opened.spec.num_layers)}
         halves = replace(halves[0], caches=QuantizedCaches(caches)), halves[1]
     return {
-        half.name: parts.attach(
+        half.name: graph_stages.attach(
             store,
             half,
-            parts.trace(store, half, dtype, Quiet()),
+            graph_stages.trace(store, half, dtype, Quiet()),
             lowering=LOWERINGS["tensorrt"],
             cache_length=cache_length,
             progress=Quiet(),
         ).attached.path
-        / parts.MODEL
+        / graph_stages.MODEL
         for half in halves
     }
 

@@ -15,15 +15,15 @@ import pytest
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import compiled as parts
-from peagle.compiler.pipeline.half import target_half
+from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.model_half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs import store
+from peagle.graphs import graph_files
 from peagle.graphs.drafters import reference
 from peagle.graphs.lowering import LOWERINGS, GraphWeight, Lowered
 from peagle.graphs.quantization import GraphProduct, QuantizedWeight, Rounding, products_of, quantize
-from peagle.graphs.weights import attach
+from peagle.graphs.stream_weights import attach
 from peagle.plugins.errors import BuildError
 from tests.fp8_pairs import LINEAR, fake_quantised, fp8_target, input_scale, rounded
 from tests.graphs.checking import check
@@ -43,13 +43,13 @@ class Narrow:
 
     traced: Traced
     target: Path
-    compiled: Callable[[str], parts.Compiled]
+    compiled: Callable[[str], graph_stages.Compiled]
 
     def graph(self, lowering: str) -> Path:
-        return self.compiled(lowering).attached.path / parts.MODEL
+        return self.compiled(lowering).attached.path / graph_stages.MODEL
 
     def found(self, lowering: str) -> dict[str, GraphProduct]:
-        return {each.weight: each for each in products_of(store.load(self.graph(lowering)))}
+        return {each.weight: each for each in products_of(graph_files.load(self.graph(lowering)))}
 
 
 @pytest.fixture(scope="session")
@@ -62,12 +62,12 @@ def narrow_of(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPa
         folder = fp8_target(traced.pair.target, tmp_path_factory.mktemp(f"{family}-fp8") / "target", form)
         target = Target.open(folder).with_taps(traced.target.taps)
         half = target_half(target, RECIPES["fp8"])
-        stage = parts.trace(StageStore.default(), half, "float32", Quiet())
+        stage = graph_stages.trace(StageStore.default(), half, "float32", Quiet())
 
         @cache
-        def compiled(lowering: str) -> parts.Compiled:
+        def compiled(lowering: str) -> graph_stages.Compiled:
             half = target_half(target, RECIPES["fp8"], LOWERINGS[lowering])
-            return parts.attach(
+            return graph_stages.attach(
                 StageStore.default(), half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()
             )
 
@@ -141,7 +141,7 @@ def _compare(narrow: Narrow, lowering: str, rng: np.random.Generator, tmp_path: 
 
 
 def test_the_checker_passes_both_graphs(narrow: Narrow) -> None:
-    check(narrow.graph("tensorrt"), narrow.compiled("tensorrt").attached.path / parts.SEMANTIC)
+    check(narrow.graph("tensorrt"), narrow.compiled("tensorrt").attached.path / graph_stages.SEMANTIC)
 
 
 def test_linears_and_experts_multiply_in_fp8_and_the_rest_is_wide(narrow: Narrow) -> None:
@@ -165,7 +165,7 @@ def test_linears_and_experts_multiply_in_fp8_and_the_rest_is_wide(narrow: Narrow
 
 
 def test_an_input_that_is_shared_is_rounded_once_to_the_largest_scale(narrow: Narrow) -> None:
-    model = store.load(narrow.graph("tensorrt"))
+    model = graph_files.load(narrow.graph("tensorrt"))
     nodes = [node for node in model.graph if node.op_type == "QuantizeLinear"]
     # of q, k and v; of o; of gate and up; of down; the same of all experts of a layer
     assert len(nodes) == 4 * LAYERS
@@ -186,7 +186,7 @@ def _number(value: ir.Value) -> float:
 def test_weights_are_the_bytes_of_the_checkpoint(narrow_of: Callable[[str], Narrow]) -> None:
     narrow = narrow_of("qwen3")
     path = narrow.graph("tensorrt")
-    tensor = store.load(path).graph.initializers["model.layers.2.mlp.up_proj.weight"].const_value
+    tensor = graph_files.load(path).graph.initializers["model.layers.2.mlp.up_proj.weight"].const_value
     content = (path.parent / tensor.location).read_bytes()[tensor.offset : tensor.offset + tensor.length]
     codes = np.concatenate(list(Checkpoint.open(narrow.target).codes("model.layers.2.mlp.up_proj.weight")))
     assert content == codes.tobytes()
@@ -198,7 +198,7 @@ def test_a_semantic_graph_with_fp8_weights_lowers_again(narrow: Narrow, rng: np.
     record = narrow.compiled("tensorrt").precision
     assert record is not None
     assert record["share"] == 1
-    semantic = store.load(narrow.compiled("tensorrt").attached.path / parts.SEMANTIC)
+    semantic = graph_files.load(narrow.compiled("tensorrt").attached.path / graph_stages.SEMANTIC)
     assert {each.weight for each in products_of(semantic)} == set(narrow.found("tensorrt"))
 
 

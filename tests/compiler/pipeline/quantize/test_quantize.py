@@ -24,9 +24,9 @@ from peagle.compiler.checkpoints.weight_files import INDEX
 from peagle.compiler.console.progress import Advance, Quiet
 from peagle.compiler.pipeline.quantize import quantize
 from peagle.compiler.pipeline.quantize.worklist import make_worklist
-from peagle.compiler.pipeline.quantize.write import write
-from peagle.compiler.precision.calibration.scales import Facts, Scales
-from peagle.compiler.request.forms import QUANTIZE
+from peagle.compiler.pipeline.quantize.write_shards import write
+from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
+from peagle.compiler.request.verb_options import QUANTIZE
 from peagle.compiler.store.publish import QUANTIZED
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.errors import BuildError, UsageError

@@ -14,10 +14,10 @@ import torch
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Advance
 from peagle.compiler.precision.calibration import Max, Mse, Percentile, Settings
+from peagle.graphs.stream_weights import needed_weights
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.trace import trace_target
-from peagle.graphs.weights import needed_weights
 from peagle.plugins.errors import BuildError, UsageError
 from tests.compiler.precision.calibration.conftest import Calibrate, random_samples
 from tests.compiler.precision.calibration.whole import whole_model

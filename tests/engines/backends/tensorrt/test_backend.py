@@ -19,8 +19,8 @@ from peagle.engines.backends.base import Chunk
 from peagle.engines.backends.tensorrt import backend as tensorrt
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.folder.records import Profile
-from peagle.engines.requests.numbers import uniform_stream
 from peagle.engines.requests.params import policy_of
+from peagle.engines.requests.random_numbers import uniform_stream
 from peagle.engines.scheduling import scheduler
 from peagle.engines.strategies.base import STRATEGIES
 from peagle.plugins.errors import EnvironmentProblem, UsageError

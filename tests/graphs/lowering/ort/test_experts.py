@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.lowering.ort.experts import QuantizedExperts
 from peagle.graphs.quantization import products_of, quantize
-from peagle.graphs.quantization.weight import Codes
+from peagle.graphs.quantization.quantized_weight import Codes
 from tests.graphs.quantized_graphs import BITS, KINDS, Small, experts, in_blocks, noise, ops, outputs_of
 
 

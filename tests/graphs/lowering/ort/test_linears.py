@@ -14,8 +14,8 @@ from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.lowering.finish import finish
 from peagle.graphs.lowering.ort.linears import QuantizedLinear
 from peagle.graphs.quantization import QuantizedWeight, products_of, quantize
-from peagle.graphs.quantization.weight import Codes
-from peagle.graphs.weights import refer
+from peagle.graphs.quantization.quantized_weight import Codes
+from peagle.graphs.stream_weights import refer
 from tests.graphs.checking import check
 from tests.graphs.quantized_graphs import (
     BITS,

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.graphs import store, trace, weights
+from peagle.graphs import graph_files, stream_weights, trace
 from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.plugins.ops import OPS
 from peagle.plugins.tensorrt.module import child_environment
@@ -36,7 +36,7 @@ def _layers(model: ir.Model) -> list[ir.Node]:
 
 def _expected(traced: Traced) -> int:
     """How many layers have routed experts; one of Qwen3-MoE's here has none."""
-    semantic = store.load(traced.folder / "target.onnx")
+    semantic = graph_files.load(traced.folder / "target.onnx")
     return sum(node.op_type == "SparseExperts" for node in semantic.graph)
 
 
@@ -154,9 +154,9 @@ def test_tensorrt_parses_the_layer_and_not_the_body(
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
     traced: Traced = trace_of(family)
-    graph = store.load(semantic(traced.pair, "target", dtype))
+    graph = graph_files.load(semantic(traced.pair, "target", dtype))
     path = tmp_path / "model.onnx"
-    weights.attach(lower(graph, LOWERINGS[LOWERING], cache_length=CACHE), traced.pair.target_weights(), path)
+    stream_weights.attach(lower(graph, LOWERINGS[LOWERING], cache_length=CACHE), traced.pair.target_weights(), path)
     environment = os.environ | child_environment(tmp_path / "library")
     done = subprocess.run(
         [sys.executable, "-c", _PARSE, str(path)], env=environment, capture_output=True, text=True, check=False

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.graphs import store
+from peagle.graphs import graph_files
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.ops import OPS
 from tests.graphs.checking import check
@@ -56,7 +56,7 @@ def test_attention_has_a_mask_and_nothing_that_the_parser_refuses(every: Traced,
 
 @pytest.mark.parametrize("part", PARTS)
 def test_query_heads_that_share_a_key_head_lie_below_one_another(every: Traced, part: str) -> None:
-    semantic = store.load(every.folder / f"{part}.onnx")
+    semantic = graph_files.load(every.folder / f"{part}.onnx")
     layers = [node for node in semantic.graph if node.op_type == "CachedAttention" and len(node.inputs) == 6]
     heads = [(int(q.shape[1]), int(cache.shape[1])) for q, _, _, cache, *_ in (node.inputs for node in layers)]
     folded = [mine > theirs > 1 for mine, theirs in heads]  # TensorRT has no attention kernel for a single head

@@ -1,0 +1,116 @@
+"""A forecast as the command line shows it."""
+
+from __future__ import annotations
+
+from ..console.printing import columns, size
+from .record import RESERVED_FOR, Forecast, Verdict
+
+
+def render(forecast: Forecast) -> str:
+    """The forecast as aligned text."""
+    return "\n\n".join((columns(_asked(forecast)), columns(_weights(forecast)), columns(_rest(forecast))))
+
+
+def _asked(forecast: Forecast) -> list[tuple[str, str]]:
+    layers = ", ".join(f"{count} {kind}" for kind, count in forecast.layers.items())
+    return [
+        ("plan", f"{forecast.model} for {forecast.lowering} in {forecast.precision}; nothing is written"),
+        ("  facts from", forecast.origin),
+        ("  architecture", f"{forecast.architecture}; layers: {layers}"),
+        ("  precision", forecast.recipe),
+        (
+            "  lengths",
+            f"max_seq_len {forecast.max_seq_len}, {forecast.num_speculative_tokens} drafts a round: "
+            f"a slot of the KV cache has {forecast.cache_length} tokens",
+        ),
+    ]
+
+
+def _weights(forecast: Forecast) -> list[tuple[str, str, str, str]]:
+    counts = [f"{each.count:,}" for each in forecast.weights] + [f"{forecast.weight_count:,}"]
+    sizes = [size(each.bytes) for each in forecast.weights] + [size(forecast.weight_bytes)]
+    wide, wider = max(map(len, counts)), max(map(len, sizes))
+    names = [f"  {each.role}" for each in forecast.weights] + ["  all"]
+    precisions = [each.precision for each in forecast.weights] + [""]
+    rows = zip(names, counts, precisions, sizes, strict=True)
+    return [
+        ("weights", "count".rjust(wide), "precision", "bytes".rjust(wider)),
+        *((name, count.rjust(wide), precision, each.rjust(wider)) for name, count, precision, each in rows),
+    ]
+
+
+def _rest(forecast: Forecast) -> list[tuple[str, str]]:
+    graph, host, time = forecast.graph, forecast.host, forecast.time
+    rows = [
+        ("drafter", _drafter(forecast)),
+        ("KV cache", f"{forecast.kv.target_token_bytes:,} bytes a token, {size(forecast.kv.target_slot_bytes)} a slot"),
+        ("  of the drafter", _drafter_cache(forecast)),
+        (
+            "nodes",
+            f"{graph.semantic:,} in the target's semantic graph, {graph.lowered:,} lowered for {forecast.lowering}; "
+            f"from {graph.traced_layers} of {sum(forecast.layers.values())} layers, {_one_width(forecast)}",
+        ),
+        (
+            "host memory",
+            f"at most about {size(host.bytes)}: libraries {size(host.libraries_bytes)}, "
+            f"buffers {size(host.buffer_bytes)}, graph and tables {size(host.graph_bytes)}",
+        ),
+        (
+            "time",
+            f"at most about {duration(time.trace_seconds)} to trace the target here, {duration(time.weight_seconds)} "
+            f"to write weights at {size(time.bytes_per_second)}/s; a download comes on top",
+        ),
+    ]
+    if forecast.gpu:
+        gpu = forecast.gpu.gpu
+        rows.append(("GPU", f"{gpu.name} (sm_{gpu.sm}, {size(gpu.memory_bytes)}; {gpu.source})"))
+        rows += [("  verdict", _verdict(forecast.gpu, forecast)), ("  kept free", _reserve(forecast.gpu))]
+    return [*rows, *(("note", note) for note in forecast.notes)]
+
+
+def _one_width(forecast: Forecast) -> str:
+    """The type that graphs were counted in: all weights of one width; what quantizes some of them comes after."""
+    traced = forecast.drafter.precision
+    return f"in {traced}" if traced == forecast.precision else f"in {traced}: {forecast.precision} adds to them"
+
+
+def _drafter(forecast: Forecast) -> str:
+    head = forecast.drafter
+    if head.count is None or head.bytes is None:
+        return head.note
+    known = f"{head.count:,} weights in {head.precision}, {size(head.bytes)}"
+    return f"{known}; {head.note}" if head.note else known
+
+
+def _drafter_cache(forecast: Forecast) -> str:
+    token, slot = forecast.kv.drafter_token_bytes, forecast.kv.drafter_slot_bytes
+    if token is None or slot is None:
+        return "unknown, as the drafter is"
+    return f"{token:,} bytes a token, {size(slot)} a slot"
+
+
+def _verdict(verdict: Verdict, forecast: Forecast) -> str:
+    if verdict.refusal:
+        return f"does not run: {verdict.refusal}"
+    wanted = _slots(verdict.slots, forecast)
+    beside = f"beside {size(verdict.weight_bytes)} of weights"
+    if forecast.drafter.bytes is None:
+        beside += ", without the drafter's"
+    if verdict.fits:
+        most = "" if verdict.most_slots == verdict.slots else f", {verdict.most_slots:,} at most"
+        return f"fits: {wanted}{most}, {beside}"
+    less = f"; {verdict.most_slots:,} would fit" if verdict.most_slots else ""
+    return f"does not fit: {wanted} {beside}, short by {size(verdict.short_bytes)}{less}"
+
+
+def _slots(count: int, forecast: Forecast) -> str:
+    return f"{count:,} slot{'' if count == 1 else 's'} of {forecast.cache_length:,} tokens"
+
+
+def _reserve(verdict: Verdict) -> str:
+    return f"{size(verdict.reserve_bytes)}, for {RESERVED_FOR}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,53 @@
+"""The step of a build or an export that measures what its recipe rounds with calibrated scales, where there is any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...plugins.errors import UsageError
+from ...plugins.problems import counted
+from ..checkpoints.target import Target
+from ..console.progress import Progress
+from ..precision.options import CalibrationAsked
+from ..precision.recipes import Recipe
+from ..store.phase_clock import Phases
+from ..store.stages import StageStore
+
+if TYPE_CHECKING:
+    from ...graphs.lowering import Lowering
+    from ..precision.calibration import Scales
+
+
+def calibrated(
+    asked: CalibrationAsked,
+    target: Target,
+    recipe: Recipe,
+    lowering: Lowering,
+    store: StageStore,
+    phase: Phases,
+    progress: Progress,
+    *,
+    model: str = "",
+) -> Scales | None:
+    """The ranges that a target in ``recipe`` needs, from where ``asked`` says; None where it needs none.
+
+    Finished layers are kept in ``store``, and the same call goes on from there. Raises ``UsageError`` for a way of
+    calibrating where nothing is and for samples that are no use, ``BuildError`` for such ranges.
+    """
+    from ..precision.calibration.ranges import obtain
+    from ..precision.weight_source import uncalibrated
+
+    needed = uncalibrated(target, recipe, lowering)
+    given = asked.given() + (["--scales"] if asked.scales is not None else [])
+    if not needed:
+        if given:
+            raise UsageError(
+                f"{' and '.join(given)} cannot be used: nothing is calibrated for --precision {recipe.name} here",
+                why="no input is rounded with a scale that is measured before, or the checkpoint has all of them",
+                fix="leave it out",
+            )
+        return None
+    with phase("calibrate") as record:
+        scales = obtain(asked, target, store, progress, model=model)
+        record["for"] = counted(needed, "input")
+    return scales

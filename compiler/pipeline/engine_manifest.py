@@ -1,0 +1,99 @@
+"""The manifest of an engine in the making."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...engines.folder.manifest import Manifest
+from ...engines.folder.records import BackendRecord, Cache, Evidence, Origin, Part, Shapes, Speculation
+from ...plugins.spec import FLOAT8
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.pair import Inputs
+from ..hardware.packages import product_version
+from ..precision.calibration.ranges import in_words
+from ..precision.recipes import RECIPES, Recipe
+from ..request.settle import Settled
+from .graph_stages import MODEL
+from .plan_stages import PLAN, Plans
+from .shared_steps import Graphs
+
+_VERIFIED = RECIPES["fp32"]  # what registered pairs were compared in
+
+
+def engine_manifest(
+    settled: Settled,
+    recipe: Recipe,
+    inputs: Inputs,
+    k: int,
+    graphs: Graphs,
+    plans: Plans | None,
+    versions: Mapping[str, str],
+) -> Manifest:
+    """Return what is known before any file is placed."""
+    resolved, spec, head, ranges = inputs.resolved, inputs.target.spec, inputs.head, graphs.ranges
+    checkpoint = inputs.target.checkpoint
+    origins = {
+        "target": Origin(resolved.model, checkpoint.fingerprint, str(checkpoint.folder), spec.architecture),
+        "drafter": Origin(
+            resolved.draft, inputs.drafter.fingerprint, str(inputs.drafter.folder), _architecture(inputs.drafter)
+        ),
+    }
+    caches = {"target": spec.caches, "drafter": head.caches}
+    target, drafter = (
+        Part(
+            origin=origin,
+            file=f"{name}/{PLAN if plans else MODEL}",
+            inputs=graphs.compiled[name].inputs,
+            outputs=graphs.compiled[name].outputs,
+            caches=tuple(Cache(cache.heads, cache.head_dim, _cache_dtype(name, recipe)) for cache in caches[name]),
+            plan=plans.halves[name].facts.plan if plans else None,
+        )
+        for name, origin in origins.items()
+    )
+    return Manifest(
+        product_version=product_version(),
+        target=target,
+        drafter=drafter,
+        backend=BackendRecord(settled.backend, settled.lowering.name, versions, settled.gpus),
+        precision=recipe.record() | ({"calibration": in_words(ranges)} if ranges else {}),
+        speculation=Speculation(k, inputs.max_k, inputs.trained_depth),
+        shapes=Shapes(
+            max_seq_len=inputs.max_seq_len,
+            cache_length=inputs.cache_length(settled.lowering),
+            hidden_size=spec.hidden_size,
+            vocab_size=spec.vocab_size,
+            draft_vocab_size=head.draft_vocab_size,
+            taps=head.taps,
+        ),
+        eos_token_ids=inputs.eos_token_ids,
+        files={},
+        evidence=_evidence(settled, recipe, inputs, versions),
+    )
+
+
+def _cache_dtype(half: str, recipe: Recipe) -> str:
+    """Name the type of the codes of quantized caches; the type of the graph has no name here.
+
+    A drafter's caches are few, and stay wide.
+    """
+    return FLOAT8 if half == "target" and recipe.kv_cache == "fp8" else ""
+
+
+def _evidence(settled: Settled, recipe: Recipe, inputs: Inputs, versions: Mapping[str, str]) -> tuple[Evidence, ...]:
+    """Return what is known to work of such an engine.
+
+    What a registered pair was verified for was verified on ONNX Runtime in FP32, and holds for no engine whose numbers
+    are others; a plan has been built, and no more. No level says that full TensorRT built it on its GPU.
+    """
+    if settled.backend == "tensorrt-rtx":
+        how = f"{settled.title} {versions[settled.backend]} built it ahead of time for {', '.join(settled.gpus)}"
+        return (Evidence("aot", how if settled.runs_here else f"{how}; not run"),)
+    pair = inputs.resolved.pair
+    if settled.makes_plans or pair is None or recipe.record() != _VERIFIED.record():
+        return ()
+    return tuple(Evidence(*item) for item in pair.evidence)
+
+
+def _architecture(checkpoint: Checkpoint) -> str:
+    named = checkpoint.config.get("architectures") or ["unnamed"]
+    return str(named[0])

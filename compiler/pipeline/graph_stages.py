@@ -1,0 +1,131 @@
+"""A half traced once, then lowered and given its weights: each a kept stage."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...graphs.targets.weight_sources import Array
+from ..checkpoints.checkpoint import Checkpoint
+from ..console.progress import Progress
+from ..hardware.packages import export_versions
+from ..store.stages import Stage, StageStore
+from .model_half import Half
+
+if TYPE_CHECKING:
+    from ...graphs.lowering import Lowering
+    from ...graphs.trace import Dtype
+
+MODEL = "model.onnx"
+PRECISION = "precision.json"
+SEMANTIC = "semantic.onnx"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A half's runnable graph and its I/O contract. ``traced`` and ``attached`` are the stages it came from.
+
+    ``precision`` is what ``compiler.precision`` proved of a graph with quantized weights.
+    """
+
+    traced: Stage
+    attached: Stage
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    precision: Mapping[str, Any] | None = None
+
+
+def trace(store: StageStore, half: Half, dtype: Dtype, progress: Progress) -> Stage:
+    """The half's semantic graph, without weights; ``dtype`` is that of weights, caches and features."""
+
+    def make(folder: Path) -> None:
+        from ...graphs.graph_files import save
+
+        save(half.trace(dtype), folder / SEMANTIC)
+
+    with progress.step(f"trace {half.name}"):
+        return store.run(f"trace-{half.name}", [half.facts, dtype, export_versions()], make)
+
+
+def attach(
+    store: StageStore, half: Half, traced: Stage, *, lowering: Lowering, cache_length: int, progress: Progress
+) -> Compiled:
+    """The half's graph as its backend runs it, with its weights."""
+    key: list[Any] = [traced.path.name, lowering.name, cache_length, half.checkpoint.fingerprint]
+    key += [half.quantized.key] if half.quantized else []
+    key += [half.caches.scales, half.caches.emulated] if half.caches else []
+
+    def make(folder: Path) -> None:
+        from ...graphs.graph_files import load, save
+        from ...graphs.lowering import lower
+        from ...graphs.quantization import quantize_caches, round_caches
+        from ...graphs.stream_weights import attach as stream
+        from ...graphs.stream_weights import needed_weights, refer
+        from ..precision.proof import QuantizedGraphs
+        from ..store.atomic_files import require_space
+
+        semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)
+        shapes = needed_weights(semantic)
+        half.check(shapes)
+        narrowed = QuantizedGraphs.of(half.quantized, semantic, copy) if half.quantized else None
+        if half.caches:
+            for model in (semantic, copy):
+                (round_caches if half.caches.emulated else quantize_caches)(model, half.caches.scales)
+        lowered = lower(copy, lowering, cache_length=cache_length)
+        streams = narrowed.streams if narrowed else {}
+        if narrowed:
+            narrowed.prove(lowered, lowering)
+        require_space(store.root, lowered.total_bytes)
+
+        def weight_of(name: str) -> str:
+            return streams[name].weight if name in streams else name
+
+        def read(name: str) -> Iterator[Array]:
+            shape = shapes[weight_of(name)]
+            return narrowed.read(name, shape) if narrowed and name in streams else half.read(name, shape)
+
+        with progress.step(f"attach {half.name} weights", lowered.total_bytes) as advance:
+            runs = stream(
+                lowered,
+                read,
+                folder / MODEL,
+                advance,
+                lambda name: half.checkpoint.position(half.stored_as(weight_of(name), shapes[weight_of(name)])),
+            )
+        refer(semantic, runs, f"{MODEL}.data", cache_length)
+        save(semantic, folder / SEMANTIC)
+        if narrowed:
+            (folder / PRECISION).write_text(json.dumps(narrowed.record(), indent=2) + "\n")
+
+    attached = store.run(f"attach-{half.name}", key, make, needed=_weight_bytes(half.checkpoint))
+    precision = None
+    if half.quantized:  # whose table is this build's: what of it the graph does not depend on may be another's
+        recipe = half.quantized.selection.recipe.record()
+        precision = json.loads((attached.path / PRECISION).read_bytes()) | {"recipe": recipe}
+    return Compiled(traced, attached, *_contract(attached.path / MODEL), precision)
+
+
+def noted(compiled: Mapping[str, Compiled]) -> list[str]:
+    """What the proofs of quantized graphs have to tell, half by half; of the drafter's it is said whose they are."""
+    return [
+        note if name == "target" else f"{name}: {note}"
+        for name, done in compiled.items()
+        if done.precision
+        for note in done.precision["notes"]
+    ]
+
+
+def _contract(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    import onnx
+
+    graph = onnx.load_model(path, load_external_data=False).graph
+    return tuple(value.name for value in graph.input), tuple(value.name for value in graph.output)
+
+
+def _weight_bytes(checkpoint: Checkpoint) -> int:
+    """The bytes that the weights of a checkpoint take in FP32."""
+    return 4 * sum(math.prod(shape) for shape in checkpoint.shapes.values())

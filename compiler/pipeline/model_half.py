@@ -1,0 +1,114 @@
+"""One half of an engine, target or drafter: what its graph is traced from, and where its weights come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...graphs.drafters import DrafterSpec
+from ...graphs.lowering import TENSORRT, Lowering
+from ...graphs.targets import TargetSpec
+from ...graphs.targets.weight_sources import Array, Shape
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.target import Target
+from ..precision.kv_cache_scales import QuantizedCaches, cache_scales
+from ..precision.recipes import Recipe
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ...graphs.trace import Dtype
+    from ..precision.calibration import Scales
+    from ..precision.weight_source import WeightSource
+
+_STORAGE = ("quantization_config", "compression_config")  # how weights are stored: nothing to the structure
+
+
+@dataclass(frozen=True)
+class Half:
+    """What to trace and where its weights come from. ``facts`` is everything that the structure depends on.
+
+    ``check(shapes)`` refuses a checkpoint that does not hold the graph's weights; ``read(weight, shape)`` gives one of
+    them as consecutive runs of rows; ``stored_as(weight, shape)`` names the tensor that its first rows are in.
+    ``quantized`` is there for a recipe that keeps weights in fewer bits, ``caches`` for one with FP8 caches.
+    """
+
+    name: str
+    checkpoint: Checkpoint
+    facts: Mapping[str, Any]
+    trace: Callable[[Dtype], ir.Model]
+    check: Callable[[Mapping[str, Shape]], None]
+    read: Callable[[str, Shape], Iterator[Array]]
+    stored_as: Callable[[str, Shape], str]
+    quantized: WeightSource | None = None
+    caches: QuantizedCaches | None = None
+
+
+def target_half(
+    target: Target,
+    recipe: Recipe | None = None,
+    lowering: Lowering = TENSORRT,
+    ranges: Scales | None = None,
+) -> Half:
+    """The target as its family traces it, its weights put together as the family says.
+
+    A ``recipe`` with quantized weights takes them from an FP8 checkpoint as they are, and rounds those of a wide one as
+    ``lowering`` wants them; ``ranges`` are the calibrated ones of their inputs. Raises ``BuildError`` for a checkpoint
+    that it cannot be made from.
+    """
+
+    def trace(dtype: Dtype) -> ir.Model:
+        from ...graphs.trace import trace_target
+
+        target.check()  # before the minutes that tracing takes
+        return trace_target(target.skeleton, target.spec, dtype)
+
+    quantized = None
+    if recipe:
+        from ..precision.weight_source import of_target
+
+        quantized = of_target(target, recipe, lowering, ranges)
+    if quantized:
+        quantized.check()  # before the minutes that tracing takes
+    caches = QuantizedCaches(cache_scales(target, ranges)) if recipe and recipe.kv_cache == "fp8" else None
+    structure = {name: value for name, value in target.config.items() if name not in _STORAGE}
+    facts = {"config": structure, "spec": asdict(target.spec)}
+    check = target.sources.check
+    return Half("target", target.checkpoint, facts, trace, check, target.read, target.stored_as, quantized, caches)
+
+
+def drafter_half(
+    checkpoint: Checkpoint,
+    head: DrafterSpec,
+    spec: TargetSpec,
+    recipe: Recipe | None = None,
+    lowering: Lowering = TENSORRT,
+) -> Half:
+    """The P-EAGLE head on its target; the graph names weights by module, the head knows their names in the file.
+
+    A ``recipe`` whose drafter is quantized has the matrices of its layers so, and multiplies them wide.
+    """
+
+    def trace(dtype: Dtype) -> ir.Model:
+        from ...graphs.trace import trace_drafter
+
+        return trace_drafter(head, spec, dtype)
+
+    def stored_as(name: str, _: Shape) -> str:
+        return head.keys.get(name, name)
+
+    def read(name: str, shape: Shape) -> Iterator[Array]:
+        return checkpoint.pieces(stored_as(name, shape))
+
+    def check(_: Mapping[str, Shape]) -> None:
+        """``read_drafter`` has compared every shape."""
+
+    quantized = None
+    if recipe:
+        from ..precision.weight_source import of_drafter
+
+        quantized = of_drafter(head, recipe, lowering, read)
+    # All that its trace knows of the target is how wide the features are.
+    facts = {"head": asdict(head), "features": len(spec.taps) * spec.hidden_size}
+    return Half("drafter", checkpoint, facts, trace, check, read, stored_as, quantized)

@@ -1,0 +1,143 @@
+"""What TensorRT adds to a build, as kept stages: the plans of both graphs, and our kernels for their GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from ...engines.folder.records import Profile
+from ...plugins.tensorrt.module import Product
+from ..request.request import DEFAULT_BATCH_SIZE, CompileRequest
+from ..request.settle import Settled
+from ..store.atomic_files import require_space
+from ..store.stages import Stage
+from ..tensorrt.worker_protocol import PlanFacts, PlanRequest
+from .graph_stages import MODEL, Compiled
+from .shared_steps import Graphs, PipelineRun
+
+PLAN = "model.plan"
+CHUNK = 512  # the most columns of a prompt in one pass
+_FACTS = "plan.json"
+_GB = 10**9
+
+
+@dataclass(frozen=True)
+class PlanStage:
+    """A kept plan, and what was counted and measured when it was built."""
+
+    stage: Stage
+    facts: PlanFacts
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The plans of an engine, by half, and our kernels for their GPUs."""
+
+    halves: Mapping[str, PlanStage]
+    kernels: Stage
+
+    def stages(self) -> dict[str, Stage]:
+        """Return what of the stages goes into an engine, by half."""
+        return {name: replace(plan.stage, files={PLAN: plan.stage.files[PLAN]}) for name, plan in self.halves.items()}
+
+    def versions(self) -> dict[str, str]:
+        """Return what the libraries that built the plans say of themselves, which a load compares."""
+        return {name: version for plan in self.halves.values() for name, version in plan.facts.versions.items()}
+
+    def warnings(self) -> list[str]:
+        """List what the builds of the plans warned of."""
+        return [warning for plan in self.halves.values() for warning in plan.facts.warnings]
+
+
+def build_plans(
+    run: PipelineRun, graphs: Graphs, settled: Settled, request: CompileRequest, *, max_k: int, max_seq_len: int
+) -> Plans:
+    """Build the plans of all graphs, one after the other, and our kernels. Raises ``BuildError``."""
+    halves = {}
+    for name, graph in graphs.compiled.items():
+        with run.phases(f"plan {name}") as record:
+            halves[name] = build_plan(run, name, graph, settled, request, max_k=max_k, max_seq_len=max_seq_len)
+            record["reused"] = halves[name].stage.reused
+    with run.phases("kernels") as record:
+        kernels = build_kernels(run, settled.gpus)
+        record["reused"] = kernels.reused
+    return Plans(halves, kernels)
+
+
+def profiles(half: str, max_batch_size: int, max_k: int, max_seq_len: int) -> tuple[Profile, ...]:
+    """Return the sizes that a plan serves; a drafter drafts at least one.
+
+    Index 0 decodes all rows at once, index 1 reads a chunk of one row's prompt.
+    """
+    emitted = (2 if half == "drafter" else 1, max_k + 1, max_k + 1)
+    chunk = min(CHUNK, max_seq_len)
+    return (
+        Profile("verify", (1, max_batch_size, max_batch_size), (1, max_k + 1, max_k + 1), emitted),
+        Profile("prefill", (1, 1, 1), (1, chunk, chunk), emitted),
+    )
+
+
+def build_plan(
+    run: PipelineRun,
+    half: str,
+    graph: Compiled,
+    settled: Settled,
+    request: CompileRequest,
+    *,
+    max_k: int,
+    max_seq_len: int,
+) -> PlanStage:
+    """Build the TensorRT plan of the lowered graph of a half. Raises ``BuildError`` when TensorRT refuses it."""
+    store = run.store
+    sizes = profiles(half, request.plans.max_batch_size or DEFAULT_BATCH_SIZE, max_k, max_seq_len)
+    plan_request = PlanRequest(
+        name=half,
+        graph=graph.attached.path / MODEL,
+        product=cast("Product", settled.backend),
+        gpus=settled.gpus,
+        profiles=sizes,
+        workspace_bytes=None if request.plans.workspace_gb is None else int(request.plans.workspace_gb * _GB),
+        optimization_level=request.plans.optimization_level,
+        weight_streaming=request.plans.weight_streaming,
+        timing_cache=store.root / "timing" / f"{settled.backend}-{settled.version}.cache",
+    )
+    key = asdict(plan_request) | {"graph": graph.attached.path.name, "timing_cache": None, "version": settled.version}
+
+    # A plan holds the weights, and the builder leaves it nothing to share.
+    weights = sum(entry.size for entry in graph.attached.files.values())
+
+    def make(folder: Path) -> None:
+        from ..precision.proof import require_effect
+        from ..tensorrt.build_plan import build_plan as build
+
+        require_space(store.root, weights)
+        facts = build(plan_request, folder / PLAN, run.progress)
+        if graph.precision:
+            notes = require_effect(half, graph.precision, facts.products)
+            facts = replace(facts, warnings=(*facts.warnings, *notes))
+        (folder / _FACTS).write_text(json.dumps(facts.to_record()))
+
+    stage = store.run(f"plan-{half}", key, make, needed=weights)
+    return PlanStage(stage, PlanFacts.from_record(json.loads((stage.path / _FACTS).read_bytes())))
+
+
+def build_kernels(run: PipelineRun, gpus: Sequence[str]) -> Stage:
+    """Pack the kernels of all our plugins for these GPUs: those that were shipped, the rest from NVRTC."""
+    from ...plugins.kernels.pack import obtain, write_pack
+    from ...plugins.kernels.sources import digest, kernel_ops
+
+    kernels = [(op, int(gpu.removeprefix("sm_"))) for gpu in gpus for op in kernel_ops()]
+
+    def make(folder: Path) -> None:
+        cubins = {}
+        with run.progress.step("compile kernels", len(kernels)) as advance:
+            for op, sm in kernels:
+                cubin = obtain(op, sm)  # one of an earlier GPU of the same generation may serve two
+                cubins[op.name, cubin.sm] = cubin
+                advance(1)
+        write_pack(folder, list(cubins.values()))
+
+    return run.store.run("kernels", [[op.name, digest(op), sm] for op, sm in kernels], make)

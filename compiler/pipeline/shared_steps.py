@@ -1,0 +1,131 @@
+"""The stations that a build and an export share: calibrate, then trace, lower and attach the graph of each half.
+
+Each is a kept stage of one store, timed as a phase. What differs comes after: a build makes plans, chooses K and
+publishes an engine; an export publishes the graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...graphs.drafters import DrafterSpec
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.target import Target
+from ..console.progress import Progress
+from ..precision.options import FOLDER, CalibrationAsked
+from ..precision.product_table import BuiltProduct, product_table
+from ..precision.recipes import Recipe, emulated, twice_rounded, widened
+from ..store.phase_clock import Phases
+from ..store.publish import Assembly
+from ..store.stages import Stage, StageStore
+from .calibration_stage import calibrated
+from .graph_stages import Compiled, attach, noted, trace
+from .model_half import Half, drafter_half, target_half
+
+if TYPE_CHECKING:
+    from ...graphs.lowering import Lowering
+    from ..precision.calibration import Scales
+
+
+@dataclass(frozen=True)
+class PipelineRun:
+    """A build or an export under way: where its steps are kept, who watches it, and its clock."""
+
+    store: StageStore
+    progress: Progress
+    phases: Phases = field(default_factory=Phases)
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """Which graphs to make: of a target and perhaps a drafter, in which recipe, for which lowering and caches."""
+
+    target: Target
+    drafter: tuple[Checkpoint, DrafterSpec] | None
+    recipe: Recipe
+    lowering: Lowering
+    cache_length: int
+
+    def halves(self, ranges: Scales | None) -> list[Half]:
+        """Return what each graph is made from; ``ranges`` are the calibrated ones of the target's inputs."""
+        halves = [target_half(self.target, self.recipe, self.lowering, ranges)]
+        if self.drafter:
+            halves.append(drafter_half(*self.drafter, self.target.spec, self.recipe, self.lowering))
+        return halves
+
+    def warnings(self) -> list[str]:
+        """List what the recipe does that a user may not expect."""
+        recipe, target = self.recipe, self.target.checkpoint
+        return [*widened(recipe, target), *twice_rounded(recipe, target), *emulated(recipe, self.lowering)]
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The finished graphs of a blueprint, by half, and the calibrated ranges that they round with."""
+
+    halves: tuple[Half, ...]
+    compiled: Mapping[str, Compiled]
+    ranges: Scales | None
+
+    def stages(self) -> dict[str, Stage]:
+        """Return the stages that hold the lowered graphs and their weights, by half."""
+        return {name: graph.attached for name, graph in self.compiled.items()}
+
+    def notes(self) -> list[str]:
+        """List what the proofs of the recipe have to tell."""
+        return noted(self.compiled)
+
+    def products(self, built: Mapping[str, Sequence[BuiltProduct]]) -> dict[str, Any]:
+        """Return what reports say of precision: the proofs, and the products by type.
+
+        ``built`` is TensorRT's account of the plans, by half; without it the graphs' own serves.
+        """
+        proofs = {name: graph.precision for name, graph in self.compiled.items() if graph.precision}
+        tables = {name: product_table(graph.precision, built.get(name, ())) for name, graph in self.compiled.items()}
+        report: dict[str, Any] = {"precision": proofs} if proofs else {}
+        return report | {"matmuls": {name: table for name, table in tables.items() if table}}
+
+    def furnish(self, assembly: Assembly, tokenizer: Path) -> None:
+        """Place what lies beside the graphs: configurations, calibrated ranges, and the files of a tokenizer."""
+        for half in self.halves:
+            assembly.place_copy(half.checkpoint.folder / "config.json", f"{half.name}/config.json")
+        if self.ranges:
+            self.ranges.save(assembly.folder / FOLDER)
+            assembly.enter(FOLDER)
+        assembly.place_tokenizer(tokenizer)
+
+
+def compile_graphs(
+    run: PipelineRun, blueprint: Blueprint, ranges_from: CalibrationAsked, *, model: str, own: StageStore | None = None
+) -> Graphs:
+    """Make the graphs of ``blueprint``; ``model`` is what reports call the target.
+
+    Their weights are kept in ``own``, where that is another store. Raises ``UsageError`` or ``BuildError``.
+    """
+    recipe, lowering = blueprint.recipe, blueprint.lowering
+    ranges = calibrated(
+        ranges_from, blueprint.target, recipe, lowering, run.store, run.phases, run.progress,
+        model=model,
+    )  # fmt: skip
+    halves = tuple(blueprint.halves(ranges))
+    compiled: dict[str, Compiled] = {}
+    for half in halves:
+        with run.phases(f"trace {half.name}") as record:
+            traced = trace(run.store, half, recipe.dtype, run.progress)
+            record["reused"] = traced.reused
+        with run.phases(f"attach {half.name}") as record:
+            graph = attach(
+                own or run.store, half, traced,
+                lowering=lowering, cache_length=blueprint.cache_length, progress=run.progress,
+            )  # fmt: skip
+            record["reused"] = graph.attached.reused
+        compiled[half.name] = graph
+    return Graphs(halves, compiled, ranges)
+
+
+def bytes_of(stages: Mapping[str, Stage]) -> dict[str, int]:
+    """Count the bytes of all files of each stage."""
+    return {name: sum(entry.size for entry in stage.files.values()) for name, stage in stages.items()}

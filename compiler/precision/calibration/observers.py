@@ -1,0 +1,156 @@
+"""Watches one decoder layer at work: what enters its linears and its experts, and what its cache would hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ....graphs.names import EXPERT_WEIGHTS, cache_name, expert_modules, linears, weight_name
+from ....plugins.errors import BuildError
+from .range_methods import Method, Observer
+
+EXPERTS = "peagle-calibration"  # what the experts function is registered as in transformers
+
+Array = np.ndarray[Any, Any]
+
+_watch: ContextVar[Watch] = ContextVar("watch")
+
+
+class Watch:
+    """The observers of one layer. Linears that are given the very same tensor (q, k and v; gate and up) share one."""
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        self._observers: dict[str, Observer] = {}
+        self._leaders: dict[str, str] = {}
+        self._seen: list[tuple[Tensor, str]] = []
+        self._experts: dict[int, str] = {}
+        self._tokens: dict[str, Array] = {}
+
+    @contextmanager
+    def on(self, layer: nn.Module, prefix: str) -> Iterator[None]:
+        """Watch ``layer`` from here on; ``prefix`` is what the names of its tensors begin with."""
+        self._experts = {id(module): name for name, module in expert_modules(layer, prefix).items()}
+        self._tokens = {
+            name: np.zeros(module.num_experts, np.int64) for name, module in expert_modules(layer, prefix).items()
+        }
+        hooks = [
+            module.register_forward_pre_hook(self._hook(weight_name(name)))
+            for name, module in linears(layer, prefix).items()
+        ]
+        token = _watch.set(self)
+        try:
+            yield
+        finally:
+            _watch.reset(token)
+            for hook in hooks:
+                hook.remove()
+
+    @contextmanager
+    def sample(self) -> Iterator[None]:
+        """One forward pass."""
+        try:
+            yield
+        finally:
+            self._seen.clear()
+
+    def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """``Cache.update`` as decoder layers call it: keys and values as a cache would hold them, none kept."""
+        self.see(cache_name("k", layer), key)
+        self.see(cache_name("v", layer), value)
+        return key, value
+
+    def get_seq_length(self, *_: Any) -> int:
+        """Part of the cache protocol; nothing was there before."""
+        return 0
+
+    def expert(self, module: nn.Module, weight: str, index: int, values: Tensor) -> None:
+        """What enters one weight of one expert, ``[tokens, width]``."""
+        name = self._experts[id(module)]
+        self.see(_expert_key(f"{name}.{weight}", index), values)
+        if weight == EXPERT_WEIGHTS[0]:
+            self._tokens[name][index] += len(values)
+
+    def ranges(self) -> dict[str, Array]:
+        """What was seen, float32, by the names of ``RangeShapes``; 0 for an expert that saw no token."""
+        found = {name: np.float32(observer.amax()) for name, observer in self._observers.items()}
+        result = {name: np.asarray(found[leader]) for name, leader in self._leaders.items()}
+        result |= {name: np.asarray(value) for name, value in found.items() if name not in result and "#" not in name}
+        for module, tokens in self._tokens.items():
+            for weight in EXPERT_WEIGHTS:
+                each = [found.get(_expert_key(f"{module}.{weight}", e), np.float32(0)) for e in range(len(tokens))]
+                result[f"{module}.{weight}"] = np.array(each, np.float32)
+        return result
+
+    def tokens(self) -> dict[str, Array]:
+        """How many tokens each expert saw, int64 [E], by module."""
+        return dict(self._tokens)
+
+    def _hook(self, name: str) -> Any:
+        def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+            leader = next((name for tensor, name in self._seen if tensor is args[0]), None)
+            if leader is None:
+                leader = name
+                self._seen.append((args[0], name))
+                self.see(name, args[0])
+            self._leaders[name] = leader
+
+        return hook
+
+    def see(self, name: str, values: Tensor) -> None:
+        """Take in one tensor of any shape. Raises ``BuildError`` if a number in it is not finite."""
+        low, high = torch.aminmax(values.detach().float())
+        peak = float(torch.maximum(-low, high))
+        if not math.isfinite(peak):
+            raise BuildError(
+                f"what enters {name.partition('#')[0]} is not finite",
+                why="a weight is damaged, or the numbers outgrow the type that calibration computes in",
+                fix="check the checkpoint with plain generation, and calibrate in float32",
+            )
+        if name not in self._observers:
+            self._observers[name] = self._method.observer()
+        self._observers[name].observe(values, peak)
+
+
+def watched_experts(self: Any, hidden: Tensor, experts: Tensor, scores: Tensor) -> Tensor:
+    """An ``ExpertsInterface`` function: the loop of the modelling code, watched.
+
+    hidden ``[N,H]``, experts and scores ``[N,A]``; operation by operation what transformers' eager experts compute.
+    """
+    watch = _watch.get()
+    result = torch.zeros_like(hidden)
+    for expert in range(self.num_experts):
+        rank, token = torch.where(expert == experts.T)
+        if not len(token):
+            continue
+        inputs = hidden[token]
+        watch.expert(self, "gate_up_proj", expert, inputs)
+        gated = self._apply_gate(_project(self, "gate_up_proj", expert, inputs))
+        watch.expert(self, "down_proj", expert, gated)
+        output = _project(self, "down_proj", expert, gated) * scores[token, rank, None]
+        result.index_add_(0, token, output.to(result.dtype))
+    return result
+
+
+def register() -> None:
+    """Make ``EXPERTS`` known to transformers."""
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    ALL_EXPERTS_FUNCTIONS.register(EXPERTS, watched_experts)
+
+
+def _project(self: Any, name: str, expert: int, inputs: Tensor) -> Tensor:
+    weight = getattr(self, name)[expert]
+    output = inputs @ weight if self.is_transposed else nn.functional.linear(inputs, weight)
+    return output + getattr(self, f"{name}_bias")[expert] if self.has_bias else output
+
+
+def _expert_key(name: str, index: int) -> str:
+    return f"{name}#{index}"

@@ -1,0 +1,188 @@
+"""Calibrated ranges as a value and as two files: ``scales.safetensors`` with the numbers, ``scales.json`` beside it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....engines.folder.records import FileEntry
+from ....graphs.names import RangeShapes
+from ....plugins.errors import BuildError
+from ....plugins.problems import listed
+from ...checkpoints.safetensors import parse_json, read_header, read_rows
+from ...store.atomic_files import flush_tree, writing
+from ..options import FACTS
+
+Array = np.ndarray[Any, Any]
+
+NUMBERS = "scales.safetensors"
+FORMAT = 1
+_GROUPS = ("inputs", "caches", "expert_tokens")  # tensors are named group:name
+_LISTED = 8
+_AGAIN = "calibrate the model again"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Where ranges come from. ``fingerprint`` is the checkpoint's, ``samples`` the digest of the token sequences."""
+
+    model: str
+    architecture: str
+    fingerprint: str
+    method: Mapping[str, Any]
+    dtype: str
+    dataset: str
+    samples: str
+    num_samples: int
+    num_tokens: int
+    versions: Mapping[str, str]
+    warnings: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Largest magnitudes (amax, float32), not yet divided by the largest number of any type.
+
+    ``inputs``: what enters a matmul, by the graph's name of its weight: one number, or one per expert ``[E]``.
+    ``caches``: ``k_cache.i`` and ``v_cache.i`` as the graph names them. ``expert_tokens``: int64 ``[E]`` by module.
+    """
+
+    inputs: Mapping[str, Array]
+    caches: Mapping[str, Array]
+    expert_tokens: Mapping[str, Array]
+    facts: Facts
+
+    def check(self, shapes: RangeShapes) -> None:
+        """Raise ``BuildError`` naming each range that is missing, not known to the model, or not a positive number."""
+        complaints: list[str] = []
+        for found, expected in ((self.inputs, shapes.inputs), (self.caches, shapes.caches)):
+            complaints += _misfits(found, expected) + [
+                f"{name} {wrong}" for name, value in found.items() if (wrong := _not_a_range(value))
+            ]
+        complaints += _misfits(self.expert_tokens, shapes.experts)
+        complaints += [f"{n} has negative counts" for n, value in self.expert_tokens.items() if np.any(value < 0)]
+        if complaints:
+            raise BuildError(
+                f"calibrated ranges of {self.facts.model} cannot be used: {listed(complaints, _LISTED)}",
+                why="a quantised type is scaled by a positive, finite range for every input that the model has",
+                fix=f"{_AGAIN}, with texts that reach all of it",
+            )
+
+    def check_model(self, fingerprint: str) -> None:
+        """Raise ``BuildError`` unless the ranges are those of the checkpoint with this fingerprint."""
+        if self.facts.fingerprint != fingerprint:
+            raise BuildError(
+                f"the calibrated ranges are of {self.facts.model}, and not of these weights",
+                why="ranges of other weights clip what these compute, or waste the type",
+                fix=f"{_AGAIN}, or name the checkpoint that was calibrated",
+            )
+
+    def save(self, folder: Path) -> None:
+        """Write both files into ``folder``, which is made; each appears whole, the numbers first."""
+        from safetensors.numpy import save_file
+
+        tensors = {
+            f"{group}:{name}": np.asarray(value, order="C")
+            for group in _GROUPS
+            for name, value in getattr(self, group).items()
+        }
+        with writing(folder, sum(value.nbytes for value in tensors.values())):
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".scales.", dir=folder) as made:
+                save_file(tensors, Path(made, NUMBERS))
+                Path(made, NUMBERS).chmod(0o644)  # the library keeps it to its owner
+                entry = FileEntry.of(Path(made, NUMBERS))
+                content = {"format": FORMAT, "sha256": entry.sha256, **asdict(self.facts)}
+                Path(made, FACTS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+                flush_tree(Path(made))
+                for name in (NUMBERS, FACTS):
+                    Path(made, name).rename(folder / name)
+            flush_tree(folder)
+
+    @classmethod
+    def load(cls, folder: Path, shapes: RangeShapes) -> Scales:
+        """Ranges that ``save`` wrote, checked against what the model needs.
+
+        Raises ``BuildError`` for damage and misfits.
+        """
+        facts, sha256 = _read_facts(folder / FACTS)
+        groups: dict[str, dict[str, Array]] = {group: {} for group in _GROUPS}
+        header = read_header(folder / NUMBERS)
+        if FileEntry.of(folder / NUMBERS).sha256 != sha256:
+            raise BuildError(
+                f"{folder / NUMBERS} is not the file that {FACTS} describes",
+                why="one of them was changed or comes from another calibration",
+                fix=f"copy both files again, or {_AGAIN}",
+            )
+        for key, entry in header.items():
+            group, _, name = key.partition(":")
+            if group not in groups or entry.dtype != ("I64" if group == "expert_tokens" else "F32"):
+                raise BuildError(f"{folder / NUMBERS} holds {key} as {entry.dtype}", fix=_AGAIN)
+            rows = read_rows(key, entry, 0, entry.shape[0] if entry.shape else 1)
+            groups[group][name] = rows.reshape(entry.shape)
+        scales = cls(groups["inputs"], groups["caches"], groups["expert_tokens"], facts)
+        scales.check(shapes)
+        return scales
+
+
+def fill_unseen(inputs: Mapping[str, Array], tokens: Mapping[str, Array]) -> tuple[dict[str, Array], list[str]]:
+    """Give experts that saw no token their layer's largest range of the same input; says so, module by module."""
+    filled, warnings = dict(inputs), []
+    for module, counts in tokens.items():
+        unseen = np.flatnonzero(counts == 0)
+        if not len(unseen):
+            continue
+        taken = []
+        for name in (name for name in inputs if name.startswith(f"{module}.")):
+            largest = inputs[name].max()
+            filled[name] = np.where(counts == 0, largest, inputs[name]).astype(np.float32)
+            taken.append(f"{name.removeprefix(f'{module}.')} {largest:.4g}")
+        warnings.append(
+            f"{module}: {len(unseen)} of {len(counts)} experts saw no token "
+            f"({listed([str(e) for e in unseen], _LISTED)}); they take the layer's largest range ({', '.join(taken)})"
+        )
+    return filled, warnings
+
+
+def _misfits(found: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    missing = [f"{name} is missing" for name in shapes if name not in found]
+    unknown = [f"{name} is not known to the model" for name in found if name not in shapes]
+    wrong = [
+        f"{name} is {list(found[name].shape)}, must be {list(shape)}"
+        for name, shape in shapes.items()
+        if name in found and found[name].shape != shape
+    ]
+    return missing + unknown + wrong
+
+
+def _not_a_range(value: Array) -> str:
+    """What is wrong with it, in words; experts by number."""
+    kinds = {
+        "NaN": np.isnan(value), "infinite": np.isinf(value), "zero": value == 0, "negative": value < 0,
+    }  # fmt: skip
+    found = []
+    for what, where in kinds.items():
+        if np.any(where):
+            experts = [str(e) for e in np.flatnonzero(where)] if value.ndim else []
+            found.append(what + (f" for experts {listed(experts, _LISTED)}" if experts else ""))
+    return f"is {' and '.join(found)}" if found else ""
+
+
+def _read_facts(path: Path) -> tuple[Facts, str]:
+    try:
+        content = parse_json(path.read_bytes())
+        if content.pop("format") != FORMAT:
+            raise ValueError("it is of another format version")
+        sha256 = content.pop("sha256")
+        facts = Facts(**content | {"warnings": tuple(content["warnings"])})
+    except OSError as error:
+        raise BuildError(f"cannot read {path}", why=str(error), fix=_AGAIN) from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BuildError(f"{path} does not describe calibrated ranges", why=str(error), fix=_AGAIN) from None
+    return facts, str(sha256)

@@ -1,0 +1,108 @@
+"""Which weights of a graph a recipe quantizes, and which it leaves wide."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ...graphs.targets.weight_roles import RoledWeight
+from .exclude import excluded
+from .recipes import DRAFTER_ROLE, LM_HEAD, Recipe
+
+if TYPE_CHECKING:
+    from ...graphs.drafters import DrafterSpec
+    from ...graphs.lowering import Lowering
+
+_LAYERS, _FEATURES = "layers.", "fc."  # of a drafter, without its embedding and its head
+
+
+@dataclass(frozen=True)
+class WideWeight:
+    """A weight that stays wide: what it is for, and why where the recipe would quantize it."""
+
+    role: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The ``weights`` of one graph that ``recipe`` quantizes, by name; ``wide`` are the others whose role is known."""
+
+    recipe: Recipe
+    weights: Mapping[str, RoledWeight]
+    wide: Mapping[str, WideWeight] = field(default_factory=dict)
+
+    @classmethod
+    def of_target(cls, census: Sequence[RoledWeight], recipe: Recipe) -> Selection:
+        """The selection from all weights of a target. A tied head is the embedding by the head's name.
+
+        Raises ``UsageError`` for an exclusion that names none of what the recipe would quantize.
+        """
+        candidates = _candidates(census, recipe)
+        weights = without(candidates, recipe.exclude)
+        embedding = _tied_to_head(census)
+        why = {
+            name: f"excluded by {pattern!r}"
+            for pattern in recipe.exclude
+            for name in candidates.keys() - without(candidates, (pattern,)).keys()
+        }
+        wide = {}
+        for weight in census:
+            name, role = (f"{LM_HEAD}.weight", LM_HEAD) if weight is embedding else (weight.name, weight.role)
+            if name not in weights:
+                wide[weight.name] = WideWeight(role, why.get(name, ""))
+        return cls(recipe, weights, wide)
+
+    @classmethod
+    def of_drafter(cls, head: DrafterSpec, recipe: Recipe, lowering: Lowering) -> Selection:
+        """The matrices of a drafter's layers, and what brings the target's features to their width; not its head.
+
+        Not the latter for TensorRT, since it is multiplied with a constant as well: TensorRT-RTX 1.7 writes it out
+        wide before every product, and crashes over small ones of 4 bits.
+        """
+        prefixes = (_LAYERS,) if lowering.is_tensorrt else (_LAYERS, _FEATURES)
+        shapes = {name: shape for name, shape in head.expected_shapes().items() if name.startswith(prefixes)}
+        weights = {name: RoledWeight(name, shape, DRAFTER_ROLE, 1) for name, shape in shapes.items() if len(shape) == 2}
+        return cls(recipe.of_drafter(), weights)
+
+    def only(self, names: Collection[str]) -> Selection:
+        """Return this selection, of which all weights but these stay as wide as the rest of the graph."""
+        return replace(self, weights={name: weight for name, weight in self.weights.items() if name in names})
+
+    @property
+    def count(self) -> int:
+        """How many numbers the selected weights hold."""
+        return sum(weight.count for weight in self.weights.values())
+
+    @property
+    def key(self) -> dict[str, str]:
+        """The recipe as far as one graph depends on it: a target is the same with every type of its drafter."""
+        return replace(self.recipe, drafter=self.recipe.wide).record()
+
+    def share_without(self, names: Iterable[str]) -> float:
+        """The share of the selected numbers that are quantized where the weights ``names`` are not."""
+        return 1 - sum(self.weights[name].count for name in names) / self.count if self.count else 0.0
+
+
+def without(weights: Mapping[str, Any], patterns: tuple[str, ...]) -> dict[str, Any]:
+    """Return the weights that no pattern names; patterns are of modules. ``UsageError`` for one that names none."""
+    modules = {name.removesuffix(".weight"): name for name in weights}
+    out = {modules[module] for module in excluded({module: module for module in modules}, patterns)}
+    return {name: weight for name, weight in weights.items() if name not in out}
+
+
+def _candidates(census: Sequence[RoledWeight], recipe: Recipe) -> dict[str, RoledWeight]:
+    """What the recipe quantizes where nothing is excluded."""
+    roles = recipe.quantized_roles
+    weights, embedding = [*census], _tied_to_head(census)
+    if embedding is not None:
+        weights.append(replace(embedding, name=f"{LM_HEAD}.weight", role=LM_HEAD))
+    return {weight.name: weight for weight in weights if weight.role in roles}
+
+
+def _tied_to_head(census: Sequence[RoledWeight]) -> RoledWeight | None:
+    """The embedding, where there is no head beside it."""
+    if any(weight.role == LM_HEAD for weight in census):
+        return None
+    return next((weight for weight in census if weight.role == "embedding"), None)

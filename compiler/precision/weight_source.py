@@ -1,0 +1,123 @@
+"""Who has the quantized weights of a graph: the checkpoint, which stores them so, or a rounding of wide ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...graphs.targets.weight_sources import Array, Shape
+from ...plugins.errors import BuildError, UsageError
+from ...plugins.problems import counted
+from ..checkpoints.target import Target
+from .kv_cache_scales import stored_cache_scales
+from .recipes import RECIPES, Recipe
+from .rounded_weights import RoundedHere
+from .stored_weights import StoredFp8
+from .weight_selection import Selection
+
+if TYPE_CHECKING:
+    from ...graphs.drafters import DrafterSpec
+    from ...graphs.lowering import Lowering
+    from ...graphs.quantization import QuantizedWeight
+    from .calibration import Scales
+
+
+class WeightSource(Protocol):
+    """Gives the codes and the scales of the quantized weights of one graph."""
+
+    @property
+    def selection(self) -> Selection:
+        """The weights that the recipe quantizes."""
+
+    @property
+    def key(self) -> Any:
+        """What the graph depends on beside the checkpoint, as JSON."""
+
+    def check(self) -> None:
+        """Raise ``BuildError`` for what no such graph can be made from, before the minutes that tracing takes."""
+
+    def only(self, names: Collection[str]) -> WeightSource:
+        """Return this source for a graph in which all weights but these stay wide."""
+
+    def storage(self) -> tuple[dict[str, QuantizedWeight], dict[str, str]]:
+        """How each weight is stored, and why some that should be quantized stay wide."""
+
+    def codes(self, name: str, shape: Shape) -> Iterator[Array]:
+        """The codes of one weight, as consecutive runs of rows in the type that ``storage`` said."""
+
+    def scales(self, name: str, shape: Shape) -> Iterator[Array]:
+        """The scales of one weight, float32, as consecutive runs."""
+
+    @property
+    def losses(self) -> Mapping[str, float]:
+        """What rounding to codes changed, by tensor and relative; complete when all codes were read."""
+
+    def notes(self) -> list[str]:
+        """What a user should be told beside that."""
+
+
+def of_target(
+    target: Target, recipe: Recipe, lowering: Lowering, ranges: Scales | None = None
+) -> StoredFp8 | RoundedHere | None:
+    """The source of a target in ``recipe``; None where it quantizes nothing.
+
+    ``ranges`` are the calibrated ones of inputs. Raises ``BuildError`` for a checkpoint in another quantized type:
+    nothing is quantized twice.
+    """
+    if not recipe.quantized_type:
+        return None
+    selection = Selection.of_target(target.skeleton.weights, recipe)
+    if not selection.weights:
+        raise UsageError("--exclude leaves nothing to quantise", fix=f"exclude less, or build in {recipe.wide}")
+    stored = [key for name, weight in selection.weights.items() for key in _in_fp8(target, name, weight.shape)]
+    if stored and recipe.quantized_types == {"fp8"}:
+        return StoredFp8(target, selection, lowering, ranges)
+    if stored:
+        raise _twice(target, recipe, stored)
+    return RoundedHere(selection, lowering, target.read, ranges)
+
+
+def of_drafter(
+    head: DrafterSpec, recipe: Recipe, lowering: Lowering, read: Callable[[str, Shape], Iterator[Array]]
+) -> RoundedHere | None:
+    """The source of a drafter on a target in ``recipe``; None where it is wide. What enters its matrices is wide."""
+    if recipe.drafter == recipe.wide:
+        return None
+    return RoundedHere(Selection.of_drafter(head, recipe, lowering), lowering, read)
+
+
+def uncalibrated(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
+    """What a target in ``recipe`` rounds with scales that are not known yet: inputs by their weight, caches."""
+    source = of_target(target, recipe, lowering)
+    caches = recipe.kv_cache == "fp8" and not stored_cache_scales(target)
+    return (source.uncalibrated() if source else []) + ["the KV cache"] * caches
+
+
+def is_whole_fp8(target: Target, lowering: Lowering) -> bool:
+    """Whether a target's checkpoint holds what the recipe fp8 stands for, scales of inputs included."""
+    if not any(target.checkpoint.fp8(name) for name in target.checkpoint.tensors):
+        return False
+    recipe = RECIPES["fp8"]
+    source = of_target(target, recipe, lowering)
+    if not isinstance(source, StoredFp8) or source.uncalibrated():
+        return False
+    _, wide = source.storage()
+    selected = source.selection
+    return sum(selected.weights[name].count for name in wide) <= (1 - recipe.share) * selected.count
+
+
+def _in_fp8(target: Target, name: str, shape: Shape) -> list[str]:
+    """The tensors in FP8 among those that a weight of the graph is put together from."""
+    sources = target.sources
+    keys = (sources.key(key) for piece in sources.pieces(name, shape) for key in piece.keys)
+    return [key for key in keys if target.checkpoint.fp8(key) is not None]
+
+
+def _twice(target: Target, recipe: Recipe, stored: Sequence[str]) -> BuildError:
+    others = sorted(recipe.quantized_types - {"fp8"})
+    return BuildError(
+        f"{target.folder} is quantised already: it stores {counted(stored)} in FP8, among them {stored[0]}",
+        why=f"{' and '.join(others)} cannot be made of it: rounding rounded weights adds a second error to the first, "
+        "and one graph takes its narrow weights from one place",
+        fix="build it with --precision fp8 and nothing beside it, or start from the BF16 or FP16 checkpoint",
+    )

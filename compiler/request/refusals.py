@@ -1,0 +1,58 @@
+"""The refusals that need nothing but the request: what each verb asks of it before anything is read."""
+
+from __future__ import annotations
+
+from ...graphs.lowering import Lowering
+from ...plugins.errors import UsageError
+from ..precision.allowed import lowering_for, require_known
+from ..precision.decide import decide
+from ..store.publish import require_apart, require_publishable
+from .request import CompileRequest
+from .verb_options import QUANTIZE
+
+
+def check_build(request: CompileRequest) -> None:
+    """Raise ``UsageError`` for what no build can be made of."""
+    request.backend.check_known()
+    require_known(request.precision.name)
+    request.calibration.check()
+    request.backend.check_lowering()
+    request.sizes.check(
+        why="it is the number of tokens drafted per round",
+        fix="leave it out and the build measures which is fastest here; plain decoding is an option of `run`",
+    )
+    request.plans.check()
+    _check_out(request)
+
+
+def check_export(request: CompileRequest) -> None:
+    """Raise ``UsageError`` for what no export can be made of."""
+    require_known(request.precision.name)
+    decide(request.precision, export_lowering(request))
+    request.calibration.check()
+    request.sizes.check(fix="it is the number of tokens drafted per round; the caches have room for two rounds of them")
+    _check_out(request)
+
+
+def export_lowering(request: CompileRequest) -> Lowering:
+    """What an export is for. Raises ``UsageError`` for what there is no lowering for."""
+    return lowering_for(request.backend.lowering or "ort")
+
+
+def check_quantize(request: CompileRequest) -> None:
+    """Raise ``UsageError`` for what no FP8 checkpoint can be made of."""
+    if request.precision.kv_cache not in (None, "fp8"):
+        raise UsageError(
+            f"--kv-cache-dtype {request.precision.kv_cache} cannot be stored",
+            why="scales of cached keys and values are for fp8",
+            fix="--kv-cache-dtype fp8, or leave it out",
+        )
+    flags = QUANTIZE.flags("calibration")
+    request.calibration.check({name: flag for name, flag in flags.items() if name != "scales"})
+    require_apart(request.out, request.pair.model, request.calibration.scales)
+    require_publishable(request.out)
+
+
+def _check_out(request: CompileRequest) -> None:
+    require_apart(request.out, request.pair.model, request.pair.draft)
+    require_publishable(request.out)

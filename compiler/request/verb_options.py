@@ -1,0 +1,197 @@
+"""Which options each verb asks for, in the order of its help, and the request that answers make of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from ...plugins.errors import UsageError, nearest
+from ..console.options import Option, named, option_of
+from ..precision.options import CalibrationAsked, PrecisionAsked
+from .config_file import typed
+from .request import BackendAsked, CompileRequest, ModelRef, PlanAsked, SizeOptions
+
+GROUPS = {
+    "pair": ModelRef, "": CompileRequest, "backend": BackendAsked, "precision": PrecisionAsked,
+    "calibration": CalibrationAsked, "sizes": SizeOptions, "plans": PlanAsked,
+}  # fmt: skip
+_RECORDS = ("recipe",)  # what a resolved configuration says beside the options
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One option of a verb, and the field of a request that keeps its answer."""
+
+    group: str
+    field: str
+    option: Option
+    type: Any
+    default: Any
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it is called in a file of options; before its group also as its field is."""
+        return self.option.name, named(self.option.flag)
+
+
+def ask(group: str, *names: str, flag: str = "", help: str = "", default: str = "") -> tuple[Entry, ...]:
+    """The options of a group, or those of its fields that are named.
+
+    A verb may call one otherwise, say other things of it, or add what its ``default`` is.
+    """
+    kind = GROUPS[group]
+    types = get_type_hints(kind)
+    found = {each.name: each for each in fields(kind) if each.metadata}
+    entries = []
+    for name in names or found:
+        declared = option_of(found[name])
+        said = help or f"{declared.help} (default: {default})" if default else help or declared.help
+        changed = replace(declared, flag=flag or declared.flag, help=said)
+        entries.append(Entry(group, name, changed, types[name], found[name].default))
+    return tuple(entries)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The options of a ``verb``. What it makes is called after the model and ``suffix`` unless told."""
+
+    verb: str
+    suffix: str
+    parts: tuple[tuple[Entry, ...], ...] = field(repr=False)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (entry for part in self.parts for entry in part)
+
+    def flags(self, group: str) -> dict[str, str]:
+        """What this verb calls the options of a group, by field."""
+        return {entry.field: entry.option.flag for entry in self if entry.group == group}
+
+    def request(self, **values: Any) -> CompileRequest:
+        """The request of these answers, by name of the option; None is no answer.
+
+        Raises ``UsageError`` for a name that is no option, or a value of another type.
+        """
+        groups: dict[str, dict[str, Any]] = {name: {} for name in GROUPS}
+        for key, value in values.items():
+            entry = self.find(key, f"{self.verb}")
+            if value is not None:
+                groups[entry.group][entry.field] = typed(value, entry.type, entry.option, key)
+        made = groups.pop("")
+        pair = ModelRef(**groups.pop("pair"))
+        if not pair.model:
+            raise UsageError("no model was named", fix="for example `--model demo`")
+        made.setdefault("out", Path(f"{Path(os.path.abspath(pair.model)).name}-{self.suffix}"))
+        return CompileRequest(pair, **made, **{name: GROUPS[name](**content) for name, content in groups.items()})
+
+    def answers(self, request: CompileRequest) -> dict[str, Any]:
+        """What was answered, by name of the option; the same request follows from it."""
+        kept = {"": request} | {name: getattr(request, name) for name in GROUPS if name}
+        return {entry.option.name: getattr(kept[entry.group], entry.field) for entry in self}
+
+    def flat(self, content: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Answers by option from a mapping that may have them in groups; ``where`` it is from, for errors."""
+        answers: dict[str, Any] = {}
+        for key, value in content.items():
+            if key in _RECORDS:
+                continue
+            inner = value.items() if key in GROUPS and isinstance(value, Mapping) else ()
+            for name, answer in inner:
+                answers[self.find(f"{key}.{name}", where).option.name] = answer
+            if not inner:
+                answers[self.find(str(key), where).option.name] = value
+        return answers
+
+    def find(self, key: str, where: str) -> Entry:
+        """The option of a name such as ``max_seq_len`` or ``sizes.max_seq_len``.
+
+        Raises ``UsageError`` that names what comes near.
+        """
+        group, dot, name = key.rpartition(".")
+        name = name.replace("-", "_")
+        for entry in self:
+            if name in entry.names and group in ("", entry.group):
+                return entry
+            if dot and (group, name) == (entry.group, entry.field):
+                return entry
+        known = [entry.option.name for entry in self]
+        near = nearest(name, known, cutoff=0.5)
+        raise UsageError(
+            f"{where}: {self.verb} has no option {key!r}",
+            why=f"did you mean {' or '.join(near)}?" if near else f"the options are: {', '.join(known)}",
+            fix=f"`peagle-compile {self.verb} --help` lists them; in a file of options - is _",
+        )
+
+
+BUILD = Form(
+    "build",
+    "engine",
+    (
+        ask("pair"),
+        ask("", "out", help="Engine folder to make. (default: MODEL-engine)"),
+        ask("backend", "name", "gpus"),
+        ask(
+            "precision",
+            "name",
+            default="fp32 for onnxruntime; for TensorRT fp8 from an FP8 checkpoint with scales for its inputs, else "
+            "bf16 where the checkpoint has any, else fp16",
+        ),
+        ask("precision", "kv_cache", "lm_head", "drafter", "exclude"),
+        ask("calibration"),
+        ask("sizes"),
+        ask("backend", "lowering"),
+        ask("plans"),
+    ),
+)
+
+EXPORT = Form(
+    "export",
+    "onnx",
+    (
+        ask("pair"),
+        ask("", "out", default="MODEL-onnx"),
+        ask(
+            "backend",
+            "lowering",
+            flag="--for",
+            help="What will run the graphs: ort, tensorrt, or std (standard operators only). (default: ort; with "
+            "--dry-run --gpu, tensorrt)",
+        ),
+        ask("precision", "name", default="fp32 for ort and std, bf16 for tensorrt"),
+        ask("precision", "kv_cache", "lm_head", "drafter", "exclude"),
+        ask("calibration"),
+        ask(
+            "sizes",
+            "num_speculative_tokens",
+            help="Drafts that the caches have room for. (default: the trained depth)",
+        ),
+        ask("sizes", "max_seq_len"),
+    ),
+)
+
+QUANTIZE = Form(
+    "quantize",
+    "fp8",
+    (
+        ask("pair", "model", "revision"),
+        ask("", "out", default="MODEL-fp8"),
+        ask("calibration", "data"),
+        ask("calibration", "method", flag="--method"),
+        ask("calibration", "num_samples", flag="--num-samples"),
+        ask("calibration", "max_length", flag="--max-length"),
+        ask(
+            "precision",
+            "exclude",
+            help="Modules to leave wide, for example 'layers.0.*'. May be given several times. The head, the "
+            "embedding, routers and norms always are.",
+        ),
+        ask("precision", "kv_cache", help="fp8: store scales for cached keys and values as well. (default: none)"),
+        ask(
+            "calibration",
+            "scales",
+            help="Ranges of an earlier run (the folder calibration/ of what it made), instead of a calibration.",
+        ),
+    ),
+)

@@ -1,0 +1,154 @@
+"""``build_plan``: one lowered graph to one TensorRT plan, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from ...plugins.errors import BuildError
+from ...plugins.tensorrt.module import child_environment
+from ..console import interrupts
+from ..console.progress import Advance, Progress
+from ..hardware.gpus import sm_name
+from ..hardware.machine import look
+from ..store.atomic_files import writing
+from .worker_protocol import STEPS, PlanFacts, PlanRequest, raised
+
+_SAID = 5  # last lines of a dead process that are worth showing
+_PATIENCE = 5.0
+
+
+def build_plan(request: PlanRequest, out: Path, progress: Progress) -> PlanFacts:
+    """Build ``request`` into the file ``out``, which is there only when it is whole.
+
+    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``, the last also when TensorRT takes its process down.
+    Ctrl-C and SIGTERM end that process and leave nothing behind.
+    """
+    request.check()
+    temporary = out.with_name(f".{out.name}.{os.getpid()}")
+    with writing(out.parent, _weight_bytes(request.graph)), tempfile.TemporaryFile(prefix="peagle-plan-") as log:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with progress.step(f"build {request.name} plan", STEPS) as advance:
+                facts = _run(request, temporary, log, advance)
+            interrupts.check()
+            temporary.replace(out)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return facts
+
+
+def _run(request: PlanRequest, out: Path, log: IO[bytes], advance: Advance) -> PlanFacts:
+    reached, facts = 0, None
+    with _child(request, out, log) as child:
+        _tell(child, request)
+        for message in _messages(child):
+            if "done" in message:
+                advance(message["done"] - reached)
+                reached = message["done"]
+            elif "error" in message:
+                raise raised(message["error"])
+            else:
+                facts = PlanFacts.from_record(message["facts"])
+        status = child.wait()
+    if facts is None:
+        raise _death(request, status, log)
+    return facts
+
+
+@contextmanager
+def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
+    """Start the building process, in a session of its own so that Ctrl-C reaches only us."""
+    from . import worker
+
+    command = [sys.executable, "-P", "-m", worker.__name__, str(out)]
+    pipe = subprocess.PIPE
+    with tempfile.TemporaryDirectory(prefix="peagle-library-") as private:
+        environment = child_environment(Path(private)) if request.product == "tensorrt-rtx" else _on_its_gpu(request)
+        child = subprocess.Popen(
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+            env=os.environ | environment,
+        )
+        with _ended(child):
+            yield child
+
+
+def _on_its_gpu(request: PlanRequest) -> dict[str, str]:
+    """Show TensorRT the GPU that the plan is for: it builds for the first that it sees."""
+    uuid = next((gpu.uuid for gpu in look().gpus if sm_name(gpu.sm) in request.gpus), "")
+    return {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
+
+
+@contextmanager
+def _ended(child: subprocess.Popen[str]) -> Iterator[None]:
+    """End the process afterwards, whatever happens inside; it ends by itself when nobody listens."""
+    try:
+        yield
+    finally:
+        for stream in (child.stdin, child.stdout):
+            if stream:
+                with suppress(OSError):  # what it never read
+                    stream.close()
+        try:
+            child.wait(_PATIENCE if child.poll() is None else None)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _tell(child: subprocess.Popen[str], request: PlanRequest) -> None:
+    try:
+        if child.stdin:
+            child.stdin.write(request.to_json() + "\n")
+            child.stdin.flush()
+    except BrokenPipeError:  # it died at once; its last words say why
+        pass
+
+
+def _messages(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    for line in child.stdout or ():
+        try:
+            yield json.loads(line)
+        except ValueError:  # cut off by its death
+            return
+
+
+def _death(request: PlanRequest, status: int, log: IO[bytes]) -> BuildError:
+    log.seek(0)
+    lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    last = "; its last words: " + " / ".join(lines[-_SAID:]) if lines else ""
+    how = f"was ended by {_signal_name(-status)}" if status < 0 else f"exited with {status}"
+    weights = _weight_bytes(request.graph)
+    fix = "run the same command again; what is done so far is kept"
+    if status == -signal.SIGKILL:
+        fix = (
+            f"most likely memory ran out: builds were seen to take 2 to 3 times the weights ({weights / 1e9:.1f} GB "
+            "here), and 2.5 GB for 48 small layers; build on a machine with more"
+        )
+    return BuildError(
+        f"the process that built the {request.name} plan died", why=f"{request.product} {how}{last}", fix=fix
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _weight_bytes(graph: Path) -> int:
+    return sum(file.stat().st_size for file in graph.parent.glob(f"{graph.name}*"))

@@ -1,0 +1,112 @@
+"""How TensorRT is told to build: GPUs, profiles, limits, and the cache of its timings."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import suppress
+from typing import Any
+
+from ...engines.folder.records import Profile
+from ...plugins.errors import BuildError, EnvironmentProblem
+from ..hardware.gpus import sm_number
+from .lowered_graph import Value
+from .node_rules import dim_at, profile_sizes
+from .preflight import Survey
+from .worker_protocol import PlanRequest
+
+
+def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest) -> Any:
+    """Configure a builder for ``request``. Raises ``EnvironmentProblem`` for what this TensorRT does not offer."""
+    config = builder.create_builder_config()
+    if request.product == "tensorrt-rtx":
+        _set_targets(trt, config, request)
+    if request.product == "tensorrt-rtx" and not request.weight_streaming:
+        # TensorRT-RTX lets a CUDA graph hold only engines that allocate nothing for themselves; streamed weights do.
+        config.set_flag(_offered(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", "engines that a CUDA graph can hold"))
+    for profile in request.profiles:
+        config.add_optimization_profile(_profile(builder, survey, profile))
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    if request.workspace_bytes is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, request.workspace_bytes)
+    if request.optimization_level is not None:
+        config.builder_optimization_level = request.optimization_level
+    if request.weight_streaming:
+        config.set_flag(_offered(trt.BuilderFlag, "WEIGHT_STREAMING", "weight streaming"))
+    if survey.aliases:
+        feature = _offered(trt.PreviewFeature, "ALIASED_PLUGIN_IO_10_03", "plugins that write in place")
+        config.set_preview_feature(feature, True)
+    return config
+
+
+def load_timings(request: PlanRequest, config: Any) -> list[str]:
+    """Give the build the timings of earlier ones. Returns warnings; a cache that does not fit is no error.
+
+    TensorRT-RTX has no use for one: it times nothing before an engine is loaded.
+    """
+    path = request.timing_cache
+    if path is None or request.product == "tensorrt-rtx":
+        return []
+    content = path.read_bytes() if path.is_file() else b""
+    if _set_timings(config, content):
+        return []
+    _set_timings(config, b"")
+    return [f"the timing cache {path} is of another TensorRT or GPU; it starts anew"]
+
+
+def save_timings(request: PlanRequest, config: Any) -> list[str]:
+    """Keep this build's timings, so that a reader sees the old file or the new one. Returns warnings."""
+    path = request.timing_cache
+    if path is None or request.product == "tensorrt-rtx":
+        return []
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(bytes(config.get_timing_cache().serialize()))
+        temporary.replace(path)
+    except OSError as error:  # the plan is made; the next build takes longer
+        with suppress(OSError):
+            temporary.unlink()
+        return [f"the timing cache {path} could not be written: {error.strerror}"]
+    return []
+
+
+def _set_timings(config: Any, content: bytes) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        cache = config.create_timing_cache(content)
+        return cache is not None and bool(config.set_timing_cache(cache, ignore_mismatch=False))
+
+
+def _set_targets(trt: Any, config: Any, request: PlanRequest) -> None:
+    names = [f"SM{sm_number(gpu)}" for gpu in request.gpus]
+    config.num_compute_capabilities = len(names)
+    for index, name in enumerate(names):
+        config.set_compute_capability(_offered(trt.ComputeCapability, name, f"code for {name}"), index)
+
+
+def _offered(kind: Any, name: str, what: str) -> Any:
+    value = getattr(kind, name, None)
+    if value is None:
+        raise EnvironmentProblem(
+            f"the installed TensorRT does not offer {what}",
+            why=f"it has no {kind.__name__}.{name}",
+            fix="`peagle-compile doctor` shows its version; install a newer one, or build without it",
+        )
+    return value
+
+
+def _profile(builder: Any, survey: Survey, profile: Profile) -> Any:
+    shapes = builder.create_optimization_profile()
+    for value in survey.graph.inputs:
+        if any(isinstance(dim, str) for dim in value.shape or ()):
+            shapes.set_shape(value.name, *(_shape(value, profile, index) for index in range(3)))
+    return shapes
+
+
+def _shape(value: Value, profile: Profile, index: int) -> tuple[int, ...]:
+    sizes = profile_sizes(profile, index)
+    shape = tuple(dim_at(dim, sizes) for dim in value.shape or ())
+    if None in shape:
+        raise BuildError(f"input {value.name} has sizes that no profile gives: {value.shape}")
+    return tuple(dim for dim in shape if dim is not None)

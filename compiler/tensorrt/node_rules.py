@@ -1,0 +1,149 @@
+"""What TensorRT cannot do with a node of a standard operator, or one of its own, found before it is asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from ...engines.folder.records import Profile
+from ...plugins.contract import PROFILE_FIELDS
+from ...plugins.numbers import MX_BLOCK
+from ...plugins.spec import evaluate_dim
+from ..hardware.gpus import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
+from .lowered_graph import LoweredGraph, Node, Shape
+
+_HEAD_SIZE = 256  # of the fused attention of TensorRT-RTX 1.7: 256 builds, 264 does not; there is nothing else for it
+_LINEAR = re.compile(r"[\w\s+-]+")
+_FP8_SINCE = 89  # SM
+_CACHE_DTYPES = ("float32", "float16", "bfloat16")
+
+
+def complaints_of(node: Node, graph: LoweredGraph, gpus: Sequence[str], profiles: Sequence[Profile]) -> list[str]:
+    """List what is known to be wrong with a node of ``graph`` on ``gpus`` (``sm_120``) in these profiles."""
+    if node.op_type == "TRT_MoE":
+        return _of_moe_layer(gpus)
+    if node.op_type == "TRT_MXFP8DynamicQuantize":
+        return _of_blocks(node) + _of_fp8(node, gpus)
+    if node.domain:
+        return _of_fp8(node, gpus)
+    if node.op_type == "TensorScatter":
+        return _of_cache_update(node, graph, profiles)
+    problems = _of_head_size(node, gpus) if node.op_type == "Attention" else _of_fp8(node, gpus)
+    rule = _RULES.get(node.op_type)
+    return problems + (rule(node) if rule else [])
+
+
+def dim_at(dim: int | str, sizes: Mapping[str, int]) -> int | None:
+    """Return the value of a dim where the symbols have these sizes; None where it is not an expression of them."""
+    if isinstance(dim, int):
+        return dim
+    if not _LINEAR.fullmatch(dim):
+        return None
+    try:
+        return int(evaluate_dim(dim, sizes))
+    except KeyError:
+        return None
+
+
+def profile_sizes(profile: Profile, index: int) -> dict[str, int]:
+    """Return the sizes of the symbols at the least (0), usual (1) or most (2) of a profile."""
+    return {symbol: getattr(profile, field)[index] for symbol, field in PROFILE_FIELDS.items()}
+
+
+def _of_moe_layer(gpus: Sequence[str]) -> list[str]:
+    lacking = [name for name in gpus if sm_number(name) not in MOE_LAYER_SMS]
+    if not lacking:
+        return []
+    able = ", ".join(map(sm_name, MOE_LAYER_SMS))
+    return [f"TensorRT makes no code for its expert layer on {', '.join(lacking)}, only on {able}"]
+
+
+def _of_blocks(node: Node) -> list[str]:
+    x = node.inputs[0] if node.inputs else None
+    columns = x.shape[-1] if x is not None and x.shape else 0
+    if isinstance(columns, int) and columns and columns % MX_BLOCK == 0:
+        return []
+    return [f"it rounds blocks of {MX_BLOCK}, and its input has {columns or 'an unknown number of'} columns"]
+
+
+def _of_fp8(node: Node, gpus: Sequence[str]) -> list[str]:
+    """List GPUs without FP8, if the node has such a tensor: TensorRT refuses the whole graph for one."""
+    lacking = [name for name in gpus if sm_number(name) < _FP8_SINCE]
+    if not lacking or not any(value and value.dtype == "float8e4m3fn" for value in (*node.inputs, *node.outputs)):
+        return []
+    return [f"TensorRT makes no code for FP8 on {', '.join(lacking)}, only from {sm_name(_FP8_SINCE)} on"]
+
+
+def _of_cache_update(node: Node, graph: LoweredGraph, profiles: Sequence[Profile]) -> list[str]:
+    cache, update = node.inputs[0], node.inputs[1]
+    if cache is None or update is None:
+        return ["needs a cache and an update"]
+    problems = []
+    if cache.name not in {value.name for value in graph.inputs}:
+        problems.append(f"its cache {cache.name} is not an input of the graph")
+    if node.outputs[0].name not in {value.name for value in graph.outputs}:
+        problems.append(f"its result {node.outputs[0].name} is not an output of the graph")
+    if cache.dtype not in _CACHE_DTYPES:
+        problems.append(f"the cache is {cache.dtype or 'of unknown type'}, not {' or '.join(_CACHE_DTYPES)}")
+    if node.attributes.get("mode", "linear") != "linear":
+        problems.append("only the linear mode is supported")
+    if cache.shape is None or len(cache.shape) != 4:
+        return [*problems, f"the cache has shape {cache.shape}, not four dimensions"]
+    length = cache.shape[2]
+    if not isinstance(length, int):
+        return [*problems, f"the cache length {length!r} is not fixed"]
+    return problems + _of_rows(update.shape, length, profiles)
+
+
+def _of_rows(update: Shape | None, length: int, profiles: Sequence[Profile]) -> list[str]:
+    """List profiles that write more rows at once than the cache holds.
+
+    That is an error at the usual size, and corrupted memory beside a plugin.
+    """
+    if update is None or len(update) != 4:
+        return []
+    rows = {p.name: dim_at(update[2], profile_sizes(p, 2)) for p in profiles}
+    return [
+        f"profile {name!r} writes up to {count} rows at once into a cache of {length}"
+        for name, count in rows.items()
+        if count is not None and count > length
+    ]
+
+
+def _of_attention(node: Node) -> list[str]:
+    problems = []
+    if node.inputs and (query := node.inputs[0]) and query.dtype == "float32":
+        problems.append("TensorRT has no attention kernel for float32")
+    if node.attributes.get("softcap"):
+        problems.append("TensorRT's attention has no soft cap")
+    if node.attributes.get("is_causal"):
+        problems.append("is_causal is wrong over a cache, and TensorRT refuses it beside a mask")
+    if len([value for value in node.inputs if value]) > 4 or len(node.outputs) > 1:
+        problems.append("TensorRT's attention takes no past keys and gives one output")
+    return problems
+
+
+def _of_head_size(node: Node, gpus: Sequence[str]) -> list[str]:
+    query = node.inputs[0] if node.inputs else None
+    size = query.shape[-1] if query and query.shape and len(query.shape) == 4 else 0
+    if not isinstance(size, int) or size <= _HEAD_SIZE or not any(sm_number(name) in RTX_SMS for name in gpus):
+        return []
+    return [f"TensorRT has no attention kernel for heads of size {size}, only up to {_HEAD_SIZE}"]
+
+
+def _of_scatter(node: Node) -> list[str]:
+    kind = node.attributes.get("reduction", "none")
+    return [] if kind == "none" else [f"TensorRT has no scatter with reduction {kind!r}"]
+
+
+def _no_kernel(_: Node) -> list[str]:
+    return ["TensorRT has no such operator"]
+
+
+_RULES: Mapping[str, Callable[[Node], list[str]]] = {
+    "Attention": _of_attention,
+    "ScatterElements": _of_scatter,
+    "ScatterND": _of_scatter,
+    "NonZero": _no_kernel,
+    "CumProd": _no_kernel,
+}

@@ -1,0 +1,177 @@
+"""Each product with weights as TensorRT has it: in its network once parsed, and in the programs of a finished plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ...plugins.numbers import tensorrt_name
+from ..precision.product_table import BITS, BuiltProduct
+from .plan_programs import KERNEL, ONNX_LAYERS, PRODUCT, Program, Step
+
+_MOVES = ("SHUFFLE", "IDENTITY", "CAST", "SLICE", "SQUEEZE", "UNSQUEEZE", "DEQUANTIZE")
+_STACKED = ("MOE", "PLUGIN_V3")
+
+
+def of_network(network: Any) -> tuple[BuiltProduct, ...]:
+    """Return every product with weights of a parsed network, in its order."""
+    layers = [network.get_layer(i) for i in range(network.num_layers)]
+    held = _Network.of(layers)
+    return tuple(product for layer in layers for product in held.products(layer))
+
+
+def as_built(
+    products: Sequence[BuiltProduct], programs: Sequence[Program], by: str, profiles: int = 0
+) -> tuple[BuiltProduct, ...]:
+    """Return products as the programs have them, all profiles together; one that they do not show stays as it is.
+
+    Where a plugin of ours stands in the middle, a profile runs several programs: as many as every other, in turn. With
+    0 ``profiles`` each has one.
+    """
+    readers = [_ProgramReader(program) for program in programs]
+    pieces = len(readers) // profiles if profiles and len(readers) % profiles == 0 else 1
+    profile_parts = [readers[at : at + pieces] for at in range(0, len(readers), pieces or 1)]
+    return tuple(_widest(one, [_shown(one, parts) for parts in profile_parts], by) for one in products)
+
+
+class _Shown(NamedTuple):
+    """What a program shows of a product: the types it is stored and multiplied in, whether it is unpacked before."""
+
+    stored: str
+    computed: str
+    unpacked: bool
+
+
+def _shown(product: BuiltProduct, parts: Sequence[_ProgramReader]) -> _Shown | None:
+    """Return what the parts of one profile show of a product; None where none shows it, or two differ."""
+    known = {shown for part in parts if (shown := part.read(product))}
+    return known.pop() if len(known) == 1 else None
+
+
+def _widest(product: BuiltProduct, shown: Sequence[_Shown | None], by: str) -> BuiltProduct:
+    """Return a product in the widest types that a profile has it in: one may do it otherwise."""
+    known = [one for one in shown if one is not None]
+    if not known or len(known) < len(shown):
+        return product
+    stored = max((one.stored for one in known), key=lambda name: BITS.get(name, 0))
+    computed = max((one.computed for one in known), key=lambda name: BITS.get(name, 0))
+    return replace(product, stored=stored, computed=computed, unpacked=any(one.unpacked for one in known), by=by)
+
+
+@dataclass(frozen=True)
+class _Network:
+    """A parsed network; ``makers`` are its layers by the name of what they make."""
+
+    makers: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, layers: Sequence[Any]) -> _Network:
+        return cls({layer.get_output(i).name: layer for layer in layers for i in range(layer.num_outputs)})
+
+    def products(self, layer: Any) -> Iterator[BuiltProduct]:
+        """Yield the products of one layer: none, one, or of a stack of experts one for each of its weights."""
+        kind = layer.type.name
+        inputs = [layer.get_input(i) for i in range(layer.num_inputs)]
+        if kind == "MATRIX_MULTIPLY":
+            factors = [(self.constant(factor), factor) for factor in inputs[:2]]
+            for constant, factor in [pair for pair in factors if pair[0] is not None][-1:]:
+                other = inputs[0] if factor is inputs[1] else inputs[1]
+                yield self._product(layer, constant, self._quantized(factor, other) or tensorrt_name(factor.dtype))
+        elif kind in _STACKED:
+            for factor in inputs:
+                constant = self.constant(factor) if factor is not None else None
+                if constant is not None and len(constant.shape) > 2:
+                    computed = self._quantized(factor, inputs[0]) or tensorrt_name(inputs[0].dtype)
+                    yield self._product(layer, constant, computed)
+
+    def constant(self, tensor: Any) -> Any:
+        """Return what ``tensor`` is moved and scaled from, if that is a constant of the network, else None."""
+        layer = self.makers.get(tensor.name)
+        while layer is not None and layer.type.name in _MOVES:
+            layer = self.makers.get(layer.get_input(0).name)
+        return layer.get_output(0) if layer is not None and layer.type.name == "CONSTANT" else None
+
+    def _product(self, layer: Any, constant: Any, computed: str) -> BuiltProduct:
+        weight = self.makers[constant.name].name
+        named = ONNX_LAYERS.findall(str(layer.metadata))  # TensorRT renames what is called as something else is
+        return BuiltProduct(
+            named[0] if named else layer.name,
+            weight,
+            tensorrt_name(constant.dtype),
+            computed,
+            math.prod(constant.shape),
+        )
+
+    def _quantized(self, *factors: Any) -> str:
+        """Return the type of the codes that all factors are dequantised from; empty where there is none."""
+        kinds = {self._codes(factor) for factor in factors}
+        return kinds.pop() if len(kinds) == 1 else ""
+
+    def _codes(self, tensor: Any) -> str:
+        layer = self.makers.get(tensor.name)
+        while layer is not None and layer.type.name in _MOVES:
+            if layer.type.name == "DEQUANTIZE":
+                return tensorrt_name(layer.get_input(0).dtype)
+            layer = self.makers.get(layer.get_input(0).name)
+        return ""
+
+
+class _ProgramReader:
+    """Finds products in one program. ``sources``: the largest constant that each constant tensor is computed from."""
+
+    def __init__(self, program: Program) -> None:
+        self.tensors = program.tensors
+        self.sources = {name: name for name, held in program.tensors.items() if held.constant}
+        self.unpacked: set[str] = set()
+        self.steps: dict[str, list[Step]] = {}
+        for step in program.steps:
+            self._follow(step)
+            for layer in step.layers:
+                self.steps.setdefault(layer, []).append(step)
+
+    def read(self, product: BuiltProduct) -> _Shown | None:
+        """How the weight is stored and multiplied, and whether it is unpacked before; None if the program hides it."""
+        steps = self.steps.get(product.layer, [])
+        shown = [self._product(step, product) for step in steps if step.kind == PRODUCT]
+        shown = [one for one in shown if one] or [self._kernel(step, product) for step in steps if step.kind == KERNEL]
+        return next((one for one in shown if one and one.stored in BITS and one.computed in BITS), None)
+
+    def _product(self, step: Step, product: BuiltProduct) -> _Shown | None:
+        """Return what a step that multiplies two factors shows, where one of them is the constant weight."""
+        factors = step.reads[:2]
+        factor = max((name for name in factors if name in self.sources), key=self._numbers, default="")
+        if not factor or self._numbers(factor) < product.numbers:
+            return None
+        kinds = [self.tensors[name].dtype if name in self.tensors else "" for name in factors]
+        computed = max(kinds, key=lambda name: BITS.get(name, 99))  # an unknown one tells nothing
+        return _Shown(self.tensors[self.sources[factor]].dtype, computed, factor in self.unpacked)
+
+    def _kernel(self, step: Step, product: BuiltProduct) -> _Shown | None:
+        """Return what a generated kernel shows, which reads the weight and does all the rest, of other products too.
+
+        It is what becomes of a product with a single row; in which type it adds is nowhere said, and what enters is as
+        parsed.
+        """
+        weights = [name for name in step.reads if name in self.sources and self._numbers(name) >= product.numbers]
+        kinds = {self.tensors[self.sources[name]].dtype for name in weights}
+        unpacked = {self.tensors[self.sources[name]].dtype for name in weights if name in self.unpacked}
+        if not kinds:
+            return None
+        stored = product.stored if product.stored in kinds else max(kinds, key=lambda name: BITS.get(name, 0))
+        return _Shown(stored, product.computed, stored in unpacked)
+
+    def _follow(self, step: Step) -> None:
+        """Note what a step makes of constants: that is one too, and written to memory if the step is not fused."""
+        if not step.reads or not all(name in self.sources for name in step.reads):
+            return
+        source = max((self.sources[name] for name in step.reads), key=self._numbers)
+        for name in step.writes:
+            if name not in self.sources:
+                self.sources[name] = source
+                if not step.fused:
+                    self.unpacked.add(name)
+
+    def _numbers(self, name: str) -> int:
+        return self.tensors[self.sources.get(name, name)].numbers

@@ -1,0 +1,160 @@
+"""What crosses between us and the building process, as JSON: what a plan is asked for, and what came of it.
+
+The process reads one request and answers with one object a line: ``{"done": permille}`` while it builds, then either
+``{"facts": ...}`` or ``{"error": ...}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, TextIO
+
+from ...engines.folder.records import PlanRecord, Profile
+from ...engines.folder.strict_json import decode
+from ...plugins import errors
+from ...plugins.errors import BuildError, PeagleError, UsageError
+from ...plugins.tensorrt.module import Product
+from ..hardware.gpus import PRODUCTS
+from ..precision.product_table import BuiltProduct
+
+STEPS = 1000
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """One lowered graph (``graph``, an ONNX file with its weights beside it) to be built for ``gpus`` (``sm_120``).
+
+    ``name`` is what messages call it. ``layers`` are counts by TensorRT layer type that the caller knows must come out
+    (``KV_CACHE_UPDATE``: two for each layer); what the graph itself says is checked in any case. ``workspace_bytes``
+    bounds scratch memory, ``optimization_level`` is TensorRT's 0..5; None leaves its defaults. ``timing_cache`` is a
+    file that is read if it is there and fits, and replaced afterwards.
+    """
+
+    name: str
+    graph: Path
+    product: Product
+    gpus: tuple[str, ...]
+    profiles: tuple[Profile, ...]
+    layers: Mapping[str, int] | None = None
+    workspace_bytes: int | None = None
+    optimization_level: int | None = None
+    weight_streaming: bool = False
+    timing_cache: Path | None = None
+
+    def check(self) -> None:
+        """Refuse values that no build could use. Raises ``UsageError`` that names them all."""
+        problems = [] if self.product in PRODUCTS else [f"the product {self.product!r} is not one of {PRODUCTS}"]
+        problems += [] if self.gpus else ["no GPU is named"]
+        problems += [] if self.profiles else ["there is no profile"]
+        problems += [f"profile {p.name!r}: {c}" for p in self.profiles for c in _complaints(p)]
+        if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
+            problems.append(f"the optimization level {self.optimization_level} is not one of 0 to 5")
+        if self.workspace_bytes is not None and self.workspace_bytes < 1:
+            problems.append(f"a workspace of {self.workspace_bytes} bytes")
+        if problems:
+            raise UsageError(f"the {self.name} plan cannot be built as asked for", why="; ".join(problems))
+
+    def to_json(self) -> str:
+        """Return the request as one line."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> PlanRequest:
+        """Read what ``to_json`` wrote."""
+        content = json.loads(text)
+        problems: list[str] = []
+        profiles = [decode(Profile, profile, problems) for profile in content.pop("profiles")]
+        cache, gpus = content.pop("timing_cache"), content.pop("gpus")
+        return cls(
+            graph=Path(content.pop("graph")),
+            gpus=tuple(gpus),
+            profiles=tuple(profile for profile in profiles if profile is not None),
+            timing_cache=Path(cache) if cache else None,
+            **content,
+        )
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """A finished plan: its contract, and what it took. ``peak_rss_bytes`` is the building process's own.
+
+    ``versions`` maps distribution names to versions. ``products`` are those with weights, as TensorRT has them.
+    """
+
+    plan: PlanRecord
+    size: int
+    seconds: float
+    peak_rss_bytes: int
+    versions: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+    products: tuple[BuiltProduct, ...] = ()
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the facts as JSON values."""
+        record: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return record
+
+    @classmethod
+    def from_record(cls, record: Any) -> PlanFacts:
+        """Read what ``to_record`` gave. Raises ``BuildError`` for anything else."""
+        problems: list[str] = []
+        facts = decode(cls, record, problems)
+        if facts is None:
+            raise BuildError("the building process answered nonsense", why="; ".join(problems))
+        return facts
+
+
+@dataclass(frozen=True)
+class Channel:
+    """The building process's end of the line. TensorRT calls back from several threads."""
+
+    file: TextIO
+    lock: Lock
+
+    @classmethod
+    def take_stdout(cls) -> Channel:
+        """Keep standard output for messages; whatever libraries print there goes to standard error from now on."""
+        file = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        return cls(file, Lock())
+
+    def done(self, permille: int) -> None:
+        """Say how far the build is. TensorRT asks for this, and survives no exception: a lost parent is ignored."""
+        with suppress(BrokenPipeError):
+            self._send({"done": permille})
+
+    def facts(self, facts: PlanFacts) -> None:
+        """Say what came of a build that went well; the last message."""
+        self._send({"facts": facts.to_record()})
+
+    def error(self, error: PeagleError) -> None:
+        """Say why a build went wrong; the last message."""
+        record = {"type": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
+        self._send({"error": record})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with self.lock:
+            self.file.write(json.dumps(message) + "\n")
+
+
+def raised(record: dict[str, str]) -> PeagleError:
+    """Return the error that ``Channel.error`` was given."""
+    kind = getattr(errors, record["type"], BuildError)
+    error: PeagleError = kind(record["what"], why=record["why"], fix=record["fix"])
+    return error
+
+
+def _complaints(profile: Profile) -> list[str]:
+    """List what is wrong with a profile: each of its sizes is three numbers that ascend, from 1 on."""
+    problems = []
+    for what, sizes in (("rows", profile.rows), ("columns", profile.columns), ("emitted", profile.emitted)):
+        if len(sizes) != 3 or list(sizes) != sorted(sizes) or min(sizes, default=0) < 1:
+            problems.append(f"{what} {sizes} are not three ascending sizes of 1 or more")
+    return problems

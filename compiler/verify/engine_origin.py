@@ -1,0 +1,90 @@
+"""What an engine was made from, opened again: its checkpoints, its recipe, the ranges of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ...engines.folder.manifest import Manifest
+from ...graphs.drafters import DrafterSpec
+from ...graphs.lowering import lowering_named
+from ...plugins.errors import EnvironmentProblem
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.pair import read_head
+from ..checkpoints.target import Target
+from ..precision.decide import table_of, wide_of
+from ..precision.options import PrecisionAsked
+from ..precision.recipes import DTYPES, RECIPES, Recipe, patterns
+from .parity import gone
+
+_CPU = "fp32"  # what ONNX Runtime computes in on a CPU
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The checkpoints of a pair, unchanged since the build, and what they hold."""
+
+    target: Target
+    drafter: Checkpoint
+    head: DrafterSpec
+
+    @classmethod
+    def open(cls, manifest: Manifest) -> Origins:
+        """Raise ``EnvironmentProblem`` for a checkpoint that is gone or was changed."""
+        for part in (manifest.target, manifest.drafter):
+            if why := gone(part.origin):
+                raise EnvironmentProblem(why, fix="build the engine again from a checkpoint that stays")
+        target = Target.open(Path(manifest.target.origin.source)).with_taps(manifest.shapes.taps)
+        drafter = Checkpoint.open(Path(manifest.drafter.origin.source))
+        return cls(target, drafter, read_head(drafter, target.spec))
+
+
+def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:
+    """The recipe that the manifest records, in the types of its backend.
+
+    Raises ``EnvironmentProblem`` where this version makes another table of it.
+    """
+    recorded, lowering = _types(manifest.precision), lowering_named(manifest.backend.lowering)
+    asked = PrecisionAsked.recorded(recorded)
+    recipe = table_of(asked, lowering, wide_of(target, lowering)) if asked.name in RECIPES else None
+    if recipe is None or _comparable(recipe.record()) != _comparable(recorded):
+        raise EnvironmentProblem(
+            f"this version has no recipe {recorded.get('recipe')!r} that comes to what the engine was built with",
+            why=f"its manifest records {recorded}",
+            fix="verify with the version that built it, or build it again",
+        )
+    return recipe
+
+
+def on_cpu(recipe: Recipe) -> Recipe:
+    """The recipe with the same quantized types over FP32, which a CPU computes in."""
+    table: dict[str, Any] = {
+        each.name: _CPU for each in fields(recipe) if getattr(recipe, each.name) in DTYPES and each.name != "name"
+    }
+    return replace(recipe, **table)
+
+
+def reference_recipe() -> Recipe:
+    """The recipe that every precision is measured against: FP32."""
+    return RECIPES[_CPU]
+
+
+def is_reference(precision: Mapping[str, str]) -> bool:
+    """Whether a manifest's table has nothing that could lose anything."""
+    return all(kind == _CPU for kind in _types(precision).values())
+
+
+def loses_without_running(precision: Mapping[str, str]) -> bool:
+    """Whether a manifest's table has a narrow type, whose rounding FP32 arithmetic shows as well."""
+    return any(precision.get(name, _CPU) not in DTYPES for name in ("weights", "lm_head", "drafter", "kv_cache"))
+
+
+def _types(precision: Mapping[str, str]) -> dict[str, str]:
+    """The types of a manifest's table, without where ranges come from."""
+    return {name: kind for name, kind in precision.items() if name != "calibration"}
+
+
+def _comparable(recorded: Mapping[str, str]) -> dict[str, Any]:
+    return {**recorded, "exclude": patterns(recorded)}

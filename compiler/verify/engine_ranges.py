@@ -1,0 +1,45 @@
+"""The calibrated ranges of an engine once more: the engine folder says what they were calibrated with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ...plugins.errors import EnvironmentProblem, PeagleError
+from ..console.progress import Progress
+from ..precision.calibration import Scales
+from ..precision.calibration.ranges import describe, obtain
+from ..request.resolved_config import FILE_NAME, calibration_of
+from ..store.stages import StageStore
+from .engine_origin import Origins
+
+_REPORT = "build_report.json"
+
+
+def ranges_again(folder: Path, origins: Origins, store: StageStore, progress: Progress) -> Scales:
+    """Return the ranges of an engine as they are kept, or calibrate them in the same way.
+
+    Raises ``EnvironmentProblem`` where the samples or the saved ranges are not what they were.
+    """
+    config, recorded = _read(folder / FILE_NAME), _read(folder / _REPORT).get("calibration")
+    how = calibration_of(config)
+    try:
+        how.check()
+        scales = obtain(how, origins.target, store, progress)
+    except PeagleError as error:
+        raise EnvironmentProblem(f"the calibrated ranges of the engine are not to be had: {error.what}") from None
+    if json.loads(json.dumps(describe(scales))) != recorded:
+        raise EnvironmentProblem(
+            "the calibrated ranges of the engine are not to be had",
+            why=f"{_REPORT} records {recorded}, and its samples give {describe(scales)} now",
+        )
+    return scales
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,124 @@
+"""What ``verify`` found, as lines for people: a name and what is to be said."""
+
+from __future__ import annotations
+
+from .bisect import Cost
+from .generation import AcceptanceLength
+from .logits import LogitsComparison, most_added
+from .losslessness import Losslessness
+from .precision_cost import Precision
+from .verify_engine import Verification
+
+Line = tuple[str, str]
+_RANKED = 5
+
+
+def lines(verification: Verification) -> list[Line]:
+    """Return the lines of a whole verification, one for each measure."""
+    rows = (
+        lossless_lines(verification.losslessness)
+        if verification.losslessness
+        else [("speculation", f"skipped: {verification.not_run}")]
+    )
+    for check in verification.parity:
+        number = "" if check.largest_difference is None else f" ({check.largest_difference:.1e} of the largest)"
+        rows.append((check.name, f"{check.status}: {check.detail}{number}"))
+    rows += precision_lines(verification.precision) if verification.precision else []
+    unknown = verification.precision is not None and verification.precision.status == "skipped"
+    passed = "passed, but for what the precision costs" if unknown else "passed"
+    return [*rows, ("result", passed if verification.passed else "FAILED")]
+
+
+def lossless_lines(lossless: Losslessness) -> list[Line]:
+    """Return the lines on speculation on and off."""
+    rows = [
+        ("compared", f"{lossless.prompts} prompts x {lossless.max_tokens} tokens, K = {lossless.k}"),
+        ("policies", ", ".join(lossless.policies)),
+        ("differing", f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens"),
+    ]
+    if lossless.ties:
+        why = "where the target itself gives either token, as plain decoding in other windows shows"
+        rows.append(("ties", f"{lossless.ties} texts part {why}; they are compared up to there"))
+    rows += [(f"acceptance length, {name}", f"{length:.2f}") for name, length in lossless.acceptance_length.items()]
+    rows += [("note", note) for note in lossless.notes]
+    return rows + [
+        (
+            f"first difference, {d.policy}, K = {d.k}, {d.prompt}",
+            f"position {d.position}: {d.plain} became {d.speculative}, logits {d.margin:.2e} apart",
+        )
+        for d in [divergence for divergence in lossless.divergences if not divergence.tie][:10]
+    ]
+
+
+def precision_lines(precision: Precision) -> list[Line]:
+    """Return the lines on what the recipe costs, and where."""
+    title = f"precision {precision.recipe}"
+    if precision.skipped:
+        return [(title, f"skipped: {precision.skipped}")]
+    rows = [(title, f"{precision.status}: {precision.measured}, against FP32 on ONNX Runtime")]
+    limits, logits = precision.limits, precision.logits
+    if limits and logits:
+        rows.append(("measured on", f"{precision.texts}: {logits.texts} texts, {logits.tokens} tokens"))
+        rows.append(("perplexity", f"{_perplexity(logits)}, at most {limits.perplexity_increase:+.1%}"))
+        rows.append(
+            (
+                "logits",
+                f"divergence {logits.kl_mean:.2g} nats in the mean, at most {limits.kl_mean:.2g}; p99 "
+                f"{logits.kl_p99:.2g}, max {logits.kl_max:.2g}; most likely token the same {logits.top1_agreement:.1%}",
+            )
+        )
+    if precision.layers:
+        last, worst = precision.layers[-1], most_added(precision.layers)
+        rows.append(("layers", f"error {last.error:.2%} entering layer {last.layer}; layer {worst} adds most"))
+    if precision.greedy:
+        greedy = precision.greedy
+        rows.append(
+            ("greedy tokens", f"{greedy.equal_share:.1%} equal; {greedy.identical} of {greedy.prompts} texts identical")
+        )
+    most = limits.acceptance_drop if limits else 0.0
+    for name, measure in (
+        ("acceptance length", precision.acceptance),
+        ("wide and narrow drafter", precision.drafter_acceptance),
+    ):
+        if measure is not None:
+            rows.append((name, _acceptance(measure, most)))
+    rows += [("note", note) for note in precision.notes]
+    return rows + _bisection(precision)
+
+
+def _perplexity(logits: LogitsComparison) -> str:
+    numbers = f"{logits.perplexity_reference:.2f} -> {logits.perplexity_candidate:.2f}"
+    return f"{numbers} ({logits.perplexity_increase:+.2%})"
+
+
+def _acceptance(measure: AcceptanceLength, most: float) -> str:
+    change = f"{measure.change:+.1%} +- {measure.error:.1%}"
+    return f"{measure.before:.3f} -> {measure.after:.3f} at K = {measure.k} ({change}), at most {-most:+.0%}"
+
+
+def _bisection(precision: Precision) -> list[Line]:
+    bisection = precision.bisection
+    if bisection is None:
+        return []
+    rows = [
+        ("costs most" if i == 0 else "", f"{cost.group}: divergence {cost.kl_mean:.2g} by itself{_how(cost)}")
+        for i, cost in enumerate(bisection.costs[:_RANKED])
+    ]
+    if not bisection.exclude:
+        return [*rows, ("exclude", "nothing: it is within the limits as it is")]
+    before, after = bisection.before, bisection.after
+    verdict = f"reaches {bisection.goal}" if bisection.reached else f"does not reach {bisection.goal}"
+    rows.append(
+        (
+            "excluding",
+            f"{', '.join(bisection.exclude)} ({bisection.left_wide:.0%} of the narrow weights) {verdict}: divergence "
+            f"{before.kl_mean:.2g} -> {after.kl_mean:.2g} (predicted {bisection.predicted:.2g}), perplexity "
+            f"{before.perplexity_increase:+.2%} -> {after.perplexity_increase:+.2%}",
+        )
+    )
+    return [*rows, ("build with", bisection.command)]
+
+
+def _how(cost: Cost) -> str:
+    """Say how to leave a group wide, where that is no --exclude."""
+    return "" if cost.exclude else ", wide without --kv-cache-dtype"

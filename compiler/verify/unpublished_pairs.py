@@ -1,0 +1,198 @@
+"""Pairs and targets in any recipe, run by ONNX Runtime from the stage store: nothing is published."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...engines.backends.onnxruntime.graphs import open_session
+from ...engines.folder.manifest import Manifest
+from ...engines.folder.records import BackendRecord, Cache, Part
+from ...engines.requests.params import SamplingParams, policy_of
+from ...plugins.contract import cache_names, written
+from ..checkpoints.pair import cache_length
+from ..console.progress import Progress
+from ..pipeline.graph_stages import MODEL, Compiled, attach, trace
+from ..pipeline.model_half import Half, drafter_half, target_half
+from ..precision.recipes import Recipe
+from ..store.atomic_files import locked, writing
+from ..store.stages import StageStore
+from .engine_origin import Origins
+from .engine_ranges import ranges_again
+from .logits import Array
+
+if TYPE_CHECKING:
+    from ...engines import Engine
+    from ...graphs.lowering import Lowering
+    from ..precision.calibration import Scales
+
+_SHORT = 64  # T of a graph that only ever sees one text is a multiple of it
+_SCRATCH = ".bisect."
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Makes pairs and targets for one engine: of its checkpoints, in its sizes, with its tokenizer in ``folder``."""
+
+    folder: Path
+    manifest: Manifest
+    origins: Origins
+    store: StageStore
+    progress: Progress
+
+    def pair(self, recipe: Recipe, lowering: Lowering, *, wide_drafter: bool = False) -> Engine:
+        """Return target and drafter as an engine with the sizes of the one that is verified.
+
+        Its folder is the stage store, where both graphs lie.
+        """
+        from ...engines import Engine
+        from ...engines.backends.onnxruntime.backend import OnnxRuntimeBackend
+        from ...engines.text.tokenizer import Tokenizer
+
+        own, origins = self.manifest, self.origins
+        length = cache_length(own.shapes.max_seq_len, own.speculation.max_num_speculative_tokens, lowering)
+        of_drafter = replace(recipe, drafter=recipe.wide) if wide_drafter else recipe
+        halves = (
+            self.half(recipe, lowering),
+            drafter_half(origins.drafter, origins.head, origins.target.spec, of_drafter, lowering),
+        )
+        target, drafter = (self._compile(half, recipe, lowering, length) for half in halves)
+        manifest = replace(
+            own,
+            target=self._part(own.target, target),
+            drafter=self._part(own.drafter, drafter),
+            backend=BackendRecord("onnxruntime", lowering.name, {}),
+            shapes=replace(own.shapes, cache_length=length),
+            files={
+                self._stored(graph, name): entry
+                for graph in (target, drafter)
+                for name, entry in graph.attached.files.items()
+            },
+        )
+        backend = OnnxRuntimeBackend(self.store.root, manifest, num_slots=1, threads=None)
+        return Engine(self.store.root, manifest, backend, Tokenizer(self.folder, own.eos_token_ids))
+
+    def half(self, recipe: Recipe, lowering: Lowering, *, every_layer: bool = False) -> Half:
+        """Return the target, with the drafter's taps or one at every layer.
+
+        FP8 caches hold what their codes stand for.
+        """
+        target = self.origins.target
+        if every_layer:
+            target = target.with_taps(range(target.spec.num_layers))
+        half = target_half(target, recipe, lowering, self.scales(recipe, lowering))
+        return replace(half, caches=half.caches and replace(half.caches, emulated=True))
+
+    def session(self, recipe: Recipe, lowering: Lowering, longest: int, *, every_layer: bool = False) -> TargetSession:
+        """Return the target alone, for texts of up to ``longest`` tokens."""
+        return self.session_of(self.half(recipe, lowering, every_layer=every_layer), recipe, lowering, longest)
+
+    def session_of(
+        self, half: Half, recipe: Recipe, lowering: Lowering, longest: int, store: StageStore | None = None
+    ) -> TargetSession:
+        """Return the target that ``half`` describes alone; its weights go into ``store``."""
+        length = -(-longest // _SHORT) * _SHORT
+        graph = self._compile(half, recipe, lowering, length, store)
+        hidden_size, caches = self.origins.target.spec.hidden_size, self.manifest.target.caches
+        return TargetSession(graph.attached.path / MODEL, caches, length, hidden_size)
+
+    def scales(self, recipe: Recipe, lowering: Lowering) -> Scales | None:
+        """Return the ranges that the engine was built with, where its recipe needs any."""
+        from ..precision.weight_source import uncalibrated
+
+        if not uncalibrated(self.origins.target, recipe, lowering):
+            return None
+        return ranges_again(self.folder, self.origins, self.store, self.progress)
+
+    def _compile(
+        self, half: Half, recipe: Recipe, lowering: Lowering, length: int, store: StageStore | None = None
+    ) -> Compiled:
+        traced = trace(self.store, half, recipe.dtype, self.progress)
+        return attach(store or self.store, half, traced, lowering=lowering, cache_length=length, progress=self.progress)
+
+    def _part(self, part: Part, graph: Compiled) -> Part:
+        file = self._stored(graph, MODEL)
+        return replace(part, file=file, inputs=graph.inputs, outputs=graph.outputs, plan=None)
+
+    def _stored(self, graph: Compiled, name: str) -> str:
+        """Name a file of a graph as a manifest does: by its path below the folder, here the store."""
+        return (graph.attached.path / name).relative_to(self.store.root).as_posix()
+
+
+@dataclass(frozen=True)
+class TargetPass:
+    """What one pass gives: ``logits`` f32 [len, V]; ``streams`` f32 [len, A, H], what enters each tap layer."""
+
+    logits: Array
+    streams: Array
+
+
+class TargetSession:
+    """A target's graph alone in ONNX Runtime; a text has at most ``length`` tokens."""
+
+    def __init__(self, model: Path, caches: Sequence[Cache], length: int, hidden_size: int) -> None:
+        self._hidden_size = hidden_size
+        self._session = open_session(model, 0)
+        self._caches = {
+            name: np.zeros((1, cache.heads, length, cache.head_dim), np.float32)
+            for name, cache in zip(cache_names(len(caches)), (*caches, *caches), strict=True)
+        }
+
+    def run(self, ids: Sequence[int]) -> TargetPass:
+        """Feed the whole text at once."""
+        from onnxruntime import OrtValue
+
+        count, (i64, i32, f32) = len(ids), (np.int64, np.int32, np.float32)
+        inputs: dict[str, Any] = {
+            "input_ids": np.array([ids], i64),
+            "start": np.zeros(1, i64),
+            "window_len": np.array([count], i32),
+            "draft_len": np.array([count - 1], i32),  # so that every column's logits are given
+            "forced_next": np.full(1, -1, i64),
+            "uniform": np.zeros((1, count), f32),
+        }
+        binding = self._session.io_binding()
+        for name, array in (inputs | policy_of(SamplingParams())).items():
+            binding.bind_cpu_input(name, array)
+        for name, array in self._caches.items():
+            value = OrtValue.ortvalue_from_numpy(array)  # in place: the kernel wants one buffer for both
+            binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_output(written(name), value)
+        for name in ("logits", "aux_hidden"):
+            binding.bind_output(name)
+        self._session.run_with_iobinding(binding)
+        logits, streams = (value.numpy()[0] for value in binding.get_outputs()[-2:])
+        return TargetPass(logits, streams.reshape(count, -1, self._hidden_size))
+
+    def logits(self, ids: Sequence[int]) -> Array:
+        """Return what follows each token, f32 [len, V]."""
+        return self.run(ids).logits
+
+    def streams(self, ids: Sequence[int]) -> Array:
+        """Return what enters each tap layer, f32 [len, A, H]."""
+        return self.run(ids).streams
+
+
+@contextmanager
+def scratch(root: Path) -> Iterator[StageStore]:
+    """Lend a stage store for one graph that is not kept: nothing of it is left, whatever ends the work.
+
+    It is below ``root``, on whose disk there has to be room. One at a time, of all processes: each is as large as a
+    model. What a process that was killed left behind is removed first.
+    """
+    with writing(root, 0):
+        root.mkdir(parents=True, exist_ok=True)
+        lock = root / "bisect.lock"
+        lock.touch()
+    with locked(lock):
+        for left_over in root.glob(f"{_SCRATCH}*"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=root, prefix=_SCRATCH) as folder:
+            yield StageStore(Path(folder))

@@ -1,0 +1,80 @@
+"""The quantized matrices of a target in groups: a layer's attention, its MLP, its experts.
+
+Each group has the pattern that ``build --exclude`` takes for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from ..precision.exclude import excluded
+
+if TYPE_CHECKING:
+    from ..precision.weight_source import WeightSource
+
+_MODEL, _WEIGHT = "model.", ".weight"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some matrices: ``name`` for people (``layer 3 mlp``); ``patterns`` name its ``weights`` and no others."""
+
+    name: str
+    layer: int | None
+    weights: tuple[str, ...]
+    patterns: tuple[str, ...]
+
+
+def groups_of(source: WeightSource) -> list[Group]:
+    """Put every weight that the source quantizes into its group, in the order of the layers."""
+    taken = source.storage()[0]
+    together: dict[tuple[int | None, str], list[str]] = defaultdict(list)
+    for name, weight in source.selection.weights.items():
+        if name in taken:
+            together[_layer(name), weight.role].append(name)
+    modules = [_module(name) for name in taken]
+    return [
+        Group(
+            role if layer is None else f"layer {layer} {role}",
+            layer,
+            tuple(names),
+            _patterns([_module(name) for name in names], modules),
+        )
+        for (layer, role), names in together.items()
+    ]
+
+
+def patterns_of(groups: Iterable[Group], every: Iterable[Group]) -> tuple[str, ...]:
+    """Return the patterns that exclude ``groups``: one for a layer of which nothing stays quantized."""
+    groups, every = list(groups), list(every)
+    patterns: list[str] = []
+    for group in groups:
+        layer = [other for other in every if group.layer is not None and other.layer == group.layer]
+        whole = layer and all(other in groups for other in layer)
+        patterns += (f"layers.{group.layer}.*",) if whole else group.patterns
+    return tuple(dict.fromkeys(patterns))
+
+
+def _layer(name: str) -> int | None:
+    parts = name.split(".")
+    at = parts.index("layers") if "layers" in parts else len(parts)
+    return int(parts[at + 1]) if parts[at + 1 : at + 2] else None
+
+
+def _module(name: str) -> str:
+    return name.removesuffix(_WEIGHT)
+
+
+def _patterns(own: list[str], every: list[str]) -> tuple[str, ...]:
+    """Return the shortest pattern that names the modules ``own`` alone among ``every``, or all of their names."""
+    columns = zip(*(name.split(".") for name in own), strict=False)
+    prefix = ".".join(column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns))
+    if len(own) > 1 and prefix:
+        pattern = f"{prefix.removeprefix(_MODEL)}.*"
+        if excluded({name: name for name in every}, [pattern]) == set(own):
+            return (pattern,)
+    return tuple(name.removeprefix(_MODEL) for name in own)

@@ -1,0 +1,138 @@
+"""What a drafter is: everything that its graph and its oracle depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...plugins.errors import BuildError
+from ...plugins.problems import Problems
+from ..targets.family import CacheSpec
+from .tensor_layout import Parts, Shape
+
+Strategy = Literal["parallel", "autoregressive"]
+
+
+@dataclass(frozen=True)
+class DrafterSpec:
+    """A drafter of the EAGLE-3 kind: P-EAGLE (``parallel``, one pass) or EAGLE-3 itself (``autoregressive``).
+
+    ``keys`` maps the drafter module's parameter names to the names in the checkpoint; ``shared`` are those that the
+    checkpoint leaves to the target. ``windows`` holds how many positions each layer sees (0: all), ``rope`` the
+    ``rope_parameters`` of ``transformers``; ``trained_depth`` is the K it was trained for, when the config says so.
+    ``mask_token_id`` is -1 in an autoregressive one. ``norm_output`` has no effect on a single pass: only a later one
+    would read its output.
+    """
+
+    hidden_size: int
+    target_hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    cache: CacheSpec
+    vocab_size: int
+    draft_vocab_size: int
+    mask_token_id: int
+    rms_norm_eps: float
+    norm_before_residual: bool
+    norm_output: bool
+    taps: tuple[int, ...]
+    windows: tuple[int, ...]
+    trained_depth: int | None
+    rope: Mapping[str, Any]
+    parts: Parts
+    strategy: Strategy
+    shared: tuple[str, ...]
+    keys: Mapping[str, str]
+
+    @property
+    def num_layers(self) -> int:
+        """Layers, the one that fuses embedding and features included."""
+        return self.parts.num_layers
+
+    @property
+    def caches(self) -> tuple[CacheSpec, ...]:
+        """One cache per drafter layer."""
+        return (self.cache,) * self.num_layers
+
+    @property
+    def has_draft_vocabulary(self) -> bool:
+        """Whether draft ids need ``d2t`` to become target ids."""
+        return self.parts.draft_vocabulary
+
+    def expected_shapes(self) -> dict[str, Shape]:
+        """Shape of every tensor the drafter needs, by module name."""
+        sizes = {
+            "one": 1,
+            "hidden_size": self.hidden_size,
+            "target_hidden_size": self.target_hidden_size,
+            "features": len(self.taps) * self.target_hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "vocab_size": self.vocab_size,
+            "draft_vocab_size": self.draft_vocab_size,
+            "queries": self.num_heads * self.cache.head_dim,
+            "keys": self.cache.heads * self.cache.head_dim,
+            "head_dim": self.cache.head_dim,
+        }
+        return {name: tuple(sizes[s] * times for s, times in dims) for name, dims in self.parts.dims().items()}
+
+    def require_parallel(self) -> None:
+        """Raise ``BuildError`` unless the drafts of this drafter come from one pass."""
+        if self.strategy != "parallel":
+            raise BuildError(
+                "the drafter is an autoregressive EAGLE-3 head (it has no mask_hidden): it was read and fits the "
+                "target, but cannot be built",
+                why="the loop that runs autoregressive drafters, one pass per draft, is not in this version",
+                fix="use a P-EAGLE head for this target",
+            )
+
+
+def drafter_problems() -> Problems:
+    """An empty list of what does not fit."""
+    return Problems(
+        "the drafter head",
+        "does not fit",
+        why="a head works only with the target, the taps and the vocabulary it was trained for",
+        fix="use the P-EAGLE head that was trained for this target",
+    )
+
+
+def check_vocabulary(drafter: DrafterSpec, d2t: NDArray[Any] | None, t2d: NDArray[Any] | None) -> None:
+    """Check ``d2t`` [Vd] (target id = draft id + d2t) and ``t2d`` [V] (which target ids are among them).
+
+    Draft ids are target ids in ascending order, so that ties of arg-max fall alike in both vocabularies. Raises
+    ``BuildError`` naming everything that contradicts this.
+    """
+    problems = drafter_problems()
+    offsets = np.zeros(drafter.draft_vocab_size, np.int64) if d2t is None else np.asarray(d2t).reshape(-1)
+    marked = None if t2d is None else np.flatnonzero(np.asarray(t2d).reshape(-1))
+    if not np.issubdtype(offsets.dtype, np.integer):
+        problems.add(f"d2t holds {offsets.dtype}, not integers")
+        problems.raise_any()
+    ids = np.arange(len(offsets)) + offsets.astype(np.int64)
+    outside = (ids < 0) | (ids >= drafter.vocab_size)
+    if outside.any():
+        i = int(outside.argmax())
+        problems.add(
+            f"{outside.sum()} draft ids leave the vocabulary of {drafter.vocab_size}, the first {i} to {ids[i]}"
+        )
+    disorder = np.diff(ids) <= 0
+    if disorder.any():
+        i = int(disorder.argmax())
+        problems.add(f"d2t does not ascend: draft ids {i} and {i + 1} are target ids {ids[i]} and {ids[i + 1]}")
+    if marked is not None:
+        _compare(ids, marked, problems)
+        if d2t is not None and problems and np.array_equal(marked, offsets):
+            problems.add("d2t holds target ids: it must hold what to add to a draft id")
+    problems.raise_any()
+
+
+def _compare(ids: NDArray[Any], marked: NDArray[Any], problems: Problems) -> None:
+    if len(ids) != len(marked):
+        problems.add(f"t2d marks {len(marked)} target ids, d2t leads to {len(ids)}")
+    elif (wrong := ids != marked).any():
+        i = int(wrong.argmax())
+        problems.add(f"d2t and t2d differ for {wrong.sum()} draft ids, the first {i}: {ids[i]} and {marked[i]}")

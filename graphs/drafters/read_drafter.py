@@ -1,0 +1,229 @@
+"""Read a drafter: sizes from the tensors, behaviour from the config, and every disagreement named at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ...plugins.errors import BuildError
+from ...plugins.problems import Problems
+from ..targets.family import CacheSpec, TargetSpec, check_taps, default_taps
+from .drafter_config import Config, flag, flatten, positive, read_rope, read_windows, says_parallel
+from .drafter_spec import DrafterSpec, drafter_problems
+from .tensor_layout import (
+    EMBEDDING,
+    FC,
+    LM_HEAD,
+    MASK_HIDDEN,
+    Parts,
+    Shape,
+    check_tensors,
+    has_medusa_heads,
+    infer_sizes,
+    module_names,
+)
+
+_STATED = ("hidden_size", "intermediate_size", "vocab_size", "draft_vocab_size", "head_dim")
+_USUAL_TAPS = 3  # heads with as many need not name their layers
+
+
+def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec) -> DrafterSpec:
+    """The drafter in ``config`` with tensors of ``shapes``. Raises ``BuildError`` listing every misfit at once."""
+    problems = drafter_problems()
+    flat = flatten(config, problems)
+    keys = module_names(shapes, problems)
+    found = {name: tuple(shapes[key]) for name, key in keys.items()}
+    if MASK_HIDDEN in found:
+        found[MASK_HIDDEN] = (1, 1, math.prod(found[MASK_HIDDEN]))
+    if LM_HEAD not in found and EMBEDDING in found and flat.get("tie_word_embeddings") is True:
+        keys[LM_HEAD], found[LM_HEAD] = keys[EMBEDDING], found[EMBEDDING]
+    parts = Parts.of(found)
+    missing = _refuse_other_kinds(flat, parts, found, problems)
+    parallel = parts.mask_hidden or says_parallel(flat)
+    sizes = infer_sizes(parts, found)
+    shared = () if parallel else _shared(parts, sizes, found, target)
+    missing |= dict.fromkeys(shared, "")
+    _compare_with_config(flat, parts, sizes, problems)
+    heads = _heads(flat, sizes, problems)
+    taps = _taps(flat, parts.fc_norms, sizes, target, problems)
+    sizes.setdefault("vocab_size", target.vocab_size)
+    sizes.setdefault("draft_vocab_size", sizes["vocab_size"])
+    if sizes["vocab_size"] != target.vocab_size:
+        problems.add(f"vocabulary of {sizes['vocab_size']}, the target's has {target.vocab_size}")
+    if sizes["draft_vocab_size"] != sizes["vocab_size"] and not parts.draft_vocabulary:
+        problems.add(f"draft vocabulary of {sizes['draft_vocab_size']} < {sizes['vocab_size']} without a d2t tensor")
+    mask_id = _mask_id(flat, parallel, sizes["vocab_size"], problems)
+    check_tensors(parts, sizes, found, missing, problems)
+    windows, rope = read_windows(flat, parts.num_layers, problems), read_rope(flat, problems)
+    eps, depth = _eps(flat, problems), flat["trained_depth"]
+    normed, output = (flag(flat, name, problems) for name in ("norm_before_residual", "norm_output"))
+    problems.raise_any()
+    num_heads, cache = heads
+    return DrafterSpec(
+        hidden_size=sizes["hidden_size"],
+        target_hidden_size=sizes["target_hidden_size"],
+        intermediate_size=sizes["intermediate_size"],
+        num_heads=num_heads,
+        cache=cache,
+        vocab_size=sizes["vocab_size"],
+        draft_vocab_size=sizes["draft_vocab_size"],
+        mask_token_id=mask_id,
+        rms_norm_eps=eps,
+        norm_before_residual=bool(normed),
+        norm_output=bool(output),
+        taps=taps,
+        windows=windows,
+        trained_depth=depth,
+        rope=rope,
+        parts=parts,
+        strategy="parallel" if parallel else "autoregressive",
+        shared=shared,
+        keys=keys,
+    )
+
+
+def _refuse_other_kinds(flat: Config, parts: Parts, found: Mapping[str, Shape], problems: Problems) -> dict[str, str]:
+    """Name heads of other kinds for what they are. Returns what to say of tensors that such a head lacks."""
+    missing: dict[str, str] = {}
+    if (positive(flat, "parallel_draft_step", problems) or 1) > 1 or has_medusa_heads(found):
+        problems.add(
+            "this is a Model-Optimizer head with parallel_draft_step > 1: its parallel_draft_heads are Medusa heads "
+            "after autoregressive steps, with other weights and other arithmetic than P-EAGLE"
+        )
+    if says_parallel(flat) and not parts.mask_hidden:
+        problems.add(
+            "no tensor mask_hidden, though the config asks for parallel drafting: P-EAGLE learns it; the variant whose "
+            "placeholders take the mean of the target's features is another model and is not supported"
+        )
+    if flag(flat, "use_aux_hidden_state", problems) is False:
+        problems.add(
+            "config sets use_aux_hidden_state false: the head reads the target's last hidden state in place of taps, "
+            "which the target's graph does not hand out"
+        )
+        missing[FC] = ""
+    if parts.mask_hidden or says_parallel(flat):
+        missing[EMBEDDING] = "a P-EAGLE head has its own, with a trained row for the mask token"
+        missing[LM_HEAD] = "a P-EAGLE head has its own, or sets tie_word_embeddings"
+    if flat.get("hidden_act") not in (None, "silu", "swish"):
+        problems.add(f"hidden_act {flat['hidden_act']!r} is not supported: the layers of a head are gated by silu")
+    return missing
+
+
+def _shared(parts: Parts, sizes: Mapping[str, int], found: Mapping[str, Shape], target: TargetSpec) -> tuple[str, ...]:
+    """The target's tensors that an autoregressive head may do without, if it is as wide as the target."""
+    if sizes.get("hidden_size") != target.hidden_size:
+        return ()
+    may = [EMBEDDING] if parts.draft_vocabulary else [EMBEDDING, LM_HEAD]
+    return tuple(name for name in may if name not in found)
+
+
+def _compare_with_config(flat: Config, parts: Parts, sizes: dict[str, int], problems: Problems) -> None:
+    """Name every contradiction between config and tensors; a size that only the config tells is taken from it."""
+    for name in _STATED:
+        stated = positive(flat, name, problems)
+        if stated is not None and sizes.setdefault(name, stated) != stated:
+            problems.add(f"config says {name} {stated}, the tensors {sizes[name]}")
+    layers = positive(flat, "num_hidden_layers", problems)
+    if layers is not None and layers != parts.num_layers:
+        problems.add(f"config says num_hidden_layers {layers}, the tensors {parts.num_layers}")
+    attention = {name for name in parts.biases if name.startswith("self_attn.")}
+    for name, present, tensors in (
+        ("attention_bias", bool(attention), "bias of an attention projection"),
+        ("mlp_bias", len(attention) < len(parts.biases), "bias of an MLP projection"),
+        ("norm_before_fc", parts.input_norm, "tensor input_norm.weight"),
+        ("fc_norm", parts.fc_norms > 0, "tensor fc_norm.0.weight"),
+    ):
+        stated_flag = flag(flat, name, problems)
+        if stated_flag is not None and stated_flag != present:
+            problems.add(
+                f"config sets {name} {str(stated_flag).lower()}, but there is {'a' if present else 'no'} {tensors}"
+            )
+    if parts.input_norm and parts.fc_norms:
+        problems.add("tensors input_norm.weight and fc_norm.0.weight exclude each other: features are normed once")
+    if flat.get("model_type") == "qwen3" and not parts.qk_norm:
+        problems.add("config says model_type qwen3, whose layers have q_norm and k_norm; there is none")
+
+
+def _heads(flat: Config, sizes: dict[str, int], problems: Problems) -> tuple[int, CacheSpec]:
+    """Query heads and the cache of a layer, from the rows of q_proj and k_proj."""
+    queries, keys = sizes.get("queries"), sizes.get("keys")
+    stated, stated_kv = (positive(flat, n, problems) for n in ("num_attention_heads", "num_key_value_heads"))
+    nothing = 1, CacheSpec(1, 1)
+    if queries is None or keys is None:
+        return nothing
+    if "head_dim" not in sizes and stated and queries % stated == 0:
+        sizes["head_dim"] = queries // stated
+    dim = sizes.get("head_dim")
+    if dim is None:
+        problems.add(
+            f"head_dim is unknown: config does not say, and its num_attention_heads ({stated or 'absent'}) "
+            f"does not divide the {queries} rows of q_proj"
+        )
+        return nothing
+    for name, rows, projection in ((stated, queries, "q_proj"), (stated_kv, keys, "k_proj")):
+        if rows % dim or (name and rows != name * dim):
+            heads = f"{name} heads" if name else "whole heads"
+            problems.add(f"config says {heads} of head_dim {dim}, {projection} has {rows} rows")
+    num, kv = max(queries // dim, 1), max(keys // dim, 1)
+    if num % kv:
+        problems.add(f"{num} query heads cannot share {kv} key heads evenly")
+    if dim % 2:
+        problems.add(f"head_dim {dim} is odd: rotary embedding turns pairs")
+    return num, CacheSpec(kv, dim)
+
+
+def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, problems: Problems) -> tuple[int, ...]:
+    """The taps: as many as ``fc`` reads, of the layers that the config names or, if they are three, the usual ones."""
+    stated = positive(flat, "target_hidden_size", problems)
+    width = stated or sizes.get("target_hidden_size") or target.hidden_size
+    if stated is not None and sizes.get("target_hidden_size", stated) != stated:
+        problems.add(f"config says target_hidden_size {stated}, the tensors {sizes['target_hidden_size']}")
+    sizes["target_hidden_size"] = width
+    if width != target.hidden_size:
+        problems.add(f"made for a target of hidden size {width}, this one has {target.hidden_size}")
+    ids, features = flat["eagle_aux_hidden_state_layer_ids"], sizes.get("features")
+    if ids is not None and not (isinstance(ids, list) and all(type(i) is int for i in ids) and ids):
+        problems.add(f"config entry eagle_aux_hidden_state_layer_ids must be a list of layer ids, not {ids!r}")
+        ids = None
+    elif ids is None and features == _USUAL_TAPS * width:
+        ids = list(default_taps(target.num_layers))
+    elif ids is None and features is not None and features % width == 0:
+        problems.add(
+            f"{FC} reads {features // width} taps, and config does not name their layers "
+            "(eagle_aux_hidden_state_layer_ids)"
+        )
+    if features is not None and features % width:
+        problems.add(f"{FC} reads {features} features, which is no number of taps of hidden size {width}")
+    elif features is not None and ids is not None and len(ids) * width != features:
+        problems.add(f"config names {len(ids)} taps {ids}, {FC} reads {features // width} ({features} / {width})")
+    if norms and features is not None and norms * width != features:
+        problems.add(f"there are {norms} norms of single taps (fc_norm), {FC} reads {features // width} taps")
+    if ids is None:
+        return ()
+    try:
+        return check_taps(ids, target.num_layers)
+    except BuildError as error:
+        problems.add(f"{error.what}: {error.why}")
+        return ()
+
+
+def _mask_id(flat: Config, parallel: bool, vocab: int, problems: Problems) -> int:
+    mask_id: int | None = flat["mask_token_id"]
+    if mask_id is None:
+        if parallel:
+            problems.add("config names no mask token id (mask_token_id, pard_token or ptd_token_id)")
+        return -1
+    if not 0 <= mask_id < vocab:
+        problems.add(f"mask token id {mask_id} is outside the vocabulary of {vocab}")
+    return mask_id
+
+
+def _eps(flat: Config, problems: Problems) -> float:
+    value: Any = flat.get("rms_norm_eps")
+    if value is None:
+        return 1e-6
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        problems.add(f"config entry rms_norm_eps must be a number from 0 to 1, not {value!r}")
+        return 1e-6
+    return float(value)

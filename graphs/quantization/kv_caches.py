@@ -1,0 +1,78 @@
+"""Key and value caches of E4M3 codes: a rewrite of a semantic graph, before it is lowered.
+
+Or what such caches do to the numbers in them, for a runtime whose attention reads no codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from ...plugins.errors import BuildError
+from ...plugins.problems import listed
+from ...plugins.spec import DOMAIN
+from ..tape import Nodes
+from .qdq_nodes import rounded
+from .quantized_weight import Rounding
+
+CACHE_TYPE = ir.DataType.FLOAT8E4M3FN
+_KINDS = {"k": (3, 1), "v": (4, 2)}  # the places of a cache among the inputs and outputs of CachedAttention
+_NEW = {"k": 1, "v": 2}  # and of what is written to it
+
+
+def quantize_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
+    """Rewrite in place: every cache becomes one of codes, times the scale by its name (``k_cache.0``).
+
+    Raises ``BuildError`` unless there is a scale for every cache of the graph and nothing but attention reads one.
+    """
+    layers = _layers(model, scales)
+    for node in layers:
+        for kind, (place, out) in _KINDS.items():
+            cache, written = node.inputs[place], node.outputs[out]
+            origin = _origin(cache, place, out)
+            if any(user not in layers for user, _ in (*cache.uses(), *written.uses())):
+                raise BuildError(f"{origin.name} cannot hold codes", why="something beside attention reads it")
+            cache.type = written.type = ir.TensorType(CACHE_TYPE)
+            node.attributes[f"{kind}_scale"] = ir.AttrFloat32(f"{kind}_scale", scales[str(origin.name)])
+
+
+def round_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
+    """Rewrite in place: new keys and values become what their codes would stand for, and caches stay as wide as before.
+
+    Attention computes what it does over caches of codes. Raises ``BuildError`` as ``quantize_caches`` does for scales.
+    """
+    for node in _layers(model, scales):
+        for kind, (place, out) in _KINDS.items():
+            origin, new = _origin(node.inputs[place], place, out), node.inputs[_NEW[kind]]
+            op = Nodes()
+            copied = op.Identity(new)  # of a name of its own: keys can be values too
+            copied.name, copied.shape, copied.type = f"{node.outputs[out].name}.new", new.shape, new.type
+            value = rounded(op, model.graph, copied, Rounding("float8_e4m3fn", scales[str(origin.name)]))
+            model.graph.insert_before(node, op.nodes)
+            node.replace_input_with(_NEW[kind], value)
+
+
+def _layers(model: ir.Model, scales: Mapping[str, float]) -> list[ir.Node]:
+    """The nodes that write caches. Raises ``BuildError`` unless there is a scale for every cache of the graph."""
+    names = {str(value.name) for value in model.graph.inputs if "_cache." in str(value.name)}
+    if names != scales.keys():
+        raise BuildError(
+            "the scales of the caches are not those that the graph needs",
+            why=f"missing: {_some(names - scales.keys())}; not in the graph: {_some(scales.keys() - names)}",
+            fix="calibrate this model again",
+        )
+    return [node for node in model.graph if node.domain == DOMAIN and node.op_type == "CachedAttention"]
+
+
+def _origin(cache: ir.Value, place: int, out: int) -> ir.Value:
+    """The input of the graph that a cache is, after however many layers wrote to it."""
+    while (node := cache.producer()) is not None:
+        if node.op_type != "CachedAttention" or node.outputs[out] is not cache:
+            raise BuildError(f"{cache.name} cannot hold codes", why=f"it is made by {node.op_type}")
+        cache = node.inputs[place]
+    return cache
+
+
+def _some(names: set[str]) -> str:
+    return listed(sorted(names), 4) or "none"

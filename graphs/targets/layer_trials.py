@@ -1,0 +1,118 @@
+"""How large a target's graph will be, from traces of a few of its layers.
+
+Layers of one kind have the same nodes (``Family.layer_kinds``). So the nodes of the whole are those of a base, which
+has layers of every kind, plus for each further layer what one more of its kind adds. Every trial is a subset of the
+target's own layers that ends in the last one, which some modelling code treats apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from json import loads
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from ..lowering import lower
+from ..lowering.finish import ROPE_METADATA
+from ..trace import Dtype, trace_target
+from . import TargetSpec, family_for
+from .family import count_kinds
+from .skeleton import Skeleton
+
+if TYPE_CHECKING:
+    from ..lowering import Lowering
+
+_CACHE = 64  # any length will do: nodes do not depend on it, and the tables' bytes are proportional to it
+_HALVES = ("cos", "sin")
+
+
+@dataclass(frozen=True)
+class LayerTrial:
+    """A target of a few layers: how many of each kind, its semantic graph, and how long the trace took."""
+
+    layers: Mapping[str, int]
+    model: ir.Model
+    seconds: float
+
+    def lowered(self, lowering: Lowering) -> ir.Model:
+        """The trial's graph lowered; the semantic one stays as it is."""
+        copy = ir.from_proto(ir.to_proto(self.model))
+        return lower(copy, lowering, cache_length=_CACHE).model
+
+
+@dataclass(frozen=True)
+class Trials:
+    """``layers`` counts the whole target's by kind; ``more[kind]`` is ``base`` with one more layer of that kind."""
+
+    layers: Mapping[str, int]
+    base: LayerTrial
+    more: Mapping[str, LayerTrial]
+
+    def operators(self, lowering: Lowering | None = None) -> dict[str, int]:
+        """How often each operator occurs in the whole graph, semantic or lowered; most frequent first."""
+        base = _operators(self.base, lowering)
+        total = Counter(base)
+        for kind, trial in self.more.items():
+            counts, times = _operators(trial, lowering), self.layers[kind] - self.base.layers[kind]
+            for name in {*base, *counts}:
+                total[name] += times * (counts[name] - base[name])
+        return dict((+total).most_common())
+
+    def table_bytes(self, lowering: Lowering) -> int:
+        """Bytes that the rotary tables of the lowered graph have for every position."""
+        tables = {f"{path}.{half}" for path in loads(self.base.model.metadata_props[ROPE_METADATA]) for half in _HALVES}
+        values = self.base.lowered(lowering).graph.initializers.items()
+        return sum(int(value.const_value.nbytes) for name, value in values if name in tables) // _CACHE
+
+    @property
+    def traced_layers(self) -> int:
+        """Layers of the base."""
+        return sum(self.base.layers.values())
+
+    @property
+    def trace_seconds(self) -> float:
+        """What tracing the whole will take at most, by the trials.
+
+        The base was traced first and paid for what is paid once; the last trial, spread over its layers, is what each
+        further layer costs.
+        """
+        last = [self.base, *self.more.values()][-1]
+        further = sum(self.layers.values()) - self.traced_layers
+        return self.base.seconds + further * last.seconds / sum(last.layers.values())
+
+
+def run_trials(config: Mapping[str, Any], spec: TargetSpec, dtype: Dtype = "float32") -> Trials:
+    """Trace a few layers of the target, with as many taps as it has. Takes seconds, and no weights."""
+    family = family_for(config)
+    kinds = family.layer_kinds(family.text(config))
+
+    def trial(layers: Sequence[int]) -> LayerTrial:
+        kept = family.keeping(config, layers) | {"architectures": config["architectures"]}
+        few = family.describe(kept).with_taps(range(len(spec.taps)))
+        started = time.perf_counter()
+        model = trace_target(Skeleton(kept), few, dtype)
+        return LayerTrial(count_kinds([kinds[i] for i in layers]), model, time.perf_counter() - started)
+
+    chosen = base_layers(kinds, len(spec.taps))
+    spare = {
+        kind: [i for i, each in enumerate(kinds) if each == kind and i not in chosen] for kind in count_kinds(kinds)
+    }
+    base = trial(chosen)
+    more = {kind: trial(sorted([*chosen, free[0]])) for kind, free in spare.items() if free}
+    return Trials(count_kinds(kinds), base, more)
+
+
+def base_layers(kinds: Sequence[str], at_least: int) -> list[int]:
+    """The last layer of every kind, and the first ones of all until there are ``at_least`` layers."""
+    last = {kind: i for i, kind in enumerate(kinds)}
+    others = [i for i in range(len(kinds)) if i not in last.values()]
+    return sorted([*last.values(), *others[: max(at_least - len(last), 0)]])
+
+
+def _operators(trial: LayerTrial, lowering: Lowering | None) -> Counter[str]:
+    model = trial.lowered(lowering) if lowering else trial.model
+    return Counter(f"{node.domain}::{node.op_type}" if node.domain else str(node.op_type) for node in model.graph)

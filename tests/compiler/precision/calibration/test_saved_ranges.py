@@ -1,0 +1,141 @@
+"""Saved ranges come back as they were, and nothing that cannot scale a type comes back at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from peagle.compiler.precision.calibration.saved_ranges import FACTS, NUMBERS, Facts, Scales, fill_unseen
+from peagle.engines.folder.records import FileEntry
+from peagle.graphs.names import RangeShapes
+from peagle.plugins.errors import BuildError
+
+EXPERTS = "model.layers.0.mlp.experts"
+WANTED = RangeShapes(
+    {"lm_head.weight": (), f"{EXPERTS}.gate_up_proj": (3,), f"{EXPERTS}.down_proj": (3,)},
+    {"k_cache.0": (), "v_cache.0": ()},
+    {EXPERTS: (3,)},
+)
+
+
+def good() -> Scales:
+    one, three = np.float32(2.5), np.array([1, 2, 3], np.float32)
+    return Scales(
+        {"lm_head.weight": np.asarray(one), f"{EXPERTS}.gate_up_proj": three, f"{EXPERTS}.down_proj": three * 2},
+        {"k_cache.0": np.asarray(one), "v_cache.0": np.asarray(one * 3)},
+        {EXPERTS: np.array([4, 0, 9])},
+        Facts("m", "A", "f" * 64, {"name": "max"}, "float32", "d", "s", 2, 20, {"torch": "2"}, ("a warning",)),
+    )
+
+
+def test_a_round_trip_changes_nothing(tmp_path: Path) -> None:
+    good().save(tmp_path / "scales")
+    back = Scales.load(tmp_path / "scales", WANTED)
+    assert back.facts == good().facts
+    for group in ("inputs", "caches", "expert_tokens"):
+        ours, theirs = getattr(good(), group), getattr(back, group)
+        assert {n: (v.dtype, v.shape, v.tobytes()) for n, v in ours.items()} == {
+            n: (v.dtype, v.shape, v.tobytes()) for n, v in theirs.items()
+        }
+    assert sorted(path.name for path in (tmp_path / "scales").iterdir()) == [FACTS, NUMBERS]
+    good().save(tmp_path / "scales")  # over the old ones
+
+
+@pytest.mark.parametrize(("value", "said"), [(0.0, "zero"), (np.nan, "NaN"), (np.inf, "infinite"), (-1.0, "negative")])
+@pytest.mark.parametrize(
+    ("key", "said_where"),
+    [("inputs:lm_head.weight", ""), ("caches:v_cache.0", ""), (f"inputs:{EXPERTS}.down_proj", " for experts 1")],
+)
+def test_what_is_no_range_is_refused_by_name(
+    value: float, said: str, key: str, said_where: str, tmp_path: Path
+) -> None:
+    good().save(tmp_path)
+    tensors = dict(load_file(tmp_path / NUMBERS))
+    tensors[key] = tensors[key].copy()
+    tensors[key][(1,) if tensors[key].ndim else ()] = value
+    rewrite(tmp_path, tensors)
+    with pytest.raises(BuildError) as refused:
+        Scales.load(tmp_path, WANTED)
+    assert f"{key.partition(':')[2]} is {said}{said_where}" in str(refused.value)
+    assert "calibrate the model again" in str(refused.value)
+
+
+def rewrite(folder: Path, tensors: dict[str, np.ndarray]) -> None:
+    save_file(tensors, folder / NUMBERS)
+    facts = json.loads((folder / FACTS).read_text()) | {"sha256": FileEntry.of(folder / NUMBERS).sha256}
+    (folder / FACTS).write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize("key", ["inputs:lm_head.weight", "caches:k_cache.0", f"expert_tokens:{EXPERTS}"])
+def test_what_is_missing_or_unknown_or_misshaped_is_named(key: str, tmp_path: Path) -> None:
+    good().save(tmp_path)
+    tensors = dict(load_file(tmp_path / NUMBERS))
+    value = tensors.pop(key)
+    name = key.partition(":")[2]
+    for changed, said in (
+        (tensors, f"{name} is missing"),
+        ({**tensors, key: value, f"{key}.x": value}, f"{name}.x is not known to the model"),
+        ({**tensors, key: np.stack([value, value])}, f"{name} is [2"),
+    ):
+        rewrite(tmp_path, changed)
+        with pytest.raises(BuildError) as refused:
+            Scales.load(tmp_path, WANTED)
+        assert said in str(refused.value)
+
+
+def test_a_tensor_of_another_kind_is_refused(tmp_path: Path) -> None:
+    good().save(tmp_path)
+    tensors = dict(load_file(tmp_path / NUMBERS))
+    for key, value in (("weights:x", np.zeros(2, np.float32)), ("inputs:lm_head.weight", np.array(1))):
+        rewrite(tmp_path, tensors | {key: value})
+        with pytest.raises(BuildError, match=key):
+            Scales.load(tmp_path, WANTED)
+
+
+def test_one_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    good().save(tmp_path)
+    whole = (tmp_path / NUMBERS).read_bytes()
+    (tmp_path / NUMBERS).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(BuildError, match=r"not the file that scales\.json describes"):
+        Scales.load(tmp_path, WANTED)
+
+
+@pytest.mark.parametrize("name", [FACTS, NUMBERS])
+def test_damaged_and_missing_files_are_refused(name: str, tmp_path: Path) -> None:
+    good().save(tmp_path)
+    whole = (tmp_path / name).read_bytes()
+    for damaged in (b"", whole[:-3], bytes([whole[0] ^ 1]) + whole[1:], b"[]"):
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(BuildError):
+            Scales.load(tmp_path, WANTED)
+    (tmp_path / name).unlink()
+    with pytest.raises(BuildError, match=name):
+        Scales.load(tmp_path, WANTED)
+
+
+def test_ranges_of_other_weights_are_refused() -> None:
+    good().check_model("f" * 64)
+    with pytest.raises(BuildError, match="not of these weights"):
+        good().check_model("0" * 64)
+
+
+def test_unseen_experts_take_the_largest_range_of_the_layer() -> None:
+    inputs = dict(good().inputs) | {f"{EXPERTS}.down_proj": np.array([2, 0, 6], np.float32)}
+    filled, warnings = fill_unseen(inputs, good().expert_tokens)
+    assert filled[f"{EXPERTS}.down_proj"].tolist() == [2, 6, 6]
+    assert filled["lm_head.weight"] == inputs["lm_head.weight"]
+    assert warnings == [
+        f"{EXPERTS}: 1 of 3 experts saw no token (1); they take the layer's largest range (gate_up_proj 3, down_proj 6)"
+    ]
+
+
+def test_a_layer_that_saw_nothing_is_not_filled_in() -> None:
+    nothing = {f"{EXPERTS}.{w}": np.zeros(3, np.float32) for w in ("gate_up_proj", "down_proj")}
+    filled, _ = fill_unseen(dict(good().inputs) | nothing, {EXPERTS: np.zeros(3, np.int64)})
+    with pytest.raises(BuildError, match="is zero for experts 0, 1, 2"):
+        dataclasses.replace(good(), inputs=filled).check(WANTED)

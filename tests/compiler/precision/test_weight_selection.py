@@ -1,0 +1,68 @@
+"""What a recipe quantizes of a model, what it leaves wide and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.precision.options import PrecisionAsked
+from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.precision.weight_selection import Selection, WideWeight
+from peagle.graphs.lowering import LOWERINGS
+from peagle.graphs.targets.weight_roles import RoledWeight
+from peagle.plugins.errors import UsageError
+from tests.models import make_pair
+
+CENSUS = (
+    RoledWeight("model.embed_tokens.weight", (96, 48), "embedding", 1),
+    RoledWeight("model.layers.0.self_attn.q_proj.weight", (64, 48), "attention", 1),
+    RoledWeight("model.layers.0.mlp.up_proj.weight", (80, 48), "mlp", 1),
+    RoledWeight("model.norm.weight", (48,), "other", 0),
+)
+HEAD = RoledWeight("lm_head.weight", (96, 48), "lm_head", 1)
+Q, UP = CENSUS[1].name, CENSUS[2].name
+
+
+def test_matrices_of_the_roles_of_a_recipe_are_selected_and_all_others_told() -> None:
+    selection = Selection.of_target((*CENSUS, HEAD), RECIPES["int8"])
+    assert selection.weights == {Q: CENSUS[1], UP: CENSUS[2]}
+    assert selection.count == 48 * (64 + 80)
+    assert selection.wide == {
+        "model.embed_tokens.weight": WideWeight("embedding"),
+        "model.norm.weight": WideWeight("other"),
+        "lm_head.weight": WideWeight("lm_head"),
+    }
+
+
+def test_a_tied_head_is_the_embedding_by_the_head_s_name() -> None:
+    quantized = Selection.of_target(CENSUS, PrecisionAsked(lm_head="int8").of(RECIPES["int8"]))
+    assert quantized.weights["lm_head.weight"].shape == (96, 48)
+    assert set(quantized.wide) == {"model.norm.weight"}
+    wide = Selection.of_target(CENSUS, RECIPES["int8"])
+    assert wide.wide["model.embed_tokens.weight"] == WideWeight("lm_head")
+
+
+def test_what_is_excluded_says_by_which_pattern() -> None:
+    selection = Selection.of_target(CENSUS, PrecisionAsked(exclude=("*.mlp.*",)).of(RECIPES["int8"]))
+    assert set(selection.weights) == {Q}
+    assert selection.wide[UP] == WideWeight("mlp", "excluded by '*.mlp.*'")
+    with pytest.raises(UsageError, match="names none of the matrices"):
+        Selection.of_target(CENSUS, PrecisionAsked(exclude=("*.experts",)).of(RECIPES["int8"]))
+
+
+def test_some_of_a_selection_is_one_too_and_has_a_share() -> None:
+    selection = Selection.of_target(CENSUS, RECIPES["int8"])
+    assert set(selection.only({UP}).weights) == {UP}
+    assert selection.share_without([]) == 1
+    assert selection.share_without([UP]) == pytest.approx(64 / (64 + 80))
+    assert selection.only(()).share_without([]) == 0
+
+
+def test_a_drafter_s_layers_are_of_one_role_and_its_features_wide_for_tensorrt(tmp_path: Path) -> None:
+    _, head = make_pair(tmp_path, "qwen3").specs()
+    recipe = PrecisionAsked(drafter="int8").of(RECIPES["bf16"])
+    names = {name: Selection.of_drafter(head, recipe, LOWERINGS[name]).weights for name in ("ort", "tensorrt")}
+    assert set(names["ort"]) - set(names["tensorrt"]) == {"fc.weight"}
+    assert {weight.role for weight in names["ort"].values()} == {"drafter"}
+    assert not {"lm_head.weight", "embed_tokens.weight"} & set(names["ort"])

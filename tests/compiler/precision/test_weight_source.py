@@ -1,0 +1,101 @@
+"""Where narrow weights come from: a checkpoint's own, a rounding of wide ones, and never one on top of the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.checkpoints.target import Target
+from peagle.compiler.precision.options import PrecisionAsked
+from peagle.compiler.precision.recipes import RECIPES, Recipe
+from peagle.compiler.precision.rounded_weights import RoundedHere
+from peagle.compiler.precision.stored_weights import StoredFp8
+from peagle.compiler.precision.weight_source import is_whole_fp8, of_drafter, of_target, uncalibrated
+from peagle.graphs.lowering import LOWERINGS
+from peagle.plugins.errors import BuildError
+from tests.fp8_pairs import fp8_target
+from tests.models import Pair, make_pair
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("dense"), "qwen3")
+
+
+@pytest.fixture(scope="module")
+def static(dense: Pair, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return Target.open(fp8_target(dense.target, tmp_path_factory.mktemp("static") / "t"))
+
+
+@pytest.fixture(scope="module")
+def dynamic(dense: Pair, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    folder = tmp_path_factory.mktemp("dynamic") / "t"
+    return Target.open(fp8_target(dense.target, folder, "compressed-tensors-fp8", static=False))
+
+
+def recipe(name: str, **overrides: str) -> Recipe:
+    return PrecisionAsked(**overrides).of(RECIPES[name].on("bf16", LOWERINGS["tensorrt"]))
+
+
+def test_an_fp8_checkpoint_gives_what_it_stores(static: Target, dynamic: Target) -> None:
+    assert isinstance(of_target(static, recipe("fp8"), LOWERINGS["tensorrt"]), StoredFp8)
+    assert uncalibrated(static, recipe("fp8"), LOWERINGS["tensorrt"]) == []
+    assert len(uncalibrated(dynamic, recipe("fp8"), LOWERINGS["tensorrt"])) == 49
+
+
+def test_a_wide_checkpoint_is_rounded(dense: Pair) -> None:
+    wide = Target.open(dense.target)
+    assert isinstance(of_target(wide, recipe("fp8"), LOWERINGS["tensorrt"]), RoundedHere)
+    assert of_target(wide, recipe("bf16"), LOWERINGS["tensorrt"]) is None
+    for name, lowering, count in [
+        ("fp8", "tensorrt", 49), ("fp8", "ort", 49), ("int8", "tensorrt", 49), ("int8", "ort", 0),
+        ("int4", "tensorrt", 0), ("mxfp8", "tensorrt", 0),
+    ]:  # fmt: skip
+        assert len(uncalibrated(wide, recipe(name), LOWERINGS[lowering])) == count, (name, lowering)
+
+
+def test_scales_of_a_narrow_cache_are_measured_too(static: Target, dense: Pair) -> None:
+    assert uncalibrated(static, recipe("fp8", kv_cache="fp8"), LOWERINGS["tensorrt"]) == ["the KV cache"]
+    assert uncalibrated(Target.open(dense.target), recipe("bf16", kv_cache="fp8"), LOWERINGS["tensorrt"]) == [
+        "the KV cache"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [("int8", {}), ("int4", {}), ("mxfp8", {}), ("fp8", {"lm_head": "int8"})],
+)
+def test_nothing_is_quantised_twice(static: Target, name: str, overrides: dict[str, str]) -> None:
+    with pytest.raises(BuildError, match="is quantised already: it stores 49 tensors in FP8") as caught:
+        of_target(static, recipe(name, **overrides), LOWERINGS["tensorrt"])
+    assert "--precision fp8" in caught.value.fix
+
+
+def test_the_wide_head_of_an_fp8_checkpoint_may_be_rounded_beside_widened_layers(static: Target) -> None:
+    narrow = of_target(static, recipe("bf16", lm_head="int4"), LOWERINGS["tensorrt"])
+    assert isinstance(narrow, RoundedHere)
+    assert set(narrow.selection.weights) == {"lm_head.weight"}
+
+
+def test_only_a_checkpoint_that_is_fp8_throughout_is_taken_for_one(
+    static: Target, dynamic: Target, dense: Pair, tmp_path: Path
+) -> None:
+    half = fp8_target(dense.target, tmp_path / "half", chosen=lambda name: int(name.split(".")[2]) < 4)
+    assert is_whole_fp8(static, LOWERINGS["tensorrt"])
+    for other in (dynamic, Target.open(dense.target), Target.open(half)):
+        assert not is_whole_fp8(other, LOWERINGS["tensorrt"])
+
+
+def test_a_drafter_s_matrices_are_narrow_and_multiplied_wide(dense: Pair) -> None:
+    _, head = dense.specs()
+    assert of_drafter(head, recipe("fp8"), LOWERINGS["tensorrt"], lambda *_: iter(())) is None
+    narrow = of_drafter(head, recipe("bf16", drafter="int8"), LOWERINGS["tensorrt"], lambda *_: iter(()))
+    assert narrow is not None
+    assert "layers.0.mlp.up_proj.weight" in narrow.selection.weights
+    assert not {"lm_head.weight", "embed_tokens.weight"} & set(narrow.selection.weights)
+    narrow.check()
+    taken, wide = narrow.storage()
+    assert {weight.codes for weight in taken.values()} == {"int8"}
+    assert all(weight.input is None for weight in taken.values())
+    assert wide == {}

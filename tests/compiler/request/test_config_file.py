@@ -1,0 +1,86 @@
+"""Values from a file or from ``--set`` have the type of their option, or are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.compiler.request.config_file import read_config, read_settings
+from peagle.compiler.request.verb_options import BUILD
+from peagle.plugins.errors import UsageError
+
+
+def asked(**values: Any) -> dict[str, Any]:
+    """The answers of a build of the demo that says this too."""
+    return BUILD.answers(BUILD.request(model="demo", **values))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("max_seq_len", "64", 64),
+        ("max_seq_len", 64, 64),
+        ("workspace_gb", 2, 2.0),
+        ("workspace_gb", "0.5", 0.5),
+        ("weight_streaming", "true", True),
+        ("weight_streaming", False, False),
+        ("calib_data", "x.jsonl", Path("x.jsonl")),
+        ("exclude", "layers.0.*", ("layers.0.*",)),
+        ("exclude", ["a,b", "c"], ("a,b", "c")),
+        ("gpus", "sm_89, sm_120", ("sm_89", "sm_120")),
+        ("gpus", ["sm_89", "sm_120"], ("sm_89", "sm_120")),
+        ("revision", "1234", "1234"),
+    ],
+)
+def test_a_value_is_read_as_the_command_line_reads_it(name: str, value: object, kept: object) -> None:
+    assert asked(**{name: value})[name] == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("max_seq_len", "many", "is not a whole number"),
+        ("max_seq_len", 1.5, "is not a whole number"),
+        ("max_seq_len", True, "is not a whole number"),
+        ("workspace_gb", [], "is not a number"),
+        ("weight_streaming", "perhaps", "is not true or false"),
+        ("weight_streaming", 1, "is not true or false"),
+        ("revision", 1234, "is not a text"),
+        ("calib_data", 5, "is not a path"),
+        ("exclude", 5, "is not a list of texts"),
+        ("gpus", [89], "is not a list of texts"),
+        ("calib_samples", 0, "is below 1"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_what_the_option_is(name: str, value: object, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        asked(**{name: value})
+    assert "--" in caught.value.fix
+
+
+@pytest.mark.parametrize("text", ["max_seq_len: 64\nexclude: [a, b]\n", '{"max_seq_len": 64, "exclude": ["a", "b"]}'])
+def test_a_file_is_yaml_or_json(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    assert read_config(path) == {"max_seq_len": 64, "exclude": ["a", "b"]}
+    path.write_text("# nothing\n")
+    assert read_config(path) == {}
+
+
+@pytest.mark.parametrize(("text", "says"), [("- a\n", "holds no options"), ("a: [", "neither YAML nor JSON")])
+def test_a_file_without_options_is_refused(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=says):
+        read_config(path)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_config(tmp_path / "absent")
+
+
+def test_a_setting_has_a_name_and_a_value() -> None:
+    assert read_settings(["a.b=c=d", "x="]) == [("a.b", "c=d"), ("x", "")]
+    for wrong in ("max_seq_len", "=5"):
+        with pytest.raises(UsageError, match="sets nothing"):
+            read_settings([wrong])

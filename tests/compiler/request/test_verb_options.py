@@ -1,0 +1,91 @@
+"""Requests: command line, ``--set`` and ``--config`` come to the same, and what a verb has not is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.compiler.console.options import option_of
+from peagle.compiler.request import verb_options as forms
+from peagle.compiler.request.request import CompileRequest
+from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE, Form
+from peagle.plugins.errors import UsageError
+
+FORMS = (BUILD, EXPORT, QUANTIZE)
+_TEXT = st.text("abcxyz0189._-*/", min_size=1, max_size=8)
+_VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    str: _TEXT, str | None: st.none() | _TEXT, int: st.integers(1, 99), int | None: st.none() | st.integers(1, 99),
+    float | None: st.none() | st.floats(0.25, 64), bool: st.booleans(), Path: _TEXT.map(Path),
+    Path | None: st.none() | _TEXT.map(Path), tuple[str, ...]: st.lists(_TEXT, max_size=3).map(tuple),
+}  # fmt: skip
+
+
+@st.composite
+def requests(draw: st.DrawFn, form: Form = BUILD) -> CompileRequest:
+    """Any request of a form."""
+    return form.request(**{entry.option.name: draw(_VALUES[entry.type]) for entry in form})
+
+
+def test_every_field_of_every_group_is_an_option_of_some_verb() -> None:
+    asked = {(entry.group, entry.field) for form in FORMS for entry in form}
+    groups = {name: kind for name, kind in forms.GROUPS.items() if name}
+    assert asked >= {(name, each.name) for name, kind in groups.items() for each in fields(kind)}
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.verb)
+def test_no_two_options_of_a_verb_have_one_name(form: Form) -> None:
+    names = [name for entry in form for name in set(entry.names)]
+    assert len(names) == len(set(names))
+
+
+@given(requests())
+def test_the_answers_of_a_request_make_it_again(request: CompileRequest) -> None:
+    answers = BUILD.answers(request)
+    assert BUILD.request(**answers) == request
+    written = json.loads(json.dumps(answers, default=str))
+    assert BUILD.request(**BUILD.flat(written, "a file")) == request
+
+
+def test_options_may_stand_in_their_groups_and_be_called_as_their_flags_or_fields() -> None:
+    flat = EXPORT.flat({"model": "demo", "for": "std", "max-seq-len": 64, "kv_cache_dtype": "fp8"}, "a file")
+    grouped = EXPORT.flat(
+        {"pair": {"model": "demo"}, "backend": {"lowering": "std"}, "sizes": {"max_seq_len": 64},
+         "precision": {"kv_cache": "fp8"}}, "a file",
+    )  # fmt: skip
+    assert EXPORT.request(**flat) == EXPORT.request(**grouped)
+
+
+def test_what_was_not_asked_for_is_left_to_the_verb() -> None:
+    request = QUANTIZE.request(model="some/folder", method=None)
+    assert (request.out, request.calibration.method) == (Path("folder-fp8"), None)
+    with pytest.raises(UsageError, match="no model was named"):
+        QUANTIZE.request()
+
+
+@pytest.mark.parametrize(
+    ("form", "key", "near"),
+    [
+        (BUILD, "max_seq_length", "max_seq_len"),
+        (BUILD, "sizes.max_seq", "max_seq_len"),
+        (BUILD, "plans.max_seq_len", "max_seq_len"),
+        (QUANTIZE, "backend", "the options are"),
+        (EXPORT, "gpus", "the options are"),
+    ],
+)
+def test_a_name_that_is_no_option_of_the_verb_is_answered_with_the_nearest(form: Form, key: str, near: str) -> None:
+    with pytest.raises(UsageError, match=f"{form.verb} has no option {key!r}") as caught:
+        form.flat({key: 1}, "a file")
+    assert near in caught.value.why
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    for kind in forms.GROUPS.values():
+        for each in fields(kind):
+            if each.metadata:
+                assert option_of(each).help.endswith((".", ")"))

@@ -1,0 +1,208 @@
+"""The digest of a function's code: what it imports counts, however late; what only looks on does not."""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.precision.calibration import calibrate
+from peagle.compiler.store import import_closure as closure
+from peagle.compiler.store.import_closure import PEAGLE, Package, code_digest, digest, imported, imports_of
+from peagle.plugins.errors import BuildError
+
+ROOT = Path(__file__).parents[3]
+CALIBRATE = "peagle.compiler.precision.calibration.calibrate"
+
+# What a stage's code is handed without importing its module. Only numbers of it reach the stage; its key has them.
+HANDED = {"peagle.compiler.precision.calibration": "ranges: those that are used are in the key of the weights' source"}
+
+SMALL = {
+    "__init__": "",
+    "stage": "from .near import thing\ndef make(folder):\n    import small.late\n    from .rooms import room",
+    "near": "from .far import other",
+    "far": "import os",
+    "late": "",
+    "apart": "",
+    "rooms.__init__": "from . import unasked",
+    "rooms.room": "from .. import far",
+    "rooms.unasked": "",
+    "shown.__init__": "",
+    "shown.bar": "",
+}
+
+
+def written(folder: Path, modules: Mapping[str, str], **changed: str | None) -> Package:
+    """The package ``small`` on disk, with some modules' text changed and those of None left out."""
+    for name, text in (modules | changed).items():
+        if text is not None:
+            path = folder.joinpath(*name.split(".")).with_suffix(".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return Package("small", folder, silent=("small.shown",))
+
+
+def key(folder: Path, **changed: str | None) -> str:
+    return digest(written(folder, SMALL, **changed), "small.stage")
+
+
+def test_the_closure_is_what_is_imported_at_any_depth_and_at_any_time(tmp_path: Path) -> None:
+    package = written(tmp_path, SMALL)
+    expected = {"small.stage", "small.near", "small.far", "small.late", "small.rooms", "small.rooms.room"}
+    assert closure.closure(package, "small.stage") == expected
+
+
+def test_a_package_is_followed_only_by_those_who_take_a_name_from_it(tmp_path: Path) -> None:
+    on_the_way = written(tmp_path / "a", SMALL)
+    named = written(tmp_path / "b", SMALL, far="from .rooms import something")
+    assert "small.rooms.unasked" not in closure.closure(on_the_way, "small.stage")
+    assert "small.rooms.unasked" in closure.closure(named, "small.stage")
+
+
+@pytest.mark.parametrize("module", ["stage", "near", "far", "late", "rooms.__init__", "rooms.room"])
+def test_a_change_within_the_closure_changes_the_key(module: str, tmp_path: Path) -> None:
+    assert key(tmp_path / "a") != key(tmp_path / "b", **{module: SMALL[module] + "\n# changed"})
+
+
+@pytest.mark.parametrize("module", ["apart", "rooms.unasked"])
+def test_a_change_elsewhere_does_not(module: str, tmp_path: Path) -> None:
+    assert key(tmp_path / "a") == key(tmp_path / "b", **{module: "changed = 1"})
+
+
+def test_a_new_import_changes_the_key(tmp_path: Path) -> None:
+    assert key(tmp_path / "a") != key(tmp_path / "b", far="import os\nfrom . import apart")
+    both = {"far": "import os\nfrom . import apart"}
+    assert key(tmp_path / "c", **both) != key(tmp_path / "d", **both, apart="changed = 1")
+
+
+def test_a_module_that_moved_changes_the_key(tmp_path: Path) -> None:
+    moved = {"stage": SMALL["stage"].replace(".near", ".nearer"), "near": None, "nearer": SMALL["near"]}
+    here = written(tmp_path / "a", SMALL, stage="from . import near")
+    there = written(tmp_path / "b", SMALL, stage="from . import  near", near=None, **{"near.__init__": SMALL["near"]})
+    assert key(tmp_path / "c") != key(tmp_path / "d", **moved)
+    assert digest(here, "small.stage") != digest(there, "small.stage")
+
+
+def test_an_import_for_type_checkers_does_not_count(tmp_path: Path) -> None:
+    far = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import apart\nelse:\n    from . import late"
+    package = written(tmp_path, SMALL, far=far)
+    assert imported(package, "small.far") == {"small.late"}
+    assert imported(package, "small.far", typing=True) == {"small.apart", "small.late"}
+
+
+def test_what_is_only_shown_does_not_count(tmp_path: Path) -> None:
+    far = "from .shown import bar\nfrom .shown.bar import Bar\nfrom . import shown"
+    assert imported(written(tmp_path, SMALL, far=far), "small.far") == frozenset()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "try:\n    pass\nexcept OSError:\n    from . import late",
+        "for x in ():\n    pass\nelse:\n    from . import late",
+        "with x:\n    class A:\n        def f(self):\n            from . import late",
+        "match x:\n    case 1:\n        from . import late",
+        "try:\n    pass\nfinally:\n    from small.late import *",
+        "import_module('.late', __package__)",
+        "importlib.import_module('small.late')",
+    ],
+)
+def test_an_import_is_found_wherever_it_stands(source: str, tmp_path: Path) -> None:
+    assert imported(written(tmp_path, SMALL, far=source), "small.far") == {"small.late"}
+
+
+def test_the_imports_come_with_their_lines() -> None:
+    source = "import a\n\nfrom . import b, c\nimport_module(f'peagle.verbs.{name}')"
+    assert list(imports_of(source, "peagle.x")) == [
+        (1, "a"), (3, "peagle.x.b"), (3, "peagle.x.c"), (4, "peagle.verbs."),
+    ]  # fmt: skip
+
+
+def test_a_partial_function_counts_as_the_function() -> None:
+    assert code_digest(partial(partial(calibrate), None)) == code_digest(calibrate) == digest(PEAGLE, CALIBRATE)
+
+
+def test_a_function_from_elsewhere_counts_with_its_own_file_and_what_it_imports_of_ours() -> None:
+    names = closure.closure(PEAGLE, __name__)
+    assert {__name__, CALIBRATE, "peagle.compiler.store.import_closure"} <= names
+    assert code_digest(written) == digest(PEAGLE, __name__) != code_digest(calibrate)
+
+
+def test_a_missing_source_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="cannot be found"):
+        digest(written(tmp_path, SMALL), "small.gone")
+    with pytest.raises(BuildError, match="cannot be found"):
+        digest(PEAGLE, "made.up")
+
+
+# ------------------------------------------------------------------------------------------------ our own stages
+
+
+def stages_of(path: Path) -> Iterator[tuple[str, str]]:
+    """(beginning of a stage's name, module) of each ``store.run("name", key, make)`` in a file of the repository."""
+    module = ".".join(("peagle", *path.relative_to(ROOT).with_suffix("").parts))
+    for call in ast.walk(ast.parse(path.read_text())):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "run":
+            name = call.args[0] if len(call.args) == 3 else None
+            name = name.values[0] if isinstance(name, ast.JoinedStr) else name
+            if isinstance(name, ast.Constant):
+                yield str(name.value), module
+
+
+STAGES = dict(stage for path in sorted((ROOT / "compiler").rglob("*.py")) for stage in stages_of(path))
+MODULES = sorted({*STAGES.values(), CALIBRATE})
+
+
+def test_the_stages_are_found() -> None:
+    assert set(STAGES) == {"trace-", "attach-", "plan-", "kernels", "choose-k"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_neither_verbs_nor_console_make_a_stage_anew(module: str) -> None:
+    aside = tuple(f"peagle.compiler.{wing}" for wing in ("cli", "console", "forecast", "verbs", "verify"))
+    assert not [name for name in closure.closure(PEAGLE, module) if name.startswith(aside)]
+
+
+@pytest.mark.parametrize("module", [STAGES["trace-"], STAGES["attach-"], CALIBRATE])
+def test_the_runtime_does_not_make_a_graph_anew(module: str) -> None:
+    names = {name for name in closure.closure(PEAGLE, module) if name.startswith("peagle.engines.")}
+    assert names
+    assert all(name.startswith("peagle.engines.folder") for name in names)
+
+
+def modules_below(folder: str) -> set[str]:
+    """The names of all modules below a folder of the repository."""
+    paths = (path.relative_to(ROOT).with_suffix("") for path in (ROOT / folder).rglob("*.py"))
+    return {".".join(("peagle", *path.parts)).removesuffix(".__init__") for path in paths}
+
+
+@pytest.mark.parametrize("stage", ["trace-", "attach-"])
+def test_what_a_graph_is_made_by_is_in_its_key(stage: str) -> None:
+    names = closure.closure(PEAGLE, STAGES[stage])
+    for folder in ("graphs/lowering", "graphs/targets", "plugins/accept_prefix", "compiler/checkpoints/formats"):
+        assert modules_below(folder) - names <= {"peagle.graphs.targets.layer_trials"}
+    assert {"peagle.graphs.trace", "peagle.graphs.stream_weights", "peagle.plugins.spec"} <= names
+
+
+def test_the_process_that_builds_a_plan_is_in_its_key() -> None:
+    assert modules_below("compiler/tensorrt") <= closure.closure(PEAGLE, STAGES["plan-"])
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_a_stage_is_handed_is_in_its_key(module: str) -> None:
+    names = closure.closure(PEAGLE, module)
+    followed = {name for name in names if name != "peagle.engines"}  # which is only on the way to engines.folder
+    handed = {other for name in followed for other in imported(PEAGLE, name, typing=True) - imported(PEAGLE, name)}
+    assert handed - names <= set(HANDED)
+
+
+def test_the_walk_is_fast() -> None:
+    for cached in (closure.digest, closure.closure, closure.imported, closure._file):
+        cached.cache_clear()
+    before = time.process_time()
+    digest(PEAGLE, STAGES["attach-"])
+    assert time.process_time() - before < 0.3

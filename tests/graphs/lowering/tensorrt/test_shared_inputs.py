@@ -1,0 +1,62 @@
+"""Rounded inputs beside the write of a cache: q, which comes behind it, has a rounding of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+import pytest
+
+from peagle.graphs import graph_files
+from peagle.graphs.lowering import LOWERINGS, lower
+from peagle.graphs.quantization import QuantizedWeight, Rounding, quantize, quantize_caches
+from tests.graphs.traced import CACHE, Traced
+
+KINDS = "qkv"
+
+
+def _roundings(traced: Traced, lowering: str, *, narrow_cache: bool) -> list[list[ir.Node]]:
+    """By layer: the QuantizeLinear that the codes of the inputs of q, k and v come from."""
+    model = graph_files.load(traced.folder / "target.onnx")
+    layers = len(traced.target.caches)
+    names = [[f"model.layers.{i}.self_attn.{kind}_proj.weight" for kind in KINDS] for i in range(layers)]
+    weights = {
+        name: QuantizedWeight("float8_e4m3fn", (), input=Rounding("float8_e4m3fn", 0.02 + 0.01 * place))
+        for each in names
+        for place, name in enumerate(each)
+        if name in model.graph.initializers
+    }
+    quantize(model, weights)
+    if narrow_cache:
+        quantize_caches(model, {f"{kind}_cache.{i}": 0.02 for kind in "kv" for i in range(layers)})
+    lowered = lower(model, LOWERINGS[lowering], cache_length=CACHE).model
+    return [[_rounding(lowered, name) for name in each if name in weights] for each in names]
+
+
+def _rounding(model: ir.Model, weight: str) -> ir.Node:
+    (scaled,) = [user for user, _ in model.graph.initializers[weight].uses()]
+    (turned,) = [user for user, _ in scaled.outputs[0].uses()]
+    (product,) = [user for user, _ in turned.outputs[0].uses()]
+    restores = product.inputs[0].producer()
+    rounds = restores.inputs[0].producer()
+    assert (restores.op_type, rounds.op_type) == ("DequantizeLinear", "QuantizeLinear")
+    return rounds
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt-oss", "gemma-4"])
+def test_q_is_rounded_apart_from_k_and_v_where_a_plugin_stands_between_them(
+    family: str, trace_of: Callable[[str], Traced]
+) -> None:
+    for q, *others in _roundings(trace_of(family), "tensorrt", narrow_cache=True):
+        assert len(set(others)) == 1
+        assert q not in others
+        (scale, mine), (other, theirs) = [(each.inputs[1], each.inputs[0]) for each in (q, others[0])]
+        assert mine is theirs
+        assert scale is not other, "TensorRT would make one node of the two"
+        assert scale.const_value.numpy() == other.const_value.numpy()
+
+
+@pytest.mark.parametrize("lowering", ["tensorrt", "std"])
+def test_without_a_plugin_all_share_one(lowering: str, trace_of: Callable[[str], Traced]) -> None:
+    for each in _roundings(trace_of("qwen3"), lowering, narrow_cache=False):
+        assert len(set(each)) == 1

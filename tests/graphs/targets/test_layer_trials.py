@@ -1,0 +1,57 @@
+"""What a few layers say about the whole graph is exactly what the whole graph is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import onnx_ir as ir
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.graphs import graph_files
+from peagle.graphs.lowering import LOWERINGS
+from peagle.graphs.targets.layer_trials import LayerTrial, Trials, base_layers, run_trials
+from tests.graphs.traced import CACHE, Traced
+from tests.models import CONFIGS
+
+
+def _operators(model: ir.Model) -> Counter[str]:
+    return Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph)
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["qwen3-moe", pytest.param("gpt-oss", marks=pytest.mark.slow), pytest.param("gemma-4", marks=pytest.mark.slow)],
+)
+def test_extrapolated_operators_are_those_of_the_whole_trace(family: str, trace_of: Callable[[str], Traced]) -> None:
+    traced = trace_of(family)
+    trials = run_trials(CONFIGS[family], traced.target)
+    assert trials.traced_layers < traced.target.num_layers
+    assert trials.operators() == _operators(graph_files.load(traced.folder / "target.onnx"))
+    for lowering in LOWERINGS:
+        whole = traced.lowered("target", lowering).model
+        assert trials.operators(LOWERINGS[lowering]) == _operators(whole), lowering
+        tables = [v.const_value for n, v in whole.graph.initializers.items() if n.endswith((".cos", ".sin"))]
+        assert trials.table_bytes(LOWERINGS[lowering]) * CACHE == sum(table.nbytes for table in tables) > 0
+
+
+@given(st.lists(st.sampled_from(["full", "sliding", "dense"]), min_size=1, max_size=40), st.integers(1, 9))
+def test_the_base_has_every_kind_room_for_the_taps_and_the_last_layer(kinds: list[str], taps: int) -> None:
+    chosen = base_layers(kinds, taps)
+    assert chosen == sorted(set(chosen))
+    assert {kinds[i] for i in chosen} == set(kinds)
+    assert len(chosen) >= min(taps, len(kinds))
+    assert chosen[-1] == len(kinds) - 1
+
+
+def test_the_base_stays_small() -> None:
+    assert base_layers(["sliding", "full"] * 30, 3) == [0, 58, 59]
+
+
+def test_further_layers_cost_what_the_last_trial_took_for_each_of_its() -> None:
+    model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=11)
+    base, more = LayerTrial({"a": 2, "b": 1}, model, 7.0), LayerTrial({"a": 3, "b": 1}, model, 2.0)
+    assert Trials({"a": 12, "b": 1}, base, {"a": more}).trace_seconds == 7.0 + 10 * 2.0 / 4
+    assert Trials({"a": 2, "b": 1}, base, {}).trace_seconds == 7.0
