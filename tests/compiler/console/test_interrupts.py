@@ -11,7 +11,7 @@ import pytest
 SWALLOWED = """
 import os, signal, sys
 from peagle.compiler.console import interrupts
-from peagle.compiler.console.text import interruptible, report_failure
+from peagle.compiler.console.printing import interruptible, report_failure
 
 interrupts.watch()
 

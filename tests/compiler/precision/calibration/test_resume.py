@@ -24,9 +24,11 @@ import signal, sys
 from contextlib import contextmanager
 from pathlib import Path
 from peagle.compiler.checkpoints.target import Target
+from peagle.compiler.console import interrupts
 from peagle.compiler.precision.calibration import Samples, Settings, calibrate
 from peagle.compiler.store.stages import StageStore
 
+interrupts.watch()  # as the program does: a shell's background job would ignore Ctrl-C otherwise
 target, store, number, after, lists = sys.argv[1:]
 seen = 0
 
