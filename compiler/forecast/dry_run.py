@@ -75,8 +75,9 @@ def _decided(request: CompileRequest, lowering: str | None, gpu: str | None, *, 
     known = available(planned)
     verdict_gpu, notes = _gpu(gpu)
     target = _local_target(request.pair)
-    on = sm_names([gpu]) if gpu and (target or not verdict_gpu) else ()
     asked = request.precision
+    is_own = target is not None and keeps_own and planned.is_tensorrt and asked.name is None
+    on = sm_names([gpu]) if gpu and (is_own or not verdict_gpu) else ()
     asked = replace(asked, name=precision_of(asked, planned, target, on, keeps_own=keeps_own))
     if asked.name in known:
         recipe = decide(asked, planned, target, () if verdict_gpu else on)

@@ -55,15 +55,12 @@ GPUS = {
 
 def find_gpu(name: str) -> Gpu:
     """The GPU of that name, however it is spelt. Raises ``UsageError`` with those that come near."""
-    key = name.strip().lower().replace("_", "-").replace(" ", "-")
-    if key in GPUS:
-        return GPUS[key]
-    near = nearest(key, GPUS, cutoff=0.5)
-    known = f"the known ones are: {', '.join(GPUS)}"
+    if (gpu := GPUS.get(_key(name))) is not None:
+        return gpu
     raise UsageError(
         f"the GPU {name!r} is not known",
-        why=f"did you mean {' or '.join(near)}? {known}" if near else known,
-        fix="name one of those, or the architecture of the GPU, such as sm_120",
+        why=f"{_near(name)} {_known()}".lstrip(),
+        fix="name one of those, or leave the GPU out and compare the bytes yourself",
     )
 
 
@@ -79,8 +76,15 @@ def sm_name(sm: int) -> str:
 
 def sm_number(name: str) -> int:
     """The number of an architecture (``sm_120``) or of a known GPU's. Raises ``UsageError`` naming what comes near."""
-    match = _ARCHITECTURE.fullmatch(name.strip().lower())
-    return int(match[1]) if match else find_gpu(name).sm
+    if match := _ARCHITECTURE.fullmatch(name.strip().lower().replace(" ", "-")):
+        return int(match[1])
+    if (gpu := GPUS.get(_key(name))) is not None:
+        return gpu.sm
+    raise UsageError(
+        f"the GPU {name!r} is not known",
+        why=_near(name) or _known(),
+        fix="name one of those, or the architecture of the GPU, such as sm_120",
+    )
 
 
 def sm_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -120,12 +124,12 @@ def require_targets(product: Product, gpus: Sequence[str], present: Sequence[int
 def _require_rtx(sms: Sequence[int]) -> None:
     refused = [sm for sm in sms if sm not in RTX_SMS]
     if refused:
-        nearest = [sm for sm in RTX_SMS if sm // 10 == refused[0] // 10] or [120]
+        alike = [sm for sm in RTX_SMS if sm // 10 == refused[0] // 10] or [120]
         raise UsageError(
             f"TensorRT-RTX makes no code for {', '.join(map(sm_name, refused))}",
             why=f"its targets are {', '.join(map(sm_name, RTX_SMS))}; data-centre GPUs belong to the full TensorRT",
             fix=f"use --backend tensorrt on a host that has {_whose(refused[0])}, "
-            f"or build for another GPU, for example --gpu {sm_name(nearest[-1])}",
+            f"or build for another GPU, for example --gpu {sm_name(alike[-1])}",
         )
 
 
@@ -155,3 +159,17 @@ def _whose(sm: int) -> str:
 
 def _here(present: Sequence[int]) -> str:
     return f"this machine has {', '.join(sm_name(sm) for sm in present)}" if present else "this machine has none"
+
+
+def _key(name: str) -> str:
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+def _near(name: str) -> str:
+    """Return a question with the known names that come near; empty where none does."""
+    names = nearest(_key(name), GPUS, cutoff=0.5)
+    return f"did you mean {' or '.join(names)}?" if names else ""
+
+
+def _known() -> str:
+    return f"the known ones are: {', '.join(GPUS)}"

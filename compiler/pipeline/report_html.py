@@ -72,7 +72,9 @@ def _engine(manifest: Manifest) -> list[tuple[str, Any]]:
 def _types(report: Mapping[str, Any], table: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return rows of types, the wide one first: what no other row names is in it."""
     wide = [("all else", report["wide"])] if "wide" in report else []
-    return wide + [("excluded" if name == "exclude" else name, kind) for name, kind in rows_of(table)]
+    rows = dict(rows_of(table))
+    excluded = rows.pop("exclude", "")
+    return [*wide, *rows.items(), *([("excluded", excluded)] if excluded else [])]
 
 
 def _calibration(facts: Mapping[str, Any]) -> Iterable[str]:

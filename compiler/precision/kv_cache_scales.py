@@ -17,6 +17,7 @@ from ..checkpoints.target import Target
 if TYPE_CHECKING:
     from .calibration import Scales
 
+_WHY, _FIX = "a cache has one scale for the whole layer", "download the file again, or leave --kv-cache-dtype out"
 # Beside the projections, where ModelOpt has them, or of the attention itself, as compressed-tensors has them.
 _NAMES = {"k": ("k_proj.k_scale", "k_scale"), "v": ("v_proj.v_scale", "v_scale")}
 
@@ -68,10 +69,8 @@ def stored_cache_scales(target: Target) -> dict[str, float]:
         for kind, names in _NAMES.items():
             stored = next((f"{attention}{name}" for name in names if f"{attention}{name}" in companions), None)
             if stored is not None:
-                scales[cache_name(kind, layer)] = read_scale(
-                    stored,
-                    companions[stored],
-                    why="a cache has one scale for the whole layer",
-                    fix="download the file again, or leave --kv-cache-dtype out",
-                )
+                entry = companions[stored]
+                if entry.shape not in ((), (1,)):
+                    raise BuildError(f"{entry.file}: {stored} has shape {list(entry.shape)}", why=_WHY, fix=_FIX)
+                scales[cache_name(kind, layer)] = read_scale(stored, entry, why=_WHY, fix=_FIX)
     return scales if len(scales) == target.spec.num_layers * len(_NAMES) else {}

@@ -88,7 +88,7 @@ def verify(
 
 def _request(manifest: Manifest, data: Path | None, increase: float | None, bisect: bool) -> MeasureRequest:
     from ..verify.measure_precision import MeasureRequest
-    from ..verify.precision_cost import LIMITS
+    from ..verify.precision_limits import LIMITS
 
     recipe = manifest.precision.get("recipe", "")
     if recipe not in LIMITS or increase is None:

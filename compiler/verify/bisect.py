@@ -19,7 +19,7 @@ from ..precision.recipes import RECIPES, Recipe
 from .engine_origin import reference_recipe
 from .held_out_texts import Texts
 from .logits import Array, LogitsComparison, compare_logits
-from .precision_cost import PrecisionLimits
+from .precision_limits import PrecisionLimits
 from .unpublished_pairs import Workshop, scratch
 from .weight_groups import Group, groups_of, patterns_of
 

@@ -19,7 +19,8 @@ from .engine_origin import Origins, is_reference, on_cpu, recipe_of, reference_r
 from .generation import AcceptanceLength, GreedyAgreement, compare_acceptance, compare_tokens, generate
 from .held_out_texts import Texts, read_texts
 from .logits import LayerError, compare_layers, compare_logits
-from .precision_cost import EMULATED, LIMITS, RUN, Precision, PrecisionLimits, checks_of
+from .precision_cost import EMULATED, RUN, Precision
+from .precision_limits import LIMITS, PrecisionLimits, checks_of
 from .unpublished_pairs import Workshop
 
 if TYPE_CHECKING:

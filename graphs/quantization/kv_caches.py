@@ -10,7 +10,6 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ...plugins.errors import BuildError
-from ...plugins.problems import listed
 from ...plugins.spec import DOMAIN
 from ..tape import Nodes
 from .qdq_nodes import rounded
@@ -75,4 +74,4 @@ def _origin(cache: ir.Value, place: int, out: int) -> ir.Value:
 
 
 def _some(names: set[str]) -> str:
-    return listed(sorted(names), 4) or "none"
+    return ", ".join(sorted(names)[:4]) + " and more" * (len(names) > 4) or "none"

@@ -6,11 +6,7 @@ from __future__ import annotations
 UP: frozenset[str] = frozenset()
 
 # Modules that import each other.
-CIRCLES: frozenset[str] = frozenset(
-    {
-        "peagle.compiler.verify.bisect -> peagle.compiler.verify.precision_cost -> peagle.compiler.verify.bisect",
-    }
-)
+CIRCLES: frozenset[str] = frozenset()
 
 # Names of more than one class.
 TWICE: frozenset[str] = frozenset()

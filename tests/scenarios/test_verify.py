@@ -24,7 +24,8 @@ from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify import FILE_NAME, verify_elsewhere
 from peagle.compiler.verify.bisect import CACHES
 from peagle.compiler.verify.measure_precision import MeasureRequest, measure
-from peagle.compiler.verify.precision_cost import EMULATED, LIMITS, RUN, Precision, PrecisionLimits
+from peagle.compiler.verify.precision_cost import EMULATED, RUN, Precision
+from peagle.compiler.verify.precision_limits import LIMITS, PrecisionLimits
 from peagle.engines import Engine
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import BackendRecord

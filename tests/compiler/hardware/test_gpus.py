@@ -27,7 +27,7 @@ def test_fp8_begins_with_sm_89() -> None:
     assert {gpu.name for gpu in GPUS.values() if not gpu.fp8} == {gpu.name for gpu in GPUS.values() if gpu.sm < 89}
 
 
-@pytest.mark.parametrize("name", ["sm_120", "SM120", "sm-120", "120", "rtx-5090", "RTX 5090", "rtx_5090"])
+@pytest.mark.parametrize("name", ["sm_120", "SM120", "sm-120", "sm 120", "120", "rtx-5090", "RTX 5090", "rtx_5090"])
 def test_one_architecture_has_many_names(name: str) -> None:
     assert sm_number(name) == 120
 

@@ -18,8 +18,12 @@ from peagle.plugins.errors import BuildError
 ROOT = Path(__file__).parents[3]
 CALIBRATE = "peagle.compiler.precision.calibration.calibrate"
 
-# What a stage's code is handed without importing its module. Only numbers of it reach the stage; its key has them.
-HANDED = {"peagle.compiler.precision.calibration": "ranges: those that are used are in the key of the weights' source"}
+# What a stage's code is handed, or calls a type by, without importing its module; and why no more of it has to be in
+# the key.
+HANDED = {
+    "peagle.compiler.precision.calibration": "ranges: those that are used are in the key of the weights' source",
+    "peagle.graphs.trace": "Dtype, another name of three strings: the one that is used is in the key",
+}
 
 SMALL = {
     "__init__": "",

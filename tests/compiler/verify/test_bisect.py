@@ -12,7 +12,7 @@ import pytest
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.verify.bisect import CACHES, bisect
 from peagle.compiler.verify.logits import LogitsComparison
-from peagle.compiler.verify.precision_cost import PrecisionLimits
+from peagle.compiler.verify.precision_limits import PrecisionLimits
 
 
 class Adding:
