@@ -36,8 +36,8 @@ for verb in (build, export, quantize, run, verify, inspect, models, doctor):
     app.command(epilog=EXIT_CODES)(verb)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_asked: bool) -> None:
+    if is_asked:
         from importlib.metadata import version
 
         print(version("peagle-compile"))

@@ -100,8 +100,8 @@ def target_config(model: str, revision: str | None = None) -> tuple[dict[str, An
     if pair and revision is None:
         return _read_config(pair.config_folder), f"The configuration of {model} that is bundled with peagle-compile."
     if isinstance(source, HubRepo):
-        found = hub.download(source.repo, source.revision, files=hub.CONFIG)
-        return _read_config(found.folder), f"The configuration of {source.repo} at commit {found.commit}."
+        snapshot = hub.download(source.repo, source.revision, files=hub.CONFIG)
+        return _read_config(snapshot.folder), f"The configuration of {source.repo} at commit {snapshot.commit}."
     return _read_config(source.path), f"The configuration in {source.path}."
 
 
@@ -140,8 +140,8 @@ def _drafter(pair: Pair) -> Source:
 def _fetch(source: Source, progress: Progress | None) -> tuple[Path, str | None]:
     if isinstance(source, Folder):
         return source.path, None
-    found = hub.download(source.repo, source.revision, progress=progress)
-    return found.folder, found.commit
+    snapshot = hub.download(source.repo, source.revision, progress=progress)
+    return snapshot.folder, snapshot.commit
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

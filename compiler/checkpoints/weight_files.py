@@ -36,12 +36,12 @@ def _only_file(folder: Path) -> Path:
         return folder / SINGLE
     every = sorted(folder.glob("*.safetensors"))
     # Mistral publishes its own layout of the same weights beside that of transformers.
-    found = [path for path in every if not path.name.startswith("consolidated")] or every
-    if len(found) == 1:
-        return found[0]
-    if found:
+    candidates = [path for path in every if not path.name.startswith("consolidated")] or every
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
         raise BuildError(
-            f"{folder} has several weight files and no {INDEX}: {listed([path.name for path in found])}",
+            f"{folder} has several weight files and no {INDEX}: {listed([path.name for path in candidates])}",
             why="which tensors belong to the model is not stated",
             fix=f"add the {INDEX} that the model was published with",
         )
@@ -63,16 +63,16 @@ def _read_index(folder: Path, problems: Problems) -> dict[str, TensorEntry]:
             f"{folder} lacks {len(missing)} of {len(files)} weight files: {listed(missing)}",
             fix="finish the download of the model",
         )
-    found: dict[str, dict[str, TensorEntry]] = defaultdict(dict)
+    entries_of: dict[str, dict[str, TensorEntry]] = defaultdict(dict)
     whole = set[str]()
     for file in (file for file in files if file not in missing):
         with problems.collecting():
             for name, entry in read_header(folder / file).items():
-                found[name][file] = entry
+                entries_of[name][file] = entry
             whole.add(file)
-    _check_names({*placed, *found}, problems)
-    _check_places(placed, found, whole, problems)
-    return {name: entries[placed[name]] for name, entries in found.items() if placed.get(name) in entries}
+    _check_names({*placed, *entries_of}, problems)
+    _check_places(placed, entries_of, whole, problems)
+    return {name: entries[placed[name]] for name, entries in entries_of.items() if placed.get(name) in entries}
 
 
 def _placed(folder: Path, problems: Problems) -> dict[str, str]:
@@ -106,22 +106,22 @@ def _is_weight_file(file: Any) -> bool:
 
 
 def _check_places(
-    placed: Mapping[str, str], found: Mapping[str, Mapping[str, TensorEntry]], whole: set[str], problems: Problems
+    placed: Mapping[str, str], entries: Mapping[str, Mapping[str, TensorEntry]], whole: set[str], problems: Problems
 ) -> None:
-    """``placed`` is what the index says, ``found`` what the ``whole`` files hold."""
+    """``placed`` is what the index says, ``entries`` what the ``whole`` files hold."""
     absent: dict[str, list[str]] = defaultdict(list)
     misplaced = []
     for name, file in placed.items():
-        if file in whole and name not in found:
+        if file in whole and name not in entries:
             absent[file].append(name)
-        elif file in whole and file not in found[name]:
-            misplaced.append(f"{shown(name)} (in {', '.join(found[name])}, not in {file})")
+        elif file in whole and file not in entries[name]:
+            misplaced.append(f"{shown(name)} (in {', '.join(entries[name])}, not in {file})")
     kinds = {f"missing from {file}, where {INDEX} promises them": names for file, names in absent.items()} | {
         f"in other files than {INDEX} says": misplaced,
         "in more than one file": [
-            f"{shown(n)} (in {', '.join(files)})" for n, files in found.items() if len(files) > 1
+            f"{shown(n)} (in {', '.join(files)})" for n, files in entries.items() if len(files) > 1
         ],
-        f"that {INDEX} does not name": [name for name in found if name not in placed],
+        f"that {INDEX} does not name": [name for name in entries if name not in placed],
     }
     for what, names in kinds.items():
         if names:

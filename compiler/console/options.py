@@ -34,8 +34,8 @@ def option(
 
 def option_of(declared: Field[Any]) -> Option:
     """The option that a field is."""
-    found: Option = declared.metadata[_KEY]
-    return found
+    option: Option = declared.metadata[_KEY]
+    return option
 
 
 def named(flag: str) -> str:

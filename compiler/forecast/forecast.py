@@ -66,10 +66,10 @@ def make_forecast(
     possible = min(max_seq_len, spec.max_position_embeddings)
     cut = (f"max_seq_len is {possible}, the most that the model was trained for",) if possible < max_seq_len else ()
     length = cache_length(possible, num_speculative_tokens, lowering)
-    found = Skeleton(config).weights
+    census = Skeleton(config).weights
     trials = run_trials(config, spec, recipe.dtype)
     tables = length * trials.table_bytes(lowering)
-    weights = (*weight_lines(found, recipe, lowering), line(TABLES, recipe.wide, tables // int(BYTES[recipe.wide])))
+    weights = (*weight_lines(census, recipe, lowering), line(TABLES, recipe.wide, tables // int(BYTES[recipe.wide])))
     drafter, kv = _drafter(head, head_note, recipe, lowering), _kv_cache(spec, head, recipe, length)
     graph = _graph(trials, lowering)
     written = sum(each.bytes for each in weights) + (drafter.bytes or 0)
@@ -88,10 +88,10 @@ def make_forecast(
         drafter=drafter,
         kv=kv,
         graph=graph,
-        host=HostMemory(_LIBRARIES, _buffers(found), graph.semantic * _NODE + tables * _TABLE_COPIES),
+        host=HostMemory(_LIBRARIES, _buffers(census), graph.semantic * _NODE + tables * _TABLE_COPIES),
         time=Time(trials.trace_seconds, written / bytes_per_second, bytes_per_second),
         gpu=_verdict(gpu, recipe, written, kv, slots),
-        notes=(*cut, *(too_wide(found, head, recipe, lowering) if recipe.is_quantized else ()), *notes),
+        notes=(*cut, *(too_wide(census, head, recipe, lowering) if recipe.is_quantized else ()), *notes),
     )
 
 

@@ -92,15 +92,15 @@ def _drafter_cache(forecast: Forecast) -> str:
 def _verdict(verdict: Verdict, forecast: Forecast) -> str:
     if verdict.refusal:
         return f"does not run: {verdict.refusal}"
-    wanted = _slots(verdict.slots, forecast)
+    slots = _slots(verdict.slots, forecast)
     beside = f"beside {size(verdict.weight_bytes)} of weights"
     if forecast.drafter.bytes is None:
         beside += ", without the drafter's"
     if verdict.fits:
         most = "" if verdict.most_slots == verdict.slots else f", {verdict.most_slots:,} at most"
-        return f"fits: {wanted}{most}, {beside}"
+        return f"fits: {slots}{most}, {beside}"
     less = f"; {verdict.most_slots:,} would fit" if verdict.most_slots else ""
-    return f"does not fit: {wanted} {beside}, short by {size(verdict.short_bytes)}{less}"
+    return f"does not fit: {slots} {beside}, short by {size(verdict.short_bytes)}{less}"
 
 
 def _slots(count: int, forecast: Forecast) -> str:

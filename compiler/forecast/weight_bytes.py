@@ -32,44 +32,44 @@ class WeightLine:
     bytes: int
 
 
-def weight_lines(census: Iterable[RoledWeight], chosen: Recipe, lowering: Lowering) -> tuple[WeightLine, ...]:
+def weight_lines(census: Iterable[RoledWeight], recipe: Recipe, lowering: Lowering) -> tuple[WeightLine, ...]:
     """A line for every role and type that the target has weights of, and one for each type of their scales.
 
     Raises ``UsageError`` for an exclusion that names nothing.
     """
     every = tuple(census)
-    selected = Selection.of_target(every, chosen).weights
-    scales = {weight.name: _scales(weight, chosen, lowering) for weight in selected.values()}
+    selected = Selection.of_target(every, recipe).weights
+    scales = {weight.name: _scales(weight, recipe, lowering) for weight in selected.values()}
     counts: Counter[tuple[str, str]] = Counter()
     for weight in every:
-        kind = chosen.precision(weight.role) if scales.get(weight.name) else chosen.wide
-        counts[weight.role, kind] += _stored(weight, chosen, lowering) if kind != chosen.wide else weight.count
+        kind = recipe.precision(weight.role) if scales.get(weight.name) else recipe.wide
+        counts[weight.role, kind] += _stored(weight, recipe, lowering) if kind != recipe.wide else weight.count
     tied = selected.keys() - {weight.name for weight in every}
     for name in tied:  # codes beside the embedding, which stays as it is
-        counts[LM_HEAD, chosen.lm_head] += _stored(selected[name], chosen, lowering)
+        counts[LM_HEAD, recipe.lm_head] += _stored(selected[name], recipe, lowering)
     lines = [line(role, kind, counts[role, kind]) for role, kind in sorted(counts, key=lambda key: ROLES.index(key[0]))]
     of_scales = sum(scales.values(), Counter())
     return (*lines, *(line(SCALES, kind, count) for kind, count in sorted(of_scales.items())))
 
 
 def too_wide(
-    census: tuple[RoledWeight, ...], head: DrafterSpec | None, chosen: Recipe, lowering: Lowering
+    census: tuple[RoledWeight, ...], head: DrafterSpec | None, recipe: Recipe, lowering: Lowering
 ) -> list[str]:
     """Notes on a target or a drafter of whose weights too few fit the type that they are to be in."""
-    notes = share_note("the weights", _share(Selection.of_target(census, chosen), lowering), chosen)
-    if head and chosen.drafter != chosen.wide:
-        selection = Selection.of_drafter(head, chosen, lowering)
+    notes = share_note("the weights", _share(Selection.of_target(census, recipe), lowering), recipe)
+    if head and recipe.drafter != recipe.wide:
+        selection = Selection.of_drafter(head, recipe, lowering)
         notes += share_note("the drafter's weights", _share(selection, lowering), selection.recipe)
     return notes
 
 
-def share_note(what: str, share: float, chosen: Recipe) -> list[str]:
+def share_note(what: str, share: float, recipe: Recipe) -> list[str]:
     """A note that a build fails, where the share of the weights that are quantized is below the recipe's."""
-    if share >= chosen.share:
+    if share >= recipe.share:
         return []
     return [
-        f"{share:.1%} of {what} that {chosen.name} narrows can be {chosen.title}: a build, or an export, of less than "
-        f"{chosen.share:.0%} fails"
+        f"{share:.1%} of {what} that {recipe.name} narrows can be {recipe.title}: a build, or an export, of less than "
+        f"{recipe.share:.0%} fails"
     ]
 
 
@@ -79,31 +79,31 @@ def _share(selection: Selection, lowering: Lowering) -> float:
     return taken / max(selection.count, 1)
 
 
-def _scales(weight: RoledWeight, chosen: Recipe, lowering: Lowering) -> Counter[str]:
-    """How many of which type go with a narrow weight and its input; none where its columns fit no block.
+def _scales(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> Counter[str]:
+    """How many of which type go with a quantized weight and its input; none where its columns fit no block.
 
     Experts' gate, up and down projections have theirs each.
     """
     from ..precision.schemes import rounds_input, scheme
 
-    how = scheme(chosen.precision(weight.role), lowering)
-    found: Counter[str] = Counter()
+    how = scheme(recipe.precision(weight.role), lowering)
+    counts: Counter[str] = Counter()
     if how.block:
-        kind = "e8m0" if how.powers else chosen.wide
+        kind = "e8m0" if how.powers else recipe.wide
         block = how.block_for(weight.shape[-1])
-        return Counter({kind: _stored(weight, chosen, lowering) // block}) if block else found
-    found["fp32"] = math.prod(weight.shape[:-1]) if how.group == "row" else weight.matrices
-    if how.input and rounds_input(chosen, weight.role, lowering):
-        found["fp32"] += weight.matrices
-    return found
+        return Counter({kind: _stored(weight, recipe, lowering) // block}) if block else counts
+    counts["fp32"] = math.prod(weight.shape[:-1]) if how.group == "row" else weight.matrices
+    if how.input and rounds_input(recipe, weight.role, lowering):
+        counts["fp32"] += weight.matrices
+    return counts
 
 
-def _stored(weight: RoledWeight, chosen: Recipe, lowering: Lowering) -> int:
+def _stored(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> int:
     """The numbers of a quantized weight, with the zeros that make its last blocks whole."""
     from ..precision.schemes import scheme
 
     columns = weight.shape[-1]
-    block = scheme(chosen.precision(weight.role), lowering).block_for(columns)
+    block = scheme(recipe.precision(weight.role), lowering).block_for(columns)
     return weight.count // columns * (columns + (-columns % block if block else 0))
 
 
@@ -112,19 +112,19 @@ def line(role: str, precision: str, count: int) -> WeightLine:
     return WeightLine(role, count, precision, math.ceil(count * BYTES[precision]))
 
 
-def head_weights(head: DrafterSpec, chosen: Recipe, lowering: Lowering) -> tuple[int, int]:
+def head_weights(head: DrafterSpec, recipe: Recipe, lowering: Lowering) -> tuple[int, int]:
     """How many weights the drafter has, and their bytes with scales.
 
     Its ids stay integers; what it shares is the target's.
     """
-    own = {name: math.prod(shape) for name, shape in head.expected_shapes().items() if name not in head.shared}
-    ids = own.pop("d2t", 0)
-    count = sum(own.values())
-    size = count * BYTES[chosen.wide] + ids * _ID_BYTES
-    if chosen.drafter != chosen.wide:
-        selection = Selection.of_drafter(head, chosen, lowering)
+    counts = {name: math.prod(shape) for name, shape in head.expected_shapes().items() if name not in head.shared}
+    ids = counts.pop("d2t", 0)
+    count = sum(counts.values())
+    size = count * BYTES[recipe.wide] + ids * _ID_BYTES
+    if recipe.drafter != recipe.wide:
+        selection = Selection.of_drafter(head, recipe, lowering)
         for weight in selection.weights.values():
             if scales := _scales(weight, selection.recipe, lowering):
-                size += weight.count * (BYTES[chosen.drafter] - BYTES[chosen.wide])
+                size += weight.count * (BYTES[recipe.drafter] - BYTES[recipe.wide])
                 size += sum(number * BYTES[kind] for kind, number in scales.items())
     return count + ids, math.ceil(size)

@@ -14,11 +14,11 @@ from ..console.progress import Progress, Quiet
 from ..hardware.packages import export_versions
 from ..precision.decide import decide
 from ..precision.recipes import Recipe
+from ..request.build_platform import BuildPlatform, platform_of
 from ..request.refusals import check_build
 from ..request.request import CompileRequest
 from ..request.resolved_config import FILE_NAME as RESOLVED
 from ..request.resolved_config import resolved_config
-from ..request.settle import Settled, settle
 from ..store.publish import Assembly, assembling
 from ..store.stages import Stage, StageStore
 from .choose_k import KChoice, kept_choice
@@ -48,23 +48,23 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     check_build(request)
     run = PipelineRun(store or StageStore.default(force=request.force), progress or Quiet())
     with run.phases("resolve"):
-        settled, pair = settle(request), request.pair
-        versions = {settled.backend: settled.version, **export_versions()}
+        platform, pair = platform_of(request), request.pair
+        versions = {platform.backend: platform.version, **export_versions()}
         resolved = resolve(pair.model, pair.draft, pair.revision, pair.draft_revision, run.progress)
     with run.phases("read"), run.progress.step("read checkpoints"):
         inputs = read_inputs(request.sizes, resolved)
-        recipe = decide(request.precision, settled.lowering, inputs.target, settled.gpus, keeps_own=True)
+        recipe = decide(request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True)
         warnings = [*inputs.warnings]
         warnings += [_FP8_TAKEN] if request.precision.name is None and recipe.name == "fp8" else []
         request = replace(request, precision=replace(request.precision, name=recipe.name))
-    blueprint = _blueprint(inputs, recipe, settled)
+    blueprint = _blueprint(inputs, recipe, platform)
     graphs = compile_graphs(run, blueprint, request.calibration, model=request.pair.model)
     plans = None
-    if settled.makes_plans:
-        plans = build_plans(run, graphs, settled, request, max_k=inputs.max_k, max_seq_len=inputs.max_seq_len)
+    if platform.makes_plans:
+        plans = build_plans(run, graphs, platform, request, max_k=inputs.max_k, max_seq_len=inputs.max_seq_len)
         versions |= plans.versions()
     k = request.sizes.num_speculative_tokens or inputs.depth
-    manifest = engine_manifest(settled, recipe, inputs, k, graphs, plans, versions)
+    manifest = engine_manifest(platform, recipe, inputs, k, graphs, plans, versions)
     stages = plans.stages() if plans else graphs.stages()
     sizes = bytes_of(stages)
     with assembling(request.out, sizes) as assembly:
@@ -72,26 +72,26 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
             _assemble(assembly, inputs, graphs, plans, stages)
             manifest = assembly.write_manifest(manifest)
         choice = None
-        if request.sizes.num_speculative_tokens is None and settled.runs_here:
+        if request.sizes.num_speculative_tokens is None and platform.runs_here:
             with run.phases("choose K") as record:
                 choice, record["reused"] = kept_choice(
                     run, manifest, assembly.folder, stages, inputs.depth, engine=request.out
                 )
             manifest = replace(manifest, speculation=replace(manifest.speculation, num_speculative_tokens=choice.k))
-        warnings += _of_choice(request, settled, choice, k)
+        warnings += _of_choice(request, platform, choice, k)
         warnings += [*blueprint.warnings(), *graphs.notes(), *(plans.warnings() if plans else ())]
         report = BuildReport(manifest, run.phases, sizes, choice, warnings, graphs, plans, recipe.wide)
         content = report.as_json()
         assembly.place_text("build_report.json", json.dumps(content, indent=2) + "\n")
         assembly.place_text("build_report.html", report.as_html(request.out.name))
-        assembly.place_text(RESOLVED, resolved_config(request, settled, inputs, manifest))
+        assembly.place_text(RESOLVED, resolved_config(request, platform, inputs, manifest))
         with run.progress.step("publish"):
             manifest = assembly.write_manifest(manifest)
     return BuildResult(request.out, manifest, content)
 
 
-def _blueprint(inputs: Inputs, recipe: Recipe, settled: Settled) -> Blueprint:
-    lowering = settled.lowering
+def _blueprint(inputs: Inputs, recipe: Recipe, platform: BuildPlatform) -> Blueprint:
+    lowering = platform.lowering
     drafter = (inputs.drafter, inputs.head)
     return Blueprint(inputs.target, drafter, recipe, lowering, inputs.cache_length(lowering))
 
@@ -106,13 +106,13 @@ def _assemble(
     graphs.furnish(assembly, inputs.target.folder)
 
 
-def _of_choice(request: CompileRequest, settled: Settled, choice: KChoice | None, k: int) -> list[str]:
+def _of_choice(request: CompileRequest, platform: BuildPlatform, choice: KChoice | None, k: int) -> list[str]:
     """List what a user should know of a K that was not asked for."""
     if request.sizes.num_speculative_tokens is not None:
         return []
     if choice is None:
         return [
             f"K = {k} is the depth that the head was trained for, not measured: "
-            f"this machine cannot run an engine for {', '.join(settled.gpus)}"
+            f"this machine cannot run an engine for {', '.join(platform.gpus)}"
         ]
     return ["on this machine no number of drafts decodes faster than plain decoding"] if choice.speedup <= 1 else []

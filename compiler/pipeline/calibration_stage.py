@@ -38,11 +38,11 @@ def calibrated(
     from ..precision.weight_source import uncalibrated
 
     needed = uncalibrated(target, recipe, lowering)
-    given = asked.given() + (["--scales"] if asked.scales is not None else [])
+    flags = asked.given() + (["--scales"] if asked.scales is not None else [])
     if not needed:
-        if given:
+        if flags:
             raise UsageError(
-                f"{' and '.join(given)} cannot be used: nothing is calibrated for --precision {recipe.name} here",
+                f"{' and '.join(flags)} cannot be used: nothing is calibrated for --precision {recipe.name} here",
                 why="no input is rounded with a scale that is measured before, or the checkpoint has all of them",
                 fix="leave it out",
             )

@@ -12,7 +12,7 @@ from ..checkpoints.pair import Inputs
 from ..hardware.packages import product_version
 from ..precision.calibration.ranges import in_words
 from ..precision.recipes import RECIPES, Recipe
-from ..request.settle import Settled
+from ..request.build_platform import BuildPlatform
 from .graph_stages import MODEL
 from .plan_stages import PLAN, Plans
 from .shared_steps import Graphs
@@ -21,7 +21,7 @@ _VERIFIED = RECIPES["fp32"]  # what registered pairs were compared in
 
 
 def engine_manifest(
-    settled: Settled,
+    platform: BuildPlatform,
     recipe: Recipe,
     inputs: Inputs,
     k: int,
@@ -54,12 +54,12 @@ def engine_manifest(
         product_version=product_version(),
         target=target,
         drafter=drafter,
-        backend=BackendRecord(settled.backend, settled.lowering.name, versions, settled.gpus),
+        backend=BackendRecord(platform.backend, platform.lowering.name, versions, platform.gpus),
         precision=recipe.record() | ({"calibration": in_words(ranges)} if ranges else {}),
         speculation=Speculation(k, inputs.max_k, inputs.trained_depth),
         shapes=Shapes(
             max_seq_len=inputs.max_seq_len,
-            cache_length=inputs.cache_length(settled.lowering),
+            cache_length=inputs.cache_length(platform.lowering),
             hidden_size=spec.hidden_size,
             vocab_size=spec.vocab_size,
             draft_vocab_size=head.draft_vocab_size,
@@ -67,7 +67,7 @@ def engine_manifest(
         ),
         eos_token_ids=inputs.eos_token_ids,
         files={},
-        evidence=_evidence(settled, recipe, inputs, versions),
+        evidence=_evidence(platform, recipe, inputs, versions),
     )
 
 
@@ -79,17 +79,19 @@ def _cache_dtype(half: str, recipe: Recipe) -> str:
     return FLOAT8 if half == "target" and recipe.kv_cache == "fp8" else ""
 
 
-def _evidence(settled: Settled, recipe: Recipe, inputs: Inputs, versions: Mapping[str, str]) -> tuple[Evidence, ...]:
+def _evidence(
+    platform: BuildPlatform, recipe: Recipe, inputs: Inputs, versions: Mapping[str, str]
+) -> tuple[Evidence, ...]:
     """Return what is known to work of such an engine.
 
     What a registered pair was verified for was verified on ONNX Runtime in FP32, and holds for no engine whose numbers
     are others; a plan has been built, and no more. No level says that full TensorRT built it on its GPU.
     """
-    if settled.backend == "tensorrt-rtx":
-        how = f"{settled.title} {versions[settled.backend]} built it ahead of time for {', '.join(settled.gpus)}"
-        return (Evidence("aot", how if settled.runs_here else f"{how}; not run"),)
+    if platform.backend == "tensorrt-rtx":
+        how = f"{platform.title} {versions[platform.backend]} built it ahead of time for {', '.join(platform.gpus)}"
+        return (Evidence("aot", how if platform.runs_here else f"{how}; not run"),)
     pair = inputs.resolved.pair
-    if settled.makes_plans or pair is None or recipe.record() != _VERIFIED.record():
+    if platform.makes_plans or pair is None or recipe.record() != _VERIFIED.record():
         return ()
     return tuple(Evidence(*item) for item in pair.evidence)
 

@@ -71,8 +71,8 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
     with run.phases("read"), run.progress.step("read checkpoints"):
         job = read()
     # The export takes the weights away: nobody else may hold them.
-    own = replace(run.store, root=run.store.root / "exports")
-    graphs = compile_graphs(run, job.blueprint, request.calibration, model=request.pair.model, own=own)
+    store_of_exports = replace(run.store, root=run.store.root / "exports")
+    graphs = compile_graphs(run, job.blueprint, request.calibration, model=request.pair.model, store=store_of_exports)
     stages = graphs.stages()
     sizes = bytes_of(stages)
     with assembling(request.out, sizes) as assembly:

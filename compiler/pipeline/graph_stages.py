@@ -71,14 +71,14 @@ def attach(
         semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)
         shapes = needed_weights(semantic)
         half.check(shapes)
-        narrowed = QuantizedGraphs.of(half.quantized, semantic, copy) if half.quantized else None
+        quantized = QuantizedGraphs.of(half.quantized, semantic, copy) if half.quantized else None
         if half.caches:
             for model in (semantic, copy):
                 (round_caches if half.caches.emulated else quantize_caches)(model, half.caches.scales)
         lowered = lower(copy, lowering, cache_length=cache_length)
-        streams = narrowed.streams if narrowed else {}
-        if narrowed:
-            narrowed.prove(lowered, lowering)
+        streams = quantized.streams if quantized else {}
+        if quantized:
+            quantized.prove(lowered, lowering)
         require_space(store.root, lowered.total_bytes)
 
         def weight_of(name: str) -> str:
@@ -86,7 +86,7 @@ def attach(
 
         def read(name: str) -> Iterator[Array]:
             shape = shapes[weight_of(name)]
-            return narrowed.read(name, shape) if narrowed and name in streams else half.read(name, shape)
+            return quantized.read(name, shape) if quantized and name in streams else half.read(name, shape)
 
         with progress.step(f"attach {half.name} weights", lowered.total_bytes) as advance:
             runs = stream(
@@ -98,8 +98,8 @@ def attach(
             )
         refer(semantic, runs, f"{MODEL}.data", cache_length)
         save(semantic, folder / SEMANTIC)
-        if narrowed:
-            (folder / PRECISION).write_text(json.dumps(narrowed.record(), indent=2) + "\n")
+        if quantized:
+            (folder / PRECISION).write_text(json.dumps(quantized.record(), indent=2) + "\n")
 
     attached = store.run(f"attach-{half.name}", key, make, needed=_weight_bytes(half.checkpoint))
     precision = None

@@ -10,8 +10,8 @@ from typing import cast
 
 from ...engines.folder.records import Profile
 from ...plugins.tensorrt.module import Product
+from ..request.build_platform import BuildPlatform
 from ..request.request import DEFAULT_BATCH_SIZE, CompileRequest
-from ..request.settle import Settled
 from ..store.atomic_files import require_space
 from ..store.stages import Stage
 from ..tensorrt.worker_protocol import PlanFacts, PlanRequest
@@ -53,16 +53,16 @@ class Plans:
 
 
 def build_plans(
-    run: PipelineRun, graphs: Graphs, settled: Settled, request: CompileRequest, *, max_k: int, max_seq_len: int
+    run: PipelineRun, graphs: Graphs, platform: BuildPlatform, request: CompileRequest, *, max_k: int, max_seq_len: int
 ) -> Plans:
     """Build the plans of all graphs, one after the other, and our kernels. Raises ``BuildError``."""
     halves = {}
     for name, graph in graphs.compiled.items():
         with run.phases(f"plan {name}") as record:
-            halves[name] = build_plan(run, name, graph, settled, request, max_k=max_k, max_seq_len=max_seq_len)
+            halves[name] = build_plan(run, name, graph, platform, request, max_k=max_k, max_seq_len=max_seq_len)
             record["reused"] = halves[name].stage.reused
     with run.phases("kernels") as record:
-        kernels = build_kernels(run, settled.gpus)
+        kernels = build_kernels(run, platform.gpus)
         record["reused"] = kernels.reused
     return Plans(halves, kernels)
 
@@ -84,7 +84,7 @@ def build_plan(
     run: PipelineRun,
     half: str,
     graph: Compiled,
-    settled: Settled,
+    platform: BuildPlatform,
     request: CompileRequest,
     *,
     max_k: int,
@@ -96,15 +96,15 @@ def build_plan(
     plan_request = PlanRequest(
         name=half,
         graph=graph.attached.path / MODEL,
-        product=cast("Product", settled.backend),
-        gpus=settled.gpus,
+        product=cast("Product", platform.backend),
+        gpus=platform.gpus,
         profiles=sizes,
         workspace_bytes=None if request.plans.workspace_gb is None else int(request.plans.workspace_gb * _GB),
         optimization_level=request.plans.optimization_level,
         weight_streaming=request.plans.weight_streaming,
-        timing_cache=store.root / "timing" / f"{settled.backend}-{settled.version}.cache",
+        timing_cache=store.root / "timing" / f"{platform.backend}-{platform.version}.cache",
     )
-    key = asdict(plan_request) | {"graph": graph.attached.path.name, "timing_cache": None, "version": settled.version}
+    key = asdict(plan_request) | {"graph": graph.attached.path.name, "timing_cache": None, "version": platform.version}
 
     # A plan holds the weights, and the builder leaves it nothing to share.
     weights = sum(entry.size for entry in graph.attached.files.values())

@@ -99,11 +99,16 @@ class Graphs:
 
 
 def compile_graphs(
-    run: PipelineRun, blueprint: Blueprint, ranges_from: CalibrationAsked, *, model: str, own: StageStore | None = None
+    run: PipelineRun,
+    blueprint: Blueprint,
+    ranges_from: CalibrationAsked,
+    *,
+    model: str,
+    store: StageStore | None = None,
 ) -> Graphs:
     """Make the graphs of ``blueprint``; ``model`` is what reports call the target.
 
-    Their weights are kept in ``own``, where that is another store. Raises ``UsageError`` or ``BuildError``.
+    Their weights are kept in ``store``, where that is not the store of all stages. Raises ``UsageError`` or ``BuildError``.
     """
     recipe, lowering = blueprint.recipe, blueprint.lowering
     ranges = calibrated(
@@ -118,7 +123,7 @@ def compile_graphs(
             record["reused"] = traced.reused
         with run.phases(f"attach {half.name}") as record:
             graph = attach(
-                own or run.store, half, traced,
+                store or run.store, half, traced,
                 lowering=lowering, cache_length=blueprint.cache_length, progress=run.progress,
             )  # fmt: skip
             record["reused"] = graph.attached.reused

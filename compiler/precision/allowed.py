@@ -162,9 +162,9 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -
     )
 
 
-def _choice(flag: str, given: str, kinds: Sequence[str]) -> str:
+def _choice(flag: str, name: str, kinds: Sequence[str]) -> str:
     """The name of ``kinds`` that is nearest, else the first."""
-    near = [*nearest(given.lower(), kinds, 1), *kinds][:1]
+    near = [*nearest(name.lower(), kinds, 1), *kinds][:1]
     return f"{flag} {near[0]}, or leave it out" if near else "leave it out"
 
 

@@ -44,8 +44,8 @@ def block_scales(blocks: Array, codes: Codes) -> Array:
     if codes == "uint4":
         largest = -rows[np.arange(len(rows)), abs(rows).argmax(axis=-1)]
     step = max(1, _AT_ONCE // rows.shape[-1])
-    found = [_least(rows[at : at + step], largest[at : at + step], codes) for at in range(0, len(rows), step)]
-    return np.concatenate(found).reshape(amax.shape) if found else np.zeros(amax.shape, np.float32)
+    scales = [_least(rows[at : at + step], largest[at : at + step], codes) for at in range(0, len(rows), step)]
+    return np.concatenate(scales).reshape(amax.shape) if scales else np.zeros(amax.shape, np.float32)
 
 
 def _least(rows: Array, largest: Array, codes: Codes) -> Array:

@@ -17,7 +17,7 @@ def excluded(modules: Mapping[str, str], patterns: Sequence[str]) -> set[str]:
     ``model.`` before it, and what lies below a named module is meant too. Raises ``UsageError`` for a pattern that
     names nothing.
     """
-    found: set[str] = set()
+    keys: set[str] = set()
     for pattern in patterns:
         named = {stored for stored, graph in modules.items() if _names(pattern, stored) or _names(pattern, graph)}
         if not named:
@@ -27,8 +27,8 @@ def excluded(modules: Mapping[str, str], patterns: Sequence[str]) -> set[str]:
                 why=f"they have names like {', '.join(near)}",
                 fix="give a name or a pattern of names, for example 'layers.0.*' or '*.down_proj'",
             )
-        found |= named
-    return found
+        keys |= named
+    return keys
 
 
 def _names(pattern: str, module: str) -> bool:

@@ -96,16 +96,16 @@ def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         groups.setdefault((row["stored"], row["computed"], row["unpacked"]), []).append(row)
     whole, widest = max(_numbers(rows), 1), _once(rows)
-    own = {kind: [row for row in group if widest[row["weight"]] is row] for kind, group in groups.items()}
+    widest_rows = {kind: [row for row in group if widest[row["weight"]] is row] for kind, group in groups.items()}
     totals = [
         {
             "stored": kind[0],
             "computed": kind[1],
             "unpacked": kind[2],
             "matmuls": len(group),
-            "numbers": _numbers(own[kind]),
-            "bytes": _bytes(own[kind]),
-            "share": round(_numbers(own[kind]) / whole, 6),
+            "numbers": _numbers(widest_rows[kind]),
+            "bytes": _bytes(widest_rows[kind]),
+            "share": round(_numbers(widest_rows[kind]) / whole, 6),
         }
         for kind, group in groups.items()
     ]

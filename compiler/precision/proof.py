@@ -144,8 +144,8 @@ class QuantizedGraphs:
         roles = [weight.role for name in every if (weight := selected.get(name) or others.get(name))]
         whys = [wide[name] if name in wide else others[name].why for name in every if name in wide or name in others]
         why = "; ".join(dict.fromkeys(filter(None, whys)))
-        narrow = any(name in selected for name in every) and not why
-        return {"role": roles[0] if roles else "", "narrow": narrow} | ({"why": why} if why else {})
+        is_quantized = any(name in selected for name in every) and not why
+        return {"role": roles[0] if roles else "", "narrow": is_quantized} | ({"why": why} if why else {})
 
     def _notes(self, wide: Mapping[str, str]) -> list[str]:
         notes, selection = [], self.source.selection

@@ -29,7 +29,7 @@ class Recipe:
     ``weights`` are the matrices of attention and MLP, ``activations`` what they are multiplied with, ``experts`` and
     ``expert_activations`` the same of routed experts. ``wide`` is everything else, and what flows between layers.
     ``exclude`` are patterns of modules that stay wide all the same. A build whose graph stores less than ``share`` of
-    what the recipe narrows in the type that it names has failed.
+    what the recipe quantizes in the type that it names has failed.
     """
 
     name: str

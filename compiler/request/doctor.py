@@ -17,7 +17,7 @@ from ..hardware.machine import LocalGpu, Machine, look
 from ..hardware.packages import EXPORT_PACKAGES
 from ..store.atomic_files import free_bytes
 from ..store.stages import StageStore
-from .backend import choose_backend
+from .choose_backend import choose_backend
 
 RUNTIME_PACKAGES = ("peagle-compile", "numpy", "onnxruntime", "tokenizers", "typer", "rich")
 CUDA_PACKAGES = ("cuda-core", "cuda-bindings")
@@ -120,8 +120,8 @@ def _tensorrt(
         cannot_build = _problem(lambda: choose_backend(product, None, [] if ours else _named(product), machine))
     cannot_run = installed or link_problem or ("" if packages["cuda-core"] else "cuda-core is not installed")
     if not cannot_run and not ours:
-        found = ", ".join(sm_name(sm) for sm in machine.sms)
-        cannot_run = f"it has no code for {found}" if found else "there is no NVIDIA GPU"
+        architectures = ", ".join(sm_name(sm) for sm in machine.sms)
+        cannot_run = f"it has no code for {architectures}" if architectures else "there is no NVIDIA GPU"
     return Ability(product, cannot_build, cannot_run, scope)
 
 
@@ -159,16 +159,16 @@ def _rtx_link() -> tuple[str, str]:
     """Whether the parser of TensorRT-RTX finds its library, in words, and why it cannot be used if it cannot."""
     from ...plugins.tensorrt import module
 
-    found = module.link_state()
-    where = f" in {found.folder}" if found.folder else ""
+    link = module.link_state()
+    where = f" in {link.folder}" if link.folder else ""
     words = {
         "present": f"present{where}",
         "missing": f"missing{where}; the first build makes it",
         "cured": f"made{where}",
-        "cannot": f"missing{where}, and cannot be made: {found.why}",
+        "cannot": f"missing{where}, and cannot be made: {link.why}",
         "absent": "",
-    }[found.state]
-    return words, words if found.state == "cannot" else ""
+    }[link.state]
+    return words, words if link.state == "cannot" else ""
 
 
 def _cuda(gpus: tuple[LocalGpu, ...]) -> Cuda:

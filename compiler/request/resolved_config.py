@@ -10,23 +10,23 @@ from typing import Any
 from ...engines.folder.manifest import Manifest
 from ..checkpoints.pair import Inputs
 from ..precision.options import CalibrationAsked
+from .build_platform import BuildPlatform
 from .request import DEFAULT_BATCH_SIZE, CompileRequest
-from .settle import Settled
 from .verb_options import BUILD
 
 FILE_NAME = "resolved_config.yaml"
 
 
-def resolved_config(request: CompileRequest, settled: Settled, inputs: Inputs, manifest: Manifest) -> str:
+def resolved_config(request: CompileRequest, platform: BuildPlatform, inputs: Inputs, manifest: Manifest) -> str:
     """Every choice, enough to repeat the build, and what the precision came to. JSON, which is YAML too."""
-    tensorrt = settled.makes_plans
+    tensorrt = platform.makes_plans
     content = BUILD.answers(request) | {
         **inputs.resolved.repeatable(),
         "num_speculative_tokens": manifest.speculation.num_speculative_tokens,
         "max_seq_len": inputs.max_seq_len,
-        "backend": settled.backend,
-        "lowering": None if tensorrt else settled.lowering.name,
-        "gpus": settled.gpus,
+        "backend": platform.backend,
+        "lowering": None if tensorrt else platform.lowering.name,
+        "gpus": platform.gpus,
         "max_batch_size": (request.plans.max_batch_size or DEFAULT_BATCH_SIZE) if tensorrt else None,
     }
     for name in ("calib_data", "scales"):  # the file may be read from another folder

@@ -44,13 +44,13 @@ def ask(group: str, *names: str, flag: str = "", help: str = "", default: str = 
     """
     kind = GROUPS[group]
     types = get_type_hints(kind)
-    found = {each.name: each for each in fields(kind) if each.metadata}
+    declarations = {item.name: item for item in fields(kind) if item.metadata}
     entries = []
-    for name in names or found:
-        declared = option_of(found[name])
-        said = help or f"{declared.help} (default: {default})" if default else help or declared.help
-        changed = replace(declared, flag=flag or declared.flag, help=said)
-        entries.append(Entry(group, name, changed, types[name], found[name].default))
+    for name in names or declarations:
+        declared = option_of(declarations[name])
+        text = help or f"{declared.help} (default: {default})" if default else help or declared.help
+        changed = replace(declared, flag=flag or declared.flag, help=text)
+        entries.append(Entry(group, name, changed, types[name], declarations[name].default))
     return tuple(entries)
 
 
@@ -79,17 +79,17 @@ class Form:
             entry = self.find(key, f"{self.verb}")
             if value is not None:
                 groups[entry.group][entry.field] = typed(value, entry.type, entry.option, key)
-        made = groups.pop("")
+        top_level = groups.pop("")
         pair = ModelRef(**groups.pop("pair"))
         if not pair.model:
             raise UsageError("no model was named", fix="for example `--model demo`")
-        made.setdefault("out", Path(f"{Path(os.path.abspath(pair.model)).name}-{self.suffix}"))
-        return CompileRequest(pair, **made, **{name: GROUPS[name](**content) for name, content in groups.items()})
+        top_level.setdefault("out", Path(f"{Path(os.path.abspath(pair.model)).name}-{self.suffix}"))
+        return CompileRequest(pair, **top_level, **{name: GROUPS[name](**content) for name, content in groups.items()})
 
     def answers(self, request: CompileRequest) -> dict[str, Any]:
         """What was answered, by name of the option; the same request follows from it."""
-        kept = {"": request} | {name: getattr(request, name) for name in GROUPS if name}
-        return {entry.option.name: getattr(kept[entry.group], entry.field) for entry in self}
+        groups = {"": request} | {name: getattr(request, name) for name in GROUPS if name}
+        return {entry.option.name: getattr(groups[entry.group], entry.field) for entry in self}
 
     def flat(self, content: Mapping[str, Any], where: str) -> dict[str, Any]:
         """Answers by option from a mapping that may have them in groups; ``where`` it is from, for errors."""

@@ -8,7 +8,7 @@ import typer
 
 from ...plugins.errors import EnvironmentProblem
 from ..console.printing import columns, emit, interruptible, size
-from .common import Json
+from .shared_flags import Json
 
 if TYPE_CHECKING:
     from ..request.doctor import Cuda
@@ -22,36 +22,36 @@ def doctor(as_json: Json = False) -> None:
     """
     from ..request.doctor import diagnose
 
-    found = diagnose()
+    report = diagnose()
     if as_json:
-        emit(found.as_json())
+        emit(report.as_json())
     else:
         rows = [
-            ("python", found.python),
-            ("system", found.system),
-            ("CPU threads", found.cpu_threads),
-            ("memory", size(found.memory_bytes)),
+            ("python", report.python),
+            ("system", report.system),
+            ("CPU threads", report.cpu_threads),
+            ("memory", size(report.memory_bytes)),
             (
                 "disk",
-                f"{size(found.folder_free_bytes)} free here, {size(found.cache_free_bytes)} free for {found.cache}",
+                f"{size(report.folder_free_bytes)} free here, {size(report.cache_free_bytes)} free for {report.cache}",
             ),
-            ("GPUs", "; ".join(f"{gpu.name} (sm_{gpu.sm}, {gpu.memory})" for gpu in found.gpus) or "none found"),
-            ("driver", _driver(found.cuda)),
-            ("NVRTC", found.cuda.nvrtc or f"no: {found.cuda.nvrtc_problem}"),
-            ("nvcc", found.cuda.nvcc or "not found; only packaging needs it"),
-            ("providers", ", ".join(found.providers) or "none"),
+            ("GPUs", "; ".join(f"{gpu.name} (sm_{gpu.sm}, {gpu.memory})" for gpu in report.gpus) or "none found"),
+            ("driver", _driver(report.cuda)),
+            ("NVRTC", report.cuda.nvrtc or f"no: {report.cuda.nvrtc_problem}"),
+            ("nvcc", report.cuda.nvcc or "not found; only packaging needs it"),
+            ("providers", ", ".join(report.providers) or "none"),
         ]
-        rows += [(name, number or "not installed") for name, number in found.packages.items()]
-        if found.rtx_link:
-            rows.append(("libtensorrt_rtx.so", found.rtx_link))
-        for ability in found.abilities:
+        rows += [(name, number or "not installed") for name, number in report.packages.items()]
+        if report.rtx_link:
+            rows.append(("libtensorrt_rtx.so", report.rtx_link))
+        for ability in report.abilities:
             rows.append((f"build {ability.backend}", _answer(ability.cannot_build, ability.scope)))
             rows.append((f"run {ability.backend}", _answer(ability.cannot_run)))
         typer.echo(columns(rows))
-    if not found.healthy:
+    if not report.healthy:
         raise EnvironmentProblem(
             "no backend can run engines here",
-            why="; ".join(ability.cannot_run for ability in found.abilities),
+            why="; ".join(ability.cannot_run for ability in report.abilities),
             fix="pip install --force-reinstall onnxruntime",
         )
 

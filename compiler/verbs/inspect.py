@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..console.printing import columns, emit, interruptible, size
-from .common import EngineFolder, Json
+from .shared_flags import EngineFolder, Json
 
 
 @interruptible("nothing was changed")
@@ -23,32 +23,32 @@ def inspect(
     """
     from ..store.engine_contents import inspect_engine
 
-    found = inspect_engine(engine, hashes=hashes)
+    content = inspect_engine(engine, hashes=hashes)
     if as_json:
-        emit(found)
+        emit(content)
     else:
-        print(columns(_rows(found)))
+        print(columns(_rows(content)))
 
 
-def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
+def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
     from ..precision.product_table import described
 
-    speculation, shapes, backend = found["speculation"], found["shapes"], found["backend"]
+    speculation, shapes, backend = engine["speculation"], engine["shapes"], engine["backend"]
     gpus = f" for {', '.join(backend['gpus'])}" if backend["gpus"] else ""
     rows: list[tuple[str, Any]] = [
-        ("engine", f"{found['engine']}, {size(found['bytes'])}, made by peagle-compile {found['product_version']}"),
+        ("engine", f"{engine['engine']}, {size(engine['bytes'])}, made by peagle-compile {engine['product_version']}"),
         ("backend", f"{backend['name']} {backend['versions'].get(backend['name'], '')}{gpus}"),
         ("lowering", backend["lowering"]),
-        *_precision(found["precision"]),
+        *_precision(engine["precision"]),
         ("drafts per round", f"{speculation['num_speculative_tokens']} (trained for {speculation['trained_depth']})"),
         ("max_seq_len", f"{shapes['max_seq_len']} (caches hold {shapes['cache_length']})"),
         ("vocabulary", f"{shapes['vocab_size']} (drafter {shapes['draft_vocab_size']})"),
         ("taps", ", ".join(map(str, shapes["taps"]))),
-        ("evidence", "; ".join(f"{item['level']}: {item['how']}" for item in found["evidence"]) or "none stated"),
-        ("reports", ", ".join(found["reports"]) or "none: `peagle-compile verify` writes verify.json"),
+        ("evidence", "; ".join(f"{item['level']}: {item['how']}" for item in engine["evidence"]) or "none stated"),
+        ("reports", ", ".join(engine["reports"]) or "none: `peagle-compile verify` writes verify.json"),
     ]
     for name in ("target", "drafter"):
-        part = found[name]
+        part = engine[name]
         rows += [
             (name, f"{part['origin']['id']} ({part['origin']['architecture']}), {len(part['caches'])} layers"),
             ("  revision", part["origin"]["revision"][:16]),
@@ -57,12 +57,12 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
             rows += _plan(part)
         else:
             rows += [("  inputs", _names(part["inputs"])), ("  outputs", _names(part["outputs"]))]
-        if name in found["matmuls"]:
-            rows.append(("  matmuls", described(found["matmuls"][name])))
-        if found["operators"][name]:
-            rows.append(("  operators", _counts(found["operators"][name])))
-    rows += [(f"kernel {kernel['op']}", _kernel(kernel)) for kernel in found["kernels"]]
-    rows += [(name, size(entry["size"])) for name, entry in found["files"].items()]
+        if name in engine["matmuls"]:
+            rows.append(("  matmuls", described(engine["matmuls"][name])))
+        if engine["operators"][name]:
+            rows.append(("  operators", _counts(engine["operators"][name])))
+    rows += [(f"kernel {kernel['op']}", _kernel(kernel)) for kernel in engine["kernels"]]
+    rows += [(name, size(entry["size"])) for name, entry in engine["files"].items()]
     return rows
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..console.printing import columns, emit
-from .common import Json
+from .shared_flags import Json
 
 if TYPE_CHECKING:
     from ..checkpoints.known_pairs import Pair, Source

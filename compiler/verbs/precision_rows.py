@@ -20,11 +20,11 @@ def precision_rows(table: Mapping[str, str], report: Mapping[str, Any]) -> list[
     return rows
 
 
-def _rounding(narrowed: Mapping[str, Any]) -> str:
+def _rounding(records: Mapping[str, Any]) -> str:
     """The tensor of each graph that rounding moved most."""
-    most = {name: max(each["losses"].items(), key=_loss) for name, each in narrowed.items() if each["losses"]}
-    said = [f"{name} weights by {loss:.2%} at most ({tensor})" for name, (tensor, loss) in most.items()]
-    return f"changed {', '.join(said)}" if said else ""
+    most = {name: max(each["losses"].items(), key=_loss) for name, each in records.items() if each["losses"]}
+    texts = [f"{name} weights by {loss:.2%} at most ({tensor})" for name, (tensor, loss) in most.items()]
+    return f"changed {', '.join(texts)}" if texts else ""
 
 
 def _loss(item: tuple[str, float]) -> float:

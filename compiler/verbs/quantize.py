@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import QUANTIZE
-from .common import Force, Json
+from .shared_flags import Force, Json
 from .signature import asks
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible, note
-from .common import EngineFolder, Json, Threads
+from .shared_flags import EngineFolder, Json, Threads
 
 if TYPE_CHECKING:
     from ...engines import RequestOutput
@@ -53,7 +53,7 @@ def run(
 
     Example: peagle-compile run demo-engine --prompt "def gcd(a, b):" --stats
     """
-    given = _one_prompt(text, prompt)
+    full_prompt = _one_prompt(text, prompt)
     from ...engines import Engine, SamplingParams
 
     loaded = Engine.load(engine, threads=threads)
@@ -67,7 +67,7 @@ def run(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
-    stream = loaded.stream(given, params, num_speculative_tokens=num_speculative_tokens)
+    stream = loaded.stream(full_prompt, params, num_speculative_tokens=num_speculative_tokens)
     for delta in stream:
         if not as_json:
             print(delta.text, end="", flush=True)
@@ -83,12 +83,12 @@ def run(
 def _one_prompt(text: str | None, prompt: str | None) -> str:
     if text is not None and prompt is not None:
         raise UsageError("two prompts were given", fix="PROMPT and --prompt mean the same: give one")
-    given = prompt if text is None else text
-    if given is None and not sys.stdin.isatty():
-        given = sys.stdin.read()
-    if given is None:
+    content = prompt if text is None else text
+    if content is None and not sys.stdin.isatty():
+        content = sys.stdin.read()
+    if content is None:
         raise UsageError("no prompt was given", fix="add --prompt TEXT, or pipe one in")
-    return given
+    return content
 
 
 def _record(output: RequestOutput) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 
 from ...plugins.errors import UsageError, VerificationError
 from ..console.printing import columns, emit, interruptible
-from .common import EngineFolder, Json, Threads
+from .shared_flags import EngineFolder, Json, Threads
 
 if TYPE_CHECKING:
     from ...engines.folder.manifest import Manifest
@@ -64,7 +64,7 @@ def verify(
     check_files(manifest.files, engine)
     request = _request(manifest, data, max_perplexity_increase, bisect)
     with shown() as progress:
-        found = verify_folder(
+        verification = verify_folder(
             engine,
             manifest,
             threads=threads,
@@ -75,14 +75,14 @@ def verify(
             progress=progress,
         )
     if as_json:
-        emit(found.as_json())
+        emit(verification.as_json())
     else:
-        print(columns(lines(found)))
-    if not found.passed:
+        print(columns(lines(verification)))
+    if not verification.passed:
         raise VerificationError(
             "the engine does not do what it promises",
-            why="; ".join(_failures(found)),
-            fix=_fix(found, engine / FILE_NAME),
+            why="; ".join(_failures(verification)),
+            fix=_fix(verification, engine / FILE_NAME),
         )
 
 
@@ -108,8 +108,8 @@ def _depths(text: str) -> list[int]:
     return depths
 
 
-def _failures(found: Verification) -> list[str]:
-    lossless, precision = found.losslessness, found.precision
+def _failures(verification: Verification) -> list[str]:
+    lossless, precision = verification.losslessness, verification.precision
     reasons = []
     if lossless is not None and not lossless.passed:
         differ = f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens differ"
@@ -117,17 +117,19 @@ def _failures(found: Verification) -> list[str]:
             differ = "the target's logits are not numbers: its weights overflow in this precision"
         reasons.append(differ if lossless.tokens_compared else "no token was compared")
     reasons += [
-        f"{check.name} differ by {check.largest_difference}" for check in found.parity if check.status == "failed"
+        f"{check.name} differ by {check.largest_difference}"
+        for check in verification.parity
+        if check.status == "failed"
     ]
     if precision is not None:
         reasons += precision.failures()
     if not reasons and precision is not None:
-        reasons.append(f"nothing could be checked: {precision.skipped}; {found.not_run}")
+        reasons.append(f"nothing could be checked: {precision.skipped}; {verification.not_run}")
     return reasons
 
 
-def _fix(found: Verification, path: Path) -> str:
-    precision = found.precision
+def _fix(verification: Verification, path: Path) -> str:
+    precision = verification.precision
     if precision is None or precision.status != "failed":
         return f"{path} has the details; a rebuild with `--lowering std` tells graph from kernel"
     if precision.bisection is None:

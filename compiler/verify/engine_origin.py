@@ -77,7 +77,7 @@ def is_reference(precision: Mapping[str, str]) -> bool:
 
 
 def loses_without_running(precision: Mapping[str, str]) -> bool:
-    """Whether a manifest's table has a narrow type, whose rounding FP32 arithmetic shows as well."""
+    """Whether a manifest's table has a quantized type, whose rounding FP32 arithmetic shows as well."""
     return any(precision.get(name, _CPU) not in DTYPES for name in ("weights", "lm_head", "drafter", "kv_cache"))
 
 

@@ -65,11 +65,11 @@ def generate(engine: Engine, prompts: Sequence[Sequence[int]], k: int, advance: 
     return outputs
 
 
-def compare_tokens(wide: Outputs, narrow: Outputs) -> GreedyAgreement:
+def compare_tokens(wide: Outputs, quantized: Outputs) -> GreedyAgreement:
     """Compare the greedy tokens of two engines; both lists are in the order of the prompts."""
     equal = tokens = 0
     first: list[int | None] = []
-    for one, other in zip(wide, narrow, strict=True):
+    for one, other in zip(wide, quantized, strict=True):
         pairs = list(zip(one.token_ids, other.token_ids, strict=False))
         length = max(len(one.token_ids), len(other.token_ids))
         same = [a == b for a, b in pairs] + [False] * (length - len(pairs))
@@ -79,14 +79,14 @@ def compare_tokens(wide: Outputs, narrow: Outputs) -> GreedyAgreement:
     return GreedyAgreement(len(first), tokens, equal / tokens if tokens else math.nan, first.count(None), tuple(first))
 
 
-def compare_acceptance(wide: Outputs, narrow: Outputs, k: int) -> AcceptanceLength:
+def compare_acceptance(wide: Outputs, quantized: Outputs, k: int) -> AcceptanceLength:
     """Compare the acceptance lengths of two engines; both lists are in the order of the prompts.
 
     NaN where nothing was drafted.
     """
-    before, after = _length(wide), _length(narrow)
-    rounds = sum(output.acceptance.rounds for output in narrow)
-    return AcceptanceLength(k, len(narrow), rounds, before, after, _error(wide, narrow))
+    before, after = _length(wide), _length(quantized)
+    rounds = sum(output.acceptance.rounds for output in quantized)
+    return AcceptanceLength(k, len(quantized), rounds, before, after, _error(wide, quantized))
 
 
 def _length(outputs: Outputs) -> float:
@@ -94,14 +94,14 @@ def _length(outputs: Outputs) -> float:
     return 1 + sum(output.acceptance.accepted for output in outputs) / rounds if rounds else math.nan
 
 
-def _error(wide: Outputs, narrow: Outputs) -> float:
+def _error(wide: Outputs, quantized: Outputs) -> float:
     """Standard error of the change, by the jackknife that a ratio of sums needs: one prompt left out at a time."""
     count = len(wide)
     if count < 2:
         return math.nan
     changes = []
     for out in range(count):
-        some = [[*outputs[:out], *outputs[out + 1 :]] for outputs in (wide, narrow)]
+        some = [[*outputs[:out], *outputs[out + 1 :]] for outputs in (wide, quantized)]
         changes.append(_length(some[1]) / _length(some[0]) - 1)
     mean = sum(changes) / count
     return math.sqrt((count - 1) / count * sum((change - mean) ** 2 for change in changes))

@@ -22,7 +22,7 @@ class Precision:
     """The measures of one engine. ``measured`` says what was run in its place; ``skipped`` why nothing was measured.
 
     ``layers`` are of the recipe rebuilt from the checkpoint; where that is not what the engine computes, ``notes`` say
-    so. ``drafter_acceptance`` compares the drafter alone, wide and narrow, on the same narrow target.
+    so. ``drafter_acceptance`` compares the drafter alone, wide and quantized, on the same quantized target.
     """
 
     recipe: str

@@ -56,8 +56,8 @@ class Workshop:
         from ...engines.backends.onnxruntime.backend import OnnxRuntimeBackend
         from ...engines.text.tokenizer import Tokenizer
 
-        own, origins = self.manifest, self.origins
-        length = cache_length(own.shapes.max_seq_len, own.speculation.max_num_speculative_tokens, lowering)
+        published, origins = self.manifest, self.origins
+        length = cache_length(published.shapes.max_seq_len, published.speculation.max_num_speculative_tokens, lowering)
         of_drafter = replace(recipe, drafter=recipe.wide) if wide_drafter else recipe
         halves = (
             self.half(recipe, lowering),
@@ -65,11 +65,11 @@ class Workshop:
         )
         target, drafter = (self._compile(half, recipe, lowering, length) for half in halves)
         manifest = replace(
-            own,
-            target=self._part(own.target, target),
-            drafter=self._part(own.drafter, drafter),
+            published,
+            target=self._part(published.target, target),
+            drafter=self._part(published.drafter, drafter),
             backend=BackendRecord("onnxruntime", lowering.name, {}),
-            shapes=replace(own.shapes, cache_length=length),
+            shapes=replace(published.shapes, cache_length=length),
             files={
                 self._stored(graph, name): entry
                 for graph in (target, drafter)
@@ -77,7 +77,7 @@ class Workshop:
             },
         )
         backend = OnnxRuntimeBackend(self.store.root, manifest, num_slots=1, threads=None)
-        return Engine(self.store.root, manifest, backend, Tokenizer(self.folder, own.eos_token_ids))
+        return Engine(self.store.root, manifest, backend, Tokenizer(self.folder, published.eos_token_ids))
 
     def half(self, recipe: Recipe, lowering: Lowering, *, every_layer: bool = False) -> Half:
         """Return the target, with the drafter's taps or one at every layer.

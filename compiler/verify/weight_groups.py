@@ -69,12 +69,12 @@ def _module(name: str) -> str:
     return name.removesuffix(_WEIGHT)
 
 
-def _patterns(own: list[str], every: list[str]) -> tuple[str, ...]:
-    """Return the shortest pattern that names the modules ``own`` alone among ``every``, or all of their names."""
-    columns = zip(*(name.split(".") for name in own), strict=False)
+def _patterns(names: list[str], every: list[str]) -> tuple[str, ...]:
+    """Return the shortest pattern that names the modules of ``names`` alone among ``every``, or all of their names."""
+    columns = zip(*(name.split(".") for name in names), strict=False)
     prefix = ".".join(column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns))
-    if len(own) > 1 and prefix:
+    if len(names) > 1 and prefix:
         pattern = f"{prefix.removeprefix(_MODEL)}.*"
-        if excluded({name: name for name in every}, [pattern]) == set(own):
+        if excluded({name: name for name in every}, [pattern]) == set(names):
             return (pattern,)
-    return tuple(name.removeprefix(_MODEL) for name in own)
+    return tuple(name.removeprefix(_MODEL) for name in names)

@@ -21,7 +21,7 @@ from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.hardware.machine import LocalGpu, Machine, look
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.plan_stages import profiles
-from peagle.compiler.request.settle import settle
+from peagle.compiler.request.build_platform import platform_of
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
@@ -256,9 +256,9 @@ def test_what_no_checkpoint_could_have_is_refused_before_it_is_read(tmp_path: Pa
     request = BUILD.request(
         model="x", out=tmp_path / "out", backend="tensorrt-rtx", gpus=("sm_120",), exclude=("layers.0.*",)
     )
-    assert settle(request).gpus == ("sm_120",), "an FP8 checkpoint has something to exclude from"
+    assert platform_of(request).gpus == ("sm_120",), "an FP8 checkpoint has something to exclude from"
     with pytest.raises(UsageError, match="nothing to exclude from"):
-        settle(replace(request, precision=replace(request.precision, name="bf16")))
+        platform_of(replace(request, precision=replace(request.precision, name="bf16")))
 
 
 @pytest.mark.parametrize(
@@ -268,10 +268,10 @@ def test_a_data_centre_gpu_with_tensorrt_is_built_for_by_itself(
     name: str, sm: int, lowering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine((LocalGpu(name, sm),), {"tensorrt": "11.4.0"})
-    monkeypatch.setattr("peagle.compiler.request.settle.look", lambda: machine)
-    settled = settle(BUILD.request(model="demo", out=tmp_path / "out"))
-    assert (settled.backend, settled.gpus, settled.lowering.name) == ("tensorrt", (f"sm_{sm}",), lowering)
-    assert settled.runs_here
+    monkeypatch.setattr("peagle.compiler.request.build_platform.look", lambda: machine)
+    platform = platform_of(BUILD.request(model="demo", out=tmp_path / "out"))
+    assert (platform.backend, platform.gpus, platform.lowering.name) == ("tensorrt", (f"sm_{sm}",), lowering)
+    assert platform.runs_here
 
 
 # ------------------------------------------------------------------------------------------------ accidents

@@ -59,7 +59,7 @@ def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: P
     """The settings of the quantisation, empty for none. ``modelopt`` is the content of hf_quant_config.json."""
     text = config.get("text_config")
     places = (config, text if isinstance(text, Mapping) else {})
-    entry: Any = next((found for place in places for key in _KEYS if (found := place.get(key))), {})
+    entry: Any = next((description for place in places for key in _KEYS if (description := place.get(key))), {})
     of_file = modelopt.get("quantization") or {}
     if not isinstance(entry, Mapping) or not isinstance(of_file, Mapping):
         problems.add(

@@ -174,7 +174,7 @@ def scaled_view(
     for name, entry in stored.items():
         stacked = stacks and not name.endswith(_WEIGHT)
         beside = f"{name}_weight{suffix}" if stacked else f"{name}{suffix}"
-        given = f"{name}_{input_scale}" if stacked else f"{name.removesuffix(_WEIGHT)}.{input_scale}"
+        input_name = f"{name}_{input_scale}" if stacked else f"{name.removesuffix(_WEIGHT)}.{input_scale}"
         scale = stored.get(beside)
         if entry.dtype != _FP8:
             if scale and (stacked or name.endswith(_WEIGHT)):
@@ -183,10 +183,10 @@ def scaled_view(
             misfits["FP8 weights without a scale"].append(f"{name} (no {beside})")
         elif scale.dtype not in _SCALE_TYPES:
             misfits["scales of a type that is not known"].append(f"{beside} ({scale.dtype})")
-        elif len(entry.shape) != 2 + stacked or not (found := block(entry.shape, scale.shape)):
+        elif len(entry.shape) != 2 + stacked or not (size := block(entry.shape, scale.shape)):
             misfits["scales of a wrong shape"].append(f"{beside} {list(scale.shape)} for a weight {list(entry.shape)}")
         else:
-            tensors[name] = ScaledFp8(name, entry, beside, scale, found, given, stored.get(given))
+            tensors[name] = ScaledFp8(name, entry, beside, scale, size, input_name, stored.get(input_name))
     weights = {name: weight for name in stored if (weight := _weight_of(name, suffix, stacks))}
     scales = weights.keys() | {each.scale_name for each in tensors.values()}
     if lone := [name for name, weight in weights.items() if weight not in stored]:

@@ -38,21 +38,21 @@ def quantization_config(described: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def listed_modules(wide: Iterable[str], narrow: Iterable[str]) -> list[str]:
+def listed_modules(wide: Iterable[str], quantized: Iterable[str]) -> list[str]:
     """ModelOpt's ``exclude_modules``: for each wide module the shortest prefix that no quantised one has, and ``*``.
 
     Prefixes end before a dot. Where ``a.b.1*`` would also be the beginning of ``a.b.10``, it is ``a.b.1.*``.
     """
-    ordered = sorted(narrow)
+    ordered = sorted(quantized)
     return sorted({_shortest(name, ordered) for name in wide})
 
 
-def _shortest(name: str, narrow: Sequence[str]) -> str:
+def _shortest(name: str, quantized: Sequence[str]) -> str:
     for dot in (at for at, letter in enumerate(name) if letter == "."):
         prefix = name[:dot]
-        if not _begins_any(prefix, narrow):
+        if not _begins_any(prefix, quantized):
             return f"{prefix}*"
-        if prefix not in narrow and not _begins_any(f"{prefix}.", narrow):
+        if prefix not in quantized and not _begins_any(f"{prefix}.", quantized):
             return f"{prefix}.*"
     return name
 

@@ -97,19 +97,19 @@ def make_worklist(target: Target, patterns: Sequence[str] = (), *, kv_cache: boo
         stored = [tuple(map(sources.key, piece.keys)) for piece in pieces]
         turned |= {sources.key(key) for piece in pieces if piece.how == "transpose" for key in piece.keys}
         candidates += _matrices(name, stored, experts=bool(ranges[name]))
-    out = excluded({each.module: target.family.canonical(each.module) for each in candidates}, patterns)
-    chosen = {each.key: each for each in candidates if each.module not in out}
-    if not chosen:
+    out = excluded({matrix.module: target.family.canonical(matrix.module) for matrix in candidates}, patterns)
+    matrices = {matrix.key: matrix for matrix in candidates if matrix.module not in out}
+    if not matrices:
         raise UsageError("--exclude leaves nothing to quantise", fix="exclude less")
-    _check(chosen.values(), checkpoint, turned)
+    _check(matrices.values(), checkpoint, turned)
     wide = {sources.key(weight_name(HEAD)).removesuffix(_WEIGHT)} | {
         key.removesuffix(_WEIGHT)
         for key, shape in checkpoint.shapes.items()
         # embedding, routers, what the towers of multimodal models have; stacked biases belong to their weights
-        if key not in chosen and len(shape) > 1 and not key.endswith("bias")
+        if key not in matrices and len(shape) > 1 and not key.endswith("bias")
     }
-    modules = [each.module for each in chosen.values()]
-    return Worklist(chosen, _cache_scales(target) if kv_cache else {}, listed_modules(wide, modules))
+    modules = [matrix.module for matrix in matrices.values()]
+    return Worklist(matrices, _cache_scales(target) if kv_cache else {}, listed_modules(wide, modules))
 
 
 def _matrices(name: str, stored: Sequence[tuple[str, ...]], *, experts: bool) -> list[QuantizedMatrix]:
@@ -121,12 +121,12 @@ def _matrices(name: str, stored: Sequence[tuple[str, ...]], *, experts: bool) ->
     ]
 
 
-def _check(chosen: Iterable[QuantizedMatrix], checkpoint: Checkpoint, turned: Container[str]) -> None:
+def _check(matrices: Iterable[QuantizedMatrix], checkpoint: Checkpoint, turned: Container[str]) -> None:
     """Raise ``BuildError`` naming what is neither a matrix with a name of its own nor experts of ``[E, in, out]``."""
     others = [
-        each.module
-        for each in chosen
-        if len(checkpoint.shapes[each.key]) != 2 + each.stacked or (each.stacked and each.key not in turned)
+        matrix.module
+        for matrix in matrices
+        if len(checkpoint.shapes[matrix.key]) != 2 + matrix.stacked or (matrix.stacked and matrix.key not in turned)
     ]
     if others:
         raise BuildError(

@@ -136,11 +136,11 @@ def _line(where: str, raw: str, vocab_size: int) -> _Line:
         raise _bad(where, f"it is not JSON ({error})") from None
     if not isinstance(content, dict):
         raise _bad(where, "it is not a JSON object")
-    found = [kind for kind in _KINDS if kind in content]
-    if len(found) != 1:
-        has = f"both {' and '.join(found)}, and one line is one sample" if found else f"none of {', '.join(_KINDS)}"
+    kinds = [kind for kind in _KINDS if kind in content]
+    if len(kinds) != 1:
+        has = f"both {' and '.join(kinds)}, and one line is one sample" if kinds else f"none of {', '.join(_KINDS)}"
         raise _bad(where, f"it has {has}")
-    kind = found[0]
+    kind = kinds[0]
     complaint = _CHECKS[kind](content[kind], vocab_size)
     if complaint:
         raise _bad(where, complaint, _WRONG_IDS if complaint.startswith("token id ") else _FORM)
@@ -174,11 +174,11 @@ _CHECKS: dict[str, Callable[[Any, int], str]] = {
 def _chosen(
     name: str, lines: Iterator[_Line], encoder: Encoder | None, vocab_size: int, limits: SampleLimits
 ) -> Samples:
-    chosen = heapq.nsmallest(limits.max_samples, lines, key=lambda line: line.rank)
+    sample = heapq.nsmallest(limits.max_samples, lines, key=lambda line: line.rank)
     samples = Samples.of(
         name,
-        [_ids(line, encoder)[: limits.max_length] for line in chosen],
-        _template_warning(chosen, encoder),
+        [_ids(line, encoder)[: limits.max_length] for line in sample],
+        _template_warning(sample, encoder),
     )
     samples.check(vocab_size)
     if samples.tokens < limits.min_tokens:

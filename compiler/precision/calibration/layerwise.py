@@ -113,9 +113,9 @@ class Layerwise:
             at += rows.size
         return values
 
-    def _rows(self, name: str, shape: tuple[int, ...], wanted: Sequence[int]) -> Tensor:
+    def _rows(self, name: str, shape: tuple[int, ...], places: Sequence[int]) -> Tensor:
         """Some rows of a matrix, in ascending order."""
-        values, indices, begin = torch.empty(len(wanted), shape[1], dtype=self._dtype), np.array(wanted), 0
+        values, indices, begin = torch.empty(len(places), shape[1], dtype=self._dtype), np.array(places), 0
         for rows in self._runs(name, shape):
             here = np.flatnonzero((indices >= begin) & (indices < begin + len(rows)))
             values[here] = torch.from_numpy(rows[indices[here] - begin]).to(self._dtype)
@@ -151,5 +151,5 @@ def _compute_rotary(model: nn.Module) -> None:
     for path, module in list(model.named_modules()):
         if type(module).__name__.endswith("RotaryEmbedding"):
             parent, _, name = path.rpartition(".")
-            made: Any = type(module)
-            setattr(model.get_submodule(parent), name, made(module.config))
+            kind: Any = type(module)
+            setattr(model.get_submodule(parent), name, kind(module.config))

@@ -80,13 +80,13 @@ class Watch:
 
     def ranges(self) -> dict[str, Array]:
         """What was seen, float32, by the names of ``RangeShapes``; 0 for an expert that saw no token."""
-        found = {name: np.float32(observer.amax()) for name, observer in self._observers.items()}
-        result = {name: np.asarray(found[leader]) for name, leader in self._leaders.items()}
-        result |= {name: np.asarray(value) for name, value in found.items() if name not in result and "#" not in name}
+        largest = {name: np.float32(observer.amax()) for name, observer in self._observers.items()}
+        result = {name: np.asarray(largest[leader]) for name, leader in self._leaders.items()}
+        result |= {name: np.asarray(value) for name, value in largest.items() if name not in result and "#" not in name}
         for module, tokens in self._tokens.items():
             for weight in EXPERT_WEIGHTS:
-                each = [found.get(_expert_key(f"{module}.{weight}", e), np.float32(0)) for e in range(len(tokens))]
-                result[f"{module}.{weight}"] = np.array(each, np.float32)
+                values = [largest.get(_expert_key(f"{module}.{weight}", e), np.float32(0)) for e in range(len(tokens))]
+                result[f"{module}.{weight}"] = np.array(values, np.float32)
         return result
 
     def tokens(self) -> dict[str, Array]:

@@ -61,9 +61,9 @@ class Scales:
     def check(self, shapes: RangeShapes) -> None:
         """Raise ``BuildError`` naming each range that is missing, not known to the model, or not a positive number."""
         complaints: list[str] = []
-        for found, expected in ((self.inputs, shapes.inputs), (self.caches, shapes.caches)):
-            complaints += _misfits(found, expected) + [
-                f"{name} {wrong}" for name, value in found.items() if (wrong := _not_a_range(value))
+        for ranges, expected in ((self.inputs, shapes.inputs), (self.caches, shapes.caches)):
+            complaints += _misfits(ranges, expected) + [
+                f"{name} {wrong}" for name, value in ranges.items() if (wrong := _not_a_range(value))
             ]
         complaints += _misfits(self.expert_tokens, shapes.experts)
         complaints += [f"{n} has negative counts" for n, value in self.expert_tokens.items() if np.any(value < 0)]
@@ -94,15 +94,15 @@ class Scales:
         }
         with writing(folder, sum(value.nbytes for value in tensors.values())):
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".scales.", dir=folder) as made:
-                save_file(tensors, Path(made, NUMBERS))
-                Path(made, NUMBERS).chmod(0o644)  # the library keeps it to its owner
-                entry = FileEntry.of(Path(made, NUMBERS))
+            with tempfile.TemporaryDirectory(prefix=".scales.", dir=folder) as scratch:
+                save_file(tensors, Path(scratch, NUMBERS))
+                Path(scratch, NUMBERS).chmod(0o644)  # the library keeps it to its owner
+                entry = FileEntry.of(Path(scratch, NUMBERS))
                 content = {"format": FORMAT, "sha256": entry.sha256, **asdict(self.facts)}
-                Path(made, FACTS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-                flush_tree(Path(made))
+                Path(scratch, FACTS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+                flush_tree(Path(scratch))
                 for name in (NUMBERS, FACTS):
-                    Path(made, name).rename(folder / name)
+                    Path(scratch, name).rename(folder / name)
             flush_tree(folder)
 
     @classmethod
@@ -150,13 +150,13 @@ def fill_unseen(inputs: Mapping[str, Array], tokens: Mapping[str, Array]) -> tup
     return filled, warnings
 
 
-def _misfits(found: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    missing = [f"{name} is missing" for name in shapes if name not in found]
-    unknown = [f"{name} is not known to the model" for name in found if name not in shapes]
+def _misfits(ranges: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    missing = [f"{name} is missing" for name in shapes if name not in ranges]
+    unknown = [f"{name} is not known to the model" for name in ranges if name not in shapes]
     wrong = [
-        f"{name} is {list(found[name].shape)}, must be {list(shape)}"
+        f"{name} is {list(ranges[name].shape)}, must be {list(shape)}"
         for name, shape in shapes.items()
-        if name in found and found[name].shape != shape
+        if name in ranges and ranges[name].shape != shape
     ]
     return missing + unknown + wrong
 
@@ -166,12 +166,12 @@ def _not_a_range(value: Array) -> str:
     kinds = {
         "NaN": np.isnan(value), "infinite": np.isinf(value), "zero": value == 0, "negative": value < 0,
     }  # fmt: skip
-    found = []
+    faults = []
     for what, where in kinds.items():
         if np.any(where):
             experts = [str(e) for e in np.flatnonzero(where)] if value.ndim else []
-            found.append(what + (f" for experts {listed(experts, _LISTED)}" if experts else ""))
-    return f"is {' and '.join(found)}" if found else ""
+            faults.append(what + (f" for experts {listed(experts, _LISTED)}" if experts else ""))
+    return f"is {' and '.join(faults)}" if faults else ""
 
 
 def _read_facts(path: Path) -> tuple[Facts, str]:

@@ -1,4 +1,4 @@
-"""Which backend a build is for: what was asked for, held against what this machine has."""
+"""The choice of a backend for a build: what was asked for, held against what this machine has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several verbs share."""
+"""Flags and arguments that are spelt once for all verbs that have them."""
 
 from __future__ import annotations
 

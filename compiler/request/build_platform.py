@@ -1,4 +1,4 @@
-"""What a request comes to on this machine before anything is read: backend, GPUs, lowering."""
+"""The platform that a build is for, fixed before anything is read: backend, GPUs, lowering, and what runs here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ..hardware.gpus import MOE_LAYER_SMS, sm_name, sm_number
 from ..hardware.machine import look
 from ..precision.decide import decide
-from .backend import choose_backend
+from .choose_backend import choose_backend
 from .request import ONNXRUNTIME, CompileRequest, PlanAsked
 
 _MOE_LAYER_SINCE = 11
@@ -18,7 +18,7 @@ _TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
 
 
 @dataclass(frozen=True)
-class Settled:
+class BuildPlatform:
     """The backend of a build and what follows from it. ``gpus`` (``sm_120``) are there for TensorRT alone.
 
     ``version`` is the installed backend's. ``runs_here`` says whether this machine can run the engine, and measure it.
@@ -41,22 +41,22 @@ class Settled:
         return _TITLES.get(self.backend, "ONNX Runtime")
 
 
-def settle(request: CompileRequest) -> Settled:
+def platform_of(request: CompileRequest) -> BuildPlatform:
     """Choose the backend, and refuse what the request asks of types as far as it can be told. Reads no checkpoint.
 
     Raises ``EnvironmentProblem`` where this machine cannot build for it, ``UsageError`` for flags it does not have.
     """
-    settled = _settled(request)
-    decide(request.precision, settled.lowering, gpus=settled.gpus, keeps_own=True)
-    return settled
+    platform = _platform(request)
+    decide(request.precision, platform.lowering, gpus=platform.gpus, keeps_own=True)
+    return platform
 
 
-def _settled(request: CompileRequest) -> Settled:
+def _platform(request: CompileRequest) -> BuildPlatform:
     machine, asked = look(), request.backend
     choice = choose_backend(asked.name, request.precision.name, asked.gpus, machine)
     if choice.backend == ONNXRUNTIME:
         _refuse_tensorrts(asked.gpus, request.plans)
-        return Settled(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering_named(asked.lowering or "ort"), True)
+        return BuildPlatform(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering_named(asked.lowering or "ort"), True)
     here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
     installed = machine.products[choice.backend]
     if not installed[:1].isdigit():
@@ -65,14 +65,16 @@ def _settled(request: CompileRequest) -> Settled:
             why="its package has no metadata",
             fix=f"pip install --force-reinstall {choice.backend}",
         )
-    settled = Settled(choice.backend, installed, choice.gpus, _lowering(choice.backend, installed, choice.gpus), here)
+    platform = BuildPlatform(
+        choice.backend, installed, choice.gpus, _lowering(choice.backend, installed, choice.gpus), here
+    )
     if asked.lowering is not None:
         raise UsageError(
-            f"--lowering {asked.lowering} does not go with {settled.title}",
+            f"--lowering {asked.lowering} does not go with {platform.title}",
             why="its parser takes a lowering of its own",
             fix="leave --lowering out, or build for --backend onnxruntime",
         )
-    return settled
+    return platform
 
 
 def _lowering(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:
@@ -86,10 +88,10 @@ def _lowering(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:
 
 
 def _refuse_tensorrts(gpus: tuple[str, ...], plans: PlanAsked) -> None:
-    given = (["--gpu"] if gpus else []) + plans.given()
-    if given:
+    flags = (["--gpu"] if gpus else []) + plans.given()
+    if flags:
         raise UsageError(
-            f"{' and '.join(given)} cannot be had with ONNX Runtime",
+            f"{' and '.join(flags)} cannot be had with ONNX Runtime",
             why="its engines hold no TensorRT plan",
             fix="leave them out, or build for a GPU, for example with --backend tensorrt-rtx --gpu sm_120",
         )

@@ -13,7 +13,7 @@ import pytest
 from peagle.compiler.hardware.machine import LocalGpu, Machine, look
 from peagle.compiler.precision.allowed import supports
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.request.backend import BackendChoice, choose_backend
+from peagle.compiler.request.choose_backend import BackendChoice, choose_backend
 from peagle.compiler.request.request import BACKENDS
 from peagle.plugins.errors import EnvironmentProblem, PeagleError, UsageError
 
