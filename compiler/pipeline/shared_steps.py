@@ -108,7 +108,7 @@ def compile_graphs(
 ) -> Graphs:
     """Make the graphs of ``blueprint``; ``model`` is what reports call the target.
 
-    Their weights are kept in ``store``, where that is not the store of all stages. Raises ``UsageError`` or ``BuildError``.
+    Their weights are kept in ``store``, if that is given. Raises ``UsageError`` or ``BuildError``.
     """
     recipe, lowering = blueprint.recipe, blueprint.lowering
     ranges = calibrated(

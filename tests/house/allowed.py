@@ -103,6 +103,5 @@ ELSEWHERE: frozenset[str] = frozenset(
         "tests/plugins/tensorrt/test_aot.py",
         "tests/plugins/test_op_spec.py",
         "tests/plugins/test_sampling.py",
-        "tests/test_docs.py",
     }
 )
