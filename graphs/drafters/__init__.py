@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .drafter_spec import DrafterSpec, check_vocabulary
+from .drafter_spec import DrafterSpec
 from .read_drafter import read_drafter
+from .vocabulary import check_vocabulary
 
 __all__ = ["DrafterSpec", "check_vocabulary", "read_drafter"]

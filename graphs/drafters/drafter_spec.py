@@ -1,13 +1,10 @@
-"""What a drafter is: everything that its graph and its oracle depend on."""
+"""The spec of a drafter: everything that its graph and its oracle depend on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ...plugins.errors import BuildError
 from ...plugins.problems import Problems
@@ -50,7 +47,7 @@ class DrafterSpec:
 
     @property
     def num_layers(self) -> int:
-        """Layers, the one that fuses embedding and features included."""
+        """The number of layers, the one that fuses embedding and features included."""
         return self.parts.num_layers
 
     @property
@@ -98,41 +95,3 @@ def drafter_problems() -> Problems:
         why="a head works only with the target, the taps and the vocabulary it was trained for",
         fix="use the P-EAGLE head that was trained for this target",
     )
-
-
-def check_vocabulary(drafter: DrafterSpec, d2t: NDArray[Any] | None, t2d: NDArray[Any] | None) -> None:
-    """Check ``d2t`` [Vd] (target id = draft id + d2t) and ``t2d`` [V] (which target ids are among them).
-
-    Draft ids are target ids in ascending order, so that ties of arg-max fall alike in both vocabularies. Raises
-    ``BuildError`` naming everything that contradicts this.
-    """
-    problems = drafter_problems()
-    offsets = np.zeros(drafter.draft_vocab_size, np.int64) if d2t is None else np.asarray(d2t).reshape(-1)
-    marked = None if t2d is None else np.flatnonzero(np.asarray(t2d).reshape(-1))
-    if not np.issubdtype(offsets.dtype, np.integer):
-        problems.add(f"d2t holds {offsets.dtype}, not integers")
-        problems.raise_any()
-    ids = np.arange(len(offsets)) + offsets.astype(np.int64)
-    outside = (ids < 0) | (ids >= drafter.vocab_size)
-    if outside.any():
-        i = int(outside.argmax())
-        problems.add(
-            f"{outside.sum()} draft ids leave the vocabulary of {drafter.vocab_size}, the first {i} to {ids[i]}"
-        )
-    disorder = np.diff(ids) <= 0
-    if disorder.any():
-        i = int(disorder.argmax())
-        problems.add(f"d2t does not ascend: draft ids {i} and {i + 1} are target ids {ids[i]} and {ids[i + 1]}")
-    if marked is not None:
-        _compare(ids, marked, problems)
-        if d2t is not None and problems and np.array_equal(marked, offsets):
-            problems.add("d2t holds target ids: it must hold what to add to a draft id")
-    problems.raise_any()
-
-
-def _compare(ids: NDArray[Any], marked: NDArray[Any], problems: Problems) -> None:
-    if len(ids) != len(marked):
-        problems.add(f"t2d marks {len(marked)} target ids, d2t leads to {len(ids)}")
-    elif (wrong := ids != marked).any():
-        i = int(wrong.argmax())
-        problems.add(f"d2t and t2d differ for {wrong.sum()} draft ids, the first {i}: {ids[i]} and {marked[i]}")

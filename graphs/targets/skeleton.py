@@ -1,4 +1,4 @@
-"""A target without its weights: the modelling code's modules on the meta device, and what they tell of its weights."""
+"""The skeleton of a target: its modules on the meta device, without weights, and what they tell of those."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from copy import deepcopy
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..names import RangeShapes, range_shapes
 from . import family_for
 from .family import Config, Shape
+from .range_shapes import RangeShapes, range_shapes
 from .weight_roles import RoledWeight, census
 
 if TYPE_CHECKING:

@@ -1,58 +1,18 @@
-"""Check a call of an op before TensorRT sees it.
+"""Checks of a call of an op, and of its attributes, before TensorRT sees them.
 
 TensorRT validates almost nothing of a plugin: a wrong rank ends the process, a wrong output dtype is taken in silence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import BuildError
 from ..spec import DOMAIN, SELECTION, OpSpec
+from .symbols import NAMES, Symbol
 
 _INT32 = range(-(2**31), 2**31)
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """How a kind of expression is made from an int, added and subtracted."""
-
-    constant: Callable[[int], Any]
-    add: Callable[[Any, Any], Any]
-    subtract: Callable[[Any, Any], Any]
-
-
-# Names of dimensions, as ONNX graphs have them: the sum of "S" and "E" is "S+E".
-NAMES = Arithmetic(str, lambda a, b: f"{a}+{b}", lambda a, b: f"{a}-{b}")
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """A size that is not known yet; adds and subtracts with ints and its like."""
-
-    value: Any
-    arithmetic: Arithmetic
-
-    def __add__(self, other: int | Symbol) -> Symbol:
-        if isinstance(other, int) and other == 0:
-            return self
-        return Symbol(self.arithmetic.add(self.value, self._lift(other)), self.arithmetic)
-
-    def __radd__(self, other: int) -> Symbol:
-        return self + other
-
-    def __sub__(self, other: int | Symbol) -> Symbol:
-        if isinstance(other, int) and other == 0:
-            return self
-        return Symbol(self.arithmetic.subtract(self.value, self._lift(other)), self.arithmetic)
-
-    def __rsub__(self, other: int) -> Symbol:
-        return Symbol(self.arithmetic.subtract(self._lift(other), self.value), self.arithmetic)
-
-    def _lift(self, other: int | Symbol) -> Any:
-        return other.value if isinstance(other, Symbol) else self.arithmetic.constant(other)
 
 
 def check_call(
@@ -61,7 +21,7 @@ def check_call(
     dtypes: Sequence[str | None],
     shapes: Sequence[Sequence[int | str] | None],
 ) -> list[tuple[str, tuple[int | str, ...]]]:
-    """Dtype and shape of every output of one call. Raises ``BuildError`` naming all that is wrong with it.
+    """Return dtype and shape of every output of one call. Raises ``BuildError`` naming all that is wrong with it.
 
     ``attributes`` are those of the node, with or without the two that select a plugin. ``dtypes`` and ``shapes`` are in
     input order; dimensions are sizes or names. A dtype of None is an absent input; a shape of None is not known, and

@@ -17,7 +17,8 @@ from ..kernels.pack import Pack, obtain
 from ..numbers import BY_NAME, tensorrt_name
 from ..spec import DOMAIN, VERSION, OpSpec
 from . import errors, fields
-from .check import Arithmetic, Symbol, bind
+from .check import bind
+from .symbols import Arithmetic, Symbol
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 

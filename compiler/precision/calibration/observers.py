@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....graphs.names import EXPERT_WEIGHTS, cache_name, expert_modules, linears, weight_name
+from ....graphs.names import EXPERT_WEIGHTS, cache_name, weight_name
+from ....graphs.targets.range_shapes import expert_modules, linears
 from ....plugins.errors import BuildError
 from .range_methods import Method, Observer
 

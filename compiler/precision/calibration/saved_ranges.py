@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....engines.folder.records import FileEntry
-from ....graphs.names import RangeShapes
+from ....graphs.targets.range_shapes import RangeShapes
 from ....plugins.errors import BuildError
 from ....plugins.problems import listed
 from ...checkpoints.safetensors import parse_json, read_header, read_rows

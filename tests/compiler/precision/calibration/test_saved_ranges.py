@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from peagle.compiler.precision.calibration.saved_ranges import FACTS, NUMBERS, Facts, Scales, fill_unseen
 from peagle.engines.folder.records import FileEntry
-from peagle.graphs.names import RangeShapes
+from peagle.graphs.targets.range_shapes import RangeShapes
 from peagle.plugins.errors import BuildError
 
 EXPERTS = "model.layers.0.mlp.experts"

@@ -1,0 +1,57 @@
+"""The ranges that a calibration of a target must give, and the modules of the target that they are measured at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..names import EXPERT_WEIGHTS, HEAD, cache_name, layer_prefix, weight_name
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RangeShapes:
+    """The ranges that a target's calibration must give.
+
+    Shapes by name: ``()`` for one number, ``(E,)`` for one per expert. ``inputs`` go by the weight that they are
+    multiplied with, ``caches`` by the graph's ``k_cache.i`` and ``v_cache.i``, ``experts`` by module.
+    """
+
+    inputs: Mapping[str, Shape]
+    caches: Mapping[str, Shape]
+    experts: Mapping[str, Shape]
+
+
+def range_shapes(model: Any) -> RangeShapes:
+    """The ranges that the modules of a target need: one for every input that a quantized graph rounds."""
+    layers = model.model.layers
+    inputs: dict[str, Shape] = {weight_name(HEAD): ()}
+    experts: dict[str, Shape] = {}
+    for index, layer in enumerate(layers):
+        inputs |= {weight_name(name): () for name in linears(layer, layer_prefix(index))}
+        for name, module in expert_modules(layer, layer_prefix(index)).items():
+            experts[name] = (int(module.num_experts),)
+            inputs |= {f"{name}.{weight}": experts[name] for weight in EXPERT_WEIGHTS}
+    caches: dict[str, Shape] = {cache_name(kind, index): () for index in range(len(layers)) for kind in "kv"}
+    return RangeShapes(inputs, caches, experts)
+
+
+def linears(module: nn.Module, prefix: str) -> dict[str, Any]:
+    """The linear modules inside, by full name. Routers are none: they stay wide."""
+    from torch import nn
+
+    return {prefix + name: each for name, each in module.named_modules() if isinstance(each, nn.Linear)}
+
+
+def expert_modules(module: nn.Module, prefix: str) -> dict[str, Any]:
+    """The modules inside that hold the weights of all experts of a layer, by full name."""
+    return {
+        prefix + name: each
+        for name, each in module.named_modules()
+        if all(hasattr(each, weight) for weight in EXPERT_WEIGHTS) and hasattr(each, "num_experts")
+    }
