@@ -1,4 +1,4 @@
-"""Load an engine folder and generate with it."""
+"""The engine: load an engine folder, and generate with it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Stream:
 
     @property
     def result(self) -> RequestOutput:
-        """The whole request. Raises ``UsageError`` while it is still streaming."""
+        """The output of the whole request. Raises ``UsageError`` while it is still streaming."""
         if self._result is None:
             raise UsageError("the stream has not finished", fix="iterate over it to its end first")
         return self._result
@@ -111,12 +111,12 @@ class Engine:
 
     @property
     def num_speculative_tokens(self) -> int:
-        """K that the build chose; the default of every call."""
+        """The K that the build chose; the default of every call."""
         return self.manifest.speculation.num_speculative_tokens
 
     @property
     def max_seq_len(self) -> int:
-        """Prompt and new tokens together, at most."""
+        """The most tokens of a request, prompt and new ones together."""
         return self.manifest.shapes.max_seq_len
 
     def generate(

@@ -1,4 +1,4 @@
-"""Keep a semantic graph on disk between stages: structure only, its weights are names."""
+"""Semantic graphs as files, kept between stages: structure only, its weights are names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def save(model: ir.Model, path: Path) -> None:
 
 
 def load(path: Path) -> ir.Model:
-    """Read what ``save`` wrote."""
+    """Read a graph that ``save`` wrote."""
     import onnx
     import onnx_ir as ir
 

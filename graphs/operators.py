@@ -31,7 +31,7 @@ _ATTRIBUTE = {float: OpSchema.AttrType.FLOAT, int: OpSchema.AttrType.INT, str: O
 
 
 def torch_name(op: str) -> str:
-    """``AcceptPrefix`` -> ``accept_prefix``."""
+    """The name of an op as a torch operator: ``AcceptPrefix`` is ``accept_prefix``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op).lower()
 
 
@@ -148,7 +148,7 @@ def register() -> torch.library.Library:
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """``custom_translation_table`` for ``torch.onnx.export``."""
+    """The ``custom_translation_table`` for ``torch.onnx.export``."""
     register()
     register_schemas()
     ours = torch.ops.peagle

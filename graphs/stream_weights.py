@@ -1,4 +1,4 @@
-"""Stream weights from a checkpoint into a lowered graph's external-data file, a few rows resident at a time."""
+"""The stream of weights from a checkpoint into a lowered graph's external-data file, a few rows resident at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Run:
 
 
 def needed_weights(semantic: ir.Model) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight that a semantic graph needs a checkpoint for."""
+    """The shape of every weight that a semantic graph needs a checkpoint for."""
     tables = {f"{prefix}.{half}" for prefix in json.loads(semantic.metadata_props[ROPE_METADATA]) for half in _HALVES}
     return {
         str(name): tuple(int(d) for d in value.const_value.shape)
@@ -107,7 +107,7 @@ def refer(semantic: ir.Model, runs: Mapping[str, Run], data: str, cache_length: 
 def _write(
     descriptor: int, weight: GraphWeight, offset: int, read: Read, on_bytes: Callable[[int], None]
 ) -> dict[str, Run]:
-    """Parts are stacked along axis 0, so each is one contiguous run of the file."""
+    """Write the parts of one weight. They are stacked along axis 0, so each is one contiguous run of the file."""
     end = offset + weight.bytes
     runs = {}
     for part in weight.parts:

@@ -17,5 +17,5 @@ class Nodes(Tape):
         return lambda *inputs, **attributes: self.op(op_type, inputs, attributes)
 
     def constant(self, value: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
-        """A constant of exactly this type."""
+        """Make a constant of exactly this type."""
         return self.Constant(value=ir.tensor(np.asarray(value).astype(dtype.numpy())))

@@ -1,4 +1,4 @@
-"""Trace a target or a drafter to a semantic graph: structure only, weights stay on the meta device.
+"""Tracing a target or a drafter to a semantic graph: structure only, weights stay on the meta device.
 
 The result is an ``onnx_ir.Model`` (opset 24, IR 11) in standard ops plus the ``peagle`` domain. Batch, window width,
 emitted columns and cache length are symbolic. Weights are initializers without values, named as in the checkpoint (the
@@ -103,7 +103,7 @@ def _rows(dtype: torch.dtype) -> torch.Tensor:
 
 
 def _dims(*names: str) -> list[Any]:
-    """The lower bound only spares torch its guards on widths of 0 and 1; the graph has none (K = 1 is tested)."""
+    """Make symbolic dims. The lower bound spares torch its guards on widths of 0 and 1; the graph has none."""
     return [Dim(n, min=4 if n == "E" else 2, max=1 << 20) for n in names]
 
 
@@ -118,7 +118,7 @@ def _replace_rotary(model: nn.Module) -> dict[str, RotaryTable]:
 
 
 def _refuse_lost_buffers(model: nn.Module) -> None:
-    """What neither the checkpoint nor the family gives a value would be garbage in the engine."""
+    """Refuse what neither the checkpoint nor the family gives a value: it would be garbage in the engine."""
     stored = set(model.state_dict())
     tables = {id(b) for m in model.modules() if isinstance(m, RotaryTable) for b in m.buffers()}
     lost = [n for n, b in model.named_buffers() if b.device.type == "meta" and n not in stored and id(b) not in tables]
@@ -198,7 +198,7 @@ def _on_meta(tensor: Any) -> bool:
 
 
 def _name_weights(model: ir.Model, prefix: str) -> None:
-    """Initializers are called as in the checkpoint: the wrapper's own attribute is not part of a name."""
+    """Call initializers as in the checkpoint: the wrapper's own attribute is not part of a name."""
     for name in list(model.graph.initializers):
         value = model.graph.initializers[name]
         if isinstance(value.const_value, ir.ExternalTensor) and name.startswith(prefix) and prefix:
@@ -224,7 +224,7 @@ def _renamed(dim: str, names: Mapping[str, str]) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter's warnings name its own internals; what matters is checked by the lowering and the tests."""
+    """Silence the exporter, whose warnings name its own internals; the lowering and the tests check what matters."""
     loggers = [logging.getLogger(n) for n in ("torch.onnx", "torch.export", "torch", "onnxscript", "onnx_ir")]
     levels = [x.level for x in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""Everything that is wrong with one thing, told at once: a user who fixes it need not come back for the next."""
+"""The problems of one thing, told at once: a user who fixes them need not come back for the next."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _SHOWN = 240
 
 
 def shown(name: str) -> str:
-    """A name from a file as it may be printed: one line, no control characters, not too long."""
+    """Return a name from a file as it may be printed: one line, no control characters, not too long."""
     text = name if name.isprintable() and name else ascii(name)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def listed(items: Iterable[str], most: int = MOST, separator: str = ", ") -> str:
-    """The first items, and how many more there are."""
+    """Join the first items, and say how many more there are."""
     every = list(items)
     more = f"{separator.rstrip(', ')} and {len(every) - most} more" if len(every) > most else ""
     return separator.join(map(shown, every[:most])) + more
 
 
 def counted(items: Sized, singular: str = "tensor") -> str:
-    """How many items there are: ``1 tensor``, ``2 tensors``."""
+    """Say how many items there are: ``1 tensor``, ``2 tensors``."""
     return f"{len(items)} {singular}{'s' * (len(items) != 1)}"
 
 

@@ -1,4 +1,4 @@
-"""What an op is: formal inputs, outputs and attributes, a shape rule, a reference, and a body of standard ONNX ops.
+"""The spec of an op: formal inputs, outputs and attributes, a shape rule, a reference, a body of standard ONNX ops.
 
 One folder per op holds one ``OpSpec``. Everything else (ONNX schema, torch op, TensorRT plugin) is made from it, so
 that an op is described once. This module imports neither onnx nor torch.
@@ -38,17 +38,17 @@ def evaluate_dim(expression: str, symbols: Mapping[str, Any]) -> Any:
 
 
 def _spelled(dims: tuple[str, ...], leading: int) -> tuple[str, ...]:
-    """With a name for each dim that ``...`` stands for."""
+    """The dims with a name for each that ``...`` stands for."""
     return (*(f"leading_{i}" for i in range(leading)), *dims[1:]) if dims[:1] == (ANY,) else dims
 
 
 def finite(value: float) -> str | None:
-    """A check for attributes."""
+    """Complain of an attribute that is not finite."""
     return None if math.isfinite(value) else "must be finite"
 
 
 def not_negative(value: float) -> str | None:
-    """A check for attributes; 0 often means off."""
+    """Complain of an attribute below 0, or not finite; 0 often means off."""
     return None if math.isfinite(value) and value >= 0 else "must be finite and 0 or more"
 
 
@@ -86,12 +86,12 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Kernel:
-    """How the CUDA kernel of an op (``kernel.cu`` in its folder) is launched: once a call, without a workspace.
+    """The CUDA kernel of an op (``kernel.cu`` in its folder) and how it is launched: once a call, without a workspace.
 
     Its parameters are a pointer per input, an ``int`` per entry of ``scalars`` (a dimension of the op or one of its int
-    attributes), and a pointer per output, in that order. The entry
-    point is ``entry``, or ``<entry>_<dtype>`` by the dtype of the input that ``typed_by`` names. ``blocks`` is a dim
-    expression; there are ``cluster`` thread blocks for each of them on GPUs with clusters (SM 9.0 and up), else one.
+    attributes), and a pointer per output, in that order. The entry point is ``entry``, or ``<entry>_<dtype>`` by the
+    dtype of the input that ``typed_by`` names. ``blocks`` is a dim expression; there are ``cluster`` thread blocks for
+    each of them on GPUs with clusters (SM 9.0 and up), else one.
     """
 
     entry: str

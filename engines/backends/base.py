@@ -69,7 +69,7 @@ class Emission(Protocol):
 
     @property
     def drafted(self) -> Sequence[int]:
-        """By row; known when the pass is launched."""
+        """How many drafts each row had verified; known when the pass is launched."""
         ...
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:

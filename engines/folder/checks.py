@@ -1,4 +1,4 @@
-"""What a manifest is refused for: fields that contradict each other, files, GPUs and versions that are not its own."""
+"""Checks of a manifest: fields that contradict each other, and files, GPUs and versions that are not its own."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def file_contradictions(files: Mapping[str, FileEntry], parts: Iterable[Part]) -
 
 
 def size_contradictions(shapes: Shapes, speculation: Speculation) -> list[str]:
-    """Sizes that cannot be, and caches without room for what they must hold."""
+    """The faults of sizes: such as cannot be, and caches without room for what they must hold."""
     problems = [
         f"shapes.{name} must be at least 1"
         for name in ("max_seq_len", "cache_length", "hidden_size", "vocab_size", "draft_vocab_size")
@@ -101,7 +101,7 @@ def size_contradictions(shapes: Shapes, speculation: Speculation) -> list[str]:
 
 
 def part_contradictions(name: str, part: Part, backend: BackendRecord) -> list[str]:
-    """Plans and GPUs that do not come together, and a plan without its part's tensors or with impossible sizes."""
+    """The faults of one part: plan and GPUs that do not come together, wrong tensors, impossible sizes."""
     plan = part.plan
     problems = [f"backend.gpus: {gpu!r} is no GPU" for gpu in backend.gpus if not re.fullmatch(r"sm_\d{2,3}", gpu)]
     if bad := {cache.dtype for cache in part.caches} - {"", FLOAT8}:

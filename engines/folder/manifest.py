@@ -1,4 +1,4 @@
-"""``engine.json``: what an engine folder holds and how it was made. A folder without a valid one is not an engine.
+"""The manifest ``engine.json``: what an engine folder holds and how it was made. No engine is without a valid one.
 
 Reading and checking happen before anything is deserialised; every refusal names the file and the cure.
 """
@@ -25,8 +25,11 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """All of ``engine.json``. ``files`` lists every other file by its posix path, except ``verify.json`` and
-    ``tune.json``, which their verbs write later."""
+    """All of ``engine.json``.
+
+    ``files`` lists every other file by its posix path, but ``verify.json`` and ``tune.json``, which their verbs write
+    later.
+    """
 
     product_version: str
     target: Part
@@ -85,7 +88,7 @@ def is_engine(folder: Path) -> bool:
 
 
 def contradictions(manifest: Manifest) -> list[str]:
-    """What is well typed but cannot be true."""
+    """The faults of a manifest that is well typed but cannot be true."""
     problems = file_contradictions(manifest.files, (manifest.target, manifest.drafter))
     for name, part in (("target", manifest.target), ("drafter", manifest.drafter)):
         problems += part_contradictions(name, part, manifest.backend)

@@ -1,4 +1,4 @@
-"""What ``engine.json`` is made of: its fields are these dataclasses' own, by name."""
+"""The records that ``engine.json`` is made of: its fields are these dataclasses' own, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frozen dataclasses to and from JSON, strictly: every wrong field is collected, none is guessed or dropped."""
+"""Frozen dataclasses from JSON, strictly: every wrong field is collected, none is guessed or dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many drafts the next round verifies: the scheduler asks before each."""
+"""Policies of K, and the fixed one: the scheduler asks before each round how many drafts it verifies."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Fixed:
-    """The same K for every round: that of the build, or of the call."""
+    """A policy of one K for every round: that of the build, or of the call."""
 
     most: int
 
     def choose(self) -> int:
-        """Return that K."""
+        """Return that one K."""
         return self.most

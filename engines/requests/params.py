@@ -1,4 +1,4 @@
-"""How a request wants its tokens chosen."""
+"""Sampling parameters: how a request wants its tokens chosen, and the same as inputs of the graph."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ class SamplingParams:
 
 
 def policy_of(params: SamplingParams) -> dict[str, np.ndarray]:
-    """One row's policy inputs, each ``[1]`` in the graph's dtype."""
+    """The policy inputs of one row, each ``[1]`` in the graph's dtype."""
     return {name: np.array([getattr(params, name)], TENSORS[name].dtype) for name in POLICY}

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def draw_seed() -> int:
-    """A fresh 63-bit seed."""
+    """Draw a fresh 63-bit seed."""
     return secrets.randbits(63)
 
 

@@ -1,4 +1,4 @@
-"""One prompt on its way through the engine."""
+"""A request: one prompt on its way through the engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .results import Acceptance, RequestOutput
 
 @dataclass(eq=False)
 class Request:
-    """One prompt on its way. ``seed`` is the one in effect, drawn if the params leave it open.
+    """One prompt with what it has got so far. ``seed`` is the one in effect, drawn if the params leave it open.
 
     ``room`` is the most tokens it may get. ``launched`` counts passes whose tokens have not been read, ``ahead`` how
     many tokens those may bring at most.
@@ -45,7 +45,7 @@ class Request:
         return len(self.prompt) + len(self.transcript.token_ids) + self.ahead
 
     def output(self, now: float) -> RequestOutput:
-        """The result; ``now`` is when the last token came."""
+        """The result of a request that is done; ``now`` is when the last token came."""
         text = self.transcript
         if text.finish_reason is None:
             raise ValueError("the request has not finished")

@@ -1,4 +1,4 @@
-"""What a request gives back."""
+"""Results of a request: its output, the pieces of a stream, and how speculation went."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """One finished request. Wall clock: ``prefill_seconds`` until its first token, ``decode_seconds`` after it."""
+    """The result of one request, finished.
+
+    Wall clock: ``prefill_seconds`` until its first token, ``decode_seconds`` after it.
+    """
 
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]

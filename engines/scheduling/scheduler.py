@@ -1,4 +1,4 @@
-"""Requests in and out of slots: admission in order, one round for all that run, results as they come."""
+"""The scheduler: requests in and out of slots, admitted in order, one round for all that run, results as they come."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Scheduler:
 
 
 def chunks(prompt: Sequence[int], width: int) -> Iterator[Chunk]:
-    """``prompt`` in pieces of ``width``; a piece knows the token after it, so that the drafter's slot gets that."""
+    """Cut ``prompt`` into pieces of ``width``; each knows the token after it, so that the drafter's slot gets that."""
     for start in range(0, len(prompt), width):
         end = start + width
         yield Chunk(prompt[start:end], start, prompt[end] if end < len(prompt) else -1)

@@ -1,4 +1,4 @@
-"""What a strategy is: the order of a round's steps. Backends know none of them; the scheduler knows the names."""
+"""The strategies by name, and what one is: the order of a round's steps. Backends know none of them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from ..backends.base import Lanes
 
 
 class ParallelDrafting:
-    """K may differ from round to round. A round of fewer drafts than the last one made verifies the first of them.
+    """P-EAGLE's rounds, whose K may differ: one of fewer drafts than the last one made verifies the first of them.
 
     With K = 0 nothing is drafted, but the drafter must not miss what is committed: it attends to all of it, and a hole
     would spoil its drafts for as long as the text goes on. The lanes hold it for the drafter's next pass.
@@ -32,7 +32,7 @@ class ParallelDrafting:
         self.round(lanes, max(k, 1))
 
     def round(self, lanes: Lanes, k: int) -> None:
-        """Emit between 1 and ``k`` + 1 tokens."""
+        """Verify, draft and lay out the next windows; emits between 1 and ``k`` + 1 tokens a row."""
         lanes.verify(k)
         if k:
             lanes.draft(k)

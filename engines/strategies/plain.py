@@ -1,4 +1,4 @@
-"""Plain decoding: the target alone, a token a round. It is what every other strategy must give the text of."""
+"""The strategy of plain decoding: the target alone, a token a round. Every other must give the text of this one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..backends.base import Lanes
 
 
 class PlainDecoding:
-    """Each round feeds the newest token and emits the next one. No drafter runs, whatever K is asked for."""
+    """Rounds that feed the newest token and emit the next one. No drafter runs, whatever K is asked for."""
 
     enqueues_only = True
 
@@ -15,6 +15,6 @@ class PlainDecoding:
         self.round(lanes, k)
 
     def round(self, lanes: Lanes, k: int) -> None:
-        """Emit one token."""
+        """Verify no drafts and lay out the newest token; emits one token a row."""
         lanes.verify(k)  # y_0 = target(newest): there are no drafts
         lanes.advance(0)  # window = [y_0]

@@ -30,11 +30,11 @@ class Tokenizer:
         return int(self._tokenizer.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ``text``, special tokens added as the tokenizer prescribes."""
+        """The ids of ``text``, special tokens added as the tokenizer prescribes."""
         return list(self._tokenizer.encode(text).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ``ids``, special tokens left out."""
+        """The text of ``ids``, special tokens left out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def stream(self) -> TokenStream:
@@ -51,12 +51,12 @@ class TokenStream:
         self._tokenizer, self._stream = tokenizer, DecodeStream(skip_special_tokens=True)
 
     def push(self, token_id: int) -> str:
-        """Text that ``token_id`` completes."""
+        """Return the text that ``token_id`` completes, perhaps none."""
         return self._stream.step(self._tokenizer, token_id) or ""
 
 
 def check_prompt(ids: Sequence[int], vocab_size: int, max_seq_len: int) -> tuple[int, ...]:
-    """``ids`` as a tuple. Raises ``UsageError`` when empty, out of range, or too long for the cache."""
+    """Return ``ids`` as a tuple. Raises ``UsageError`` when empty, out of range, or too long for the cache."""
     prompt = tuple(int(i) for i in ids)
     if not prompt:
         raise UsageError("the prompt is empty", why="there is no token to continue from", fix="give at least one token")

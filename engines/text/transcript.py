@@ -1,4 +1,4 @@
-"""The text of one request as it grows: where it ends, and which part of it may be shown already."""
+"""The transcript of one request: its text as it grows, where it ends, and which part of it may be shown already."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Transcript:
             self.finish_reason = "stop"
 
     def take(self) -> Delta:
-        """What has become showable since the last call."""
+        """Return what has become showable since the last call."""
         end = len(self.text) if self.finish_reason else max(self._shown_text, len(self.text) - self._held)
         delta = Delta(
             self.text[self._shown_text : end], tuple(self.token_ids[self._shown_tokens :]), self.finish_reason

@@ -1,4 +1,4 @@
-"""One flat form for the config of a drafter, whichever tool wrote it.
+"""The config of a drafter in one flat form, whichever tool wrote it.
 
 vLLM's layout is flat already, with some entries in ``eagle_config``. The ``speculators`` package nests the decoder in
 ``transformer_layer_config`` and the number of drafts in ``speculators_config``.
@@ -39,7 +39,7 @@ _MAY_HAVE = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all
 
 
 def flatten(config: Config, problems: Problems) -> dict[str, Any]:
-    """``config`` with every entry at the top level and under one name; None and absent mean the same."""
+    """Return ``config`` with every entry at the top level and under one name; None and absent mean the same."""
     decoder, eagle, speculators = (
         _mapping(config, name, problems) for name in ("transformer_layer_config", "eagle_config", "speculators_config")
     )
@@ -91,7 +91,7 @@ def says_parallel(flat: Config) -> bool:
 
 
 def read_windows(flat: Config, num_layers: int, problems: Problems) -> tuple[int, ...]:
-    """Positions that every layer sees, itself included; 0 is all of them.
+    """The number of positions that each layer sees, itself included; 0 is all of them.
 
     ``layer_types`` alone decides, as in vLLM and speculators: ``sliding_window`` without it means nothing there.
     """
@@ -117,7 +117,7 @@ def read_windows(flat: Config, num_layers: int, problems: Problems) -> tuple[int
 
 
 def read_rope(flat: Config, problems: Problems) -> dict[str, Any]:
-    """``rope_parameters`` as ``transformers`` takes them: ``rope_theta`` (5 and later) or ``rope_scaling`` before."""
+    """The ``rope_parameters`` as ``transformers`` takes them, from either name that its releases gave them."""
     stated = _stated_rope(flat, problems)
     kind = stated.get("rope_type") or "default"
     for value in (stated.get("partial_rotary_factor"), flat.get("partial_rotary_factor")):
@@ -166,7 +166,7 @@ def _architectures(config: Config, problems: Problems) -> list[str]:
 
 
 def _mask_token_id(config: Config, problems: Problems) -> int | None:
-    """Some heads write it as text."""
+    """The mask token's id, which some heads write as text."""
     stated = {key: config[key] for key in _MASK_ID_KEYS if config.get(key) is not None}
     ids = [int(v) if isinstance(v, str) and v.isdecimal() else v for v in stated.values()]
     if not all(type(value) is int for value in ids):
@@ -185,7 +185,7 @@ def _trained_depth(config: Config, speculators: Config, problems: Problems) -> i
 
 
 def _stated_rope(flat: Config, problems: Problems) -> dict[str, Any]:
-    """The one dictionary that defines it, with ``type`` called ``rope_type``."""
+    """The one dictionary that defines the rotary embedding, with ``type`` called ``rope_type``."""
     found: list[dict[str, Any]] = []
     for name in ("rope_scaling", "rope_parameters"):
         value = flat.get(name)

@@ -16,14 +16,14 @@ from . import DrafterSpec
 
 
 class RMSNorm(nn.Module):
-    """``x / rms(x) * weight``."""
+    """Root-mean-square norm: ``x / rms(x) * weight``."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight, self.eps = nn.Parameter(torch.empty(size)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., size] -> [..., size]."""
+        """Norm the last axis: [..., size] -> [..., size]."""
         return torch.ops.peagle.rms_norm(x, self.weight, self.eps)
 
 
@@ -43,7 +43,7 @@ class DrafterAttention(nn.Module):
             self.q_norm, self.k_norm = (RMSNorm(self.dim, spec.rms_norm_eps) for _ in range(2))
 
     def forward(self, x: Tensor, window: Window, cos: Tensor, sin: Tensor) -> Tensor:
-        """[B,W,width] -> [B,W,H]."""
+        """Attend: [B,W,width] -> [B,W,H]."""
         b, w, _ = x.shape
         q = self.q_proj(x).view(b, w, self.heads, self.dim)
         k = self.k_proj(x).view(b, w, self.kv, self.dim)
@@ -57,7 +57,7 @@ class DrafterAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """SiLU-gated."""
+    """The SiLU-gated MLP of a layer."""
 
     def __init__(self, spec: DrafterSpec) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(inner, h, bias="mlp.down_proj" in biases)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[...,H] -> [...,H]."""
+        """Transform every position: [...,H] -> [...,H]."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -84,7 +84,7 @@ class Layer(nn.Module):
             self.hidden_norm = RMSNorm(h, eps)
 
     def forward(self, x: Tensor, embedding: Tensor | None, window: Window, cos: Tensor, sin: Tensor) -> Tensor:
-        """``x`` [B,W,H]; ``embedding`` [B,W,H] in layer 0 only."""
+        """Run the block on ``x`` [B,W,H]; ``embedding`` [B,W,H] in layer 0 only."""
         if embedding is None:
             inner = self.input_layernorm(x)
         else:
@@ -128,7 +128,7 @@ class Drafter(nn.Module):
         k_cache: list[Tensor],
         v_cache: list[Tensor],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """``draft_ids`` i32 [B,K], ``next_*`` (the target's next window), ``draft_logits`` [B,K,Vd], new caches."""
+        """Give ``draft_ids`` i32 [B,K], ``next_*`` (the next window), ``draft_logits`` [B,K,Vd], new caches."""
         row_ids, is_real, emit, newest, next_start, next_len, next_drafts = torch.ops.peagle.placeholder_draft(
             input_ids, start, window_len, draft_len, tokens, num_tokens, self.spec.mask_token_id
         )
@@ -159,7 +159,7 @@ class Drafter(nn.Module):
         )
 
     def _project(self, taps: Tensor) -> Tensor:
-        """[...,A*Ht] -> [...,H]; ``mask_hidden`` goes the way of real features."""
+        """Fuse taps, [...,A*Ht] -> [...,H]; ``mask_hidden`` goes the way of real features."""
         if self.spec.parts.input_norm:
             taps = self.input_norm(taps)
         if self.spec.parts.fc_norms:

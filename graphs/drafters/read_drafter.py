@@ -1,4 +1,4 @@
-"""Read a drafter: sizes from the tensors, behaviour from the config, and every disagreement named at once."""
+"""Reading a drafter: sizes from the tensors, behaviour from the config, and every disagreement named at once."""
 
 from __future__ import annotations
 

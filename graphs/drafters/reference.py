@@ -1,4 +1,4 @@
-"""The oracle: one P-EAGLE round in plain PyTorch, without caches, custom ops or ONNX.
+"""The oracle of drafters: one P-EAGLE round in plain PyTorch, without caches, custom ops or ONNX.
 
 Everything is recomputed from the tokens each round, so there is no state to get wrong. Slow, and meant to be read
 beside the paper (P-EAGLE, arXiv 2602.01469).
@@ -23,13 +23,13 @@ Weights = Mapping[str, Tensor]
 
 
 def load_target(folder: Path, config: Mapping[str, Any]) -> Any:
-    """The target in ``transformers``, FP32, eager attention."""
+    """Load the target in ``transformers``, FP32, eager attention."""
     return family_for(config).load(folder, config)
 
 
 @torch.no_grad()
 def target_pass(model: Any, target: TargetSpec, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Logits [len, V] and tapped features [len, A*H] of the whole sequence ``ids``."""
+    """The logits [len, V] and tapped features [len, A*H] of the whole sequence ``ids``."""
     streams: list[Tensor] = []
     layers = model.model.layers
     hooks = [
@@ -48,7 +48,7 @@ def target_pass(model: Any, target: TargetSpec, ids: Sequence[int]) -> tuple[Ten
 
 @torch.no_grad()
 def draft_logits(weights: Weights, spec: DrafterSpec, ids: Sequence[int], features: Tensor, k: int) -> Tensor:
-    """Logits [K, Vd] of the K drafts after ``ids`` (x_0..x_{n-1}), from ``features`` [n-1, A*H] of all but the last.
+    """The logits [K, Vd] of K drafts after ``ids`` (x_0..x_{n-1}), from ``features`` [n-1, A*H] of all but the last.
 
     Row p carries token x_{p+1} beside the target's features at p; K-1 placeholder rows carry the mask token and
     ``mask_hidden``. One causal pass; the last K rows are the drafts.
@@ -87,13 +87,13 @@ def draft_logits(weights: Weights, spec: DrafterSpec, ids: Sequence[int], featur
 
 
 def to_target_ids(weights: Weights, draft_ids: Tensor) -> list[int]:
-    """Draft ids to target ids: ``id + d2t[id]`` when the drafter has a vocabulary of its own."""
+    """Turn draft ids into target ids: ``id + d2t[id]`` when the drafter has a vocabulary of its own."""
     offset = weights["d2t"].to(torch.int64)[draft_ids] if "d2t" in weights else 0
     return [int(i) for i in draft_ids + offset]
 
 
 def _fused_taps(wide: Tensor, weights: Weights, spec: DrafterSpec) -> Tensor:
-    """[rows, A*Ht] -> [rows, H]: ``fc``, after one norm over all taps, one for each tap, or none."""
+    """Fuse taps, [rows, A*Ht] -> [rows, H]: ``fc``, after one norm over all taps, one for each tap, or none."""
     if spec.parts.input_norm:
         wide = _norm(wide, weights["input_norm.weight"], spec)
     if spec.parts.fc_norms:

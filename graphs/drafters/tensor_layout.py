@@ -27,7 +27,7 @@ _MEDUSA = "parallel_draft_heads."
 
 
 def module_names(keys: Collection[str], problems: Problems) -> dict[str, str]:
-    """Module name -> name in the checkpoint, without what only training needs.
+    """The names of tensors in the checkpoint by module name, without what only training needs.
 
     The first layer is ``midlayer`` (vLLM) or ``layers.0`` (speculators); a leading ``model.`` is optional.
     """
@@ -75,7 +75,7 @@ class Parts:
         )
 
     def dims(self) -> dict[str, tuple[Dim, ...]]:
-        """Every tensor by module name."""
+        """The dims of every tensor, by module name."""
         dims: dict[str, tuple[Dim, ...]] = {
             EMBEDDING: (_V, _H),
             FC: (_H, _FEATURES),

@@ -1,4 +1,4 @@
-"""The steps that every lowering shares: static cache length, RoPE tables, clean-up, and the weight plan."""
+"""What every lowering begins and finishes with: static cache length, RoPE tables, clean-up, and the weight plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fix_cache_length(model: ir.Model, length: int) -> None:
 
 
 def fill_rope_tables(model: ir.Model, length: int) -> None:
-    """cos/sin of every position 0..T-1, ``[T, D/2]``, from the frequencies the modelling code computed.
+    """Fill in cos and sin of every position 0..T-1, ``[T, D/2]``, from the frequencies the modelling code computed.
 
     Computed in FP32 and rounded once, to the type that the graph declares.
     """

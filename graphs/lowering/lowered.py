@@ -23,18 +23,18 @@ class GraphWeight:
 
     @property
     def bytes(self) -> int:
-        """Size in the external-data file."""
+        """The size in the external-data file."""
         return BY_NUMPY[self.dtype].bytes(math.prod(self.shape))
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """``model`` runs on its backend once ``weights`` are attached (``graphs.stream_weights.attach``)."""
+    """A lowered graph, which runs on its backend once ``weights`` are attached (``graphs.stream_weights.attach``)."""
 
     model: ir.Model
     weights: tuple[GraphWeight, ...]
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of weights to stream."""
+        """The bytes of weights to stream."""
         return sum(w.bytes for w in self.weights)

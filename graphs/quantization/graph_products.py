@@ -1,4 +1,4 @@
-"""What a lowered graph itself says of its products: how each weight is stored, and in which type it is multiplied."""
+"""The products of a lowered graph: how each weight is stored, and in which type it is multiplied."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def source(value: ir.Value | None) -> ir.Value | None:
 
 
 def _of_kernel(node: ir.Node) -> list[GraphProduct]:
-    """Codes lie in bytes, eight bits or two of four: the node says which."""
+    """The products of a kernel whose codes lie in bytes, eight bits or two of four: the node says which."""
     level = node.attributes.get_int("accuracy_level", 0)
     places = (1,) if node.op_type == "MatMulNBits" else (2, 5)
     bits = node.attributes.get_int("bits" if node.op_type == "MatMulNBits" else "expert_weight_bits", 4)
@@ -81,7 +81,7 @@ def _product(node: ir.Node, factor: ir.Value) -> GraphProduct:
 
 
 def _stacked(node: ir.Node, factor: ir.Value) -> GraphProduct:
-    """What enters the second product is inside of the node, and wide unless that says otherwise."""
+    """The product of stacked weights. The input of the second is inside of the node, and wide unless that says it."""
     if factor is not next(value for value in node.inputs[1:] if _rank(value) > 2):
         kind = _codes(factor)
         codes = inner_codes(node) if kind is not None and inner_codes(node).replace("_", "") == _name(kind) else ""

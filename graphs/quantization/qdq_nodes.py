@@ -42,7 +42,7 @@ def scale_dtype(weight: QuantizedWeight, wide: ir.DataType) -> ir.DataType:
 
 
 def dequantized(op: Nodes, codes: ir.Value, scales: ir.Value, weight: QuantizedWeight, dtype: ir.DataType) -> ir.Value:
-    """The values of a weight as ``dtype``; ``scales`` are as they are stored."""
+    """The node that gives a weight's values as ``dtype``; ``scales`` are as they are stored."""
     name, shape = str(codes.name), codes.shape
     rank, leading = len(shape), len(weight.scale)
     attributes: dict[str, int] = {}
@@ -60,7 +60,7 @@ def dequantized(op: Nodes, codes: ir.Value, scales: ir.Value, weight: QuantizedW
 
 
 def exponents(node: ir.Node) -> ir.Value | None:
-    """What a DequantizeLinear made here has the exponents of its scales from; None where it keeps scales themselves."""
+    """The exponents that a DequantizeLinear made here has its scales from; None where it keeps scales themselves."""
     power = node.inputs[1].producer() if node.op_type == "DequantizeLinear" and node.inputs[1] is not None else None
     if power is None or power.op_type != "Pow" or power.inputs[1] is None:
         return None
@@ -72,7 +72,7 @@ def exponents(node: ir.Node) -> ir.Value | None:
 
 
 def rounded(op: Nodes, graph: ir.Graph, x: ir.Value, rounding: Rounding) -> ir.Value:
-    """``x`` to codes and back: one pair of nodes, or one node of ours, which a backend folds into what reads it.
+    """Round ``x`` to codes and back: a pair of nodes, or one node of ours, which a backend folds into what reads it.
 
     A last block of ``x`` that is not whole is made so, and stays it: what reads it has as many rows.
     """
@@ -96,7 +96,7 @@ def shortened(op: Nodes, value: ir.Value, columns: int) -> ir.Value:
 
 
 def _whole(op: Nodes, x: ir.Value, block: int) -> ir.Value:
-    """``x`` with zeros behind every row, so that it ends with a block."""
+    """Put zeros behind every row of ``x``, so that it ends with a block."""
     columns = x.shape[-1] if x.shape is not None else None
     if not isinstance(columns, int) or not columns % block:
         return x
@@ -106,7 +106,7 @@ def _whole(op: Nodes, x: ir.Value, block: int) -> ir.Value:
 
 
 def _powers(op: Nodes, stored: ir.Value) -> ir.Value:
-    """2 to the exponents that are stored, float32."""
+    """The powers of two with the exponents that are stored, float32."""
     wide = op.Cast(stored, to=ir.DataType.FLOAT)
     exponent = op.Sub(wide, op.constant(float(E8M0_BIAS), ir.DataType.FLOAT))
     power = op.Pow(op.constant(2.0, ir.DataType.FLOAT), exponent)

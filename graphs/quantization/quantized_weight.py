@@ -1,4 +1,4 @@
-"""What a rewrite to quantized types is told of a weight, and what it says it did."""
+"""A quantized weight as a rewrite is told of it, and the account of what a rewrite did."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SharedInput:
 
 @dataclass(frozen=True)
 class Quantization:
-    """What a rewrite did. ``refused``: why a weight that was to be quantized was not.
+    """The account of a rewrite: the weights ``done``, and in ``refused`` why others that were to be quantized were not.
 
     ``shared``: the inputs that several weights share. ``streams``: the initializers that hold codes and scales.
     """

@@ -1,4 +1,4 @@
-"""From a semantic graph to one that keeps weights as codes: find the sites, quantize the weights, round the inputs."""
+"""The rewrite of a semantic graph to weights kept as codes: find the sites, quantize the weights, round the inputs."""
 
 from __future__ import annotations
 

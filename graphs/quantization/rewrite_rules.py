@@ -1,4 +1,4 @@
-"""The patterns that take a quantized weight. Each says of a node why it does not."""
+"""The rules of that rewrite: patterns that take a quantized weight. Each says of a node why it does not."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Rule(Protocol):
 
 
 class LinearRule:
-    """``MatMul(x, Transpose(weight))``: the weight ``[out,in]`` as it is stored, x rounded."""
+    """The rule of ``MatMul(x, Transpose(weight))``: the weight ``[out,in]`` as it is stored, x rounded."""
 
     def sites(self, node: ir.Node) -> list[Site]:
-        """The one weight, or none where the right side is computed."""
+        """The one weight of a linear, or none where the right side is computed."""
         if node.domain or node.op_type != "MatMul":
             return []
         turn = node.inputs[1].producer()
@@ -56,10 +56,10 @@ class LinearRule:
 
 
 class ExpertsRule:
-    """``SparseExperts``: both stacks of weights; x is rounded before the node, what enters ``down`` in it."""
+    """The rule of ``SparseExperts``: two stacks of weights; x is rounded before the node, ``down``'s input in it."""
 
     def sites(self, node: ir.Node) -> list[Site]:
-        """The stacks gate-and-up and down."""
+        """The two stacks of weights: gate-and-up, and down."""
         if node.domain != DOMAIN or node.op_type != "SparseExperts":
             return []
         gate_up, down = node.inputs[3], node.inputs[4]
@@ -76,7 +76,7 @@ def inner_codes(node: ir.Node) -> str:
 
 
 def is_weight(value: ir.Value | None) -> bool:
-    """Whether it is an initializer that a checkpoint gives its values."""
+    """Whether a value is an initializer that a checkpoint gives its numbers."""
     return value is not None and value.is_initializer() and isinstance(value.const_value, ir.ExternalTensor)
 
 

@@ -1,7 +1,7 @@
-"""What the rest of the project needs to know of a target family, and what its trace needs from it.
+"""The base class of target families: what the project needs to know of one, and what its trace needs from it.
 
 A family file holds only facts: which architectures it serves, how its checkpoint maps to the modelling code, cache
-shape per layer, default taps, what its trace has to see through. Nothing outside ``families/`` asks for a model's name.
+shape per layer, default taps, what its trace has to see through. Nothing outside this folder asks for a model's name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """One layer's K (and V) cache: ``[B, heads, T, head_dim]``."""
+    """The key (and value) cache of one layer: ``[B, heads, T, head_dim]``."""
 
     heads: int
     head_dim: int
@@ -75,14 +75,14 @@ class Family:
     """Entries of the decoder's config that must be positive integers."""
 
     def text(self, config: Config) -> Config:
-        """The decoder's own part of ``config.json``."""
+        """Return the decoder's own part of ``config.json``."""
         return config
 
     def check(self, text: Config) -> None:
         """Raise ``BuildError`` for what this family does not serve."""
 
     def caches(self, text: Config) -> tuple[CacheSpec, ...]:
-        """Cache shape of every layer."""
+        """Return the cache of every layer."""
         heads = text["num_attention_heads"]
         head_dim = text.get("head_dim") or text["hidden_size"] // heads
         cache = CacheSpec(text.get("num_key_value_heads") or heads, head_dim)
@@ -93,7 +93,7 @@ class Family:
         return tuple(text.get("layer_types") or ("layer",) * text["num_hidden_layers"])
 
     def describe(self, config: Config) -> TargetSpec:
-        """Facts from ``config.json``. Raises ``BuildError`` listing every missing or illegal entry."""
+        """Read the spec from ``config.json``. Raises ``BuildError`` listing every missing or illegal entry."""
         text = self.text(config)
         require(text, *self.sizes)
         self.check(text)
@@ -115,7 +115,7 @@ class Family:
         )
 
     def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:
-        """The decoder's config with only some of its layers, by their ids: for plans and for small trials."""
+        """Return the decoder's config with only some of its layers, by their ids: for plans and for small trials."""
         text = dict(self.text(config))
         text["num_hidden_layers"] = len(layers)
         if text.get("layer_types"):
@@ -166,12 +166,12 @@ class Family:
 
 
 def default_taps(num_layers: int) -> tuple[int, ...]:
-    """``(2, L // 2, L - 3)``: the taps of EAGLE-3 heads in vLLM and SGLang. They must differ, so L >= 7."""
+    """The taps of EAGLE-3 heads in vLLM and SGLang: ``(2, L // 2, L - 3)``. They must differ, so L >= 7."""
     return (2, num_layers // 2, num_layers - 3)
 
 
 def check_taps(taps: Sequence[int], num_layers: int) -> tuple[int, ...]:
-    """``taps`` as a tuple; raises ``BuildError`` unless they ascend within ``0..L-1``."""
+    """Return ``taps`` as a tuple; raises ``BuildError`` unless they ascend within ``0..L-1``."""
     if list(taps) != sorted(set(taps)) or not all(0 <= t < num_layers for t in taps) or not taps:
         raise BuildError(
             f"taps {list(taps)} do not fit a target of {num_layers} layers",
@@ -193,5 +193,5 @@ def require(config: Config, *names: str) -> None:
 
 
 def count_kinds(kinds: Sequence[str]) -> dict[str, int]:
-    """How many layers there are of each kind, in order of appearance."""
+    """Count the layers of each kind, in order of appearance."""
     return dict(Counter(kinds))

@@ -18,19 +18,19 @@ _TOWERS = ("model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "
 
 
 class Gemma4(Family):
-    """Serves the multimodal wrapper's checkpoints (keys below ``model.language_model``); the towers are left out."""
+    """Gemma-4 out of the multimodal wrapper's checkpoints (keys below ``model.language_model``), without the towers."""
 
     name = "gemma-4"
     architectures = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
     sizes = (*Family.sizes, "num_key_value_heads", "head_dim", "sliding_window")
 
     def text(self, config: Config) -> Config:
-        """The nested configuration, if it is nested."""
+        """Return the nested configuration, if it is nested."""
         nested: Config = config.get("text_config") or config
         return nested
 
     def check(self, text: Config) -> None:
-        """Variants of other sizes have parts that are not served yet."""
+        """Refuse variants of other sizes: they have parts that are not served yet."""
         parts = {
             "enable_moe_block": "a mixture of experts beside the dense MLP (26B-A4B)",
             "hidden_size_per_layer_input": "per-layer embeddings (E2B, E4B)",
@@ -45,14 +45,14 @@ class Gemma4(Family):
             )
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
-        """Five sliding layers, then a full one; the last is always full."""
+        """Return the stated kinds, else five sliding layers, then a full one; the last is always full."""
         layers = text["num_hidden_layers"]
         stated = text.get("layer_types")
         last = "full_attention" if layers else ""
         return tuple(stated or [*("sliding_attention" if (i + 1) % 6 else last for i in range(layers - 1)), last])
 
     def caches(self, text: Config) -> tuple[CacheSpec, ...]:
-        """Full layers have heads of their own number and size, said once or (transformers 5) layer by layer."""
+        """Return the cache of every layer. Full ones have other heads, said once or (transformers 5) by layer."""
         sliding = {"num_key_value_heads": text["num_key_value_heads"], "head_dim": text["head_dim"]}
         full = {
             "num_key_value_heads": text.get("num_global_key_value_heads") or sliding["num_key_value_heads"],
@@ -66,7 +66,7 @@ class Gemma4(Family):
         return tuple(CacheSpec(each["num_key_value_heads"], each["head_dim"]) for each in sizes)
 
     def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:
-        """What is said layer by layer follows its layer."""
+        """Keep with each layer what is said layer by layer."""
         text = super().keeping(config, layers)
         stated = text.get("per_layer_config")
         if stated:
@@ -75,7 +75,7 @@ class Gemma4(Family):
         return text
 
     def load(self, folder: Path, config: Config) -> Any:
-        """The decoder taken out of the multimodal model, towers and all."""
+        """Take the decoder out of the multimodal model, towers and all."""
         if "text_config" not in config:
             return super().load(folder, config)
         import torch
@@ -90,26 +90,26 @@ class Gemma4(Family):
         return decoder.eval()
 
     def tied(self, config: Config) -> Mapping[str, str]:
-        """Tied unless said otherwise, inside or outside."""
+        """Tie the head unless the configuration says otherwise, inside or outside."""
         tied = self.text(config).get("tie_word_embeddings", config.get("tie_word_embeddings", True))
         return {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
 
     def canonical(self, key: str) -> str:
-        """``model.language_model.x`` -> ``model.x``."""
+        """Take the wrapper out of a name: ``model.language_model.x`` is ``model.x``."""
         return "model." + key.removeprefix(_INSIDE) if key.startswith(_INSIDE) else key
 
     def ignored(self, key: str) -> bool:
-        """The towers see and hear; the decoder reads."""
+        """Ignore the towers as well: they see and hear, the decoder reads."""
         return super().ignored(key) or key.startswith(_TOWERS)
 
     def patches(self) -> Mapping[str, Callable[..., Any]]:
-        """The rotary function, which takes one tensor ``[B,S,H,D]`` here."""
+        """Replace the rotary function, which takes one tensor ``[B,S,H,D]`` here."""
         from .semantic_patches import rotate_one
 
         return {"apply_rotary_pos_emb": rotate_one}
 
     def prepare(self, model: Any) -> None:
-        """The embedding's multiplier is computed, not stored."""
+        """Compute the embedding's multiplier, which is not stored."""
         import torch
 
         embedding = model.model.embed_tokens

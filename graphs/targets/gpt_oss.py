@@ -11,24 +11,24 @@ _EXPERTS = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(gate_up_proj|down_pro
 
 
 class GptOss(Family):
-    """Experts are stored ``[E, in, out]``, gate and up columns in turn; the graph wants them turned."""
+    """GPT-OSS, whose experts are stored ``[E, in, out]``, gate and up columns in turn; the graph wants them turned."""
 
     name = "gpt-oss"
     architectures = ("GptOssForCausalLM",)
     sizes = (*Family.sizes, "num_local_experts", "num_experts_per_tok", "sliding_window")
 
     def check(self, text: Config) -> None:
-        """Layers are told apart by name."""
+        """Refuse layers of an unknown name: by it they are told apart."""
         unknown = set(text.get("layer_types") or ()) - {"sliding_attention", "full_attention"}
         if unknown:
             raise BuildError(f"unknown layer_types {sorted(unknown)}", fix="use the config.json of the checkpoint")
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
-        """Sliding first, then in turn, unless the configuration says so itself."""
+        """Return the stated kinds, else sliding and full in turn."""
         layers = range(text["num_hidden_layers"])
         stated = text.get("layer_types")
         return tuple(stated or ("full_attention" if i % 2 else "sliding_attention" for i in layers))
 
     def sources(self, name: str, shape: Shape) -> tuple[Piece, ...]:
-        """MXFP4 blocks are stored the other way round, which the reader of that format hides."""
+        """Turn expert weights. MXFP4 blocks are stored the other way round, which the reader of that format hides."""
         return (Piece((name,), "transpose" if _EXPERTS.fullmatch(name) else "copy"),)

@@ -1,4 +1,4 @@
-"""How large a target's graph will be, from traces of a few of its layers.
+"""Trials with a few layers of a target, which tell how large its whole graph will be.
 
 Layers of one kind have the same nodes (``Family.layer_kinds``). So the nodes of the whole are those of a base, which
 has layers of every kind, plus for each further layer what one more of its kind adds. Every trial is a subset of the
@@ -39,21 +39,24 @@ class LayerTrial:
     seconds: float
 
     def lowered(self, lowering: Lowering) -> ir.Model:
-        """The trial's graph lowered; the semantic one stays as it is."""
+        """Lower a copy of the trial's graph; the semantic one stays as it is."""
         copy = ir.from_proto(ir.to_proto(self.model))
         return lower(copy, lowering, cache_length=_CACHE).model
 
 
 @dataclass(frozen=True)
 class Trials:
-    """``layers`` counts the whole target's by kind; ``more[kind]`` is ``base`` with one more layer of that kind."""
+    """The trials of one target: ``more[kind]`` is ``base`` with one more layer of that kind.
+
+    ``layers`` counts the whole target's by kind.
+    """
 
     layers: Mapping[str, int]
     base: LayerTrial
     more: Mapping[str, LayerTrial]
 
     def operators(self, lowering: Lowering | None = None) -> dict[str, int]:
-        """How often each operator occurs in the whole graph, semantic or lowered; most frequent first."""
+        """Count each operator in the whole graph, semantic or lowered; most frequent first."""
         base = _operators(self.base, lowering)
         total = Counter(base)
         for kind, trial in self.more.items():
@@ -63,19 +66,19 @@ class Trials:
         return dict((+total).most_common())
 
     def table_bytes(self, lowering: Lowering) -> int:
-        """Bytes that the rotary tables of the lowered graph have for every position."""
+        """The bytes that the rotary tables of the lowered graph have for every position."""
         tables = {f"{path}.{half}" for path in loads(self.base.model.metadata_props[ROPE_METADATA]) for half in _HALVES}
         values = self.base.lowered(lowering).graph.initializers.items()
         return sum(int(value.const_value.nbytes) for name, value in values if name in tables) // _CACHE
 
     @property
     def traced_layers(self) -> int:
-        """Layers of the base."""
+        """The number of layers of the base."""
         return sum(self.base.layers.values())
 
     @property
     def trace_seconds(self) -> float:
-        """What tracing the whole will take at most, by the trials.
+        """The seconds that tracing the whole will take at most, by the trials.
 
         The base was traced first and paid for what is paid once; the last trial, spread over its layers, is what each
         further layer costs.
@@ -107,7 +110,7 @@ def run_trials(config: Mapping[str, Any], spec: TargetSpec, dtype: Dtype = "floa
 
 
 def base_layers(kinds: Sequence[str], at_least: int) -> list[int]:
-    """The last layer of every kind, and the first ones of all until there are ``at_least`` layers."""
+    """Choose the last layer of every kind, and the first ones of all until there are ``at_least`` layers."""
     last = {kind: i for i, kind in enumerate(kinds)}
     others = [i for i in range(len(kinds)) if i not in last.values()]
     return sorted([*last.values(), *others[: max(at_least - len(last), 0)]])

@@ -7,13 +7,13 @@ from .family import Config, Family
 
 
 class Llama(Family):
-    """The plain decoder that the other dense families vary."""
+    """Dense Llama, the plain decoder that the other dense families vary."""
 
     name = "llama"
     architectures = ("LlamaForCausalLM",)
 
     def check(self, text: Config) -> None:
-        """No published dense checkpoint has sliding windows."""
+        """Refuse sliding windows, which no published dense checkpoint has."""
         if text.get("use_sliding_window"):
             raise BuildError(
                 f"sliding-window layers are not supported in {self.name} targets",

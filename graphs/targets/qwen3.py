@@ -7,11 +7,11 @@ from .llama import Llama
 
 
 class Qwen3(Llama):
-    """Layers are all alike although its configuration names their types."""
+    """Dense Qwen3, whose layers are all alike although its configuration names their types."""
 
     name = "qwen3"
     architectures = ("Qwen3ForCausalLM",)
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
-        """One kind."""
+        """Return one kind for all layers."""
         return tuple("layer" for _ in range(text["num_hidden_layers"]))

@@ -13,30 +13,30 @@ _EXPERTS = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(gate_up_proj|down_p
 
 
 class Qwen3Moe(Qwen3):
-    """On disk ``experts.E.{gate,up,down}_proj.weight``; in the graph one tensor of all experts, gate and up in turn."""
+    """Qwen3-MoE: ``experts.E.{gate,up,down}_proj.weight`` on disk, one tensor of all experts in the graph."""
 
     name = "qwen3-moe"
     architectures = ("Qwen3MoeForCausalLM",)
     sizes = (*Qwen3.sizes, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
 
     def text(self, config: Config) -> Config:
-        """Published as ``num_experts``, saved again by transformers 5 as ``num_local_experts``."""
+        """Name ``num_experts`` as published; transformers 5 saves it as ``num_local_experts``."""
         return config if "num_experts" in config else {**config, "num_experts": config.get("num_local_experts")}
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
-        """Layers are sparse unless the configuration exempts them."""
+        """Call layers sparse unless the configuration exempts them."""
         step, dense = text.get("decoder_sparse_step", 1), text.get("mlp_only_layers") or ()
         layers = range(text["num_hidden_layers"])
         return tuple("sparse" if i not in dense and (i + 1) % step == 0 else "dense" for i in layers)
 
     def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:
-        """Sparse and dense layers keep their kind at their new place."""
+        """Keep sparse and dense layers of their kind at their new place."""
         kinds = self.layer_kinds(self.text(config))
         dense = [new for new, old in enumerate(layers) if kinds[old] == "dense"]
         return super().keeping(config, layers) | {"decoder_sparse_step": 1, "mlp_only_layers": dense}
 
     def sources(self, name: str, shape: Shape) -> tuple[Piece, ...]:
-        """Experts in ascending order."""
+        """Stack the experts in ascending order, gate and up rows in turn."""
         match = _EXPERTS.fullmatch(name)
         if not match:
             return super().sources(name, shape)

@@ -1,4 +1,4 @@
-"""How unchanged ``transformers`` modelling code is made to speak in semantic ops while it is traced.
+"""Patches under which unchanged ``transformers`` modelling code speaks in semantic ops while it is traced.
 
 Everything here is a patch from outside, undone on exit: the attention interface and a duck-typed cache become one
 ``CachedAttention`` per layer, routed experts become one ``SparseExperts``, every RMSNorm one node, rotary embedding one
@@ -24,7 +24,7 @@ IMPLEMENTATION = "peagle"  # what attention and experts are registered as in tra
 
 @dataclass
 class Window:
-    """What the ops of one traced forward pass share.
+    """The window of one traced forward pass, which its ops share.
 
     ``start`` i64 [B], ``positions`` i64 [B,S], ``columns`` i64 [B,E] (window columns whose logits are wanted), caches
     per layer ``[B,Hkv,T,D]``, replaced by their updated values as the layers run.
@@ -40,11 +40,11 @@ class Window:
     is_compileable = False
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """``Cache.update`` as decoder layers call it: the attention op does the writing, so nothing changes here."""
+        """Return both as they are, where decoder layers call ``Cache.update``: the attention op does the writing."""
         return key, value
 
     def get_seq_length(self, *_: Any) -> int:
-        """Unused by the layers when positions are given; part of the cache protocol."""
+        """Return 0; part of the cache protocol, unused by the layers when positions are given."""
         return 0
 
 
@@ -54,7 +54,7 @@ _window: ContextVar[Window] = ContextVar("window")
 def attend(
     window: Window, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, span: int, softcap: float, sinks: Any
 ) -> Tensor:
-    """``CachedAttention`` of one layer; q ``[B,Hq,S,D]`` -> ``[B,S,Hq,D]``, and the window's caches move on."""
+    """Run ``CachedAttention`` of one layer; q ``[B,Hq,S,D]`` -> ``[B,S,Hq,D]``, and the window's caches move on."""
     caches, wide = (
         (window.k_caches[layer], window.v_caches[layer]),
         (0.0, 0.0),
@@ -67,7 +67,7 @@ def attend(
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
-    """Rotary embedding of ``[B,H,S,D]`` from tables ``[P,D/2]`` at ``positions`` ``[B,S]``."""
+    """Rotate ``[B,H,S,D]`` by the rows of tables ``[P,D/2]`` at ``positions`` ``[B,S]``."""
     return torch.ops.peagle.rope(x, cos, sin, positions)
 
 
@@ -134,13 +134,13 @@ def _emitted_columns(hidden: Tensor, _: Any) -> Tensor:
 
 
 def take_columns(x: Tensor, columns: Tensor) -> Tensor:
-    """Rows of ``x`` [B,S,H] named by ``columns`` [B,E] -> [B,E,H]; one flat Gather, which every backend has."""
+    """Take rows of ``x`` [B,S,H] by ``columns`` [B,E] -> [B,E,H]; one flat Gather, which every backend has."""
     rows = torch.arange(x.shape[0], device=x.device)[:, None] * x.shape[1] + columns
     return x.reshape(-1, x.shape[2]).index_select(0, rows.reshape(-1)).reshape(columns.shape[0], columns.shape[1], -1)
 
 
 class RotaryTable(nn.Module):
-    """Stands in for a rotary module: hands out its whole table instead of one row per position.
+    """A stand-in for a rotary module that hands out its whole table instead of one row per position.
 
     ``inv_freq`` and ``scaling`` are those that the modelling code computed, so every RoPE variant is kept; the table
     itself is written when the graph is lowered, at the length of the cache. ``kind`` picks one table of a module that
@@ -168,7 +168,7 @@ class RotaryTable(nn.Module):
         self.sin = nn.Buffer(torch.empty(shape, device="meta"), persistent=False)
 
     def forward(self, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """The tables ``cos, sin`` [P, D/2]."""
+        """Return the tables ``cos, sin`` [P, D/2]."""
         return self.cos, self.sin
 
 
@@ -180,7 +180,7 @@ class RotaryTables(nn.Module):
         self.tables = nn.ModuleDict({kind: RotaryTable(original, kind) for kind in original.rope_type})
 
     def forward(self, _: Tensor, __: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """The tables of layers of this kind."""
+        """Return the tables of layers of this kind."""
         cos, sin = self.tables[kind]()
         return cos, sin
 

@@ -51,7 +51,7 @@ class TargetGraph(nn.Module):
         k_cache: list[Tensor],
         v_cache: list[Tensor],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """``tokens`` i32 [B,E], ``num_tokens`` i32 [B], ``aux_hidden`` [B,S,A*H], ``logits`` [B,E,V], new caches."""
+        """Give ``tokens`` i32 [B,E], ``num_tokens`` i32 [B], ``aux_hidden`` [B,S,A*H], ``logits`` [B,E,V], caches."""
         width = input_ids.shape[1]
         positions = start[:, None] + torch.arange(width, device=start.device)
         first = (window_len - 1 - draft_len).to(torch.int64)

@@ -1,4 +1,4 @@
-"""What a model's weights are for: each with the role that the module holding it gives it, read without any values."""
+"""The roles of a model's weights, given by the module that holds each, and read without any values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RoledWeight:
 
     @property
     def count(self) -> int:
-        """How many numbers it holds."""
+        """The number of numbers it holds."""
         return math.prod(self.shape)
 
 

@@ -1,4 +1,4 @@
-"""How a graph's weights come out of a checkpoint: which tensors each consists of, and whether they are all there."""
+"""The sources of a graph's weights in a checkpoint: which tensors each consists of, and whether all are there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compile an op's kernel to machine code of one GPU generation: with nvcc ahead of time, with NVRTC at run time."""
+"""Compilers of an op's kernel to machine code of one GPU generation: nvcc ahead of time, NVRTC at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launch an op's kernel on a stream. Nothing is allocated on the device, so a CUDA graph may capture a launch."""
+"""The launcher of an op's kernel on a stream. Nothing is allocated on the device, so a CUDA graph may capture it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_WITH_CLUSTERS = 90
 
 @dataclass(frozen=True)
 class Geometry:
-    """``grid`` thread blocks of ``block`` threads, ``cluster`` neighbours of them together; grid 0 is no launch."""
+    """A launch's geometry: ``grid`` blocks of ``block`` threads, ``cluster`` neighbours together; 0 is no launch."""
 
     grid: int
     block: int

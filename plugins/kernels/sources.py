@@ -1,4 +1,4 @@
-"""The CUDA text of an op's kernel: one string without an ``#include``, so that nvcc and NVRTC read the very same."""
+"""The CUDA source of an op's kernel: one string without an ``#include``, so that nvcc and NVRTC read the very same."""
 
 from __future__ import annotations
 

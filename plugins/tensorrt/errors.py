@@ -1,4 +1,4 @@
-"""What a plugin refused last. TensorRT turns an exception of a plugin into an error of its own that says nothing."""
+"""The error that a plugin raised last. TensorRT turns it into one of its own that says nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def last() -> PeagleError | None:
 
 
 def clear() -> None:
-    """Forget it: call this before a parse, a build or an execution."""
+    """Forget the last error: call this before a parse, a build or an execution."""
     global _last
     _last = None
 

@@ -1,4 +1,4 @@
-"""Attributes as TensorRT's plugin fields, and back.
+"""Plugin fields: attributes as TensorRT keeps them, and back.
 
 TensorRT hands over any field whose name was declared, whatever its type and length: a float where an int was declared
 arrives as a float. So every field is checked here.
@@ -47,8 +47,10 @@ def write(trt: ModuleType, spec: OpSpec, values: Mapping[str, Any]) -> list[Any]
 
 
 def read(spec: OpSpec, collection: Any) -> dict[str, Any]:
-    """The attributes in a field collection with defaults filled in. Raises ``BuildError`` naming a field that is
-    mistyped, of the wrong length, unknown, out of range, or missing without a default.
+    """The attributes in a field collection with defaults filled in.
+
+    Raises ``BuildError`` naming a field that is mistyped, of the wrong length, unknown, out of range, or missing
+    without a default.
     """
     kinds = {a.name: a.kind for a in spec.attributes}
     values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Import TensorRT or TensorRT-RTX, whichever an engine is for, and cure what the latter's wheel lacks.
+"""The Python module of TensorRT or TensorRT-RTX, and a cure for what the latter's wheel lacks.
 
 The ONNX parser of TensorRT-RTX opens ``libtensorrt_rtx.so`` when a graph holds a plugin and ends the process when it is
 not there; the wheel of 1.7 only has ``libtensorrt_rtx.so.1``. A link beside it is the cure, for the parser looks in its
@@ -48,7 +48,7 @@ class LinkState:
 
 
 def load(product: Product, *, parser: bool = True) -> ModuleType:
-    """The module ``tensorrt`` or ``tensorrt_rtx``. With ``parser``, one whose ONNX parser can read our graphs.
+    """Import ``tensorrt`` or ``tensorrt_rtx``. With ``parser``, one whose ONNX parser can read our graphs.
 
     ``EnvironmentProblem`` when it is not installed, does not start, or its parser would end the process.
     """
@@ -76,7 +76,7 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
 
 
 def link_state(environment: Mapping[str, str] | None = None) -> LinkState:
-    """What is the matter, without importing TensorRT or changing anything.
+    """Find out what is the matter, without importing TensorRT or changing anything.
 
     ``environment`` is that of the process in question; the system's loader reads ``LD_LIBRARY_PATH`` when it starts.
     """
@@ -110,7 +110,7 @@ def cure_link() -> LinkState:
 
 
 def child_environment(folder: Path) -> dict[str, str]:
-    """Environment variables with which a new process can use the parser, whatever this one can do.
+    """Set up environment variables with which a new process can use the parser, whatever this one can do.
 
     Makes a link in ``folder`` (a private one of the caller's) where the wheel's own folder cannot be written to; empty
     where nothing is needed. ``EnvironmentProblem`` when there is no library to link to.

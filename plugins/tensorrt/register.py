@@ -1,4 +1,4 @@
-"""Make our plugins known to TensorRT's registry in this process."""
+"""The registration of our plugins with TensorRT's registry in this process."""
 
 from __future__ import annotations
 

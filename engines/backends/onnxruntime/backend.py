@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU: the embedded default."""
+"""The ``Backend`` on ONNX Runtime, on the CPU: the embedded default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _LEAST_COLUMNS = 2
 
 
 class OnnxRuntimeBackend:
-    """See ``Backend``. ``threads`` None chooses: one for a small target, else every physical core."""
+    """Runs both graphs in ONNX Runtime, each pass to its end before the call returns.
+
+    ``threads`` None chooses: one for a small target, else every physical core.
+    """
 
     lag = 0
 
@@ -42,41 +45,41 @@ class OnnxRuntimeBackend:
         self._first: Emitted | None = None
 
     def begin(self) -> None:
-        """See ``Backend.begin``."""
+        """Make every slot idle; its arrays stay as they are."""
         self._lanes.begin()
 
     def warm(self, steps: Steps, k: int) -> None:
         """Do nothing: a shape is bound when it is first seen."""
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
-        """See ``Backend.admit``."""
+        """Copy the policy to the arrays that the slot's bindings read, and keep its numbers."""
         self._slots[slot].admit(params, numbers)
 
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
-        """See ``Backend.prompt``."""
+        """Run the steps over one row that is as wide as the piece, on the slot's own arrays."""
         lanes = SessionPrompt(self._row(slot, len(chunk.ids)), chunk, self._lanes.rows[slot].window)
         steps(lanes, k)
         self._first = lanes.emission() if chunk.is_last else None
         self._lanes.set_busy(slot, chunk.is_last)
 
     def first(self, slot: int) -> Emitted:
-        """See ``Backend.first``."""
+        """Return what the last piece emitted; it is there already."""
         if self._first is None:
             raise ValueError(f"no prompt has ended in slot {slot}")
         return self._first
 
     def round(self, steps: Steps, k: int, *, replay: bool) -> Emitted:
-        """See ``Backend.round``."""
+        """Run the steps over every busy row, and return the tokens they left."""
         del replay  # there is nothing to gain
         steps(self._lanes, k)
         return self._lanes.emission()
 
     def retire(self, slot: int) -> None:
-        """See ``Backend.retire``."""
+        """Leave the slot out of later rounds."""
         self._lanes.set_busy(slot, False)
 
     def target_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """See ``Backend.target_logits``."""
+        """Return f32 [len,V] of one pass over all of ``ids``, whose logits are bound for this run alone."""
         row = self._greedy_row(ids, emitted=len(ids), draft_len=len(ids) - 1)
         binding = row.target(len(ids), len(ids))
         binding.bind_output("logits")
@@ -84,7 +87,7 @@ class OnnxRuntimeBackend:
         return np.asarray(binding.get_outputs()[-1].numpy()[0])
 
     def draft_logits(self, ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
-        """See ``Backend.draft_logits``."""
+        """Return f32 [K,Vd] of one drafter pass after one target pass over all of ``ids``."""
         row, k = self._greedy_row(ids, self._most_emitted, draft_len=0), num_speculative_tokens
         row.verify(len(ids), k + 1)
         binding = row.drafter(k)

@@ -1,4 +1,4 @@
-"""Graphs in ONNX Runtime: loaded once, run over arrays that are bound by address."""
+"""ONNX Runtime sessions: one graph each, loaded once, run over arrays that are bound by address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL_TARGET = 64 * 2**20  # bytes of weights as stored: a pass takes as long as
 
 
 def open_session(path: Path, threads: int) -> Any:
-    """One graph on the CPU, with ``threads`` threads; 0 is one for each physical core."""
+    """Load one graph on the CPU, with ``threads`` threads; 0 is one for each physical core."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -39,7 +39,7 @@ def open_session(path: Path, threads: int) -> Any:
 
 
 def default_threads(manifest: Manifest) -> int:
-    """One thread while a pass is shorter than handing out its pieces; 0 lets ONNX Runtime use every physical core."""
+    """Return 1 while a pass is shorter than handing out its pieces, else 0: every physical core."""
     folder = Path(manifest.target.file).parent
     weights = sum(entry.size for name, entry in manifest.files.items() if Path(name).parent == folder)
     return 1 if weights < SMALL_TARGET else 0

@@ -1,4 +1,4 @@
-"""Lanes on ONNX Runtime: one row after the other, each with its own window.
+"""The lanes of all slots on ONNX Runtime: one row after the other, each with its own window.
 
 The attention kernel takes one row per call when a window is wider than 1. Everything that a row needs is bound once per
 shape and used again every round.
@@ -21,14 +21,14 @@ HELD = 64  # columns that rounds without drafts keep for the drafter
 
 @dataclass(frozen=True)
 class Emitted:
-    """An emission that is there already; see ``base.Emission``."""
+    """An emission whose tokens are there already."""
 
     tokens: np.ndarray
     num_tokens: np.ndarray
     drafted: Sequence[int]
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens and their numbers."""
+        """Return the tokens and how many they are, at once."""
         return self.tokens, self.num_tokens
 
 
@@ -63,7 +63,7 @@ class Row:
         self._drafters: dict[tuple[int, int], Any] = {}
 
     def verify(self, columns: int, emitted: int) -> None:
-        """One target pass. Column p decides position p + 1, by the number of that position."""
+        """Run one target pass. Column p decides position p + 1, by the number of that position."""
         first = int(self.window.start[0]) + self.window.committed
         numbers = self._slot.numbers[first : first + emitted]
         self._uniform[0, : len(numbers)] = numbers
@@ -82,7 +82,7 @@ class Row:
         return self._targets[columns, emitted]
 
     def draft(self, k: int) -> None:
-        """One drafter pass from what ``verify`` was given and gave, and what was held before."""
+        """Run one drafter pass over what ``verify`` committed, and before it what was held."""
         self._sessions.drafter.run_with_iobinding(self._catching_up(k) if self.held else self.drafter(k))
         self.held = 0
 
@@ -94,7 +94,7 @@ class Row:
             self._keep(1)
 
     def drafter(self, k: int) -> Any:
-        """The binding for the columns that the last ``verify`` committed, and no others.
+        """The drafter's binding for the columns that the last ``verify`` committed, and no others.
 
         The drafter reads the target's arrays where they are; rows of what was rejected nobody would read.
         """
@@ -108,7 +108,7 @@ class Row:
         return self._drafters[count, k]
 
     def _catching_up(self, k: int) -> Any:
-        """The same over what is held, and after it what the last ``verify`` committed."""
+        """The drafter's binding for what is held, and after it what the last ``verify`` committed."""
         emitted = int(self.num_tokens[0])
         self._keep(self.window.committed - 1 + emitted)
         self._committed["window_len"][0], self._committed["draft_len"][0] = self.held, emitted - 1
@@ -141,7 +141,7 @@ class Row:
 
 
 class SessionLanes:
-    """See ``base.Lanes``: a row for every slot. Idle rows cost nothing."""
+    """Runs a round row by row, each to its end; a row for every slot, and idle ones cost nothing."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
@@ -163,7 +163,7 @@ class SessionLanes:
         return ((slot, row) for slot, row in enumerate(self.rows) if self._busy[slot])
 
     def verify(self, k: int) -> None:
-        """See ``base.Lanes``."""
+        """Run the target over every busy row, one after the other, its drafts cut to ``k``."""
         self._emitted, self._drafted = k + 1, [0] * len(self.rows)
         for slot, row in self.running():
             row.window.cut(k)
@@ -171,28 +171,28 @@ class SessionLanes:
             row.verify(k + 1, k + 1)
 
     def draft(self, k: int) -> None:
-        """See ``base.Lanes``."""
+        """Run the drafter over every busy row, one after the other."""
         for _, row in self.running():
             row.draft(k)
 
     def hold(self) -> None:
-        """See ``base.Lanes``."""
+        """Keep in every busy row what it committed for its next drafter pass."""
         for _, row in self.running():
             row.hold()
 
     def advance(self, k: int) -> None:
-        """See ``base.Lanes``."""
+        """Lay out the next window of every busy row in place of the last."""
         for _, row in self.running():
             row.advance(k, row.window)
 
     def propose(self, drafts: np.ndarray) -> None:
-        """See ``base.Lanes``."""
+        """Write the drafts into the windows of busy rows, behind their newest tokens."""
         for slot, row in self.running():
             newest = int(row.window.input_ids[0, 0])
             row.window.fill([newest, *drafts[slot].tolist()], int(row.window.start[0]), drafts.shape[1])
 
     def emission(self) -> Emitted:
-        """See ``base.Lanes``."""
+        """Collect what every busy row emitted, i32 [slots, K + 1]; idle rows are -1."""
         tokens = np.full((len(self.rows), self._emitted), -1, np.int32)
         num_tokens = np.zeros(len(self.rows), np.int32)
         for slot, row in self.running():

@@ -1,4 +1,4 @@
-"""Arrays that graphs are bound to: caches, and what a slot is decoded with.
+"""Arrays that both graphs are bound to: the caches, each slot's policy and numbers, and a row's window.
 
 Caches are f32 ``[slots, heads, T, head_dim]`` per layer, input and output of the same run: the graph writes in place.
 """
@@ -35,7 +35,7 @@ def _allocate(part: Part, slots: int, length: int) -> Arrays:
 
 
 class SlotArrays:
-    """One slot: its rows of the caches, and how its tokens are chosen."""
+    """One slot's rows of the caches, and the policy and random numbers that choose its tokens."""
 
     def __init__(self, caches: CacheArrays, slot: int) -> None:
         self.target_caches = {n: c[slot : slot + 1] for n, c in caches.target.items()}
@@ -44,7 +44,7 @@ class SlotArrays:
         self.numbers = np.zeros(0, np.float32)
 
     def admit(self, params: SamplingParams, numbers: np.ndarray) -> None:
-        """Choose tokens by these from here on."""
+        """Choose tokens by this policy and these numbers from here on."""
         self.numbers = numbers
         for name, value in policy_of(params).items():
             self.policy[name][:] = value
@@ -60,7 +60,7 @@ class RowWindow:
         )
 
     def arrays(self, columns: int) -> Arrays:
-        """The first columns of it, by the names of the graphs' inputs."""
+        """The window's first columns and its lengths, by the names of the graphs' inputs."""
         lengths = {"start": self.start, "window_len": self.window_len, "draft_len": self.draft_len}
         return {"input_ids": self.input_ids[:, :columns], **lengths}
 
@@ -70,12 +70,12 @@ class RowWindow:
         return int(self.window_len[0] - self.draft_len[0])
 
     def fill(self, ids: Sequence[int] | np.ndarray, start: int, draft_len: int) -> None:
-        """Lay it out by hand."""
+        """Lay the window out: ``ids`` from absolute position ``start``, the last ``draft_len`` of them drafts."""
         self.input_ids[0, : len(ids)] = ids
         self.start[0], self.window_len[0], self.draft_len[0] = start, len(ids), draft_len
 
     def cut(self, drafts: int) -> None:
-        """Keep so many drafts at most."""
+        """Keep ``drafts`` drafts at most."""
         extra = max(int(self.draft_len[0]) - drafts, 0)
         self.window_len[0] -= extra
         self.draft_len[0] -= extra

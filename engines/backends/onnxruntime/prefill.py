@@ -10,7 +10,10 @@ from .memory import RowWindow
 
 
 class SessionPrompt:
-    """See ``base.Lanes``. ``advance`` lays out the slot's first window, ``following``, after the last piece."""
+    """Runs both graphs over a piece of a prompt, the window of its one row.
+
+    ``advance`` lays out the slot's first window, ``following``, after the last piece.
+    """
 
     def __init__(self, row: Row, chunk: Chunk, following: RowWindow) -> None:
         self._row, self._chunk, self._following = row, chunk, following
@@ -19,28 +22,28 @@ class SessionPrompt:
         row.forced_next[0] = chunk.forced_next
 
     def verify(self, k: int) -> None:
-        """See ``base.Lanes``."""
+        """Run the target over the whole piece."""
         self._emitted = k + 1
         self._row.verify(len(self._chunk.ids), k + 1)
 
     def draft(self, k: int) -> None:
-        """See ``base.Lanes``."""
+        """Run the drafter over the whole piece."""
         self._row.draft(k)
 
     def hold(self) -> None:
-        """See ``base.Lanes``."""
+        """Run the drafter at once: a piece is too wide to keep."""
         self._row.draft(1)
 
     def advance(self, k: int) -> None:
-        """See ``base.Lanes``."""
+        """Lay out the slot's first window after the last piece; other pieces are followed by the next."""
         if self._chunk.is_last:
             self._row.advance(k, self._following)
 
     def emission(self) -> Emitted:
-        """See ``base.Lanes``."""
+        """Copy what the pass emitted, one row: later pieces write to the same arrays."""
         return Emitted(self._row.tokens[:, : self._emitted].copy(), self._row.num_tokens.copy(), (0,))
 
     def propose(self, drafts: np.ndarray) -> None:
-        """See ``base.Lanes``."""
+        """Write the drafts into the slot's first window, behind the token after the prompt."""
         newest, start = int(self._following.input_ids[0, 0]), int(self._following.start[0])
         self._following.fill([newest, *drafts[0].tolist()], start, drafts.shape[1])

@@ -1,4 +1,4 @@
-"""Plans of TensorRT or TensorRT-RTX behind the ``Backend`` interface: tokens come one round late, no round waits."""
+"""The ``Backend`` on plans of TensorRT or TensorRT-RTX: tokens come one round late, and no round waits for the host."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_slots(manifest: Manifest, num_slots: int) -> None:
 
 
 class TensorRTBackend:
-    """See ``Backend``. ``trt`` is the module of either product; ``device`` has the only stream there is.
+    """Runs both plans on the one stream of ``device``; ``trt`` is the module of either product.
 
     A round is enqueued step by step the first time, which sets up what it needs; the second time it is captured in a
     CUDA graph, one for each K.
@@ -85,11 +85,11 @@ class TensorRTBackend:
         self._graphs: dict[tuple[Steps, int], tuple[CapturedGraph, int]] = {}  # and K of the windows after it
 
     def begin(self) -> None:
-        """See ``Backend.begin``."""
+        """Upload windows in which every slot is idle."""
         self._lanes.begin()
 
     def warm(self, steps: Steps, k: int) -> None:
-        """See ``Backend.warm``. The first time for a K runs and captures its round."""
+        """Run the round of a K that is new here once, wait for it, and capture it."""
         self._check(k)
         if (steps, k) not in self._seen:
             self._lanes.prepare(k)
@@ -98,7 +98,7 @@ class TensorRTBackend:
             self._capture(steps, k)
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
-        """See ``Backend.admit``."""
+        """Upload the slot's policy and its table of numbers, zero from their end on."""
         self._policies[slot] = policy = policy_of(params)
         length, size = self._memory.numbers_length, itemsize("float32")
         with self._staging.block() as block:
@@ -111,28 +111,28 @@ class TensorRTBackend:
                 self._device.upload(self._memory.policy[name] + slot * size, place)
 
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
-        """See ``Backend.prompt``."""
+        """Upload a piece of a prompt and enqueue the steps over it, at the prefill profile."""
         self._prompts.feed(slot, chunk, self._policies[slot])
         steps(self._prompts, k)
 
     def first(self, slot: int) -> LateEmission:
-        """See ``Backend.first``."""
+        """Fetch what the last piece of the last prompt emits."""
         del slot  # the last prompt's tokens lie in one place, whichever slot it went to
         return self._prompts.emission()
 
     def round(self, steps: Steps, k: int, *, replay: bool) -> LateEmission:
-        """See ``Backend.round``."""
+        """Replay the captured round of this K, or enqueue its steps, and fetch what it emits."""
         self._check(k)
         self._lanes.prepare(k)
         self._run(steps, k, replay)
         return self._lanes.emission()
 
     def retire(self, slot: int) -> None:
-        """See ``Backend.retire``."""
+        """Upload an idle window for the slot."""
         self._lanes.retire(slot)
 
     def target_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """See ``Backend.target_logits``; as many columns at a time as can emit."""
+        """Return f32 [len,V] after every one of ``ids``, from passes of as many columns as can emit."""
         width = self._most_drafts + 1
         policy = self._checked_slot()
         logits = []
@@ -145,7 +145,7 @@ class TensorRTBackend:
         return np.concatenate(logits)
 
     def draft_logits(self, ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
-        """See ``Backend.draft_logits``."""
+        """Return f32 [K,Vd] of the drafter pass that ends a prefill of ``ids``."""
         policy, width = self._checked_slot(), self.prefill_columns
         for start in range(0, len(ids), width):
             end = start + width
@@ -200,6 +200,6 @@ class TensorRTBackend:
 
 
 def _largest(manifest: Manifest, name: str) -> WindowSizes:
-    """What the profile of that name covers in both plans."""
+    """The sizes that the profile of that name covers in both plans."""
     profiles = [profile_of(part, name) for part in (manifest.target, manifest.drafter)]
     return WindowSizes(*(min(getattr(p, field)[-1] for p in profiles) for field in ("rows", "columns", "emitted")))

@@ -1,4 +1,4 @@
-"""One GPU with one stream: the only file of the runtime that speaks CUDA."""
+"""The GPU and its one stream, behind the ``Device`` protocol: the only file of the runtime that speaks CUDA."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CapturedGraph(Protocol):
 
 
 class Device(Protocol):
-    """Memory is freed with the device. All work is enqueued in order on one stream, and no call waits for it.
+    """One GPU: memory that is freed with it, and work enqueued in order on one stream; no call waits for it.
 
     ``stream`` is the handle that TensorRT enqueues on.
     """
@@ -54,25 +54,25 @@ class Device(Protocol):
         ...
 
     def upload(self, address: int, source: np.ndarray) -> None:
-        """Pinned, contiguous ``source`` to the device; it must stay as it is until the copy has run."""
+        """Copy pinned, contiguous ``source`` to the device; it must stay as it is until the copy has run."""
         ...
 
     def download(self, target: np.ndarray, address: int) -> None:
-        """From the device to pinned, contiguous ``target``; it is there when an event recorded after has passed."""
+        """Copy to pinned, contiguous ``target``; it is there when an event recorded after has passed."""
         ...
 
     def copy(self, target: int, source: int, size: int) -> None:
-        """Bytes from one device address to another."""
+        """Copy ``size`` bytes from one device address to another."""
         ...
 
     def launch(
         self, op: OpSpec, pointers: Sequence[int], dims: Mapping[str, int], attributes: Mapping[str, int]
     ) -> None:
-        """The kernel of an op that is the same for every dtype; see ``plugins.kernels.launch``."""
+        """Launch the kernel of an op that is the same for every dtype; see ``plugins.kernels.launch``."""
         ...
 
     def record(self) -> Event:
-        """An event after all that was enqueued."""
+        """Return an event after all that was enqueued."""
         ...
 
     def capture(self, steps: Callable[[], None]) -> CapturedGraph:
@@ -81,7 +81,7 @@ class Device(Protocol):
 
 
 def find_gpu() -> str | None:
-    """``sm_120`` and the like of the first GPU; None where there is no GPU or no driver."""
+    """The architecture of the first GPU, as ``sm_120``; None where there is no GPU or no driver."""
     try:
         from cuda.core import Device as Gpu
     except ImportError as error:
@@ -98,10 +98,10 @@ def find_gpu() -> str | None:
 
 
 class CudaDevice:
-    """See ``Device``: the first GPU, through cuda-core. ``packs`` hold kernels that were compiled ahead of time."""
+    """Drives the first GPU through cuda-core. ``packs`` hold kernels that were compiled ahead of time."""
 
     def __init__(self, packs: Sequence[Pack] = ()) -> None:
-        """Raises ``EnvironmentProblem`` when CUDA does not start."""
+        """Start CUDA. Raises ``EnvironmentProblem`` when it does not start."""
         from cuda.bindings import driver
         from cuda.core import Device as Gpu
         from cuda.core import LegacyPinnedMemoryResource
@@ -122,13 +122,13 @@ class CudaDevice:
         self._launchers: dict[str, Launcher] = {}
 
     def _enter(self) -> None:
-        """A context is current per thread, and a caller may come from another one each time."""
+        """Make the context current: it is per thread, and a caller may come from another one each time."""
         if not getattr(self._entered, "yes", False):
             self._gpu.set_current()
             self._entered.yes = True
 
     def allocate(self, size: int) -> int:
-        """See ``Device.allocate``. Raises ``EnvironmentProblem`` when the GPU has no room."""
+        """Reserve and clear device memory. Raises ``EnvironmentProblem`` when the GPU has no room."""
         self._enter()
         try:
             buffer = self._gpu.allocate(size, stream=self._stream)
@@ -143,7 +143,7 @@ class CudaDevice:
         return int(buffer.handle)
 
     def pinned(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """See ``Device.pinned``."""
+        """Reserve page-locked host memory. Raises ``EnvironmentProblem`` when the host gives no more."""
         self._enter()
         size = math.prod(shape) * np.dtype(dtype).itemsize
         try:
@@ -157,15 +157,15 @@ class CudaDevice:
         return np.frombuffer(raw, dtype).reshape(shape)
 
     def upload(self, address: int, source: np.ndarray) -> None:
-        """See ``Device.upload``."""
+        """Enqueue a copy from the memory of ``source``."""
         self.copy(address, source.ctypes.data, source.nbytes)
 
     def download(self, target: np.ndarray, address: int) -> None:
-        """See ``Device.download``."""
+        """Enqueue a copy into the memory of ``target``."""
         self.copy(target.ctypes.data, address, target.nbytes)
 
     def copy(self, target: int, source: int, size: int) -> None:
-        """See ``Device.copy``; unified addressing tells host from device."""
+        """Enqueue a copy; unified addressing tells host from device."""
         self._enter()
         (status,) = self._driver.cuMemcpyAsync(target, source, size, self._stream.handle)
         if status != self._driver.CUresult.CUDA_SUCCESS:
@@ -174,7 +174,7 @@ class CudaDevice:
     def launch(
         self, op: OpSpec, pointers: Sequence[int], dims: Mapping[str, int], attributes: Mapping[str, int]
     ) -> None:
-        """See ``Device.launch``."""
+        """Launch the op's kernel, loaded from a pack or compiled when it is first asked for."""
         self._enter()
         launcher = self._launchers.get(op.name)
         if launcher is None:
@@ -190,7 +190,7 @@ class CudaDevice:
         return Launcher(op, sm, obtain(op, sm, self._packs).code)
 
     def record(self) -> Event:
-        """See ``Device.record``."""
+        """Record a CUDA event on the stream."""
         self._enter()
         try:
             return _CudaEvent(self._stream.record())
@@ -198,7 +198,7 @@ class CudaDevice:
             raise _failed("an event was not enqueued", str(error)) from error
 
     def capture(self, steps: Callable[[], None]) -> CapturedGraph:
-        """See ``Device.capture``."""
+        """Record ``steps`` as a CUDA graph. Raises ``EnvironmentProblem`` when one of them cannot be recorded."""
         self._enter()
         try:
             return self._captured(steps)
@@ -234,7 +234,7 @@ class _CudaEvent:
         self._event = event
 
     def wait(self) -> None:
-        """See ``Event.wait``. Raises ``EnvironmentProblem`` when the device failed before it."""
+        """Block the host. Raises ``EnvironmentProblem`` when the device failed before the event."""
         try:
             self._event.sync()
         except Exception as error:
@@ -246,7 +246,7 @@ class _CudaGraph:
         self._graph, self._device = graph, device
 
     def replay(self) -> None:
-        """See ``CapturedGraph.replay``."""
+        """Launch the graph on the device's stream."""
         self._device._replay(self._graph)
 
 

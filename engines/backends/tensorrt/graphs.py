@@ -1,4 +1,4 @@
-"""TensorRT plans: deserialised once, one execution context for each shape that runs."""
+"""TensorRT plans: deserialised once, then an execution context for each shape that runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class Runtime:
         self._runtime = trt.Runtime(self._logger)
 
     def load(self, path: Path, name: str, part: Part) -> Plan:
-        """The plan of one half. Raises ``EnvironmentProblem`` when TensorRT refuses it, with the logger's words."""
+        """Deserialise the plan of one half.
+
+        Raises ``EnvironmentProblem`` when TensorRT refuses it, with the logger's words.
+        """
         self._logger.messages.clear()
         plugin_errors.clear()
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -51,7 +54,7 @@ class Runtime:
         return Plan(self, engine, name, part)
 
     def refused(self, what: str) -> EnvironmentProblem:
-        """TensorRT said no to a call."""
+        """The error for a call that TensorRT said no to, with its reasons, which are forgotten."""
         problem = EnvironmentProblem(
             what,
             why=self._why(),
@@ -85,7 +88,7 @@ def _logger(trt: Any) -> Any:
 
 
 class Plan:
-    """One half's engine, target or drafter."""
+    """The plan of one half, target or drafter, deserialised."""
 
     def __init__(self, runtime: Runtime, engine: Any, name: str, part: Part) -> None:
         self.runtime, self.engine, self.name = runtime, engine, name
@@ -106,7 +109,7 @@ class Plan:
         return max(int(self.engine.get_device_memory_size_for_profile_v2(index)) for index in profiles)
 
     def context(self, profile: str, scratch: int, scratch_size: int) -> Pass:
-        """A context at the profile of that name; all run in turn on one stream, so they share ``scratch``."""
+        """Make a pass at the profile of that name; all run in turn on one stream, so they share ``scratch``."""
         trt = self.runtime.trt
         strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
         if hasattr(trt, "DynamicShapesKernelSpecializationStrategy"):  # TensorRT-RTX compiles kernels as it runs
@@ -129,7 +132,7 @@ class Plan:
 
 
 def profile_index(part: Part, name: str) -> int:
-    """Where the profile of that name stands in the plan."""
+    """The index of the profile of that name in the plan."""
     names = [profile.name for profile in _profiles(part)]
     if name not in names:
         raise EnvironmentProblem(f"a plan has no profile {name!r}", why=f"it has {', '.join(names)}", fix=REBUILD)
@@ -137,7 +140,7 @@ def profile_index(part: Part, name: str) -> int:
 
 
 def profile_of(part: Part, name: str) -> Profile:
-    """The sizes that the profile of that name covers."""
+    """The profile of that name: the sizes that it covers."""
     return _profiles(part)[profile_index(part, name)]
 
 
@@ -154,7 +157,7 @@ class Pass:
         self._plan, self._context = plan, context
 
     def bind(self, shapes: Mapping[str, Shape], addresses: Mapping[str, int]) -> None:
-        """Shapes of all inputs, addresses of all tensors; what this half does not have is left out."""
+        """Set the shapes of all inputs and the addresses of all tensors; other entries are ignored."""
         refused = self._plan.runtime.refused
         part = self._plan.part
         for name in part.inputs:
@@ -171,7 +174,7 @@ class Pass:
             raise refused(f"the {self._plan.name} still wants {', '.join(missing)}")
 
     def enqueue(self) -> None:
-        """Run once, after everything that was enqueued before."""
+        """Enqueue one run, after everything that was enqueued before."""
         if not self._context.execute_async_v3(self._plan.runtime.device.stream):
             raise self._plan.runtime.refused(f"the {self._plan.name} does not run")
 

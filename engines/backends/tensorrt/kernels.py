@@ -1,4 +1,4 @@
-"""The steps of a round that are kernels of ours by themselves, outside of both plans."""
+"""Kernels of ours between the plans: the numbers that a pass emits by, and the next window where no drafter ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes on TensorRT: the windows of all slots in one block, which passes of every K are bound to.
+"""The lanes of all slots on TensorRT: their windows in one block, which passes of every K are bound to.
 
 The windows of a round lie side by side, as wide as its K, so they are moved apart or together when K changes. The host
 knows how many drafts each window has without looking: it is what launched the round that drafted.
@@ -28,7 +28,7 @@ def emitted_columns(num_speculative_tokens: int) -> int:
 
 
 class PlanLanes:
-    """See ``base.Lanes``: a row for every slot, busy or not.
+    """Enqueues a round for all slots at once; a row for every slot, busy or not.
 
     An idle row runs with the others: its window is empty, and what its pass writes lies where no request reads.
     ``prepare`` comes before the steps of a round, and what it does is no part of a CUDA graph.
@@ -92,22 +92,22 @@ class PlanLanes:
         self._verified = k
 
     def verify(self, k: int) -> None:
-        """See ``base.Lanes``."""
+        """Enqueue the target over all windows, after the kernel that gathers their random numbers."""
         memory, sizes = self._memory, WindowSizes(self._memory.slots, k + 1, emitted_columns(k))
         self._verified = k
         choose_numbers(self._device, memory.numbers, memory.numbers_length, self.tensors, sizes)
         self._pass("target", sizes).enqueue()
 
     def draft(self, k: int) -> None:
-        """See ``base.Lanes``."""
+        """Enqueue the drafter over all windows; it writes the next ones itself."""
         self._pass("drafter", WindowSizes(self._memory.slots, self._verified + 1, k + 1)).enqueue()
 
     def hold(self) -> None:
-        """See ``base.Lanes``. The narrowest pass there is at once: where to keep features no CUDA graph could know."""
+        """Enqueue the narrowest drafter pass at once: where to keep features no CUDA graph could know."""
         self.draft(1)
 
     def advance(self, k: int) -> None:
-        """See ``base.Lanes``."""
+        """Enqueue the copy of the next windows over the last; with ``k`` 0, of the newest tokens alone."""
         if k:
             self._device.copy(self._window.base, self._next.base, self._window.size)
         else:
@@ -129,7 +129,7 @@ class PlanLanes:
         return self._columns - 1
 
     def propose(self, drafts: np.ndarray) -> None:
-        """See ``base.Lanes``."""
+        """Upload the drafts behind the newest tokens of busy slots."""
         count = drafts.shape[1]
         self._lay_out(count + 1)
         with self._staging.block() as block:
@@ -142,7 +142,7 @@ class PlanLanes:
         self._drafts = [count] * self._memory.slots
 
     def emission(self) -> LateEmission:
-        """See ``base.Lanes``."""
+        """Fetch what the round emits, i32 [slots, K + 1]; who reads it waits for the copy."""
         k, tensors = self._verified, self.tensors
         return self._readback.start(tensors["tokens"], tensors["num_tokens"], emitted_columns(k), k + 1, self._drafted)
 
@@ -165,7 +165,7 @@ class PlanLanes:
         self._device.copy(ids, spare, self._memory.slots * columns * _ID)
 
     def _pass(self, half: str, sizes: WindowSizes) -> Pass:
-        """The context of one half, bound to these sizes; made when they are first seen."""
+        """The pass of one half that is bound to these sizes; made when they are first seen."""
         key = half, sizes.columns, sizes.emitted
         if key not in self._passes:
             memory, plan = self._memory, self._plans[half]

@@ -21,7 +21,7 @@ Span = tuple[int, int]  # address and size
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of one number."""
+    """Bytes of one number of this type."""
     return BY_NAME[dtype].bytes(1)
 
 
@@ -35,8 +35,10 @@ class WindowSizes:
 
 
 class Sizer:
-    """Shapes and bytes of every tensor but the caches, by name; ``wide`` is the type of features and logits, and
-    of caches that have no other."""
+    """Shapes and bytes of every tensor but the caches, by name.
+
+    ``wide`` is the type of features and logits, and of caches that have no other.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         shapes, plan = manifest.shapes, manifest.target.plan
@@ -53,7 +55,7 @@ class Sizer:
         return tuple(dims[dim] for dim in TENSORS[name].dims)
 
     def bytes(self, name: str, sizes: WindowSizes) -> int:
-        """What a tensor takes at these sizes."""
+        """The bytes that a tensor takes at these sizes."""
         dtype = TENSORS[name].dtype
         return math.prod(self.shape(name, sizes)) * itemsize(self.wide if dtype == WIDE else dtype)
 

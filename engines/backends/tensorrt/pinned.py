@@ -1,4 +1,4 @@
-"""Host memory beside the stream: what goes up waits in staging until it was copied, what comes down is read late."""
+"""Page-locked host memory: what goes up waits in staging until it was copied, what comes down is read late."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Staging:
 
     @contextmanager
     def block(self) -> Iterator[np.ndarray]:
-        """u8 [size] to fill, and to upload from before the context ends."""
+        """Yield u8 [size] to fill, and to upload from before the context ends."""
         turn, self._turn = self._turn, (self._turn + 1) % len(self._blocks)
         before = self._copied[turn]
         if before is not None:
@@ -31,7 +31,7 @@ class Staging:
 
 
 class LateEmission:
-    """Tokens on their way down; see ``Emission``."""
+    """An emission whose tokens are on their way down."""
 
     def __init__(self, tokens: np.ndarray, num_tokens: np.ndarray, drafted: Sequence[int], arrived: Event) -> None:
         self._tokens, self._num_tokens, self._arrived = tokens, num_tokens, arrived
@@ -39,7 +39,7 @@ class LateEmission:
         self._read: tuple[np.ndarray, np.ndarray] | None = None
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """See ``Emission.read``."""
+        """Wait for the copy the first time; then return what came, however often it is asked for."""
         if self._read is None:
             self._arrived.wait()
             self._read = self._tokens.copy(), self._num_tokens.copy()

@@ -19,9 +19,10 @@ _RESULTS = ("uniform", "tokens", "num_tokens", *NEXT)
 
 
 class PlanPrompt:
-    """See ``base.Lanes``. Both passes at the prefill profile, bound anew for every piece; see ``feed``.
+    """Enqueues both passes over the piece of a prompt that ``feed`` uploaded, at the prefill profile.
 
-    ``largest`` is what the profile covers. Results are in ``tensors`` until the next piece.
+    They are bound anew for every piece. ``largest`` is what the profile covers. Results are in ``tensors`` until the
+    next piece.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class PlanPrompt:
         self._slot, self._columns, self._k, self._is_last = 0, 1, 0, False
 
     def feed(self, slot: int, chunk: Chunk, policy: Mapping[str, np.ndarray], draft_len: int = 0) -> None:
-        """Make ``chunk`` the window; after the last piece ``advance`` makes the slot busy."""
+        """Upload ``chunk`` as the window; after the last piece ``advance`` makes the slot busy."""
         self._slot, self._columns, self._is_last = slot, len(chunk.ids), chunk.is_last
         values = {
             "input_ids": chunk.ids, "start": chunk.start, "window_len": len(chunk.ids), "draft_len": draft_len,
@@ -58,22 +59,22 @@ class PlanPrompt:
             self._device.upload(self._inputs.base, image)
 
     def verify(self, k: int) -> None:
-        """See ``base.Lanes``."""
+        """Enqueue the target over the piece, on the slot's rows of the caches."""
         self._k = k
         sizes, table = self._sizes(), self._memory.numbers_of(self._slot)
         choose_numbers(self._device, table, self._memory.numbers_length, self.tensors, sizes)
         self._enqueue("target", sizes)
 
     def draft(self, k: int) -> None:
-        """See ``base.Lanes``."""
+        """Enqueue the drafter over the piece."""
         self._enqueue("drafter", WindowSizes(1, self._columns, k + 1))
 
     def hold(self) -> None:
-        """See ``base.Lanes``."""
+        """Enqueue the narrowest drafter pass: its next one must not miss the piece."""
         self.draft(1)
 
     def advance(self, k: int) -> None:
-        """See ``base.Lanes``."""
+        """Hand the slot its first window after the last piece."""
         if not k:
             self._newest.enqueue(self.tensors, self._sizes())
         if self._is_last:
@@ -83,7 +84,7 @@ class PlanPrompt:
         """Drop them: a prompt is followed by what the drafter says, or by nothing."""
 
     def emission(self) -> LateEmission:
-        """See ``base.Lanes``."""
+        """Fetch what the pass emits, one row; who reads it waits for the copy."""
         tensors, emitted = self.tensors, emitted_columns(self._k)
         return self._readback.start(tensors["tokens"], tensors["num_tokens"], emitted, self._k + 1, (0,))
 

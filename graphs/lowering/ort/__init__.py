@@ -34,7 +34,7 @@ SAME_SHAPE = RewriteRuleSet([SameShape.rule()])
 
 
 def apply(model: ir.Model) -> None:
-    """Rewrite in place."""
+    """Rewrite a semantic graph in place."""
     RULES.apply_to_model(model)
     CLEANUP.apply_to_model(model)
     common.RemoveUnusedNodesPass()(model)  # what weights were read through before

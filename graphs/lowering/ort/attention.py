@@ -1,4 +1,4 @@
-"""Attention over a cache in place: ``GroupQueryAttention``, whose cost follows the valid length."""
+"""Attention for ONNX Runtime: ``GroupQueryAttention`` over a cache in place, whose cost follows the valid length."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class _CachedAttention(RewriteRuleClassBase):
 
 
 class Attention(_CachedAttention):
-    """The plain form."""
+    """The rule of plain attention."""
 
     def pattern(
         self, op: Any, q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any, start: Any, cos: Any, sin: Any, at: Any
@@ -100,7 +100,7 @@ class Attention(_CachedAttention):
 
 
 class AttentionWithSinks(_CachedAttention):
-    """The form of GPT-OSS, with one more softmax column per head."""
+    """The rule of attention as in GPT-OSS, with one more softmax column per head."""
 
     def pattern(
         self,

@@ -1,4 +1,4 @@
-"""Routed experts: ``com.microsoft.MoE`` and ``QMoE``, which compute only the experts that a token has."""
+"""Routed experts for ONNX Runtime: its ``MoE`` and ``QMoE``, which compute only the experts that a token has."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _pattern(op: Any, x: Any, experts: Any, scores: Any, gate_up: Any, down: Any
 
 
 def _unfit(experts: ir.Value, gate_up: ir.Value, y: ir.Value) -> MatchResult:
-    """Why the kernels cannot do what the node does, if so."""
+    """Fail with the reason why the kernels cannot do what the node does, if there is one."""
     result, node = MatchResult(), y.producer()
     if node is not None and inner_codes(node):
         return result.fail("what is between the two products is rounded, which the kernels cannot do", y)

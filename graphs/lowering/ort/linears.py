@@ -1,4 +1,4 @@
-"""Linears over ``[out, in]`` weights as they are stored: ``FusedMatMul`` for wide ones, ``MatMulNBits`` for codes.
+"""Linears for ONNX Runtime, over weights as stored: ``FusedMatMul`` for wide ones, ``MatMulNBits`` for codes.
 
 Both take what a checkpoint holds: wide weights are pre-packed at load like any constant, codes of four or eight bits
 are multiplied with as they are.

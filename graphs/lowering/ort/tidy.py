@@ -1,4 +1,4 @@
-"""What is left to tidy when attention, experts and linears are rewritten: norms, shape arithmetic, linears to pack."""
+"""Tidying after attention, experts and linears are rewritten: norms, shape arithmetic, linears to pack."""
 
 from __future__ import annotations
 

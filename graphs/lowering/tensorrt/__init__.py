@@ -20,7 +20,7 @@ __all__ = ["apply"]
 
 
 def apply(model: ir.Model, *, expert_layer: bool) -> None:
-    """Rewrite in place; ``expert_layer`` is for GPUs of SM 10.x, the only ones with TensorRT's layer of experts."""
+    """Rewrite a graph in place; ``expert_layer`` is for SM 10.x, the only GPUs with TensorRT's layer of experts."""
     attention.apply(model)
     if expert_layer:
         experts.apply(model)

@@ -1,4 +1,4 @@
-"""``CachedAttention`` -> two ``TensorScatter`` into the network's own caches, and ``Attention`` under a shared mask.
+"""Attention for TensorRT: two ``TensorScatter`` into the network's own caches, then ``Attention`` under a shared mask.
 
 Caches of codes are written by our own op, for TensorRT's update takes no FP8, and dequantised as a whole in front of
 the attention, for the standard operator takes none either: half the memory, but a pass over the cache in every step.
@@ -27,7 +27,7 @@ _Masks = dict[tuple[object, ...], ir.Value]
 
 
 def apply(model: ir.Model) -> None:
-    """Rewrite every layer in place; layers that see the same positions share one mask."""
+    """Rewrite every layer of attention in place; layers that see the same positions share one mask."""
     masks: _Masks = {}
     for node in tuple(model.graph):
         if node.domain == DOMAIN and node.op_type == "CachedAttention":
@@ -88,7 +88,7 @@ def _scale(op: Nodes, scale: float) -> ir.Value:
 
 
 def additive_mask(op: Nodes, q: ir.Value, start: ir.Value, length: int, window: int, sharing: int = 1) -> ir.Value:
-    """``[B,1,S,T]`` in the type of ``q`` ``[B,H,S,D]``: 0 where position ``start + s`` sees a slot of the cache.
+    """Make the mask ``[B,1,S,T]``, in the type of ``q`` ``[B,H,S,D]``, 0 where position ``start + s`` sees a slot.
 
     The rows are there ``sharing`` times, ``[B,1,sharing * S,T]``, for heads that lie below one another.
     """

@@ -1,4 +1,4 @@
-"""Routed experts -> TensorRT's own layer for them, the ONNX node ``TRT_MoE``, which computes only those a token has.
+"""Routed experts for TensorRT: its own layer, the ONNX node ``TRT_MoE``, which computes only those a token has.
 
 TensorRT 11 makes code for it on SM 10.x alone. The parser keys on the op type and leaves the function body, which is
 there for ONNX Runtime, aside. Weights stay as they are stored and shared with the semantic graph: what turns them into
@@ -68,7 +68,7 @@ _SUM = """
 
 
 def apply(model: ir.Model) -> None:
-    """Rewrite every layer in place, but one that rounds what is inside of it: the layer is given no way to."""
+    """Rewrite every layer of experts in place, but those that round between their products: TensorRT's cannot."""
     for node in tuple(model.graph):
         if node.domain == DOMAIN and node.op_type == "SparseExperts" and not inner_codes(node):
             _rewrite(model, node)

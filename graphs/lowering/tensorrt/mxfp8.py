@@ -1,8 +1,7 @@
-"""Microscaled numbers -> the nodes that TensorRT's parser has for MXFP8: ``TRT_MXFP8DynamicQuantize`` and
-``TRT_MXFP8DequantizeLinear``.
+"""Microscaled numbers for TensorRT: ``TRT_MXFP8DynamicQuantize`` and ``TRT_MXFP8DequantizeLinear``.
 
-It keys on the op type, and takes scales only as bytes with the exponents of E8M0. The function bodies are there for
-ONNX Runtime.
+Its parser knows these nodes by their op type, and takes scales only as bytes with the exponents of E8M0. The function
+bodies are there for ONNX Runtime.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def spelled_attention(
     scale: float,
     softcap: float,
 ) -> ir.Value:
-    """Heads first, ``[B,Hq,S,D]``, from whole caches of shape ``cache``; a sink is a score ``[Hq]``.
+    """Attend with heads first, ``[B,Hq,S,D]``, over whole caches of shape ``cache``; a sink is a score ``[Hq]``.
 
     Products are taken in the graph's type, the softmax in float32.
     """
