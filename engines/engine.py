@@ -49,8 +49,8 @@ def _backend(folder: Path, manifest: Manifest, slots: int, threads: int | None) 
 class Stream:
     """Iterates over the ``Delta``s of one request; ``result`` is its ``RequestOutput`` once it has finished."""
 
-    def __init__(self, running: Iterator[Request]) -> None:
-        self._running = running
+    def __init__(self, requests: Iterator[Request]) -> None:
+        self._running = requests
         self._result: RequestOutput | None = None
 
     def __iter__(self) -> Iterator[Delta]:
@@ -133,10 +133,10 @@ class Engine:
         """
         if isinstance(prompts, str):
             raise UsageError("prompts must be a list", fix=f"pass [{prompts[:20]!r}]")
-        each = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(prompts)
-        if len(each) != len(prompts):
-            raise UsageError(f"{len(each)} params for {len(prompts)} prompts", fix="give one for all, or one each")
-        requests = [self._request(i, p, s) for i, (p, s) in enumerate(zip(prompts, each, strict=True))]
+        policies = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(prompts)
+        if len(policies) != len(prompts):
+            raise UsageError(f"{len(policies)} params for {len(prompts)} prompts", fix="give one for all, or one each")
+        requests = [self._request(i, p, s) for i, (p, s) in enumerate(zip(prompts, policies, strict=True))]
         outputs: dict[int, RequestOutput] = {}
         for request in self._run(requests, self._policy_of(num_speculative_tokens)):
             if request.is_done:

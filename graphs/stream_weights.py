@@ -113,14 +113,14 @@ def _write(
     for part in weight.parts:
         begin = offset
         for rows in read(part):
-            stored = _bytes(rows, weight, part)
-            if offset + stored.size > end:
+            content = _bytes(rows, weight, part)
+            if offset + content.size > end:
                 raise _misfit(weight, "more")
-            view = stored.data
+            view = content.data
             while view:
-                written = os.pwrite(descriptor, view, offset)
-                view, offset = view[written:], offset + written
-                on_bytes(written)
+                count = os.pwrite(descriptor, view, offset)
+                view, offset = view[count:], offset + count
+                on_bytes(count)
         runs[part] = Run(begin, offset - begin)
     if offset != end:
         raise _misfit(weight, "less")

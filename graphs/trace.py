@@ -109,8 +109,8 @@ def _dims(*names: str) -> list[Any]:
 
 def _replace_rotary(model: nn.Module) -> dict[str, RotaryTable]:
     """Put tables in the place of every rotary module; returns them by their path below the graph wrapper."""
-    found = {n: m for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")}
-    for path, module in found.items():
+    modules = {n: m for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")}
+    for path, module in modules.items():
         parent, _, name = path.rpartition(".")
         several = isinstance(getattr(module, "rope_type", None), dict)
         setattr(model.get_submodule(parent), name, RotaryTables(module) if several else RotaryTable(module))
@@ -119,9 +119,9 @@ def _replace_rotary(model: nn.Module) -> dict[str, RotaryTable]:
 
 def _refuse_lost_buffers(model: nn.Module) -> None:
     """Refuse what neither the checkpoint nor the family gives a value: it would be garbage in the engine."""
-    stored = set(model.state_dict())
+    state = set(model.state_dict())
     tables = {id(b) for m in model.modules() if isinstance(m, RotaryTable) for b in m.buffers()}
-    lost = [n for n, b in model.named_buffers() if b.device.type == "meta" and n not in stored and id(b) not in tables]
+    lost = [n for n, b in model.named_buffers() if b.device.type == "meta" and n not in state and id(b) not in tables]
     if lost:
         raise BuildError(
             f"nothing gives a value to {', '.join(lost)}",

@@ -43,8 +43,8 @@ class NumberType:
             return np.dtype(self.numpy)
         import ml_dtypes
 
-        lacking: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.numpy))
-        return lacking
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.numpy))
+        return dtype
 
     def bytes(self, count: int) -> int:
         """The bytes that ``count`` numbers take, packed; a last one that is not full is one."""

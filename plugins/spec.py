@@ -124,13 +124,13 @@ class OpSpec:
     check_dims: Callable[[Mapping[str, int]], str | None] | None = None
     kernel: Kernel | None = None
 
-    def check_attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def check_attributes(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Attributes with defaults filled in. Raises ``BuildError`` naming every unknown, mistyped or illegal one."""
-        known = {a.name: a for a in self.attributes}
-        problems = [f"unknown attribute {name!r}" for name in given if name not in known]
+        names = {a.name: a for a in self.attributes}
+        problems = [f"unknown attribute {name!r}" for name in attributes if name not in names]
         values: dict[str, Any] = {}
         for attribute in self.attributes:
-            value = given.get(attribute.name, attribute.default)
+            value = attributes.get(attribute.name, attribute.default)
             if type(value) is int and attribute.kind is float:
                 value = float(value)
             if type(value) is not attribute.kind:
@@ -147,16 +147,16 @@ class OpSpec:
         Raises ``BuildError`` naming every input whose dtype is not allowed.
         """
         problems: list[str] = []
-        given: dict[str, str] = {}
+        by_name: dict[str, str] = {}
         for operand, dtype in self._paired(dtypes, problems):
-            allowed = (given[operand.same_as],) if operand.same_as in given else operand.dtypes
-            if operand.wide_as in given:
-                allowed = (given[operand.wide_as], *(each for each in allowed if each == FLOAT8))
+            allowed = (by_name[operand.same_as],) if operand.same_as in by_name else operand.dtypes
+            if operand.wide_as in by_name:
+                allowed = (by_name[operand.wide_as], *(each for each in allowed if each == FLOAT8))
             if dtype not in allowed:
                 problems.append(f"{operand.name} must be {' or '.join(allowed)}, not {dtype}")
-            given[operand.name] = dtype
+            by_name[operand.name] = dtype
         self._refuse(problems)
-        return [given.get(output.same_as or "", output.dtypes[0]) for output in self.outputs]
+        return [by_name.get(output.same_as or "", output.dtypes[0]) for output in self.outputs]
 
     def infer_shapes(
         self, shapes: Sequence[Sequence[Any] | None], attributes: Mapping[str, Any] | None = None
@@ -177,11 +177,11 @@ class OpSpec:
                 problems.append(f"{operand.name} must have rank {len(dims)}, not {len(shape)}")
                 continue
             for name, size in zip(dims, shape, strict=True):
-                known = symbols.get(name)
-                if known is None or (isinstance(size, int) and not isinstance(known, int)):
+                before = symbols.get(name)
+                if before is None or (isinstance(size, int) and not isinstance(before, int)):
                     symbols[name] = size  # a known size says more than a symbolic one
-                elif isinstance(size, int) and known != size:
-                    problems.append(f"{operand.name}: dimension {name} is {size}, elsewhere {known}")
+                elif isinstance(size, int) and before != size:
+                    problems.append(f"{operand.name}: dimension {name} is {size}, elsewhere {before}")
         if self.check_dims and not problems:
             complaint = self.check_dims({name: size for name, size in symbols.items() if isinstance(size, int)})
             problems += [complaint] if complaint else []
@@ -189,11 +189,11 @@ class OpSpec:
         symbols |= {a.name: attributes[a.name] for a in self.attributes if attributes and a.kind is int}
         return [tuple(evaluate_dim(d, symbols) for d in _spelled(output.dims, leading)) for output in self.outputs]
 
-    def _paired(self, given: Sequence[_T | None], problems: list[str]) -> list[tuple[Operand, _T]]:
+    def _paired(self, values: Sequence[_T | None], problems: list[str]) -> list[tuple[Operand, _T]]:
         """The inputs that are present, each with what was given for it; complains of missing and surplus ones."""
-        if len(given) > len(self.inputs):
-            problems.append(f"takes at most {len(self.inputs)} inputs, not {len(given)}")
-        padded = [*given, *[None] * len(self.inputs)]
+        if len(values) > len(self.inputs):
+            problems.append(f"takes at most {len(self.inputs)} inputs, not {len(values)}")
+        padded = [*values, *[None] * len(self.inputs)]
         pairs = list(zip(self.inputs, padded, strict=False))
         problems += [f"input {operand.name} is missing" for operand, x in pairs if x is None and not operand.optional]
         return [(operand, x) for operand, x in pairs if x is not None]

@@ -139,11 +139,11 @@ def read_rope(flat: Config, problems: Problems) -> dict[str, Any]:
             problems.add(f"RoPE type {kind!r} needs a positive {name}, not {stated.get(name)!r}")
         rope[name] = stated.get(name)
     if kind == "yarn":
-        given = {name: stated[name] for name in _MAY_HAVE if stated.get(name) is not None}
-        for name, value in given.items():
+        options = {name: stated[name] for name in _MAY_HAVE if stated.get(name) is not None}
+        for name, value in options.items():
             if not isinstance(value, int | float):
                 problems.add(f"RoPE type {kind!r} needs a number as {name}, not {value!r}")
-        rope |= given
+        rope |= options
     return rope
 
 
@@ -156,13 +156,13 @@ def _mapping(config: Config, name: str, problems: Problems) -> Config:
 
 
 def _architectures(config: Config, problems: Problems) -> list[str]:
-    named = config.get("architectures") or []
-    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        problems.add(f"config entry architectures must be a list of names, not {named!r}")
+    names = config.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        problems.add(f"config entry architectures must be a list of names, not {names!r}")
         return []
-    if named and not ARCHITECTURES.intersection(named):
-        problems.add(f"architecture {', '.join(named)} is no EAGLE-3 or P-EAGLE head known here")
-    return named
+    if names and not ARCHITECTURES.intersection(names):
+        problems.add(f"architecture {', '.join(names)} is no EAGLE-3 or P-EAGLE head known here")
+    return names
 
 
 def _mask_token_id(config: Config, problems: Problems) -> int | None:
@@ -186,17 +186,17 @@ def _trained_depth(config: Config, speculators: Config, problems: Problems) -> i
 
 def _stated_rope(flat: Config, problems: Problems) -> dict[str, Any]:
     """The one dictionary that defines the rotary embedding, with ``type`` called ``rope_type``."""
-    found: list[dict[str, Any]] = []
+    ropes: list[dict[str, Any]] = []
     for name in ("rope_scaling", "rope_parameters"):
         value = flat.get(name)
         if value is not None and not isinstance(value, Mapping):
             problems.add(f"config entry {name} must be an object, not {value!r}")
         elif value:
             entries = {k: v for k, v in value.items() if k != "type"}
-            found.append({"rope_type": value.get("type"), **entries})
-    if len(found) == 2 and found[0] != found[1]:
+            ropes.append({"rope_type": value.get("type"), **entries})
+    if len(ropes) == 2 and ropes[0] != ropes[1]:
         problems.add("config entries rope_scaling and rope_parameters differ")
-    return found[-1] if found else {}
+    return ropes[-1] if ropes else {}
 
 
 def _theta(stated: Config, flat: Config, problems: Problems) -> float:

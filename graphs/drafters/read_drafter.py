@@ -33,17 +33,17 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
     problems = drafter_problems()
     flat = flatten(config, problems)
     keys = module_names(shapes, problems)
-    found = {name: tuple(shapes[key]) for name, key in keys.items()}
-    if MASK_HIDDEN in found:
-        found[MASK_HIDDEN] = (1, 1, math.prod(found[MASK_HIDDEN]))
-    if LM_HEAD not in found and EMBEDDING in found and flat.get("tie_word_embeddings") is True:
-        keys[LM_HEAD], found[LM_HEAD] = keys[EMBEDDING], found[EMBEDDING]
-    parts = Parts.of(found)
-    missing = _refuse_other_kinds(flat, parts, found, problems)
+    tensors = {name: tuple(shapes[key]) for name, key in keys.items()}
+    if MASK_HIDDEN in tensors:
+        tensors[MASK_HIDDEN] = (1, 1, math.prod(tensors[MASK_HIDDEN]))
+    if LM_HEAD not in tensors and EMBEDDING in tensors and flat.get("tie_word_embeddings") is True:
+        keys[LM_HEAD], tensors[LM_HEAD] = keys[EMBEDDING], tensors[EMBEDDING]
+    parts = Parts.of(tensors)
+    reasons = _refuse_other_kinds(flat, parts, tensors, problems)
     parallel = parts.mask_hidden or says_parallel(flat)
-    sizes = infer_sizes(parts, found)
-    shared = () if parallel else _shared(parts, sizes, found, target)
-    missing |= dict.fromkeys(shared, "")
+    sizes = infer_sizes(parts, tensors)
+    shared = () if parallel else _shared(parts, sizes, tensors, target)
+    reasons |= dict.fromkeys(shared, "")
     _compare_with_config(flat, parts, sizes, problems)
     heads = _heads(flat, sizes, problems)
     taps = _taps(flat, parts.fc_norms, sizes, target, problems)
@@ -54,7 +54,7 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
     if sizes["draft_vocab_size"] != sizes["vocab_size"] and not parts.draft_vocabulary:
         problems.add(f"draft vocabulary of {sizes['draft_vocab_size']} < {sizes['vocab_size']} without a d2t tensor")
     mask_id = _mask_id(flat, parallel, sizes["vocab_size"], problems)
-    check_tensors(parts, sizes, found, missing, problems)
+    check_tensors(parts, sizes, tensors, reasons, problems)
     windows, rope = read_windows(flat, parts.num_layers, problems), read_rope(flat, problems)
     eps, depth = _eps(flat, problems), flat["trained_depth"]
     normed, output = (flag(flat, name, problems) for name in ("norm_before_residual", "norm_output"))
@@ -83,10 +83,10 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
     )
 
 
-def _refuse_other_kinds(flat: Config, parts: Parts, found: Mapping[str, Shape], problems: Problems) -> dict[str, str]:
+def _refuse_other_kinds(flat: Config, parts: Parts, tensors: Mapping[str, Shape], problems: Problems) -> dict[str, str]:
     """Name heads of other kinds for what they are. Returns what to say of tensors that such a head lacks."""
-    missing: dict[str, str] = {}
-    if (positive(flat, "parallel_draft_step", problems) or 1) > 1 or has_medusa_heads(found):
+    reasons: dict[str, str] = {}
+    if (positive(flat, "parallel_draft_step", problems) or 1) > 1 or has_medusa_heads(tensors):
         problems.add(
             "this is a Model-Optimizer head with parallel_draft_step > 1: its parallel_draft_heads are Medusa heads "
             "after autoregressive steps, with other weights and other arithmetic than P-EAGLE"
@@ -101,21 +101,23 @@ def _refuse_other_kinds(flat: Config, parts: Parts, found: Mapping[str, Shape], 
             "config sets use_aux_hidden_state false: the head reads the target's last hidden state in place of taps, "
             "which the target's graph does not hand out"
         )
-        missing[FC] = ""
+        reasons[FC] = ""
     if parts.mask_hidden or says_parallel(flat):
-        missing[EMBEDDING] = "a P-EAGLE head has its own, with a trained row for the mask token"
-        missing[LM_HEAD] = "a P-EAGLE head has its own, or sets tie_word_embeddings"
+        reasons[EMBEDDING] = "a P-EAGLE head has its own, with a trained row for the mask token"
+        reasons[LM_HEAD] = "a P-EAGLE head has its own, or sets tie_word_embeddings"
     if flat.get("hidden_act") not in (None, "silu", "swish"):
         problems.add(f"hidden_act {flat['hidden_act']!r} is not supported: the layers of a head are gated by silu")
-    return missing
+    return reasons
 
 
-def _shared(parts: Parts, sizes: Mapping[str, int], found: Mapping[str, Shape], target: TargetSpec) -> tuple[str, ...]:
+def _shared(
+    parts: Parts, sizes: Mapping[str, int], tensors: Mapping[str, Shape], target: TargetSpec
+) -> tuple[str, ...]:
     """The target's tensors that an autoregressive head may do without, if it is as wide as the target."""
     if sizes.get("hidden_size") != target.hidden_size:
         return ()
     may = [EMBEDDING] if parts.draft_vocabulary else [EMBEDDING, LM_HEAD]
-    return tuple(name for name in may if name not in found)
+    return tuple(name for name in may if name not in tensors)
 
 
 def _compare_with_config(flat: Config, parts: Parts, sizes: dict[str, int], problems: Problems) -> None:

@@ -31,16 +31,16 @@ def module_names(keys: Collection[str], problems: Problems) -> dict[str, str]:
 
     The first layer is ``midlayer`` (vLLM) or ``layers.0`` (speculators); a leading ``model.`` is optional.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for key in sorted(keys):
         name = key.removeprefix("model.")
         name = "layers.0." + name.removeprefix("midlayer.") if name.startswith("midlayer.") else name
         if name.startswith("verifier_") or name.endswith("rotary_emb.inv_freq"):
             continue
-        if name in found:
-            problems.add(f"tensors {found[name]} and {key} are both {name}")
-        found[name] = key
-    return found
+        if name in names:
+            problems.add(f"tensors {names[name]} and {key} are both {name}")
+        names[name] = key
+    return names
 
 
 @dataclass(frozen=True)
@@ -112,34 +112,34 @@ def infer_sizes(parts: Parts, shapes: Mapping[str, Shape]) -> dict[str, int]:
     votes: dict[str, Counter[int]] = defaultdict(Counter)
     for name, dims in parts.dims().items():
         if len(shapes.get(name, ())) == len(dims):
-            for (size, times), found in zip(dims, shapes[name], strict=True):
-                if found and found % times == 0:
-                    votes[size][found // times] += 1
+            for (size, times), length in zip(dims, shapes[name], strict=True):
+                if length and length % times == 0:
+                    votes[size][length // times] += 1
     return {size: counter.most_common(1)[0][0] for size, counter in votes.items()}
 
 
 def check_tensors(
-    parts: Parts, sizes: Mapping[str, int], shapes: Mapping[str, Shape], missing: Mapping[str, str], problems: Problems
+    parts: Parts, sizes: Mapping[str, int], shapes: Mapping[str, Shape], reasons: Mapping[str, str], problems: Problems
 ) -> None:
     """Name every tensor that is absent, of another shape than the others imply, or of no use.
 
-    ``missing`` says of some tensors why they are needed; an empty text excuses their absence.
+    ``reasons`` say of some tensors why they are needed; an empty text excuses their absence.
     """
     dims, fused = parts.dims(), _name_fused(shapes, problems)
-    for name, expected in dims.items():
+    for name, symbols in dims.items():
         if name not in shapes:
-            why = missing.get(name)
+            why = reasons.get(name)
             if name not in fused and why != "":
                 problems.add(f"tensor {name} is missing" + (f": {why}" if why else ""))
-        elif all(size in sizes for size, _ in expected):
-            wanted = [sizes[size] * times for size, times in expected]
-            if list(shapes[name]) != wanted:
-                problems.add(f"{name} is {list(shapes[name])}, needs {wanted}")
+        elif all(size in sizes for size, _ in symbols):
+            shape = [sizes[size] * times for size, times in symbols]
+            if list(shapes[name]) != shape:
+                problems.add(f"{name} is {list(shapes[name])}, needs {shape}")
     if "t2d" in shapes and sizes.get("vocab_size", 0) and shapes["t2d"] != (sizes["vocab_size"],):
         problems.add(f"t2d is {list(shapes['t2d'])}, needs {[sizes['vocab_size']]}")
     for name in sorted(shapes):
-        known = name in dims or name == "t2d" or name.startswith(_MEDUSA) or _fused_parts(name)
-        if not known:
+        is_part = name in dims or name == "t2d" or name.startswith(_MEDUSA) or _fused_parts(name)
+        if not is_part:
             problems.add(f"tensor {name} belongs to no part of a head known here")
 
 

@@ -15,9 +15,9 @@ def apply(model: ir.Model) -> None:
         if node.domain != DOMAIN:
             continue
         spec = OPS[node.op_type]
-        given = {name: attribute.value for name, attribute in node.attributes.items()}
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         present = frozenset(o.name for o, value in zip(spec.inputs, node.inputs, strict=False) if value is not None)
-        text = spec.body(spec.check_attributes(given), present)
+        text = spec.body(spec.check_attributes(attributes), present)
         function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
         node.overload = function.overload
         model.functions[function.identifier()] = function

@@ -39,17 +39,17 @@ class GraphProduct:
 
 def products_of(model: ir.Model) -> tuple[GraphProduct, ...]:
     """Every product with weights, in the order of the graph. Products of two computed factors are not among them."""
-    found = []
+    products = []
     for node in model.graph:
         if node.op_type in _KERNELS:
-            found += _of_kernel(node)
+            products += _of_kernel(node)
         elif node.op_type in _STACKED:
-            found += [_stacked(node, value) for value in node.inputs if _rank(value) > 2]
+            products += [_stacked(node, value) for value in node.inputs if _rank(value) > 2]
         elif node.op_type in _PRODUCTS:
             weight = next((value for value in reversed(node.inputs[:2]) if source(value) is not None), None)
             if weight is not None:
-                found.append(_product(node, weight))
-    return tuple(dict.fromkeys(found))
+                products.append(_product(node, weight))
+    return tuple(dict.fromkeys(products))
 
 
 def source(value: ir.Value | None) -> ir.Value | None:
@@ -65,14 +65,14 @@ def _of_kernel(node: ir.Node) -> list[GraphProduct]:
     level = node.attributes.get_int("accuracy_level", 0)
     places = (1,) if node.op_type == "MatMulNBits" else (2, 5)
     bits = node.attributes.get_int("bits" if node.op_type == "MatMulNBits" else "expert_weight_bits", 4)
-    found = []
+    products = []
     for weight in (node.inputs[place] for place in places):
         if weight is not None and is_weight(weight):
             tensor: Any = weight.const_value
             numbers = math.prod(int(dim) for dim in tensor.shape) * 8 // bits
             computed = "int8" if level == _IN_INT8 else _type(node, weight)
-            found.append(GraphProduct(str(weight.name), node.op_type, f"int{bits}", computed, numbers))
-    return found
+            products.append(GraphProduct(str(weight.name), node.op_type, f"int{bits}", computed, numbers))
+    return products
 
 
 def _product(node: ir.Node, factor: ir.Value) -> GraphProduct:
@@ -128,12 +128,12 @@ def _dtype(codes: ir.Value | None) -> ir.DataType | None:
 
 def _type(node: ir.Node, factor: ir.Value) -> str:
     """The type that is multiplied in where that is not E4M3: known of the node, or of the weight on its way."""
-    known = [value.dtype for value in (*node.inputs, *node.outputs) if value is not None]
+    dtypes = [value.dtype for value in (*node.inputs, *node.outputs) if value is not None]
     value: ir.Value | None = factor
     while value is not None and (before := value.producer()) is not None:
-        known.append(value.dtype)
+        dtypes.append(value.dtype)
         value = before.inputs[0]
-    floats = [dtype for dtype in known if dtype in _FLOATS]
+    floats = [dtype for dtype in dtypes if dtype in _FLOATS]
     return _name(floats[0]) if floats else ""
 
 

@@ -28,11 +28,11 @@ def quantize_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
     layers = _layers(model, scales)
     for node in layers:
         for kind, (place, out) in _KINDS.items():
-            cache, written = node.inputs[place], node.outputs[out]
+            cache, output = node.inputs[place], node.outputs[out]
             origin = _origin(cache, place, out)
-            if any(user not in layers for user, _ in (*cache.uses(), *written.uses())):
+            if any(user not in layers for user, _ in (*cache.uses(), *output.uses())):
                 raise BuildError(f"{origin.name} cannot hold codes", why="something beside attention reads it")
-            cache.type = written.type = ir.TensorType(CACHE_TYPE)
+            cache.type = output.type = ir.TensorType(CACHE_TYPE)
             node.attributes[f"{kind}_scale"] = ir.AttrFloat32(f"{kind}_scale", scales[str(origin.name)])
 
 
@@ -45,9 +45,9 @@ def round_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
         for kind, (place, out) in _KINDS.items():
             origin, new = _origin(node.inputs[place], place, out), node.inputs[_NEW[kind]]
             op = Nodes()
-            copied = op.Identity(new)  # of a name of its own: keys can be values too
-            copied.name, copied.shape, copied.type = f"{node.outputs[out].name}.new", new.shape, new.type
-            value = rounded(op, model.graph, copied, Rounding("float8_e4m3fn", scales[str(origin.name)]))
+            copy = op.Identity(new)  # of a name of its own: keys can be values too
+            copy.name, copy.shape, copy.type = f"{node.outputs[out].name}.new", new.shape, new.type
+            value = rounded(op, model.graph, copy, Rounding("float8_e4m3fn", scales[str(origin.name)]))
             model.graph.insert_before(node, op.nodes)
             node.replace_input_with(_NEW[kind], value)
 

@@ -105,12 +105,12 @@ def _whole(op: Nodes, x: ir.Value, block: int) -> ir.Value:
     return _described(result, f"{x.name}.whole", shape, x.dtype)
 
 
-def _powers(op: Nodes, stored: ir.Value) -> ir.Value:
+def _powers(op: Nodes, codes: ir.Value) -> ir.Value:
     """The powers of two with the exponents that are stored, float32."""
-    wide = op.Cast(stored, to=ir.DataType.FLOAT)
+    wide = op.Cast(codes, to=ir.DataType.FLOAT)
     exponent = op.Sub(wide, op.constant(float(E8M0_BIAS), ir.DataType.FLOAT))
     power = op.Pow(op.constant(2.0, ir.DataType.FLOAT), exponent)
-    return _described(power, f"{stored.name}.powers", stored.shape, ir.DataType.FLOAT)
+    return _described(power, f"{codes.name}.powers", codes.shape, ir.DataType.FLOAT)
 
 
 def _middle(op: Nodes, scales: ir.Value, middle: int, dtype: ir.DataType) -> ir.Value:

@@ -23,11 +23,11 @@ def quantize(model: ir.Model, weights: Weights) -> Quantization:
     a smaller one would clip what the others were measured to need. A weight that no rule fits stays as it is. What else
     reads a weight (the embedding of a tied head) goes on reading it wide, beside its codes.
     """
-    found = [site for node in tuple(model.graph) for rule in RULES for site in rule.sites(node)]
-    sites = [site for site in found if site.weight.name in weights]
+    candidates = [site for node in tuple(model.graph) for rule in RULES for site in rule.sites(node)]
+    sites = [site for site in candidates if site.weight.name in weights]
     refused = {str(site.weight.name): site.fault for site in sites if site.fault}
-    missing = weights.keys() - {site.weight.name for site in sites}
-    refused |= dict.fromkeys(sorted(missing), "no node of the graph multiplies with it in a form that is known")
+    absent = weights.keys() - {site.weight.name for site in sites}
+    refused |= dict.fromkeys(sorted(absent), "no node of the graph multiplies with it in a form that is known")
     sites = [site for site in sites if site.weight.name not in refused]
     streams = _quantize(model.graph, sites, weights)
     shared = _round_inputs(model.graph, sites, weights)
@@ -36,8 +36,8 @@ def quantize(model: ir.Model, weights: Weights) -> Quantization:
             site.round_inside(rounding)
     if any(node.op_type == "MicroscaledRound" for node in model.graph):
         model.opset_imports.setdefault(DOMAIN, VERSION)
-    done = tuple(dict.fromkeys(stream.weight for stream in streams.values()))
-    return Quantization(done, refused, shared, streams)
+    names = tuple(dict.fromkeys(stream.weight for stream in streams.values()))
+    return Quantization(names, refused, shared, streams)
 
 
 def _quantize(graph: ir.Graph, sites: list[Site], weights: Weights) -> dict[str, WeightStream]:
@@ -54,8 +54,8 @@ def _quantize(graph: ir.Graph, sites: list[Site], weights: Weights) -> dict[str,
         if not tied:
             del graph.initializers[name]
         op = Nodes()
-        stored = code_shape(weight, shape)
-        codes = streamed(graph, of_codes, stored, onnx_type(weight.codes))
+        stored_shape = code_shape(weight, shape)
+        codes = streamed(graph, of_codes, stored_shape, onnx_type(weight.codes))
         scales = streamed(graph, of_scales, scale_shape(weight), scale_dtype(weight, wide))
         result = dequantized(op, codes, scales, weight, wide)
         whole = weight.input is not None and weight.input.block > 0  # as the inputs are, which end with zeros as well
@@ -67,7 +67,7 @@ def _quantize(graph: ir.Graph, sites: list[Site], weights: Weights) -> dict[str,
             if reader in nodes:
                 reader.replace_input_with(place, result)
                 if whole and reader.op_type == "Transpose":
-                    reader.outputs[0].shape = ir.Shape(stored[::-1])
+                    reader.outputs[0].shape = ir.Shape(stored_shape[::-1])
         streams |= {of_codes: WeightStream(name, scales=False), of_scales: WeightStream(name, scales=True)}
     return streams
 
@@ -79,8 +79,8 @@ def _round_inputs(graph: ir.Graph, sites: list[Site], weights: Weights) -> tuple
             readers.setdefault(site.node.inputs[site.x], []).append(site)
     shared = []
     for x, group in readers.items():
-        roundings = [each for site in group if (each := weights[str(site.weight.name)].input)]
-        scales = [each.scale for each in roundings if each.scale is not None]
+        roundings = [rounding for site in group if (rounding := weights[str(site.weight.name)].input)]
+        scales = [rounding.scale for rounding in roundings if rounding.scale is not None]
         op = Nodes()
         result = rounded(op, graph, x, _widest(roundings))
         graph.insert_before(group[0].node, op.nodes)  # sites are in the order of the graph
@@ -92,5 +92,5 @@ def _round_inputs(graph: ir.Graph, sites: list[Site], weights: Weights) -> tuple
 
 
 def _widest(roundings: list[Rounding]) -> Rounding:
-    scales = [each.scale for each in roundings if each.scale is not None]
+    scales = [rounding.scale for rounding in roundings if rounding.scale is not None]
     return replace(roundings[0], scale=max(scales)) if scales else roundings[0]

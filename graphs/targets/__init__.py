@@ -20,13 +20,13 @@ FAMILIES: tuple[Family, ...] = (Llama(), Qwen3(), Qwen3Moe(), GptOss(), Gemma4()
 
 def family_for(config: Mapping[str, Any]) -> Family:
     """The family that serves ``config["architectures"]``. Raises ``BuildError`` naming those that exist."""
-    wanted = config.get("architectures") or []
+    names = config.get("architectures") or []
     for family in FAMILIES:
-        if any(name in family.architectures for name in wanted):
+        if any(name in family.architectures for name in names):
             return family
-    known = ", ".join(name for family in FAMILIES for name in family.architectures)
+    served = ", ".join(name for family in FAMILIES for name in family.architectures)
     raise BuildError(
-        f"unsupported target architecture {', '.join(map(str, wanted)) or '(none named in config.json)'}",
-        why=f"the families here serve {known}",
+        f"unsupported target architecture {', '.join(map(str, names)) or '(none named in config.json)'}",
+        why=f"the families here serve {served}",
         fix="use one of those, or add a family file (docs/add-a-model.md)",
     )

@@ -36,10 +36,10 @@ class Gemma4(Family):
             "hidden_size_per_layer_input": "per-layer embeddings (E2B, E4B)",
             "num_kv_shared_layers": "layers that share another layer's cache (E2B, E4B)",
         }
-        found = [what for entry, what in parts.items() if text.get(entry)]
-        if found:
+        extras = [what for entry, what in parts.items() if text.get(entry)]
+        if extras:
             raise BuildError(
-                f"this Gemma-4 variant is not supported: it has {', '.join(found)}",
+                f"this Gemma-4 variant is not supported: it has {', '.join(extras)}",
                 why="the dense 31B form is what was built and tested",
                 fix="use a dense Gemma-4 checkpoint",
             )
@@ -63,7 +63,7 @@ class Gemma4(Family):
             (full if kind == "full_attention" else sliding) | stated.get(str(i), {})
             for i, kind in enumerate(self.layer_kinds(text))
         )
-        return tuple(CacheSpec(each["num_key_value_heads"], each["head_dim"]) for each in sizes)
+        return tuple(CacheSpec(size["num_key_value_heads"], size["head_dim"]) for size in sizes)
 
     def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:
         """Keep with each layer what is said layer by layer."""

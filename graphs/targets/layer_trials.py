@@ -94,18 +94,18 @@ def run_trials(config: Mapping[str, Any], spec: TargetSpec, dtype: Dtype = "floa
     kinds = family.layer_kinds(family.text(config))
 
     def trial(layers: Sequence[int]) -> LayerTrial:
-        kept = family.keeping(config, layers) | {"architectures": config["architectures"]}
-        few = family.describe(kept).with_taps(range(len(spec.taps)))
+        part = family.keeping(config, layers) | {"architectures": config["architectures"]}
+        few = family.describe(part).with_taps(range(len(spec.taps)))
         started = time.perf_counter()
-        model = trace_target(Skeleton(kept), few, dtype)
+        model = trace_target(Skeleton(part), few, dtype)
         return LayerTrial(count_kinds([kinds[i] for i in layers]), model, time.perf_counter() - started)
 
-    chosen = base_layers(kinds, len(spec.taps))
+    base_ids = base_layers(kinds, len(spec.taps))
     spare = {
-        kind: [i for i, each in enumerate(kinds) if each == kind and i not in chosen] for kind in count_kinds(kinds)
+        kind: [i for i, other in enumerate(kinds) if other == kind and i not in base_ids] for kind in count_kinds(kinds)
     }
-    base = trial(chosen)
-    more = {kind: trial(sorted([*chosen, free[0]])) for kind, free in spare.items() if free}
+    base = trial(base_ids)
+    more = {kind: trial(sorted([*base_ids, free[0]])) for kind, free in spare.items() if free}
     return Trials(count_kinds(kinds), base, more)
 
 

@@ -45,13 +45,13 @@ def linears(module: nn.Module, prefix: str) -> dict[str, Any]:
     """The linear modules inside, by full name. Routers are none: they stay wide."""
     from torch import nn
 
-    return {prefix + name: each for name, each in module.named_modules() if isinstance(each, nn.Linear)}
+    return {prefix + name: linear for name, linear in module.named_modules() if isinstance(linear, nn.Linear)}
 
 
 def expert_modules(module: nn.Module, prefix: str) -> dict[str, Any]:
     """The modules inside that hold the weights of all experts of a layer, by full name."""
     return {
-        prefix + name: each
-        for name, each in module.named_modules()
-        if all(hasattr(each, weight) for weight in EXPERT_WEIGHTS) and hasattr(each, "num_experts")
+        prefix + name: experts
+        for name, experts in module.named_modules()
+        if all(hasattr(experts, weight) for weight in EXPERT_WEIGHTS) and hasattr(experts, "num_experts")
     }

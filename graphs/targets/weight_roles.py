@@ -42,10 +42,10 @@ def census(model: nn.Module, tied: Container[str]) -> tuple[RoledWeight, ...]:
     weights = []
     for name, tensor in model.state_dict().items():
         if name not in tied:
-            path, _, own = name.rpartition(".")
+            path, _, parameter = name.rpartition(".")
             shape = tuple(tensor.shape)
             role = _role(path, shape, _chain(model, path))
-            weights.append(RoledWeight(name, shape, role, _matrices(own, shape, role)))
+            weights.append(RoledWeight(name, shape, role, _matrices(parameter, shape, role)))
     return tuple(weights)
 
 
@@ -60,7 +60,7 @@ def _chain(model: nn.Module, path: str) -> list[nn.Module]:
 def _role(path: str, shape: Shape, chain: Sequence[nn.Module]) -> Role:
     from torch import nn
 
-    module, names = chain[-1], [type(each).__name__ for each in chain]
+    module, names = chain[-1], [type(m).__name__ for m in chain]
     if isinstance(module, nn.Embedding):
         return "embedding"
     if len(shape) == 3 and names[-1].endswith("Experts"):
@@ -76,7 +76,7 @@ def _role(path: str, shape: Shape, chain: Sequence[nn.Module]) -> Role:
     return "mlp" if "layers" in path.split(".") else "other"
 
 
-def _matrices(own: str, shape: Shape, role: Role) -> int:
+def _matrices(parameter: str, shape: Shape, role: Role) -> int:
     if role == "experts":
-        return shape[0] * (2 if own.startswith("gate_up") else 1)
+        return shape[0] * (2 if parameter.startswith("gate_up") else 1)
     return 1 if len(shape) == 2 and role != "other" else 0

@@ -33,26 +33,26 @@ class Sources:
         """The name of a tensor in the files; itself when it is not there."""
         return self._keys.get(canonical, canonical)
 
-    def check(self, wanted: Mapping[str, Shape]) -> None:
+    def check(self, shapes: Mapping[str, Shape]) -> None:
         """Raise one ``BuildError`` that lists every tensor missing, of another shape, or not known to the model."""
-        expected: dict[str, Shape] = {}
-        for name, shape in wanted.items():
+        expectation: dict[str, Shape] = {}
+        for name, shape in shapes.items():
             pieces = self.pieces(name, shape)
-            expected |= {self.key(k): _stored_shape(p, shape, len(pieces)) for p in pieces for k in p.keys}
+            expectation |= {self.key(k): _stored_shape(p, shape, len(pieces)) for p in pieces for k in p.keys}
         unused = {self.key(name) for name in self.tied}
-        missing = [f"{key} {list(shape)}" for key, shape in expected.items() if key not in self.stored]
+        absent = [f"{key} {list(shape)}" for key, shape in expectation.items() if key not in self.stored]
         wrong = [
             f"{key} is {list(self.stored[key])}, must be {list(shape)}"
-            for key, shape in expected.items()
+            for key, shape in expectation.items()
             if key in self.stored and tuple(self.stored[key]) != shape
         ]
         extra = [
             f"{key} {list(shape)}"
             for key, shape in self.stored.items()
-            if key not in expected and key not in unused and not self.family.ignored(key)
+            if key not in expectation and key not in unused and not self.family.ignored(key)
         ]
-        kinds = (("missing", missing), ("of another shape", wrong), ("not known to the model", extra))
-        if missing or wrong or extra:
+        kinds = (("missing", absent), ("of another shape", wrong), ("not known to the model", extra))
+        if absent or wrong or extra:
             raise BuildError(
                 "the checkpoint is not what its config.json describes:\n"
                 + "\n".join(line for kind, items in kinds if items for line in _listed(kind, items)),
@@ -79,10 +79,10 @@ def _assembled(piece: Piece, parts: list[Iterator[Array]]) -> Iterator[Array]:
 
 def _stored_shape(piece: Piece, shape: Shape, count: int) -> Shape:
     """The shape of each tensor of ``piece``, one of ``count`` in a weight of ``shape``."""
-    each = shape[1:] if count > 1 or piece.how == "interleave" else shape
+    part = shape[1:] if count > 1 or piece.how == "interleave" else shape
     if piece.how == "interleave":
-        return (each[0] // 2, *each[1:])
-    return (each[0], each[2], each[1]) if piece.how == "transpose" else each
+        return (part[0] // 2, *part[1:])
+    return (part[0], part[2], part[1]) if piece.how == "transpose" else part
 
 
 def _listed(kind: str, items: list[str]) -> list[str]:

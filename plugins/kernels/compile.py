@@ -61,15 +61,15 @@ def compile_nvcc(op: OpSpec, sm: int) -> Cubin:
 
 def find_nvcc() -> Path:
     """The compiler to use. ``EnvironmentProblem`` when there is none."""
-    named = os.environ.get("NVCC")
-    found = shutil.which(named) if named else _wheel_nvcc() or shutil.which("nvcc")
-    if found is None:
+    name = os.environ.get("NVCC")
+    path = shutil.which(name) if name else _wheel_nvcc() or shutil.which("nvcc")
+    if path is None:
         raise EnvironmentProblem(
-            f"$NVCC names no program: {named}" if named else "nvcc was not found",
+            f"$NVCC names no program: {name}" if name else "nvcc was not found",
             why="CUDA kernels are compiled ahead of time by it",
             fix="pip install nvidia-cuda-nvcc, or set NVCC to the path of an nvcc 12.8 or newer",
         )
-    return Path(found)
+    return Path(path)
 
 
 def nvcc_version(nvcc: Path) -> str:
@@ -83,15 +83,15 @@ def _wheel_nvcc() -> str | None:
     """nvcc out of the package nvidia-cuda-nvcc, newest CUDA first."""
     spec = importlib.util.find_spec("nvidia")
     roots = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
-    found = [path for root in roots for path in root.glob("cu*/bin/nvcc")]
-    newest = sorted(found, key=lambda path: int(re.sub(r"\D", "", path.parts[-3]) or 0))
+    paths = [path for root in roots for path in root.glob("cu*/bin/nvcc")]
+    newest = sorted(paths, key=lambda path: int(re.sub(r"\D", "", path.parts[-3]) or 0))
     return str(newest[-1]) if newest else None
 
 
 def _run(command: list[str], folder: str | None, complaint: str) -> str:
     """Everything the command printed."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -103,10 +103,10 @@ def _run(command: list[str], folder: str | None, complaint: str) -> str:
         )
     except OSError as error:
         raise EnvironmentProblem(f"cannot run {command[0]}: {error}", fix="set NVCC to an nvcc that runs") from error
-    if done.returncode == 0:
-        return done.stdout
-    lines = done.stdout.strip().splitlines()
-    if re.search(r"host compiler|(gcc|g\+\+): not found", done.stdout):
+    if process.returncode == 0:
+        return process.stdout
+    lines = process.stdout.strip().splitlines()
+    if re.search(r"host compiler|(gcc|g\+\+): not found", process.stdout):
         raise EnvironmentProblem(f"{complaint}: it found no C++ compiler", why=_tail(lines), fix="install g++")
     raise BuildError(complaint, why=_tail(lines), fix="use an nvcc that knows this GPU (12.8 or newer)")
 
@@ -188,16 +188,16 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 def read_usage(log: str, names: tuple[str, ...]) -> dict[str, Usage]:
     """What ``ptxas -v`` says of each entry point. ``BuildError`` unless it is about exactly these."""
-    found: dict[str, Usage] = {}
+    usage: dict[str, Usage] = {}
     for part in re.split(r"(?=Compiling entry function)", log)[1:]:
         entry, registers = _ENTRY.search(part), _REGISTERS.search(part)
         if entry and registers:
             spills, shared = _SPILLS.search(part), _SHARED.search(part)
             spilled = int(spills[1]) + int(spills[2]) if spills else 0
-            found[entry[1]] = Usage(int(registers[1]), spilled, int(shared[1]) if shared else 0)
-    if set(found) != set(names):
+            usage[entry[1]] = Usage(int(registers[1]), spilled, int(shared[1]) if shared else 0)
+    if set(usage) != set(names):
         raise BuildError(
             "the compiled kernel has other entry points than its spec",
-            why=f"compiled: {', '.join(sorted(found)) or 'none'}; wanted: {', '.join(names)}",
+            why=f"compiled: {', '.join(sorted(usage)) or 'none'}; wanted: {', '.join(names)}",
         )
-    return {name: found[name] for name in names}
+    return {name: usage[name] for name in names}

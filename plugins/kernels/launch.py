@@ -105,13 +105,13 @@ class Launcher:
         function = _checked(driver, driver.cuKernelGetFunction(kernel), what)
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
         width = int(_checked(driver, driver.cuFuncGetAttribute(attribute, function), what))
-        wanted = _cluster(self.op, self.sm)
-        if width and width != wanted:
-            raise BuildError(f"{what}: it is compiled for clusters of {width} blocks, its spec says {wanted}")
+        cluster = _cluster(self.op, self.sm)
+        if width and width != cluster:
+            raise BuildError(f"{what}: it is compiled for clusters of {width} blocks, its spec says {cluster}")
         sizes = self._parameter_sizes(kernel, what)
-        expected = self._expected_sizes()
-        if sizes != expected:
-            raise BuildError(f"{what}: its parameters have {sizes} bytes, its spec asks for {expected}")
+        spec_sizes = self._expected_sizes()
+        if sizes != spec_sizes:
+            raise BuildError(f"{what}: its parameters have {sizes} bytes, its spec asks for {spec_sizes}")
         return _Entry(kernel, compiled_cluster=bool(width))
 
     def _expected_sizes(self) -> list[int]:
@@ -145,9 +145,9 @@ class Launcher:
         name = spec.entry if spec.typed_by is None else f"{spec.entry}_{dtype}"
         if name not in self._entries:
             raise BuildError(f"{self.op.name} has no kernel for {dtype}", why=f"it has {', '.join(self._entries)}")
-        wanted = len(self.op.inputs) + len(self.op.outputs)
-        if len(pointers) != wanted:
-            raise BuildError(f"{self.op.name} takes {wanted} pointers, not {len(pointers)}")
+        count = len(self.op.inputs) + len(self.op.outputs)
+        if len(pointers) != count:
+            raise BuildError(f"{self.op.name} takes {count} pointers, not {len(pointers)}")
         shape = geometry(self.op, self.sm, dims)
         values = scalars(self.op, dims, attributes or {})
         if shape.grid == 0:

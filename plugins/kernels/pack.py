@@ -39,11 +39,11 @@ class Pack:
 
     def find(self, op: OpSpec, sm: int) -> Cubin | None:
         """The cubin that runs on a GPU of compute capability ``sm``: same major, no later minor, of today's source."""
-        wanted = digest(op)
+        source = digest(op)
         fitting = [
             cubin
             for cubin in self.cubins
-            if cubin.op == op.name and cubin.digest == wanted and cubin.sm // 10 == sm // 10 and cubin.sm <= sm
+            if cubin.op == op.name and cubin.digest == source and cubin.sm // 10 == sm // 10 and cubin.sm <= sm
         ]
         return max(fitting, key=lambda cubin: cubin.sm, default=None)
 
@@ -95,16 +95,16 @@ def read_pack(folder: Path) -> Pack:
 
 def _cubin(folder: Path, row: dict[str, Any]) -> Cubin:
     """One row of the index, with its file. Raises ``ValueError`` and the like for a row that is none."""
-    op, sm, file, wanted = row["op"], row["sm"], row["file"], row["sha256"]
+    op, sm, file, sha256 = row["op"], row["sm"], row["file"], row["sha256"]
     if not isinstance(op, str) or type(sm) is not int or type(row["bytes"]) is not int:
         raise TypeError("op, sm or bytes is of the wrong type")
     # A name from a file never leads out of the folder.
-    if not _FILE.fullmatch(file) or not _DIGEST.fullmatch(wanted) or not _DIGEST.fullmatch(row["source_sha256"]):
+    if not _FILE.fullmatch(file) or not _DIGEST.fullmatch(sha256) or not _DIGEST.fullmatch(row["source_sha256"]):
         raise ValueError(f"{op}: not a file name or hash of a pack")
     code = _read(folder / file, MAX_CODE_BYTES)
     if len(code) != row["bytes"]:
         raise _damaged(folder / file, f"it has {len(code)} bytes instead of {row['bytes']}")
-    if hashlib.sha256(code).hexdigest() != wanted:
+    if hashlib.sha256(code).hexdigest() != sha256:
         raise _damaged(folder / file, "its content does not match its hash")
     return Cubin(op, sm, row["source_sha256"], code, _usage(row["usage"]), str(row["compiler"]))
 

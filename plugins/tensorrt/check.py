@@ -28,7 +28,7 @@ def check_call(
     then only what the other inputs tell of its dimensions is used.
     """
     values = check_attributes(spec, attributes)
-    given = spec.infer_dtypes(dtypes)
+    output_dtypes = spec.infer_dtypes(dtypes)
     symbolic = [
         None if dtype is None else _symbols(operand.dims if shape is None else shape)
         for operand, dtype, shape in zip(spec.inputs, dtypes, shapes, strict=False)
@@ -36,26 +36,26 @@ def check_call(
     inferred = spec.infer_shapes(symbolic, values)
     return [
         (dtype, tuple(size.value if isinstance(size, Symbol) else size for size in shape))
-        for dtype, shape in zip(given, inferred, strict=True)
+        for dtype, shape in zip(output_dtypes, inferred, strict=True)
     ]
 
 
 def check_attributes(spec: OpSpec, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a node with defaults filled in. Raises ``BuildError`` naming all that is wrong with them."""
-    for name, wanted in SELECTION.items():
-        if attributes.get(name, wanted) != wanted:
+    for name, mark in SELECTION.items():
+        if attributes.get(name, mark) != mark:
             raise BuildError(
-                f"{spec.name}: {name} is {attributes[name]!r}, the plugin has {wanted!r}",
+                f"{spec.name}: {name} is {attributes[name]!r}, the plugin has {mark!r}",
                 why="TensorRT would take the slow function body instead of the plugin, in silence",
                 fix="export the graph again with this version",
             )
-    given = {name: value for name, value in attributes.items() if name not in SELECTION}
-    absent = [a.name for a in spec.attributes if a.name not in given and a.check and a.check(a.default)]
+    op_attributes = {name: value for name, value in attributes.items() if name not in SELECTION}
+    absent = [a.name for a in spec.attributes if a.name not in op_attributes and a.check and a.check(a.default)]
     if absent:
         raise BuildError(
             f"{spec.name}: {', '.join(absent)} must be given", fix=f"see the spec of {DOMAIN}::{spec.name}"
         )
-    values = spec.check_attributes(given)
+    values = spec.check_attributes(op_attributes)
     for name in spec.kernel.scalars if spec.kernel else ():
         if values.get(name, 0) not in _INT32:
             raise BuildError(f"{spec.name}: {name} is {values[name]}, its kernel takes 32-bit numbers")

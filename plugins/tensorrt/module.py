@@ -54,8 +54,8 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
     """
     name, title = _MODULES[product], _TITLES[product]
     fix = f"pip install 'peagle-compile[{_EXTRAS[product]}]'"
-    found = importlib.util.find_spec(name)
-    if found is None or found.origin is None:  # a folder of that name that happens to lie on the path is no package
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:  # a folder of that name that happens to lie on the path is no package
         raise EnvironmentProblem(f"{title} is not installed", why=f"there is no Python module {name}", fix=fix)
     link = cure_link() if product == "tensorrt-rtx" else LinkState("absent")
     if parser and not link.usable:
@@ -68,10 +68,10 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
             why=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}",
             fix=f"{fix}, with nothing of another version of it installed",
         ) from error
-    for needed in ("IPluginV3", "IPluginCreatorV3One", "get_plugin_registry"):
-        if not hasattr(module, needed):
+    for interface in ("IPluginV3", "IPluginCreatorV3One", "get_plugin_registry"):
+        if not hasattr(module, interface):
             version = getattr(module, "__version__", "of unknown version")
-            raise EnvironmentProblem(f"{title} {version} is too old", why=f"it has no {needed}", fix=fix)
+            raise EnvironmentProblem(f"{title} {version} is too old", why=f"it has no {interface}", fix=fix)
     return module
 
 
@@ -85,8 +85,8 @@ def link_state(environment: Mapping[str, str] | None = None) -> LinkState:
         return LinkState("absent")
     if os.name != "posix" or (folder / _LINK).exists():
         return LinkState("present", folder)
-    given = os.environ if environment is None else environment
-    for place in filter(None, given.get("LD_LIBRARY_PATH", "").split(":")):
+    variables = os.environ if environment is None else environment
+    for place in filter(None, variables.get("LD_LIBRARY_PATH", "").split(":")):
         if (Path(place) / _LINK).exists():
             return LinkState("present", Path(place))
     if _library(folder) is None:
@@ -141,9 +141,9 @@ def _library(folder: Path) -> Path | None:
 def _link(folder: Path, target: str) -> None:
     """Put the link there whole: it replaces one that leads nowhere, as an upgrade leaves it."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".link-") as private:
-        made = Path(private) / _LINK
-        made.symlink_to(target)
-        made.replace(folder / _LINK)
+        link = Path(private) / _LINK
+        link.symlink_to(target)
+        link.replace(folder / _LINK)
 
 
 def _cannot(link: LinkState) -> EnvironmentProblem:

@@ -66,11 +66,11 @@ class _Answers(_HasSpec):
     @_recorded
     def get_output_shapes(self, inputs: Sequence[Any], shape_inputs: Sequence[Any], builder: Any) -> list[Any]:
         arithmetic = _expressions(self.trt, builder)
-        given = [
+        sizes = [
             [size.get_constant_value() if size.is_constant() else Symbol(size, arithmetic) for size in shape]
             for shape in inputs
         ]
-        shapes = self.spec.infer_shapes(given, self.attributes)
+        shapes = self.spec.infer_shapes(sizes, self.attributes)
         expressions = [
             [size.value if isinstance(size, Symbol) else builder.constant(int(size)) for size in shape]
             for shape in shapes
@@ -169,18 +169,18 @@ class _Answers(_HasSpec):
         """Raises ``BuildError`` for dtypes, ranks or known sizes that are not the spec's; -1 is unknown."""
         dtypes = self.spec.infer_dtypes([tensorrt_name(desc.type) for desc in inputs])
         unknown = Symbol(None, _UNKNOWN)
-        given = [[size if size >= 0 else unknown for size in desc.dims] for desc in inputs]
-        shapes = self.spec.infer_shapes(given, self.attributes)
+        input_sizes = [[size if size >= 0 else unknown for size in desc.dims] for desc in inputs]
+        shapes = self.spec.infer_shapes(input_sizes, self.attributes)
         for operand, desc, dtype, shape in zip(self.spec.outputs, outputs, dtypes, shapes, strict=True):
             sizes = tuple(desc.dims)
             fits = len(sizes) == len(shape) and all(
-                isinstance(wanted, Symbol) or size in (wanted, -1) for size, wanted in zip(sizes, shape, strict=True)
+                isinstance(dim, Symbol) or size in (dim, -1) for size, dim in zip(sizes, shape, strict=True)
             )
             if not fits or tensorrt_name(desc.type) != dtype:
-                wanted = [-1 if isinstance(size, Symbol) else size for size in shape]
+                spec_sizes = [-1 if isinstance(size, Symbol) else size for size in shape]
                 raise BuildError(
                     f"{self.spec.name}: TensorRT made {operand.name} {tensorrt_name(desc.type)} {list(sizes)}, "
-                    f"the spec says {dtype} {wanted}"
+                    f"the spec says {dtype} {spec_sizes}"
                 )
 
 
@@ -240,8 +240,8 @@ def creator(trt: ModuleType, spec: OpSpec, packs: Sequence[Pack] = ()) -> Any:
     """The ``IPluginCreatorV3One`` of an op. Keep it for as long as TensorRT's registry has it."""
     base = trt.IPluginCreatorV3One
     members = {"trt": trt, "spec": spec, "plugin": plugin_class(trt, spec, packs)}
-    made = type(f"{spec.name}Creator", (_Creates, base), members)()
-    made.name, made.plugin_namespace, made.plugin_version = spec.name, DOMAIN, str(VERSION)
-    made.kept = fields.declare(trt, spec)
-    made.field_names = made.announced = trt.PluginFieldCollection(made.kept)  # the bindings copy pointers only
-    return made
+    result = type(f"{spec.name}Creator", (_Creates, base), members)()
+    result.name, result.plugin_namespace, result.plugin_version = spec.name, DOMAIN, str(VERSION)
+    result.kept = fields.declare(trt, spec)
+    result.field_names = result.announced = trt.PluginFieldCollection(result.kept)  # the bindings copy pointers only
+    return result

@@ -33,17 +33,17 @@ def register(trt: ModuleType, ops: Iterable[OpSpec] | None = None, packs: Sequen
                 continue
             if find_creator(trt, spec.name) is not None:
                 raise _taken(spec)
-            made = creator(trt, spec, _packs)
-            if not registry.register_creator(made, DOMAIN):
+            plugin_creator = creator(trt, spec, _packs)
+            if not registry.register_creator(plugin_creator, DOMAIN):
                 raise _taken(spec)
-            _creators[key] = made
+            _creators[key] = plugin_creator
 
 
 def find_creator(trt: ModuleType, name: str) -> Any:
     """The registered creator of ``peagle::name`` in our version, ours or another's, or None."""
     creators = trt.get_plugin_registry().all_creators
-    wanted = (name, DOMAIN, str(VERSION))
-    return next((c for c in creators if (c.name, c.plugin_namespace, c.plugin_version) == wanted), None)
+    key = (name, DOMAIN, str(VERSION))
+    return next((c for c in creators if (c.name, c.plugin_namespace, c.plugin_version) == key), None)
 
 
 def _taken(spec: OpSpec) -> EnvironmentProblem:

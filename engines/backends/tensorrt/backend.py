@@ -149,8 +149,8 @@ class TensorRTBackend:
         policy, width = self._checked_slot(), self.prefill_columns
         for start in range(0, len(ids), width):
             end = start + width
-            known = ids[end] if end < len(ids) else -1
-            self._prompts.feed(0, Chunk(ids[start:end], start, known), policy)
+            following = ids[end] if end < len(ids) else -1
+            self._prompts.feed(0, Chunk(ids[start:end], start, following), policy)
             self._prompts.verify(num_speculative_tokens)
             self._prompts.draft(num_speculative_tokens)
         return self._logits("draft_logits", num_speculative_tokens, self.manifest.shapes.draft_vocab_size)
@@ -188,15 +188,15 @@ class TensorRTBackend:
 
     def _logits(self, name: str, rows: int, width: int) -> np.ndarray:
         """f32 [rows, width] of what the last prefill pass left in the graphs' own type."""
-        width_of = self._memory.sizer.wide
-        dtype = np.dtype(np.uint16 if width_of == "bfloat16" else width_of)
+        wide = self._memory.sizer.wide
+        dtype = np.dtype(np.uint16 if wide == "bfloat16" else wide)
         size = rows * width * dtype.itemsize
         if self._logits_bytes is None or self._logits_bytes.size < size:
             self._logits_bytes = self._device.pinned((size,), np.uint8)
         raw = self._logits_bytes[:size].view(dtype).reshape(rows, width)
         self._device.download(raw, self._memory.scratch[name])
         self._device.record().wait()
-        return (raw.astype(np.uint32) << 16).view(np.float32) if width_of == "bfloat16" else raw.astype(np.float32)
+        return (raw.astype(np.uint32) << 16).view(np.float32) if wide == "bfloat16" else raw.astype(np.float32)
 
 
 def _largest(manifest: Manifest, name: str) -> WindowSizes:

@@ -167,11 +167,11 @@ class Pass:
             if not self._context.set_tensor_address(name, addresses[name]):
                 raise refused(f"the {self._plan.name} does not take the memory of {name}")
         try:
-            missing = self._context.infer_shapes()
+            unbound = self._context.infer_shapes()
         except RuntimeError as error:
             raise refused(f"the {self._plan.name} does not take these shapes") from error
-        if missing:
-            raise refused(f"the {self._plan.name} still wants {', '.join(missing)}")
+        if unbound:
+            raise refused(f"the {self._plan.name} still wants {', '.join(unbound)}")
 
     def enqueue(self) -> None:
         """Enqueue one run, after everything that was enqueued before."""

@@ -66,6 +66,6 @@ class Readback:
         flat, counts = self._tokens[turn][: rows * emitted], self._counts[turn][:rows]
         self._device.download(flat, tokens)
         self._device.download(counts, num_tokens)
-        late = LateEmission(flat.reshape(rows, emitted)[:, :shown], counts, drafted, self._device.record())
-        self._holders[turn] = late
-        return late
+        emission = LateEmission(flat.reshape(rows, emitted)[:, :shown], counts, drafted, self._device.record())
+        self._holders[turn] = emission
+        return emission

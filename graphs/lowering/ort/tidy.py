@@ -83,8 +83,8 @@ class SameShape(RewriteRuleClassBase):
         if not x.shape:
             return result.fail("the input is a scalar, or of unknown shape", x)
         constant = ir.convenience.get_const_tensor(shape)
-        kept = constant is not None and constant.numpy().tolist() == [0] * (len(x.shape) - 1) + [-1]
-        if not kept and (out.shape is None or list(x.shape) != list(out.shape)):
+        is_copy = constant is not None and constant.numpy().tolist() == [0] * (len(x.shape) - 1) + [-1]
+        if not is_copy and (out.shape is None or list(x.shape) != list(out.shape)):
             return result.fail("the shapes differ, or one is unknown", out)
         return result
 
@@ -120,7 +120,7 @@ def _kind(node: ir.Node) -> dict[str, Any]:
 def _pack(model: ir.Model, nodes: list[ir.Node]) -> None:
     first, graph = nodes[0], model.graph
     weights: list[Any] = [list(node.inputs[1:]) for node in nodes]
-    sizes = [int(own[0].shape[0]) for own in weights]
+    sizes = [int(inputs[0].shape[0]) for inputs in weights]
     packed = [_stacked(graph, parts) for parts in zip(*weights, strict=True)]
     attributes = _kind(first) | ({"N": sum(sizes)} if first.op_type == "MatMulNBits" else {})
     split = ir.Value(
@@ -135,8 +135,8 @@ def _pack(model: ir.Model, nodes: list[ir.Node]) -> None:
         node.outputs[0].replace_all_uses_with(part)
         part.shape, part.type = node.outputs[0].shape, node.outputs[0].type
     graph.remove(nodes, safe=True)
-    for own in weights:
-        for weight in own:
+    for inputs in weights:
+        for weight in inputs:
             del graph.initializers[str(weight.name)]
 
 

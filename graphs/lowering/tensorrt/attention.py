@@ -39,10 +39,10 @@ def _rewrite(graph: ir.Graph, node: ir.Node, masks: _Masks) -> None:
     window, scale, softcap = (node.attributes[name].value for name in ("window", "scale", "softcap"))
     op, cache = Nodes(), k_cache.shape
     sinks = rest[0] if rest else None
-    spelled = sinks is not None or bool(softcap) or cache[3] > _WIDEST_HEAD
+    is_plain = sinks is not None or bool(softcap) or cache[3] > _WIDEST_HEAD
     heads, groups = q.shape[1], cache[1]
     # Folded onto a single key head, the queries would be of one head, which TensorRT has no attention kernel for.
-    sharing = 1 if spelled or groups == 1 else heads // groups
+    sharing = 1 if is_plain or groups == 1 else heads // groups
     positions = (start, str(q.shape[2]), q.dtype, cache[2], window, sharing)
     if positions not in masks:
         masks[positions] = additive_mask(op, q, start, cache[2], window, sharing)
@@ -53,7 +53,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, masks: _Masks) -> None:
     else:
         keys = k_out = op.TensorScatter(k_cache, k, start, axis=2)
         values = v_out = op.TensorScatter(v_cache, v, start, axis=2)
-    if spelled:
+    if is_plain:
         heads_first = spelled_attention(op, q, keys, values, mask, sinks, cache=cache, scale=scale, softcap=softcap)
     elif sharing > 1:
         rows = op.Reshape(q, op.constant([0, groups, -1, cache[3]]))
@@ -70,15 +70,15 @@ def _in_codes(op: Nodes, node: ir.Node) -> tuple[list[ir.Value], list[ir.Value]]
     q, k, v, k_cache, v_cache, start = node.inputs[:6]
     caches = (k_cache, v_cache)
     scales = [_scale(op, node.attributes[f"{kind}_scale"].as_float()) for kind in "kv"]
-    written = op.op_multi_out("CacheWriteFp8", [*caches, k, v, start, *scales], num_outputs=2, domain=DOMAIN)
-    for value, cache in zip(written, caches, strict=True):
+    codes = op.op_multi_out("CacheWriteFp8", [*caches, k, v, start, *scales], num_outputs=2, domain=DOMAIN)
+    for value, cache in zip(codes, caches, strict=True):
         value.shape, value.type = cache.shape, cache.type
     numbers = [
-        op.DequantizeLinear(value, scale, output_dtype=q.dtype) for value, scale in zip(written, scales, strict=True)
+        op.DequantizeLinear(value, scale, output_dtype=q.dtype) for value, scale in zip(codes, scales, strict=True)
     ]
     for value, cache in zip(numbers, caches, strict=True):
         value.shape, value.type = cache.shape, q.type
-    return list(written), numbers
+    return list(codes), numbers
 
 
 def _scale(op: Nodes, scale: float) -> ir.Value:
@@ -100,8 +100,8 @@ def additive_mask(op: Nodes, q: ir.Value, start: ir.Value, length: int, window: 
         position = op.Reshape(repeated, op.constant([0, -1]))
     position = op.Unsqueeze(position, op.constant([1, 3]))
     slot = op.constant(np.arange(length))
-    seen = op.LessOrEqual(slot, position)
+    visible = op.LessOrEqual(slot, position)
     if window:
-        seen = op.And(seen, op.Greater(slot, op.Sub(position, op.constant(window))))
+        visible = op.And(visible, op.Greater(slot, op.Sub(position, op.constant(window))))
     hidden = op.constant(_UNSEEN.get(q.dtype, _UNSEEN_WIDE), q.dtype)
-    return op.Where(seen, op.constant(0.0, q.dtype), hidden)
+    return op.Where(visible, op.constant(0.0, q.dtype), hidden)

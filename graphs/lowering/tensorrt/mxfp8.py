@@ -50,18 +50,18 @@ _DEQUANTIZE_BODY = f"""{_HEAD}
 
 def apply(model: ir.Model) -> None:
     """Rewrite every input that is rounded in blocks, and every weight that is stored so, in place."""
-    found = False
+    is_microscaled = False
     for node in tuple(model.graph):
         op = Nodes()
         if node.domain == DOMAIN and node.op_type == "MicroscaledRound":
             y = _round(op, node)
-        elif (stored := exponents(node)) is not None:
-            y = _dequantize(op, node.inputs[0], stored, node.outputs[0])
+        elif (powers := exponents(node)) is not None:
+            y = _dequantize(op, node.inputs[0], powers, node.outputs[0])
         else:
             continue
-        found = True
+        is_microscaled = True
         ir.convenience.replace_nodes_and_values(model.graph, node, [node], op.nodes, node.outputs, [y])
-    if found:
+    if is_microscaled:
         model.opset_imports[TRT] = 1
         for text in (_QUANTIZE_BODY, _DEQUANTIZE_BODY):
             function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
@@ -72,14 +72,14 @@ def _round(op: Nodes, node: ir.Node) -> ir.Value:
     x, y = node.inputs[0], node.outputs[0]
     e4m3 = ir.DataType.FLOAT8E4M3FN
     attributes = {"axis": -1, "block_size": MX_BLOCK, "output_dtype": e4m3}
-    codes, stored = op.op_multi_out(_QUANTIZE, [x], attributes, domain=TRT, num_outputs=2)
-    codes.shape, codes.type, stored.type = y.shape, ir.TensorType(e4m3), ir.TensorType(ir.DataType.UINT8)
-    return _dequantize(op, codes, stored, y)
+    codes, scales = op.op_multi_out(_QUANTIZE, [x], attributes, domain=TRT, num_outputs=2)
+    codes.shape, codes.type, scales.type = y.shape, ir.TensorType(e4m3), ir.TensorType(ir.DataType.UINT8)
+    return _dequantize(op, codes, scales, y)
 
 
-def _dequantize(op: Nodes, codes: ir.Value | None, stored: ir.Value, y: ir.Value) -> ir.Value:
+def _dequantize(op: Nodes, codes: ir.Value | None, scales: ir.Value, y: ir.Value) -> ir.Value:
     """``y`` again, from codes and the exponents of their scales."""
     attributes = {"axis": -1, "block_size": MX_BLOCK, "output_dtype": y.dtype or ir.DataType.FLOAT}
-    result: ir.Value = op.op(_DEQUANTIZE, [codes, stored], attributes, domain=TRT)
+    result: ir.Value = op.op(_DEQUANTIZE, [codes, scales], attributes, domain=TRT)
     result.shape, result.type = y.shape, y.type
     return result

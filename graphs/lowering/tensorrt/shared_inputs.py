@@ -24,7 +24,7 @@ def round_apart(graph: ir.Graph, value: ir.Value) -> None:
 
 def _products(value: ir.Value) -> list[ir.Node]:
     """The nearest products before it: the linear that it came from."""
-    products, seen, queue = [], {value}, [value]
+    products, visited, queue = [], {value}, [value]
     while queue:
         node = queue.pop().producer()
         if node is None:
@@ -32,8 +32,8 @@ def _products(value: ir.Value) -> list[ir.Node]:
         if node.op_type == "MatMul":
             products.append(node)
             continue
-        before = [each for each in node.inputs if each is not None and each not in seen]
-        seen.update(before)
+        before = [x for x in node.inputs if x is not None and x not in visited]
+        visited.update(before)
         queue += before
     return list(dict.fromkeys(products))
 
@@ -60,6 +60,6 @@ def _again(graph: ir.Graph, node: ir.Node, inputs: list[ir.Value | None], reader
     """The value of a copy of ``node`` over other inputs, made just before what reads it."""
     copied = ir.node(node.op_type, inputs, dict(node.attributes))
     graph.insert_before(reader, copied)
-    made, like = copied.outputs[0], node.outputs[0]
-    made.name, made.shape, made.type = f"{like.name}.apart", like.shape, like.type
-    return made
+    output, like = copied.outputs[0], node.outputs[0]
+    output.name, output.shape, output.type = f"{like.name}.apart", like.shape, like.type
+    return output
