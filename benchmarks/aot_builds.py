@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from peagle.compiler.checkpoints.pair import cache_length
+from peagle.compiler.checkpoints.target_and_drafter import cache_length
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.tensorrt.build_plan import build_plan

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from ..plugins.errors import EnvironmentProblem, UsageError
-from ..plugins.tensorrt.module import Product
+from ..plugins.tensorrt.import_tensorrt import Product
 from .backends.base import Backend
 from .backends.onnxruntime.backend import OnnxRuntimeBackend
 from .folder.checks import check_files, check_runtime
 from .folder.manifest import Manifest
-from .policy.fixed import Fixed, Policy
+from .policy.drafts_per_round import Fixed, Policy
 from .requests.params import SamplingParams
 from .requests.random_numbers import draw_seed
 from .requests.request import Request

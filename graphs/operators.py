@@ -22,9 +22,9 @@ import torch
 from onnx.defs import OpSchema
 from torch import Tensor
 
-from ..plugins.numbers import BY_NAME
+from ..plugins.number_types import BY_NAME
+from ..plugins.op_spec import DOMAIN, OPSET, SELECTION, VERSION, Operand, OpSpec
 from ..plugins.ops import OPS
-from ..plugins.spec import DOMAIN, OPSET, SELECTION, VERSION, Operand, OpSpec
 
 _SCHEMA_TYPE = {float: "float", int: "int", str: "str"}  # in the schema of a torch operator
 _ATTRIBUTE = {float: OpSchema.AttrType.FLOAT, int: OpSchema.AttrType.INT, str: OpSchema.AttrType.STRING}

@@ -14,9 +14,9 @@ import onnx
 import onnx_ir as ir
 
 from ..plugins.errors import BuildError
-from ..plugins.numbers import BY_NUMPY, FLOAT16
-from .lowering.finish import ROPE_METADATA, fill_rope_tables
-from .lowering.lowered import GraphWeight, Lowered
+from ..plugins.number_types import BY_NUMPY, FLOAT16
+from .lowering.lowering_result import GraphWeight, Lowered
+from .lowering.shared_passes import ROPE_METADATA, fill_rope_tables
 
 ALIGNMENT = 4096  # ONNX Runtime maps the file; a mapped tensor starts on a page
 _SMALL = 64  # the same for what is smaller than a page: scales are many

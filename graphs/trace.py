@@ -20,13 +20,20 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from ..plugins.contract import DRAFTER_INPUTS, DRAFTER_OUTPUTS, TARGET_INPUTS, TARGET_OUTPUTS, cache_names, written
 from ..plugins.errors import BuildError
-from ..plugins.spec import DOMAIN, OPSET, VERSION
+from ..plugins.graph_contract import (
+    DRAFTER_INPUTS,
+    DRAFTER_OUTPUTS,
+    TARGET_INPUTS,
+    TARGET_OUTPUTS,
+    cache_names,
+    written,
+)
+from ..plugins.op_spec import DOMAIN, OPSET, VERSION
 from . import operators
 from .drafters import DrafterSpec
 from .drafters.parallel_drafter import Drafter
-from .lowering.finish import ROPE_METADATA
+from .lowering.shared_passes import ROPE_METADATA
 from .targets import CacheSpec, TargetSpec
 from .targets.semantic_patches import RotaryTable, RotaryTables
 from .targets.skeleton import Skeleton

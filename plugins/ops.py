@@ -9,9 +9,9 @@ from .cache_write_fp8 import SPEC as _CACHE_WRITE_FP8
 from .cached_attention import SPEC as _CACHED_ATTENTION
 from .microscaled_round import SPEC as _MICROSCALED_ROUND
 from .numbers_at import SPEC as _NUMBERS_AT
+from .op_spec import OpSpec
 from .placeholder_draft import SPEC as _PLACEHOLDER_DRAFT
 from .sparse_experts import SPEC as _SPARSE_EXPERTS
-from .spec import OpSpec
 
 __all__ = ["OPS"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from peagle.graphs.drafters import DrafterSpec
-from peagle.graphs.drafters.reference import Weights, draft_logits, target_pass, to_target_ids
+from peagle.graphs.drafters.torch_reference import Weights, draft_logits, target_pass, to_target_ids
 from peagle.graphs.targets import TargetSpec
 from peagle.plugins.ops import OPS
 

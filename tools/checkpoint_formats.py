@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from peagle.plugins.numbers import E4M3
+from peagle.plugins.number_types import E4M3
 
 FORMATS = ("bf16", "mxfp4", "fp8-blocks", "modelopt-fp8", "compressed-tensors-fp8")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...plugins.errors import BuildError, nearest
 from ...plugins.problems import Problems
 from .formats import StoredTensor, format_of
-from .formats.scaled import Loss, ScaledFp8
+from .formats.fp8_with_scales import Loss, ScaledFp8
 from .formats.stored_numbers import check_finite
 from .safetensors import TensorEntry
 from .weight_files import read_json, stored_tensors

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ...plugins.errors import BuildError
-from ...plugins.numbers import BY_SAFETENSORS
+from ...plugins.number_types import BY_SAFETENSORS
 from ...plugins.problems import shown
 
 # Those of the format that nothing here computes with have only a size.

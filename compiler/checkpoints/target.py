@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ...graphs.targets import Family, TargetSpec
+from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources
 from ...graphs.targets.skeleton import Skeleton
-from ...graphs.targets.weight_sources import Array, Shape, Sources
 from .checkpoint import Checkpoint
 
 

@@ -9,16 +9,16 @@ from ...graphs.targets import family_for
 from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.known_pairs import PAIRS, Folder
-from ..checkpoints.pair import ASSUMED_DEPTH, read_head
-from ..checkpoints.registry import drafter_source, target_config, target_source
+from ..checkpoints.resolve_names import drafter_source, target_config, target_source
 from ..checkpoints.target import Target
+from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head
 from ..console.printing import emit
 from ..hardware.gpus import is_architecture, sm_names
-from ..precision.allowed import available, lowering_for
-from ..precision.decide import decide, precision_of, table_of, wide_of
+from ..precision.allowed_recipes import available, lowering_for
+from ..precision.decide_recipe import decide, precision_of, table_of, wide_of
 from ..precision.recipes import Recipe
-from ..precision.stored_weights import StoredFp8
 from ..precision.weight_source import of_target
+from ..precision.weights_stored_quantized import StoredFp8
 from ..request.request import ONNXRUNTIME, CompileRequest, ModelRef
 from .forecast import UNKNOWN_HEAD, make_forecast
 from .printing import render

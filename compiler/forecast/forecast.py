@@ -10,7 +10,7 @@ from ...graphs.drafters import DrafterSpec
 from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import PIECE
-from ..checkpoints.pair import cache_length
+from ..checkpoints.target_and_drafter import cache_length
 from ..hardware.gpus import find_gpu
 from ..precision.recipes import Recipe
 from .record import TABLES, DrafterSize, Forecast, GraphSize, HostMemory, KvCache, Time, Verdict, fit

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...graphs.targets.weight_roles import ROLES, RoledWeight
-from ...plugins.numbers import BY_PRECISION, E4M3
+from ...plugins.number_types import BY_PRECISION, E4M3
 from ..precision.recipes import LM_HEAD, Recipe
 from ..precision.weight_selection import Selection
 
@@ -84,7 +84,7 @@ def _scales(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> Counter[
 
     Experts' gate, up and down projections have theirs each.
     """
-    from ..precision.schemes import rounds_input, scheme
+    from ..precision.quantization_schemes import rounds_input, scheme
 
     how = scheme(recipe.precision(weight.role), lowering)
     counts: Counter[str] = Counter()
@@ -100,7 +100,7 @@ def _scales(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> Counter[
 
 def _stored(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> int:
     """The numbers of a quantized weight, with the zeros that make its last blocks whole."""
-    from ..precision.schemes import scheme
+    from ..precision.quantization_schemes import scheme
 
     columns = weight.shape[-1]
     block = scheme(recipe.precision(weight.role), lowering).block_for(columns)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...plugins.errors import EnvironmentProblem, UsageError, nearest
-from ...plugins.tensorrt.module import Product
+from ...plugins.tensorrt.import_tensorrt import Product
 
 PRODUCTS: tuple[Product, ...] = ("tensorrt", "tensorrt-rtx")
 _GB = 10**9

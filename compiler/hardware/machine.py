@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from ...plugins.tensorrt.module import Product
+from ...plugins.tensorrt.import_tensorrt import Product
 
 _MODULES: Mapping[Product, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 _DISTRIBUTIONS: Mapping[Product, tuple[str, ...]] = {

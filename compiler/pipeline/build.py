@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
-from ..checkpoints.pair import Inputs, read_inputs
-from ..checkpoints.registry import resolve
+from ..checkpoints.resolve_names import resolve
+from ..checkpoints.target_and_drafter import Inputs, read_inputs
 from ..console.progress import Progress, Quiet
 from ..hardware.packages import export_versions
-from ..precision.decide import decide
+from ..precision.decide_recipe import decide
 from ..precision.recipes import Recipe
 from ..request.build_platform import BuildPlatform, platform_of
 from ..request.refusals import check_build

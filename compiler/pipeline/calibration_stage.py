@@ -8,7 +8,7 @@ from ...plugins.errors import UsageError
 from ...plugins.problems import counted
 from ..checkpoints.target import Target
 from ..console.progress import Progress
-from ..precision.options import CalibrationAsked
+from ..precision.precision_options import CalibrationAsked
 from ..precision.recipes import Recipe
 from ..store.phase_clock import Phases
 from ..store.stages import StageStore
@@ -34,7 +34,7 @@ def calibrated(
     Finished layers are kept in ``store``, and the same call goes on from there. Raises ``UsageError`` for a way of
     calibrating where nothing is and for samples that are no use, ``BuildError`` for such ranges.
     """
-    from ..precision.calibration.ranges import obtain
+    from ..precision.calibration.obtain_ranges import obtain
     from ..precision.weight_source import uncalibrated
 
     needed = uncalibrated(target, recipe, lowering)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import BackendRecord, Cache, Evidence, Origin, Part, Shapes, Speculation
-from ...plugins.spec import FLOAT8
+from ...plugins.op_spec import FLOAT8
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.pair import Inputs
+from ..checkpoints.target_and_drafter import Inputs
 from ..hardware.packages import product_version
-from ..precision.calibration.ranges import in_words
+from ..precision.calibration.obtain_ranges import in_words
 from ..precision.recipes import RECIPES, Recipe
 from ..request.build_platform import BuildPlatform
 from .graph_stages import MODEL

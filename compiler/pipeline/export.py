@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.pair import ASSUMED_DEPTH, cache_length, longest_sequence, read_inputs
-from ..checkpoints.registry import Resolved, has_drafter, resolve, resolve_target
+from ..checkpoints.resolve_names import Resolved, has_drafter, resolve, resolve_target
 from ..checkpoints.target import Target
+from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, cache_length, longest_sequence, read_inputs
 from ..console.progress import Progress, Quiet
 from ..hardware.packages import export_versions, product_version
-from ..precision.calibration.ranges import describe
-from ..precision.decide import decide
+from ..precision.calibration.obtain_ranges import describe
+from ..precision.decide_recipe import decide
 from ..request.refusals import check_export, export_lowering
 from ..request.request import CompileRequest
 from ..store.phase_clock import peak_rss

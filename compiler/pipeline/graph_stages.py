@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...graphs.targets.weight_sources import Array
+from ...graphs.targets.checkpoint_pieces import Array
 from ..checkpoints.checkpoint import Checkpoint
 from ..console.progress import Progress
 from ..hardware.packages import export_versions
@@ -65,7 +65,7 @@ def attach(
         from ...graphs.quantization import quantize_caches, round_caches
         from ...graphs.stream_weights import attach as stream
         from ...graphs.stream_weights import needed_weights, refer
-        from ..precision.proof import QuantizedGraphs
+        from ..precision.quantization_proof import QuantizedGraphs
         from ..store.atomic_files import require_space
 
         semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...graphs.drafters import DrafterSpec
 from ...graphs.lowering import TENSORRT, Lowering
 from ...graphs.targets import TargetSpec
-from ...graphs.targets.weight_sources import Array, Shape
+from ...graphs.targets.checkpoint_pieces import Array, Shape
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.target import Target
 from ..precision.kv_cache_scales import QuantizedCaches, cache_scales

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from ...engines.folder.records import Profile
-from ...plugins.tensorrt.module import Product
+from ...plugins.tensorrt.import_tensorrt import Product
 from ..request.build_platform import BuildPlatform
 from ..request.request import DEFAULT_BATCH_SIZE, CompileRequest
 from ..store.atomic_files import require_space
@@ -110,7 +110,7 @@ def build_plan(
     weights = sum(entry.size for entry in graph.attached.files.values())
 
     def make(folder: Path) -> None:
-        from ..precision.proof import require_effect
+        from ..precision.quantization_proof import require_effect
         from ..tensorrt.build_plan import build_plan as build
 
         require_space(store.root, weights)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
-from ..precision.calibration.ranges import describe
+from ..precision.calibration.obtain_ranges import describe
 from ..store.phase_clock import Phases
 from .choose_k import KChoice
 from .plan_stages import Plans

@@ -15,7 +15,7 @@ from ...graphs.drafters import DrafterSpec
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.target import Target
 from ..console.progress import Progress
-from ..precision.options import FOLDER, CalibrationAsked
+from ..precision.precision_options import FOLDER, CalibrationAsked
 from ..precision.product_table import BuiltProduct, product_table
 from ..precision.recipes import Recipe, emulated, twice_rounded, widened
 from ..store.phase_clock import Phases

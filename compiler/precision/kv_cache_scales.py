@@ -10,8 +10,8 @@ import numpy as np
 
 from ...graphs.names import cache_name, layer_prefix, weight_name
 from ...plugins.errors import BuildError
-from ...plugins.numbers import E4M3, scales_of
-from ..checkpoints.formats.scaled import read_scale
+from ...plugins.number_types import E4M3, scales_of
+from ..checkpoints.formats.fp8_with_scales import read_scale
 from ..checkpoints.target import Target
 
 if TYPE_CHECKING:

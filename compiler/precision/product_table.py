@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...plugins.numbers import BFLOAT16, BY_NAME, E4M3, E8M0, FLOAT16, FLOAT32, INT4, INT8, UINT8
+from ...plugins.number_types import BFLOAT16, BY_NAME, E4M3, E8M0, FLOAT16, FLOAT32, INT4, INT8, UINT8
 
 # A type that is not among them tells nothing of a product.
 BITS = {kind.name: kind.bits for kind in (FLOAT32, FLOAT16, BFLOAT16, E4M3, E8M0, INT8, UINT8, INT4)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...graphs.targets.weight_roles import RoledWeight
-from .exclude import excluded
+from .exclude_patterns import excluded
 from .recipes import DRAFTER_ROLE, LM_HEAD, Recipe
 
 if TYPE_CHECKING:

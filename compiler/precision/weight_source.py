@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...graphs.targets.weight_sources import Array, Shape
+from ...graphs.targets.checkpoint_pieces import Array, Shape
 from ...plugins.errors import BuildError, UsageError
 from ...plugins.problems import counted
 from ..checkpoints.target import Target
 from .kv_cache_scales import stored_cache_scales
 from .recipes import RECIPES, Recipe
-from .rounded_weights import RoundedHere
-from .stored_weights import StoredFp8
 from .weight_selection import Selection
+from .weights_rounded_here import RoundedHere
+from .weights_stored_quantized import StoredFp8
 
 if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec

@@ -9,7 +9,7 @@ from ...graphs.lowering import TENSORRT, Lowering, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..hardware.gpus import MOE_LAYER_SMS, sm_name, sm_number
 from ..hardware.machine import look
-from ..precision.decide import decide
+from ..precision.decide_recipe import decide
 from .choose_backend import choose_backend
 from .request import ONNXRUNTIME, CompileRequest, PlanAsked
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from ...graphs.lowering import ORT
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
-from ...plugins.tensorrt.module import Product
+from ...plugins.tensorrt.import_tensorrt import Product
 from ..hardware.gpus import DATA_CENTRE_SMS, RTX_SMS, require_targets, sm_name, sm_names, sm_number, supports
 from ..hardware.machine import Machine
-from ..precision.allowed import available
+from ..precision.allowed_recipes import available
 from .request import BackendAsked
 
 _KERNELS = ("int8", "int4")  # that ONNX Runtime multiplies in on a CPU, beside fp32

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ...plugins.errors import UsageError
-from ..console.options import Option
+from ..console.option_fields import Option
 
 _SWITCH = {"true": True, "false": False}
 _KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}

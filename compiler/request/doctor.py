@@ -157,9 +157,9 @@ def _onnxruntime() -> tuple[tuple[str, ...], str]:
 
 def _rtx_link() -> tuple[str, str]:
     """Whether the parser of TensorRT-RTX finds its library, in words, and why it cannot be used if it cannot."""
-    from ...plugins.tensorrt import module
+    from ...plugins.tensorrt import import_tensorrt
 
-    link = module.link_state()
+    link = import_tensorrt.link_state()
     where = f" in {link.folder}" if link.folder else ""
     words = {
         "present": f"present{where}",

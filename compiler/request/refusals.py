@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...graphs.lowering import Lowering
 from ...plugins.errors import UsageError
-from ..precision.allowed import lowering_for, require_known
-from ..precision.decide import decide
+from ..precision.allowed_recipes import lowering_for, require_known
+from ..precision.decide_recipe import decide
 from ..store.publish import require_apart, require_publishable
 from .request import CompileRequest
 from .verb_options import QUANTIZE

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ...plugins.errors import UsageError
-from ..console.options import option, option_of
-from ..precision.options import CalibrationAsked, PrecisionAsked
+from ..console.option_fields import option, option_of
+from ..precision.precision_options import CalibrationAsked, PrecisionAsked
 
 ONNXRUNTIME = "onnxruntime"
 BACKENDS = (ONNXRUNTIME, "tensorrt", "tensorrt-rtx")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
-from ..checkpoints.pair import Inputs
-from ..precision.options import CalibrationAsked
+from ..checkpoints.target_and_drafter import Inputs
+from ..precision.precision_options import CalibrationAsked
 from .build_platform import BuildPlatform
 from .request import DEFAULT_BATCH_SIZE, CompileRequest
 from .verb_options import BUILD

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ...plugins.errors import UsageError, nearest
-from ..console.options import Option, named, option_of
-from ..precision.options import CalibrationAsked, PrecisionAsked
+from ..console.option_fields import Option, named, option_of
+from ..precision.precision_options import CalibrationAsked, PrecisionAsked
 from .config_file import typed
 from .request import BackendAsked, CompileRequest, ModelRef, PlanAsked, SizeOptions
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...plugins.errors import BuildError
-from ...plugins.tensorrt.module import child_environment
+from ...plugins.tensorrt.import_tensorrt import child_environment
 from ..console import interrupts
 from ..console.progress import Advance, Progress
 from ..hardware.gpus import sm_name

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import BuildError
-from ...plugins.numbers import BY_ONNX
+from ...plugins.number_types import BY_ONNX
 
 Shape = tuple[int | str, ...]
 _LOWER_AGAIN = "build the engine again with --force; if it comes back, report it with this message"

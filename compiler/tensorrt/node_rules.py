@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ...engines.folder.records import Profile
-from ...plugins.contract import PROFILE_FIELDS
-from ...plugins.numbers import MX_BLOCK
-from ...plugins.spec import evaluate_dim
+from ...plugins.graph_contract import PROFILE_FIELDS
+from ...plugins.number_types import MX_BLOCK
+from ...plugins.op_spec import evaluate_dim
 from ..hardware.gpus import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
 from .lowered_graph import LoweredGraph, Node, Shape
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ...plugins.numbers import tensorrt_name
+from ...plugins.number_types import tensorrt_name
 from ..precision.product_table import BITS, BuiltProduct
 from .plan_programs import KERNEL, ONNX_LAYERS, PRODUCT, Program, Step
 

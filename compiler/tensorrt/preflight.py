@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...engines.folder.records import Profile
-from ...plugins.contract import PROFILE_FIELDS
 from ...plugins.errors import BuildError, PeagleError
+from ...plugins.graph_contract import PROFILE_FIELDS
+from ...plugins.op_spec import DOMAIN, SELECTION, OpSpec
 from ...plugins.ops import OPS
-from ...plugins.spec import DOMAIN, SELECTION, OpSpec
-from ...plugins.tensorrt.check import check_call
+from ...plugins.tensorrt.check_call import check_call
 from .lowered_graph import LoweredGraph, Node, Value, is_native, read_graph
 from .node_rules import complaints_of
 

@@ -18,14 +18,14 @@ from typing import Any, TextIO
 
 from ...engines.folder.records import PlanRecord
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
-from ...plugins.tensorrt import module, register
+from ...plugins.tensorrt import import_tensorrt, register
 from ..hardware.gpus import require_targets
 from ..hardware.machine import look
 from ..store.atomic_files import writing
 from .builder_config import configure, load_timings, save_timings
 from .callbacks import Log, logger, monitor, writer
 from .inspector import inspected
-from .network import Parsed, parse, plugin_complaint, require_layers
+from .parse_network import Parsed, parse, plugin_complaint, require_layers
 from .plan_products import as_built, of_network
 from .plan_programs import read_programs
 from .preflight import Survey, survey
@@ -62,7 +62,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     present = look().sms if request.product == "tensorrt" else ()
     require_targets(request.product, request.gpus, present)
     surveyed = survey(request.graph, request.gpus, request.profiles)
-    trt = module.load(request.product)
+    trt = import_tensorrt.load(request.product)
     _require_version(trt, request)
     register.register(trt)
     log = Log()

@@ -20,7 +20,7 @@ from ...engines.folder.records import PlanRecord, Profile
 from ...engines.folder.strict_json import decode
 from ...plugins import errors
 from ...plugins.errors import BuildError, PeagleError, UsageError
-from ...plugins.tensorrt.module import Product
+from ...plugins.tensorrt.import_tensorrt import Product
 from ..hardware.gpus import PRODUCTS
 from ..precision.product_table import BuiltProduct
 

@@ -21,7 +21,7 @@ def inspect(
 
     Example: peagle-compile inspect demo-engine
     """
-    from ..store.engine_contents import inspect_engine
+    from ..pipeline.engine_contents import inspect_engine
 
     content = inspect_engine(engine, hashes=hashes)
     if as_json:

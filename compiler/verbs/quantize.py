@@ -41,7 +41,7 @@ def quantize(request: CompileRequest, force: Force = False, as_json: Json = Fals
 
 def _summary(result: QuantizeResult) -> str:
     from ...plugins.problems import listed
-    from ..checkpoints.registry import has_drafter
+    from ..checkpoints.resolve_names import has_drafter
 
     report = result.report
     calibration = report["calibration"]

@@ -12,10 +12,10 @@ from ...graphs.drafters import DrafterSpec
 from ...graphs.lowering import lowering_named
 from ...plugins.errors import EnvironmentProblem
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.pair import read_head
 from ..checkpoints.target import Target
-from ..precision.decide import table_of, wide_of
-from ..precision.options import PrecisionAsked
+from ..checkpoints.target_and_drafter import read_head
+from ..precision.decide_recipe import table_of, wide_of
+from ..precision.precision_options import PrecisionAsked
 from ..precision.recipes import DTYPES, RECIPES, Recipe, patterns
 from .parity import gone
 

@@ -44,7 +44,10 @@ def compare_with_sources(engine: Engine, prompts: Sequence[Prompt], progress: Pr
         return (
             _compare("target logits", "transformers", (target,), lambda: _target_pairs(engine, ids)),
             _compare(
-                "drafter logits", "graphs/drafters/reference.py", (target, drafter), lambda: _drafter_pairs(engine, ids)
+                "drafter logits",
+                "graphs/drafters/torch_reference.py",
+                (target, drafter),
+                lambda: _drafter_pairs(engine, ids),
             ),
         )
 
@@ -86,7 +89,7 @@ def _incomparable(origin: Origin) -> str:
 
 
 def _target_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
-    from ...graphs.drafters.reference import target_pass
+    from ...graphs.drafters.torch_reference import target_pass
 
     model, spec = _target(engine)
     return [(engine.target_logits(ids), target_pass(model, spec, ids)[0].numpy()) for ids in prompts]
@@ -97,7 +100,7 @@ def _drafter_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
     import torch
 
     from ...graphs.drafters import read_drafter
-    from ...graphs.drafters.reference import draft_logits, target_pass
+    from ...graphs.drafters.torch_reference import draft_logits, target_pass
 
     model, spec = _target(engine)
     checkpoint = Checkpoint.open(Path(engine.manifest.drafter.origin.source))
@@ -116,7 +119,7 @@ def _target(engine: Engine) -> tuple[Any, TargetSpec]:
     """The target in transformers, and its facts with the taps that the engine was built with."""
     from transformers.utils import logging
 
-    from ...graphs.drafters.reference import load_target
+    from ...graphs.drafters.torch_reference import load_target
 
     logging.disable_progress_bar()
     target = Target.open(Path(engine.manifest.target.origin.source))

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...engines.backends.onnxruntime.graphs import open_session
+from ...engines.backends.onnxruntime.loaded_graphs import open_session
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import BackendRecord, Cache, Part
 from ...engines.requests.params import SamplingParams, policy_of
-from ...plugins.contract import cache_names, written
-from ..checkpoints.pair import cache_length
+from ...plugins.graph_contract import cache_names, written
+from ..checkpoints.target_and_drafter import cache_length
 from ..console.progress import Progress
 from ..pipeline.graph_stages import MODEL, Compiled, attach, trace
 from ..pipeline.model_half import Half, drafter_half, target_half

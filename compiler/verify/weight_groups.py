@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from ..precision.exclude import excluded
+from ..precision.exclude_patterns import excluded
 
 if TYPE_CHECKING:
     from ..precision.weight_source import WeightSource

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from ...plugins.contract import cache_names
 from ...plugins.errors import EnvironmentProblem
-from ...plugins.spec import FLOAT8
+from ...plugins.graph_contract import cache_names
+from ...plugins.op_spec import FLOAT8
 from .records import BackendRecord, FileEntry, Part, PlanRecord, Shapes, Speculation
 
 REBUILD = "build the engine again with `peagle-compile build`"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...plugins.contract import POLICY, TENSORS
 from ...plugins.errors import UsageError
+from ...plugins.graph_contract import POLICY, TENSORS
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..backends.base import Backend, Chunk, Emission
-from ..policy.fixed import Policy
+from ..policy.drafts_per_round import Policy
 from ..requests.random_numbers import uniform_stream
 from ..requests.request import Request
 from ..strategies.base import Strategy

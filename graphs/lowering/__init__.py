@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...plugins.errors import UsageError
-from .lowered import GraphWeight, Lowered
+from .lowering_result import GraphWeight, Lowered
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -89,9 +89,9 @@ def lowering_named(name: str) -> Lowering:
 
 def lower(model: ir.Model, lowering: Lowering, *, cache_length: int) -> Lowered:
     """Lower a semantic graph (changed in place) with caches of static length T = ``cache_length``."""
-    from . import finish
+    from . import shared_passes
 
-    finish.fix_cache_length(model, cache_length)
-    finish.fill_rope_tables(model, cache_length)
+    shared_passes.fix_cache_length(model, cache_length)
+    shared_passes.fill_rope_tables(model, cache_length)
     lowering.apply(model)
-    return finish.finish(model)
+    return shared_passes.finish(model)

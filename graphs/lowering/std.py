@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx.parser
 import onnx_ir as ir
 
+from ...plugins.op_spec import DOMAIN
 from ...plugins.ops import OPS
-from ...plugins.spec import DOMAIN
 
 
 def apply(model: ir.Model) -> None:

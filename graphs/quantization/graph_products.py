@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ...plugins.numbers import BY_ONNX, INT4, INT8, UINT4, UINT8
+from ...plugins.number_types import BY_ONNX, INT4, INT8, UINT4, UINT8
 from .rewrite_rules import inner_codes, is_weight
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedMatMul")

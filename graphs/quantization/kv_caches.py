@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ...plugins.errors import BuildError
-from ...plugins.spec import DOMAIN
-from ..tape import Nodes
+from ...plugins.op_spec import DOMAIN
+from ..node_tape import Nodes
 from .qdq_nodes import rounded
 from .quantized_weight import Rounding
 

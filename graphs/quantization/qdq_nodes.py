@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ...plugins.numbers import BY_NUMPY, E8M0_BIAS
-from ...plugins.spec import DOMAIN
-from ..tape import Nodes
+from ...plugins.number_types import BY_NUMPY, E8M0_BIAS
+from ...plugins.op_spec import DOMAIN
+from ..node_tape import Nodes
 from .quantized_weight import MIDDLE, Codes, QuantizedWeight, Rounding
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from ...plugins.spec import DOMAIN, VERSION
-from ..tape import Nodes
+from ...plugins.op_spec import DOMAIN, VERSION
+from ..node_tape import Nodes
 from .qdq_nodes import code_shape, dequantized, onnx_type, rounded, scale_dtype, scale_shape, shortened, streamed
 from .quantized_weight import Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
 from .rewrite_rules import RULES, Site

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from ...plugins.spec import DOMAIN
+from ...plugins.op_spec import DOMAIN
 from .quantized_weight import Rounding
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from ..lowering import lower
-from ..lowering.finish import ROPE_METADATA
+from ..lowering.shared_passes import ROPE_METADATA
 from ..trace import Dtype, trace_target
 from . import TargetSpec, family_for
 from .family import count_kinds

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import BuildError, EnvironmentProblem
-from ..spec import OpSpec
+from ..op_spec import OpSpec
 from .sources import OPTIONS, digest, entries, folder_name, source
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BuildError, EnvironmentProblem
-from ..spec import OpSpec, evaluate_dim
+from ..op_spec import OpSpec, evaluate_dim
 from .sources import entries, kernel_of
 
 _INT32 = range(-(2**31), 2**31)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EnvironmentProblem
+from ..op_spec import OpSpec
 from ..ops import OPS
-from ..spec import OpSpec
 from .compile import Cubin, Usage, compile_nvrtc
 from .sources import digest, folder_name
 

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from ..errors import BuildError
+from ..op_spec import Kernel, OpSpec
 from ..ops import OPS
-from ..spec import Kernel, OpSpec
 
 # Compiled ahead of time: Ada, Hopper, Blackwell for data centres, Blackwell for workstations.
 TARGETS = (89, 90, 100, 120)

@@ -10,8 +10,8 @@ from typing import Any
 from ..errors import EnvironmentProblem
 from ..kernels.pack import Pack
 from ..kernels.sources import kernel_ops
-from ..spec import DOMAIN, VERSION, OpSpec
-from .plugin import creator
+from ..op_spec import DOMAIN, VERSION, OpSpec
+from .plugin_class import creator
 
 _lock = threading.Lock()
 _creators: dict[tuple[str, str], Any] = {}  # by module and op; the registry does not keep them alive

@@ -20,7 +20,7 @@ from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.model_half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs.drafters import reference
+from peagle.graphs.drafters import torch_reference
 from peagle.graphs.lowering import LOWERINGS
 from tests.fp8_pairs import fake_quantised
 from tests.graphs.running import Graph, target_inputs
@@ -80,7 +80,7 @@ def test_its_graph_computes_what_fake_quantisation_in_torch_does(folder: Path, t
     ids = np.random.default_rng(5).integers(2, spec.vocab_size, (rows, width))
     graph = Graph(done.attached.path / graph_stages.MODEL, spec.caches, CACHE, rows=rows)
     out = graph(**target_inputs(ids, 0, width - 1, width))
-    expected = np.stack([reference.target_pass(model, spec, row.tolist())[0].numpy() for row in ids])
+    expected = np.stack([torch_reference.target_pass(model, spec, row.tolist())[0].numpy() for row in ids])
     differences = np.abs(out["logits"] - expected).max(axis=-1)
     assert np.mean(differences < 1e-4) > 0.8
     assert np.median(differences) < 1e-5

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from peagle.graphs import graph_files, stream_weights, trace
-from peagle.graphs.drafters import DrafterSpec, read_drafter, reference
+from peagle.graphs.drafters import DrafterSpec, read_drafter, torch_reference
 from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.graphs.targets import CacheSpec, TargetSpec
 from tests.graphs.running import Graph
@@ -115,5 +115,5 @@ def test_the_reference_agrees(golden: Golden) -> None:
     for anchor, expected in zip(golden.anchors, golden.logits, strict=True):
         ids = [int(i) for i in golden.ids[: anchor + 2]]
         features = torch.from_numpy(golden.features[: anchor + 1])
-        found = reference.draft_logits(head_weights, golden.head, ids, features, DEPTHS)
+        found = torch_reference.draft_logits(head_weights, golden.head, ids, features, DEPTHS)
         np.testing.assert_allclose(found.numpy(), expected, atol=TOLERANCE)

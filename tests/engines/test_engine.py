@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.scheduling import scheduler
-from peagle.graphs.drafters import reference
+from peagle.graphs.drafters import torch_reference
 from peagle.plugins.errors import UsageError
 from tests.models import VOCAB, Pair
 from tests.speculation import speculate
@@ -41,7 +41,7 @@ def test_speculation_changes_no_token(tiny_engine: Engine, params: SamplingParam
 
 
 def test_greedy_text_is_the_reference_s(tiny_engine: Engine, tiny_pair: Pair) -> None:
-    model = reference.load_target(tiny_pair.target, tiny_pair.config)
+    model = torch_reference.load_target(tiny_pair.target, tiny_pair.config)
     spec, head = tiny_pair.specs()
     for prompt, found in zip(PROMPTS, _tokens(tiny_engine, GREEDY), strict=True):
         expected, _ = speculate(model, spec, tiny_pair.head_weights(), head, prompt, 4, 24)
@@ -49,7 +49,7 @@ def test_greedy_text_is_the_reference_s(tiny_engine: Engine, tiny_pair: Pair) ->
 
 
 def test_acceptance_is_the_reference_s(tiny_engine: Engine, tiny_pair: Pair) -> None:
-    model = reference.load_target(tiny_pair.target, tiny_pair.config)
+    model = torch_reference.load_target(tiny_pair.target, tiny_pair.config)
     spec, head = tiny_pair.specs()
     _, accepted = speculate(model, spec, tiny_pair.head_weights(), head, PROMPTS[0], 4, 24)
     stats = tiny_engine.generate(PROMPTS[:1], GREEDY)[0].acceptance
@@ -183,9 +183,9 @@ def test_params_must_be_one_or_one_each(tiny_engine: Engine) -> None:
 
 
 def test_logits_of_a_sequence_agree_with_transformers(tiny_engine: Engine, tiny_pair: Pair) -> None:
-    model = reference.load_target(tiny_pair.target, tiny_pair.config)
+    model = torch_reference.load_target(tiny_pair.target, tiny_pair.config)
     spec, _ = tiny_pair.specs()
-    expected, _ = reference.target_pass(model, spec, PROMPTS[3])
+    expected, _ = torch_reference.target_pass(model, spec, PROMPTS[3])
     np.testing.assert_allclose(tiny_engine.target_logits(PROMPTS[3]), expected.numpy(), atol=1e-4)
 
 

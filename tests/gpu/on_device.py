@@ -10,8 +10,8 @@ import numpy as np
 
 from peagle.plugins.kernels.launch import Launcher, current_sm
 from peagle.plugins.kernels.pack import obtain
+from peagle.plugins.op_spec import OpSpec
 from peagle.plugins.ops import OPS
-from peagle.plugins.spec import OpSpec
 
 GUARD = 256
 GUARD_BYTE = 0xA5

@@ -12,7 +12,7 @@ from peagle.plugins.errors import PeagleError
 
 if TYPE_CHECKING:
     from peagle.engines import Engine
-    from peagle.plugins.tensorrt.module import Product
+    from peagle.plugins.tensorrt.import_tensorrt import Product
 
 pytestmark = pytest.mark.gpu
 
@@ -33,7 +33,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     from peagle.compiler.request.verb_options import BUILD
     from peagle.engines import Engine
     from peagle.engines.backends.tensorrt.device import find_gpu
-    from peagle.plugins.tensorrt.module import load
+    from peagle.plugins.tensorrt.import_tensorrt import load
 
     product: Product = request.param
     gpu = find_gpu()

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from peagle.graphs import trace
-from peagle.plugins import contract
+from peagle.plugins import graph_contract
 from tests.graphs.checking import check
 from tests.graphs.running import Graph, target_inputs
 from tests.graphs.traced import CACHE, Traced, semantic
@@ -138,21 +138,21 @@ def test_traced_graphs_have_the_tensors_of_the_contract(llama: Traced) -> None:
         str(llama.head.draft_vocab_size): "Vd",
     }
     halves = {
-        "target": (contract.TARGET_INPUTS, contract.TARGET_OUTPUTS, llama.target.caches),
-        "drafter": (contract.DRAFTER_INPUTS, contract.DRAFTER_OUTPUTS, llama.head.caches),
+        "target": (graph_contract.TARGET_INPUTS, graph_contract.TARGET_OUTPUTS, llama.target.caches),
+        "drafter": (graph_contract.DRAFTER_INPUTS, graph_contract.DRAFTER_OUTPUTS, llama.head.caches),
     }
     assert len(sizes) == 3
     for half, (inputs, outputs, caches) in halves.items():
         graph = ir.load(llama.folder / f"{half}.onnx").graph
-        names = contract.cache_names(len(caches))
+        names = graph_contract.cache_names(len(caches))
         assert [v.name for v in graph.inputs] == [*inputs, *names]
-        assert [v.name for v in graph.outputs] == [*outputs, *map(contract.written, names)]
+        assert [v.name for v in graph.outputs] == [*outputs, *map(graph_contract.written, names)]
         for value in (*graph.inputs, *graph.outputs):
-            if value.name not in contract.TENSORS:
+            if value.name not in graph_contract.TENSORS:
                 continue
-            tensor = contract.TENSORS[value.name]
+            tensor = graph_contract.TENSORS[value.name]
             dtype = value.dtype.numpy().name
-            assert dtype == ("float32" if tensor.dtype == contract.WIDE else tensor.dtype)
+            assert dtype == ("float32" if tensor.dtype == graph_contract.WIDE else tensor.dtype)
             dims = [str(dim).replace(" ", "") for dim in value.shape]
             assert len(dims) == len(tensor.dims)
             for dim, symbol in zip(dims, tensor.dims, strict=True):

@@ -33,7 +33,6 @@ ELSEWHERE: frozenset[str] = frozenset(
         "tests/plugins/kernels/test_baselines.py",
         "tests/plugins/kernels/test_driver_calls.py",
         "tests/plugins/tensorrt/test_aot.py",
-        "tests/plugins/test_op_spec.py",
         "tests/plugins/test_sampling.py",
     }
 )

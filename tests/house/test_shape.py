@@ -80,9 +80,9 @@ def test_a_splinter_is_found(tmp_path: Path) -> None:
 
 def test_a_misplaced_test_is_found(tmp_path: Path) -> None:
     files = {
-        "plugins/spec.py": "",
+        "plugins/op_spec.py": "",
         "plugins/some_op/__init__.py": "",
-        "tests/plugins/test_spec.py": "",
+        "tests/plugins/test_op_spec.py": "",
         "tests/plugins/test_some_op.py": "",
         "tests/plugins/test_gone.py": "",
         "tests/scenarios/test_whole.py": "",

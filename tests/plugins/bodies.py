@@ -10,8 +10,8 @@ import onnx
 import onnxruntime
 from onnx import helper
 
+from peagle.plugins.op_spec import ANY, DOMAIN, OPSET, VERSION, Operand
 from peagle.plugins.ops import OPS
-from peagle.plugins.spec import ANY, DOMAIN, OPSET, VERSION, Operand
 from tests.plugins.emulator import name_of
 
 ONNX_TYPE = {

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.plugins.errors import BuildError
-from peagle.plugins.numbers import MX_BLOCK, powers_of_two
+from peagle.plugins.number_types import MX_BLOCK, powers_of_two
 from peagle.plugins.ops import OPS
 from tests.plugins.plugin_cases import quick
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from peagle.plugins.errors import BuildError
+from peagle.plugins.op_spec import Attribute, Operand, OpSpec, evaluate_dim
 from peagle.plugins.ops import OPS
-from peagle.plugins.spec import Attribute, Operand, OpSpec, evaluate_dim
 
 SPEC = OpSpec(
     name="Sample",

@@ -15,7 +15,7 @@ from peagle.compiler.pipeline.build import build
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.verify import FILE_NAME
 from peagle.engines import Engine, SamplingParams
-from peagle.graphs.drafters import reference
+from peagle.graphs.drafters import torch_reference
 from tests.fixtures.commands import Run
 from tests.models import CONFIGS, VOCAB, Pair, make_pair
 
@@ -36,7 +36,7 @@ class Built:
 
     @cached_property
     def model(self) -> Any:
-        return reference.load_target(self.pair.target, self.pair.config)
+        return torch_reference.load_target(self.pair.target, self.pair.config)
 
     @torch.no_grad()
     def logits(self, ids: list[int]) -> torch.Tensor:

@@ -11,7 +11,7 @@ import pytest
 
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.pipeline.export import export
-from peagle.compiler.precision import schemes
+from peagle.compiler.precision import quantization_schemes
 from peagle.compiler.request.verb_options import EXPORT
 from peagle.compiler.verbs.export import _summary
 from peagle.engines.folder.manifest import Manifest
@@ -86,7 +86,9 @@ def _check_products(engine: Path, said: str, cli: Run) -> None:
 def test_a_recipe_that_tensorrt_does_not_carry_out_fails_and_names_the_weights(
     dense: Pair, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(schemes._TENSORRT, "int8", schemes.Scheme("int8", block=16))  # which TensorRT widens
+    monkeypatch.setitem(
+        quantization_schemes._TENSORRT, "int8", quantization_schemes.Scheme("int8", block=16)
+    )  # which TensorRT widens
     done = cli(
         "build", dense.target, "--draft", dense.head, "--backend", "tensorrt-rtx", "--gpu", "sm_120",
         "--precision", "int8", "--max-seq-len", 64, "--max-batch-size", 2, "--out", tmp_path / "engine",

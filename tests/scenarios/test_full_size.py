@@ -11,7 +11,7 @@ from peagle.compiler.checkpoints.known_pairs import PAIRS, HubRepo
 
 TRACE = """
 import resource, sys, time
-from peagle.compiler.checkpoints.registry import target_config
+from peagle.compiler.checkpoints.resolve_names import target_config
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.trace import trace_target
 

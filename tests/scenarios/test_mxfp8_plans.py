@@ -15,16 +15,16 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.model_half import target_half
-from peagle.compiler.precision.codes import rounded
+from peagle.compiler.precision.numbers_to_codes import rounded
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.compiler.tensorrt.preflight import survey
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.lowering.tensorrt import mxfp8 as mx
+from peagle.graphs.lowering.tensorrt import mxfp8
 from peagle.graphs.quantization import QuantizedWeight, Rounding, quantize
 from peagle.plugins.errors import BuildError
-from peagle.plugins.numbers import powers_of_two, to_e8m0
+from peagle.plugins.number_types import powers_of_two, to_e8m0
 from tests.compiler.tensorrt.conftest import CACHE
 from tests.compiler.tensorrt.small import profiles, request
 from tests.models import CONFIGS, LAYERS, make_pair
@@ -56,7 +56,7 @@ def _product(folder: Path, columns: int) -> Path:
     )
     rounding = Rounding("float8_e4m3fn", None, BLOCK)
     quantize(model, {"w": QuantizedWeight("float8_e4m3fn", (SIZE, SIZE // BLOCK), BLOCK, rounding, powers=True)})
-    mx.apply(model)
+    mxfp8.apply(model)
     RemoveUnusedNodesPass()(model)
     values = np.random.default_rng(0).normal(size=(SIZE, columns)).astype(np.float32)
     blocks = np.pad(values, ((0, 0), (0, SIZE - columns))).reshape(SIZE, SIZE // BLOCK, BLOCK)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from peagle.compiler.pipeline.build import BuildResult, build
-from peagle.compiler.precision.calibration.ranges import obtain
-from peagle.compiler.precision.options import CalibrationAsked, PrecisionAsked
+from peagle.compiler.precision.calibration.obtain_ranges import obtain
+from peagle.compiler.precision.precision_options import CalibrationAsked, PrecisionAsked
 from peagle.compiler.precision.recipes import patterns
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore

@@ -14,7 +14,7 @@ import pytest
 
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.pipeline.build import BuildResult, build
-from peagle.compiler.precision.options import CalibrationAsked, PrecisionAsked
+from peagle.compiler.precision.precision_options import CalibrationAsked, PrecisionAsked
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
 from tests.fixtures.commands import Run

@@ -24,7 +24,7 @@ from synthetic_weights import RING, Encoder, Noise, RandomTensor, write_file, wr
 
 from peagle.compiler.checkpoints.safetensors import read_header
 from peagle.graphs.drafters import read_drafter
-from peagle.graphs.targets import family as base
+from peagle.graphs.targets import family
 from peagle.plugins.errors import UsageError
 
 SMALL = {
@@ -243,10 +243,10 @@ def test_mxfp4_holds_the_weights_of_the_bf16_checkpoint(folder: Path) -> None:
 def test_the_flat_head_fits_its_target(folder: Path, model: str) -> None:
     pair = written(folder, model)
     config = synthetic.text_config(json.loads((pair / "target" / "config.json").read_text()))
-    target = base.TargetSpec(
+    target = family.TargetSpec(
         family="", architecture="", hidden_size=config["hidden_size"], num_layers=config["num_hidden_layers"],
         vocab_size=config["vocab_size"], max_position_embeddings=config["max_position_embeddings"],
-        caches=(base.CacheSpec(2, 16),) * 7, taps=base.default_taps(7),
+        caches=(family.CacheSpec(2, 16),) * 7, taps=family.default_taps(7),
     )  # fmt: skip
     head = read_drafter(json.loads((pair / "head" / "config.json").read_text()), shapes(pair / "head"), target)
     assert (head.num_layers, head.taps, head.trained_depth, head.mask_token_id) == (4, (2, 3, 4), 8, 299)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ....plugins.problems import Problems
 from .base import Format, Settings, Stored, View
-from .scaled import Block, Shape, scaled_view
+from .fp8_with_scales import Block, Shape, scaled_view
 
 _CACHE_SCALES = (".k_scale", ".v_scale")
 _COMPRESSED_TENSORS = ("float-quantized", "naive-quantized")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....plugins.errors import BuildError
-from ....plugins.numbers import from_e4m3, from_e8m0
+from ....plugins.number_types import from_e4m3, from_e8m0
 from ..safetensors import TensorEntry
 
 Array = np.ndarray[Any, Any]

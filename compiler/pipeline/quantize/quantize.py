@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from ...checkpoints.checkpoint import CONFIG, Checkpoint
 from ...checkpoints.known_pairs import PAIRS
-from ...checkpoints.registry import resolve_target
+from ...checkpoints.resolve_names import resolve_target
 from ...checkpoints.target import Target
 from ...console.progress import Progress, Quiet
 from ...hardware.packages import export_versions, product_version
-from ...precision.calibration.ranges import describe, obtain
-from ...precision.options import FOLDER
+from ...precision.calibration.obtain_ranges import describe, obtain
+from ...precision.precision_options import FOLDER
 from ...request.refusals import check_quantize
 from ...request.request import CompileRequest
 from ...store.atomic_files import require_space
 from ...store.phase_clock import Phases, peak_rss
 from ...store.publish import QUANTIZED, Assembly, assembling
 from ...store.stages import StageStore
-from .modelopt import QUANT_CONFIG, hf_quant_config, quantization_config
-from .worklist import Worklist, make_worklist
+from .modelopt_config import QUANT_CONFIG, hf_quant_config, quantization_config
+from .select_matrices import Worklist, make_worklist
 from .write_shards import layout, total_bytes, write
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ....plugins.numbers import E4M3, scales_of, to_e4m3, usable
+from ....plugins.number_types import E4M3, scales_of, to_e4m3, usable
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.safetensors import Shard, Slot, TensorEntry, read_rows, writing_shard
 from ...checkpoints.weight_files import INDEX, SINGLE
 from ...console import interrupts
 from ...console.progress import Advance, Progress
 from ...precision.calibration.saved_ranges import Array, Scales
-from .worklist import Worklist
+from .select_matrices import Worklist
 
 PIECE = 16 << 20  # bytes of float32
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from ....plugins.errors import UsageError
-from ....plugins.numbers import E4M3, INT8, nearest_e4m3
+from ....plugins.number_types import E4M3, INT8, nearest_e4m3
 from .histogram import Array, Histogram
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ....plugins.errors import BuildError
 from ....plugins.problems import listed
 from ...checkpoints.safetensors import parse_json, read_header, read_rows
 from ...store.atomic_files import flush_tree, writing
-from ..options import FACTS
+from ..precision_options import FACTS
 
 Array = np.ndarray[Any, Any]
 

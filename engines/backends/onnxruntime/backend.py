@@ -10,8 +10,8 @@ import numpy as np
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams
 from ..base import Chunk, Steps
-from .graphs import default_threads, open_session
 from .lanes import Emitted, Row, SessionLanes, Sessions
+from .loaded_graphs import default_threads, open_session
 from .memory import CacheArrays, SlotArrays
 from .prefill import SessionPrompt
 

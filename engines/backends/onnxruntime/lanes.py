@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ....plugins.contract import written
-from .graphs import bind
+from ....plugins.graph_contract import written
+from .loaded_graphs import bind
 from .memory import Arrays, RowWindow, SlotArrays
 
 HELD = 64  # columns that rounds without drafts keep for the drafter

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....plugins.contract import TENSORS, cache_names
+from ....plugins.graph_contract import TENSORS, cache_names
 from ...folder.manifest import Manifest
 from ...folder.records import Part
 from ...requests.params import SamplingParams, policy_of

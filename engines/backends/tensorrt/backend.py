@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from ....plugins.contract import POLICY
 from ....plugins.errors import UsageError
-from ....plugins.tensorrt.module import Product
+from ....plugins.graph_contract import POLICY
+from ....plugins.tensorrt.import_tensorrt import Product
 from ...folder.checks import check_gpu
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams, policy_of
 from ..base import Chunk, Steps
 from .device import CapturedGraph, CudaDevice, Device, find_gpu
-from .graphs import PREFILL, VERIFY, Runtime, load_product, profile_of
 from .lanes import PlanLanes
+from .loaded_graphs import PREFILL, VERIFY, Runtime, load_product, profile_of
 from .memory import Memory, WindowSizes, itemsize
 from .pinned import LateEmission, Staging
 from .prefill import PlanPrompt

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ....plugins.errors import EnvironmentProblem, PeagleError
-from ....plugins.spec import OpSpec
+from ....plugins.op_spec import OpSpec
 
 if TYPE_CHECKING:
     from ....plugins.kernels.launch import Launcher

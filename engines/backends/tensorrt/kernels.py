@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ....plugins.contract import NEXT, WINDOW
+from ....plugins.graph_contract import NEXT, WINDOW
 from ....plugins.numbers_at import SPEC as NUMBERS_AT
 from ....plugins.placeholder_draft import SPEC as PLACEHOLDER_DRAFT
 from .device import Device

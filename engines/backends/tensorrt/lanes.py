@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ....plugins.contract import NEXT, WINDOW
-from .graphs import VERIFY, Pass, Plan
+from ....plugins.graph_contract import NEXT, WINDOW
 from .kernels import NewestToken, choose_numbers
+from .loaded_graphs import VERIFY, Pass, Plan
 from .memory import Memory, Span, WindowSizes, itemsize, tensor_block
 from .pinned import LateEmission, Readback, Staging
 

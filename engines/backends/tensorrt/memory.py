@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ....plugins.contract import POLICY, TENSORS, WIDE, cache_names, written
 from ....plugins.errors import EnvironmentProblem
-from ....plugins.numbers import BY_NAME
+from ....plugins.graph_contract import POLICY, TENSORS, WIDE, cache_names, written
+from ....plugins.number_types import BY_NAME
 from ...folder.manifest import Manifest
 from ...folder.records import Part
 from .device import ALIGNMENT, Device

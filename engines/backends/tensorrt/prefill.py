@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ....plugins.contract import NEXT, POLICY, TENSORS, WINDOW
+from ....plugins.graph_contract import NEXT, POLICY, TENSORS, WINDOW
 from ..base import Chunk
-from .graphs import PREFILL, Plan
 from .kernels import NewestToken, choose_numbers
 from .lanes import PlanLanes, emitted_columns
+from .loaded_graphs import PREFILL, Plan
 from .memory import Memory, WindowSizes, tensor_block
 from .pinned import LateEmission, Readback, Staging
 

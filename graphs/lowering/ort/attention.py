@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
-from ....plugins.spec import DOMAIN
+from ....plugins.op_spec import DOMAIN
 from ...names import CONTRIB
 
 

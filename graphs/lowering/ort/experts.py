@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
-from ....plugins.spec import DOMAIN
+from ....plugins.op_spec import DOMAIN
 from ...names import CONTRIB
 from ...quantization.rewrite_rules import inner_codes
 from .linears import ACCURACY, blocks_of

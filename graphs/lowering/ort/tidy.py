@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ...names import CONTRIB
-from ..finish import PARTS_METADATA
+from ..shared_passes import PARTS_METADATA
 
 _KINDS = ("FusedMatMul", "MatMulNBits")
 

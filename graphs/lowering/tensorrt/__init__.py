@@ -12,7 +12,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from ....plugins.spec import DOMAIN, SELECTION
+from ....plugins.op_spec import DOMAIN, SELECTION
 from .. import std
 from . import attention, experts, mxfp8
 

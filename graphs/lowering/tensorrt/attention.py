@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ....plugins.spec import DOMAIN
-from ...tape import Nodes
-from .plain_attention import spelled_attention
+from ....plugins.op_spec import DOMAIN
+from ...node_tape import Nodes
+from .decomposed_attention import spelled_attention
 from .shared_inputs import round_apart
 
 _WIDEST_HEAD = 256  # that TensorRT-RTX 1.7 has a fused kernel for

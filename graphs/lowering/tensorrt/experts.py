@@ -10,10 +10,10 @@ from __future__ import annotations
 import onnx.parser
 import onnx_ir as ir
 
+from ....plugins.op_spec import DOMAIN
 from ....plugins.sparse_experts.body import combining, gating
-from ....plugins.spec import DOMAIN
+from ...node_tape import Nodes
 from ...quantization.rewrite_rules import inner_codes
-from ...tape import Nodes
 
 TRT = "trt"
 _OP = "TRT_MoE"

@@ -10,10 +10,10 @@ import onnx.parser
 import onnx_ir as ir
 
 from ....plugins.microscaled_round.body import SCALES
-from ....plugins.numbers import MX_BLOCK
-from ....plugins.spec import DOMAIN
+from ....plugins.number_types import MX_BLOCK
+from ....plugins.op_spec import DOMAIN
+from ...node_tape import Nodes
 from ...quantization.qdq_nodes import exponents
-from ...tape import Nodes
 
 TRT = "trt"
 _QUANTIZE, _DEQUANTIZE = "TRT_MXFP8DynamicQuantize", "TRT_MXFP8DequantizeLinear"

@@ -15,7 +15,7 @@ import pytest
 from huggingface_hub import constants
 
 from peagle.compiler.checkpoints import hub
-from peagle.compiler.checkpoints.registry import resolve, target_config
+from peagle.compiler.checkpoints.resolve_names import resolve, target_config
 from peagle.compiler.console.progress import Advance
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
 from tests.compiler.checkpoints.fake_hub import LARGE, FakeHub, Repo

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.checkpoints.registry import target_config
+from peagle.compiler.checkpoints.resolve_names import target_config
 from peagle.compiler.forecast.forecast import make_forecast
 from peagle.compiler.forecast.printing import render
 from peagle.compiler.forecast.record import Forecast
 from peagle.compiler.forecast.weight_bytes import head_weights, too_wide, weight_lines
-from peagle.compiler.precision.decide import table_of
-from peagle.compiler.precision.options import PrecisionAsked
+from peagle.compiler.precision.decide_recipe import table_of
+from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.graphs.drafters import DrafterSpec
 from peagle.graphs.lowering import LOWERINGS

@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from peagle.compiler.checkpoints.registry import resolve
+from peagle.compiler.checkpoints.resolve_names import resolve
 from peagle.compiler.hardware import packages
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.request.request import CompileRequest

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.weight_files import INDEX
 from peagle.compiler.pipeline.export import export
-from peagle.compiler.request import verb_options as forms
+from peagle.compiler.request import verb_options
 from peagle.compiler.store.publish import EXPORT
 from peagle.graphs.targets import family_for
 from peagle.plugins.errors import BuildError
@@ -30,7 +30,7 @@ from tests.models import Pair
 def exported(demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo pair; its traces are kept from the engine's build."""
     out = tmp_path_factory.mktemp("export") / "demo-onnx"
-    return export(forms.EXPORT.request(model="demo", out=out)).path
+    return export(verb_options.EXPORT.request(model="demo", out=out)).path
 
 
 def test_the_folder_holds_what_it_says(exported: Path) -> None:
@@ -172,7 +172,9 @@ def test_damage_of_every_kind_is_named_in_one_error_and_nothing_is_written(
         path.write_bytes(path.read_bytes()[: -data.draw(st.integers(1, 64))])
     _write_index(work / "target", index)
     before = _tree(work)
-    options = forms.EXPORT.request(model=str(work / "target"), out=work / "out", draft=str(pair.head), max_seq_len=64)
+    options = verb_options.EXPORT.request(
+        model=str(work / "target"), out=work / "out", draft=str(pair.head), max_seq_len=64
+    )
     if not (missing or wrong or strangers or truncated):
         assert export(options).path == work / "out"
         return
@@ -192,7 +194,7 @@ def test_a_tensor_in_two_shards_is_named_with_everything_else(pair: Pair, tmp_pa
     save_file(twice, pair.target / index[order[0]])
     _write_index(pair.target, index | {"gone.weight": index[order[0]], "out.weight": "../x.safetensors"})
     with pytest.raises(BuildError) as caught:
-        export(forms.EXPORT.request(model=str(pair.target), out=tmp_path / "out", draft=str(pair.head)))
+        export(verb_options.EXPORT.request(model=str(pair.target), out=tmp_path / "out", draft=str(pair.head)))
     for name in (order[1], "gone.weight", "../x.safetensors"):
         assert name in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -202,12 +204,14 @@ def test_a_header_of_ten_megabytes_is_read_or_refused_but_never_a_crash(pair: Pa
     tensors = load_file(pair.target / "model.safetensors")
     save_file(tensors, pair.target / "model.safetensors", metadata={"note": "x" * 10_000_000})
     assert export(
-        forms.EXPORT.request(model=str(pair.target), out=tmp_path / "out", draft=str(pair.head), max_seq_len=64)
+        verb_options.EXPORT.request(model=str(pair.target), out=tmp_path / "out", draft=str(pair.head), max_seq_len=64)
     ).path.is_dir()
     tensors |= {f"stranger.{i}.{'y' * 900}": np.zeros(1, np.float32) for i in range(10_000)}
     save_file(tensors, pair.target / "model.safetensors")
     assert os.path.getsize(pair.target / "model.safetensors") > 10_000_000
     with pytest.raises(BuildError, match="10000 not known to the model"):
         export(
-            forms.EXPORT.request(model=str(pair.target), out=tmp_path / "other", draft=str(pair.head), max_seq_len=64)
+            verb_options.EXPORT.request(
+                model=str(pair.target), out=tmp_path / "other", draft=str(pair.head), max_seq_len=64
+            )
         )

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.checkpoints.pair import read_head
 from peagle.compiler.checkpoints.target import Target
+from peagle.compiler.checkpoints.target_and_drafter import read_head
 from peagle.compiler.pipeline.model_half import drafter_half, target_half
 from tests.tools import test_synthetic_checkpoint as synthetic
 

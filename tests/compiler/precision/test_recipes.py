@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.compiler.precision.options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES, emulated, patterns
 from peagle.graphs.lowering import LOWERINGS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.precision.options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.weight_selection import Selection, WideWeight
 from peagle.graphs.lowering import LOWERINGS

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.precision.options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES, Recipe
-from peagle.compiler.precision.rounded_weights import RoundedHere
-from peagle.compiler.precision.stored_weights import StoredFp8
 from peagle.compiler.precision.weight_source import is_whole_fp8, of_drafter, of_target, uncalibrated
+from peagle.compiler.precision.weights_rounded_here import RoundedHere
+from peagle.compiler.precision.weights_stored_quantized import StoredFp8
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import BuildError
 from tests.fp8_pairs import fp8_target

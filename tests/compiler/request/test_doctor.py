@@ -13,8 +13,8 @@ from peagle.compiler.request import doctor
 from peagle.compiler.request.doctor import Ability, diagnose
 from peagle.plugins.errors import EnvironmentProblem
 from peagle.plugins.kernels import compile as kernel_compilers
-from peagle.plugins.tensorrt import module
-from peagle.plugins.tensorrt.module import LinkState
+from peagle.plugins.tensorrt import import_tensorrt
+from peagle.plugins.tensorrt.import_tensorrt import LinkState
 from tests.fixtures.commands import Run
 
 RTX = {"tensorrt-rtx": "1.7.1.116"}
@@ -24,7 +24,7 @@ BOTH = RTX | {"tensorrt": "11.4.0.106"}
 def abilities(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> dict[str, Ability]:
     """What doctor says of a machine with these GPUs and packages, and with all that kernels need."""
     monkeypatch.setattr(doctor, "look", lambda: machine)
-    monkeypatch.setattr(module, "link_state", lambda: LinkState("present", Path("/wheel")))
+    monkeypatch.setattr(import_tensorrt, "link_state", lambda: LinkState("present", Path("/wheel")))
     monkeypatch.setattr(doctor, "_installed", lambda _: "1.0")
     monkeypatch.setattr(kernel_compilers, "load_nvrtc", lambda: None)
     monkeypatch.setattr(kernel_compilers, "nvrtc_version", lambda _: "13.0")
@@ -82,7 +82,7 @@ def test_what_is_not_installed_comes_with_the_line_that_installs_it(monkeypatch:
 def test_the_link_that_the_wheel_lacks_is_explained(
     monkeypatch: pytest.MonkeyPatch, state: LinkState, said: str, usable: bool
 ) -> None:
-    monkeypatch.setattr(module, "link_state", lambda: state)
+    monkeypatch.setattr(import_tensorrt, "link_state", lambda: state)
     words, problem = doctor._rtx_link()
     assert said in words
     assert bool(problem) is not usable

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.console.options import option_of
-from peagle.compiler.request import verb_options as forms
+from peagle.compiler.console.option_fields import option_of
+from peagle.compiler.request import verb_options
 from peagle.compiler.request.request import CompileRequest
 from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE, Form
 from peagle.plugins.errors import UsageError
@@ -34,7 +34,7 @@ def requests(draw: st.DrawFn, form: Form = BUILD) -> CompileRequest:
 
 def test_every_field_of_every_group_is_an_option_of_some_verb() -> None:
     asked = {(entry.group, entry.field) for form in FORMS for entry in form}
-    groups = {name: kind for name, kind in forms.GROUPS.items() if name}
+    groups = {name: kind for name, kind in verb_options.GROUPS.items() if name}
     assert asked >= {(name, each.name) for name, kind in groups.items() for each in fields(kind)}
 
 
@@ -85,7 +85,7 @@ def test_a_name_that_is_no_option_of_the_verb_is_answered_with_the_nearest(form:
 
 
 def test_every_option_says_what_it_is_for() -> None:
-    for kind in forms.GROUPS.values():
+    for kind in verb_options.GROUPS.values():
         for each in fields(kind):
             if each.metadata:
                 assert option_of(each).help.endswith((".", ")"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.precision.calibration import calibrate
-from peagle.compiler.store import import_closure as closure
+from peagle.compiler.store import import_closure
 from peagle.compiler.store.import_closure import PEAGLE, Package, code_digest, digest, imported, imports_of
 from peagle.plugins.errors import BuildError
 
@@ -57,14 +57,14 @@ def key(folder: Path, **changed: str | None) -> str:
 def test_the_closure_is_what_is_imported_at_any_depth_and_at_any_time(tmp_path: Path) -> None:
     package = written(tmp_path, SMALL)
     expected = {"small.stage", "small.near", "small.far", "small.late", "small.rooms", "small.rooms.room"}
-    assert closure.closure(package, "small.stage") == expected
+    assert import_closure.closure(package, "small.stage") == expected
 
 
 def test_a_package_is_followed_only_by_those_who_take_a_name_from_it(tmp_path: Path) -> None:
     on_the_way = written(tmp_path / "a", SMALL)
     named = written(tmp_path / "b", SMALL, far="from .rooms import something")
-    assert "small.rooms.unasked" not in closure.closure(on_the_way, "small.stage")
-    assert "small.rooms.unasked" in closure.closure(named, "small.stage")
+    assert "small.rooms.unasked" not in import_closure.closure(on_the_way, "small.stage")
+    assert "small.rooms.unasked" in import_closure.closure(named, "small.stage")
 
 
 @pytest.mark.parametrize("module", ["stage", "near", "far", "late", "rooms.__init__", "rooms.room"])
@@ -131,7 +131,7 @@ def test_a_partial_function_counts_as_the_function() -> None:
 
 
 def test_a_function_from_elsewhere_counts_with_its_own_file_and_what_it_imports_of_ours() -> None:
-    names = closure.closure(PEAGLE, __name__)
+    names = import_closure.closure(PEAGLE, __name__)
     assert {__name__, CALIBRATE, "peagle.compiler.store.import_closure"} <= names
     assert code_digest(written) == digest(PEAGLE, __name__) != code_digest(calibrate)
 
@@ -168,12 +168,12 @@ def test_the_stages_are_found() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_neither_verbs_nor_console_make_a_stage_anew(module: str) -> None:
     aside = tuple(f"peagle.compiler.{wing}" for wing in ("cli", "console", "forecast", "verbs", "verify"))
-    assert not [name for name in closure.closure(PEAGLE, module) if name.startswith(aside)]
+    assert not [name for name in import_closure.closure(PEAGLE, module) if name.startswith(aside)]
 
 
 @pytest.mark.parametrize("module", [STAGES["trace-"], STAGES["attach-"], CALIBRATE])
 def test_the_runtime_does_not_make_a_graph_anew(module: str) -> None:
-    names = {name for name in closure.closure(PEAGLE, module) if name.startswith("peagle.engines.")}
+    names = {name for name in import_closure.closure(PEAGLE, module) if name.startswith("peagle.engines.")}
     assert names
     assert all(name.startswith("peagle.engines.folder") for name in names)
 
@@ -186,26 +186,26 @@ def modules_below(folder: str) -> set[str]:
 
 @pytest.mark.parametrize("stage", ["trace-", "attach-"])
 def test_what_a_graph_is_made_by_is_in_its_key(stage: str) -> None:
-    names = closure.closure(PEAGLE, STAGES[stage])
+    names = import_closure.closure(PEAGLE, STAGES[stage])
     for folder in ("graphs/lowering", "graphs/targets", "plugins/accept_prefix", "compiler/checkpoints/formats"):
         assert modules_below(folder) - names <= {"peagle.graphs.targets.layer_trials"}
-    assert {"peagle.graphs.trace", "peagle.graphs.stream_weights", "peagle.plugins.spec"} <= names
+    assert {"peagle.graphs.trace", "peagle.graphs.stream_weights", "peagle.plugins.op_spec"} <= names
 
 
 def test_the_process_that_builds_a_plan_is_in_its_key() -> None:
-    assert modules_below("compiler/tensorrt") <= closure.closure(PEAGLE, STAGES["plan-"])
+    assert modules_below("compiler/tensorrt") <= import_closure.closure(PEAGLE, STAGES["plan-"])
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_what_a_stage_is_handed_is_in_its_key(module: str) -> None:
-    names = closure.closure(PEAGLE, module)
+    names = import_closure.closure(PEAGLE, module)
     followed = {name for name in names if name != "peagle.engines"}  # which is only on the way to engines.folder
     handed = {other for name in followed for other in imported(PEAGLE, name, typing=True) - imported(PEAGLE, name)}
     assert handed - names <= set(HANDED)
 
 
 def test_the_walk_is_fast() -> None:
-    for cached in (closure.digest, closure.closure, closure.imported, closure._file):
+    for cached in (import_closure.digest, import_closure.closure, import_closure.imported, import_closure._file):
         cached.cache_clear()
     before = time.process_time()
     digest(PEAGLE, STAGES["attach-"])

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.store import atomic_files as durable
-from peagle.compiler.store import publish
+from peagle.compiler.store import atomic_files, publish
 from peagle.compiler.store.atomic_files import BUILDING, locked, require_space, writing
 from peagle.compiler.store.publish import assembling, require_apart, require_publishable
 from peagle.compiler.store.stages import Stage, StageStore
@@ -212,4 +211,9 @@ def test_stage_files_are_linked_or_copied(
 
 
 def test_sizes_are_for_people() -> None:
-    assert [durable._size(n) for n in (5, 12_300, 4_000_000, 7_500_000_000)] == ["5 bytes", "12 kB", "4 MB", "7.5 GB"]
+    assert [atomic_files._size(n) for n in (5, 12_300, 4_000_000, 7_500_000_000)] == [
+        "5 bytes",
+        "12 kB",
+        "4 MB",
+        "7.5 GB",
+    ]

@@ -15,11 +15,11 @@ import sys
 import warnings
 from pathlib import Path
 from peagle.compiler.tensorrt import callbacks, config
-from peagle.plugins.tensorrt import module
+from peagle.plugins.tensorrt import import_tensorrt
 from tests.compiler.tensorrt.small import request
 
 warnings.simplefilter("ignore", DeprecationWarning)
-trt = module.load("tensorrt-rtx")
+trt = import_tensorrt.load("tensorrt-rtx")
 logger = callbacks.logger(trt, callbacks.Log())
 made = trt.Builder(logger).create_builder_config()
 asked = request(Path("model.onnx"), product=sys.argv[2], timing_cache=Path(sys.argv[1]))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.compiler.tensorrt import plan_programs as program
+from peagle.compiler.tensorrt import plan_programs
 from peagle.compiler.tensorrt.plan_programs import Held, Step, parse, read_programs
 
 TEXT = """header {
@@ -47,7 +47,7 @@ def _framed(text: str) -> bytes:
     return b"NLYM" + b"\xa1\xda\x1e\0" + struct.pack("<Q", len(content)) + content
 
 
-def _read(content: bytes) -> list[program.Program]:
+def _read(content: bytes) -> list[plan_programs.Program]:
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()
@@ -81,7 +81,7 @@ _PARTS = st.lists(st.one_of(st.binary(max_size=40), st.sampled_from([b"NLYM", b"
 @given(before=_PARTS, between=_PARTS, piece=st.integers(40, 400))
 def test_programs_are_found_wherever_they_lie(before: list[bytes], between: list[bytes], piece: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(program, "_PIECE", piece)
+        patched.setattr(plan_programs, "_PIECE", piece)
         found = _read(b"".join(before) + _framed(TEXT) + b"".join(between) + _framed(TEXT) + b"".join(before))
     assert found == [parse(TEXT), parse(TEXT)]
 

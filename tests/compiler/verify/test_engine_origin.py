@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.precision.options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.verify.engine_origin import recipe_of
 from peagle.graphs.lowering import LOWERINGS

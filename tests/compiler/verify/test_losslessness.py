@@ -15,8 +15,7 @@ import pytest
 from peagle.compiler.bundled.prompts import Prompt
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.verify import parity, verify
-from peagle.compiler.verify import verify_engine as run
+from peagle.compiler.verify import parity, verify, verify_engine
 from peagle.compiler.verify.losslessness import compare_on_and_off
 from peagle.compiler.verify.parity import Parity
 from peagle.compiler.verify.printing import lossless_lines
@@ -123,7 +122,7 @@ def test_a_token_that_plain_decoding_gives_in_other_windows_is_a_tie(
     engine.manifest = dataclasses.replace(
         engine.manifest, precision=RECIPES["int8"].on("fp32", LOWERINGS["ort"]).record()
     )
-    monkeypatch.setattr(run, "measure", lambda *_: None)
+    monkeypatch.setattr(verify_engine, "measure", lambda *_: None)
     exact = verify(engine, prompts=PROMPTS[:1], max_tokens=10, k=(3,)).losslessness
     assert (exact.passed, exact.ties, exact.tokens_differing) == (False, 0, 2)
     backend = dataclasses.replace(engine.manifest.backend, name="tensorrt-rtx", gpus=("sm_120",))

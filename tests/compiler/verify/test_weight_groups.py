@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from peagle.compiler.precision.options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.precision.rounded_weights import RoundedHere
 from peagle.compiler.precision.weight_selection import Selection
+from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.compiler.verify.weight_groups import groups_of, patterns_of
 from peagle.graphs.lowering import TENSORRT
 from peagle.graphs.targets.weight_roles import Role, RoledWeight

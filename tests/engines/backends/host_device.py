@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from peagle.engines.backends.tensorrt.device import ALIGNMENT
-from peagle.plugins.spec import OpSpec, evaluate_dim
+from peagle.plugins.op_spec import OpSpec, evaluate_dim
 
 Steps = list[Callable[[], None]]
 GARBAGE = 0xA5

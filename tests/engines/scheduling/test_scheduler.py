@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Emission, Steps
 from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
-from peagle.engines.policy.fixed import Fixed
+from peagle.engines.policy.drafts_per_round import Fixed
 from peagle.engines.requests.request import Request
 from peagle.engines.scheduling.scheduler import Scheduler
 from peagle.engines.strategies.base import STRATEGIES

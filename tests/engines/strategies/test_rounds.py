@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Lanes
 from peagle.engines.backends.onnxruntime import lanes as ort
-from peagle.engines.policy.fixed import Policy
+from peagle.engines.policy.drafts_per_round import Policy
 from peagle.engines.strategies.base import STRATEGIES, register
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest

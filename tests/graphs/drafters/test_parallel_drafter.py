@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from peagle.graphs.drafters import reference
+from peagle.graphs.drafters import torch_reference
 from tests.graphs.running import Graph, target_inputs
 from tests.graphs.traced import CACHE, Traced
 from tests.models import VOCAB
@@ -32,7 +32,7 @@ class Loop:
 @pytest.mark.parametrize("lowering", ["std", "ort"])
 @pytest.mark.parametrize("k", [1, 2, 5, 8])
 def test_cached_drafting_equals_full_recompute(traced: Traced, lowering: str, k: int, rng: np.random.Generator) -> None:
-    model = reference.load_target(traced.pair.target, traced.pair.config)
+    model = torch_reference.load_target(traced.pair.target, traced.pair.config)
     weights = traced.pair.head_weights()
     loop = Loop(traced, lowering, k)
     ids = rng.integers(2, VOCAB, 11)
@@ -40,10 +40,10 @@ def test_cached_drafting_equals_full_recompute(traced: Traced, lowering: str, k:
     known = [int(i) for i in ids]
     for _ in range(4):
         known += [int(t) for t in verified["tokens"][0, : verified["num_tokens"][0]]]
-        _, features = reference.target_pass(model, traced.target, known)
-        expected = reference.draft_logits(weights, traced.head, known, features[: len(known) - 1], k)
+        _, features = torch_reference.target_pass(model, traced.target, known)
+        expected = torch_reference.draft_logits(weights, traced.head, known, features[: len(known) - 1], k)
         np.testing.assert_allclose(drafted["draft_logits"][0], expected.numpy(), atol=1e-4)
-        assert drafted["draft_ids"][0].tolist() == reference.to_target_ids(weights, expected.argmax(-1))
+        assert drafted["draft_ids"][0].tolist() == torch_reference.to_target_ids(weights, expected.argmax(-1))
         assert drafted["next_input_ids"][0].tolist() == [known[-1], *drafted["draft_ids"][0].tolist()]
         assert drafted["next_start"].tolist() == [len(known) - 1]
         window = drafted["next_input_ids"][0]
@@ -73,8 +73,10 @@ def test_mask_hidden_moves_every_draft_but_the_first(qwen3: Traced, rng: np.rand
     weights = qwen3.pair.head_weights()
     features = torch.tensor(rng.standard_normal((8, 3 * 48)), dtype=torch.float32)
     ids = [int(i) for i in rng.integers(2, VOCAB, 9)]
-    before = reference.draft_logits(weights, qwen3.head, ids, features, 4)
-    after = reference.draft_logits(weights | {"mask_hidden": -weights["mask_hidden"]}, qwen3.head, ids, features, 4)
+    before = torch_reference.draft_logits(weights, qwen3.head, ids, features, 4)
+    after = torch_reference.draft_logits(
+        weights | {"mask_hidden": -weights["mask_hidden"]}, qwen3.head, ids, features, 4
+    )
     assert torch.equal(before[0], after[0])
     assert ((before[1:] - after[1:]).abs().amax(-1) > 1e-3).all()
 
@@ -84,27 +86,27 @@ def test_a_wrong_recipe_is_noticed(qwen3: Traced, change: str, rng: np.random.Ge
     weights = qwen3.pair.head_weights()
     features = torch.tensor(rng.standard_normal((8, 3 * 48)), dtype=torch.float32)
     ids = [int(i) for i in rng.integers(2, VOCAB, 9)]
-    right = reference.draft_logits(weights, qwen3.head, ids, features, 4)
+    right = torch_reference.draft_logits(weights, qwen3.head, ids, features, 4)
     if change == "halves swapped":
         swapped = {
             n: torch.cat(w.chunk(2, -1)[::-1], -1)
             for n, w in weights.items()
             if n.startswith("layers.0.self_attn") and "o_proj" not in n
         }
-        wrong = reference.draft_logits(weights | swapped, qwen3.head, ids, features, 4)
+        wrong = torch_reference.draft_logits(weights | swapped, qwen3.head, ids, features, 4)
     elif change == "tokens unshifted":
-        wrong = reference.draft_logits(weights, qwen3.head, [0, *ids[:-1]], features, 4)
+        wrong = torch_reference.draft_logits(weights, qwen3.head, [0, *ids[:-1]], features, 4)
     else:
-        wrong = reference.draft_logits(weights, qwen3.head, ids[-2:], features[-1:], 4)
+        wrong = torch_reference.draft_logits(weights, qwen3.head, ids[-2:], features[-1:], 4)
     assert (right - wrong).abs().max() > 1e-2
 
 
 def test_greedy_speculation_in_the_reference_is_plain_greedy(qwen3: Traced, rng: np.random.Generator) -> None:
-    model = reference.load_target(qwen3.pair.target, qwen3.pair.config)
+    model = torch_reference.load_target(qwen3.pair.target, qwen3.pair.config)
     prompt = [int(i) for i in rng.integers(2, VOCAB, 6)]
     plain = list(prompt)
     for _ in range(20):
-        logits, _ = reference.target_pass(model, qwen3.target, plain)
+        logits, _ = torch_reference.target_pass(model, qwen3.target, plain)
         plain.append(int(logits[-1].argmax()))
     tokens, accepted = speculate(model, qwen3.target, qwen3.pair.head_weights(), qwen3.head, prompt, 3, 20)
     assert tokens == plain[6:]

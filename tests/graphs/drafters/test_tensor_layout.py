@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from peagle.graphs import graph_files, stream_weights, trace
-from peagle.graphs.drafters import read_drafter, reference
+from peagle.graphs.drafters import read_drafter, torch_reference
 from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.plugins.errors import BuildError
 from tests.graphs.running import Graph
@@ -73,7 +73,7 @@ def test_every_kind_of_head_drafts_like_the_reference(
     width = head.spec.target_hidden_size * len(head.spec.taps)
     features = rng.standard_normal((14, width)).astype(np.float32)
     for found, known in zip(drafted(path, head, ids, features), (10, 13), strict=True):
-        expected = reference.draft_logits(
+        expected = torch_reference.draft_logits(
             tensors, head.spec, ids[:known].tolist(), torch.from_numpy(features[: known - 1]), K
         )
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
@@ -100,14 +100,14 @@ def test_what_distinguishes_a_kind_reaches_the_logits(name: str, change: Any, rn
     head = FORMS[name].make()
     ids = rng.integers(2, VOCAB, 12).tolist()
     features = torch.tensor(rng.standard_normal((11, head.shapes["fc.weight"][1])), dtype=torch.float32)
-    before = reference.draft_logits(head.weights(), head.spec, ids, features, K)
+    before = torch_reference.draft_logits(head.weights(), head.spec, ids, features, K)
     if isinstance(change, dict):
         head.config.update(change)
     else:
         touched = {name: tensor.roll(1, 0) for name, tensor in head.tensors.items() if change in name}
         assert touched
         head.tensors.update(touched)
-    after = reference.draft_logits(head.weights(), head.spec, ids, features, K)
+    after = torch_reference.draft_logits(head.weights(), head.spec, ids, features, K)
     assert (before - after).abs().max() > 1e-3
 
 
@@ -116,7 +116,7 @@ def test_norm_output_is_known_and_of_no_effect_in_one_pass() -> None:
     other = replace(head, config=head.config | {"eagle_config": {"fc_norm": True, "norm_output": False}})
     assert (head.spec.norm_output, other.spec.norm_output) == (True, False)
     features = torch.zeros(3, 5 * 48)
-    drafts = [reference.draft_logits(h.weights(), h.spec, [2, 3, 4, 5], features, K) for h in (head, other)]
+    drafts = [torch_reference.draft_logits(h.weights(), h.spec, [2, 3, 4, 5], features, K) for h in (head, other)]
     assert torch.equal(*drafts)
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from peagle.graphs.lowering import LOWERINGS, lowering_named
-from peagle.graphs.lowering.lowered import Lowered
+from peagle.graphs.lowering.lowering_result import Lowered
 from peagle.plugins.errors import UsageError
 from tests.graphs.traced import CACHE, Traced
 from tests.models import LAYERS

@@ -15,7 +15,7 @@ import torch
 from transformers.models.qwen3 import modeling_qwen3
 
 from peagle.graphs import graph_files
-from peagle.graphs.drafters import reference
+from peagle.graphs.drafters import torch_reference
 from peagle.graphs.lowering import LOWERINGS, Lowered, lower
 from peagle.graphs.quantization import quantize_caches, round_caches
 from peagle.graphs.stream_weights import attach
@@ -78,9 +78,9 @@ def test_it_computes_what_rounding_in_torch_does(qwen3: Traced, lowering: str, r
     graph = Graph(_built(qwen3, lowering), caches, CACHE, rows=prompts)
     wide = Graph(qwen3.built("target", "std"), caches, CACHE, rows=prompts)
     ids = rng.integers(2, VOCAB, (prompts, first + width))
-    model = reference.load_target(qwen3.pair.target, qwen3.pair.config)
+    model = torch_reference.load_target(qwen3.pair.target, qwen3.pair.config)
     with _rounding(_scales(qwen3)):
-        passes = [reference.target_pass(model, qwen3.target, row.tolist()) for row in ids]
+        passes = [torch_reference.target_pass(model, qwen3.target, row.tolist()) for row in ids]
     for each in (graph, wide):
         each(**target_inputs(ids[:, :first], 0, 0, 1))
     window = target_inputs(ids[:, first:], first, width - 1, width)

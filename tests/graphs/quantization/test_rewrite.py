@@ -20,7 +20,7 @@ from peagle.compiler.pipeline.model_half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import graph_files
-from peagle.graphs.drafters import reference
+from peagle.graphs.drafters import torch_reference
 from peagle.graphs.lowering import LOWERINGS, GraphWeight, Lowered
 from peagle.graphs.quantization import GraphProduct, QuantizedWeight, Rounding, products_of, quantize
 from peagle.graphs.stream_weights import attach
@@ -129,7 +129,7 @@ def _compare(narrow: Narrow, lowering: str, rng: np.random.Generator, tmp_path: 
     for row, tokens in enumerate(ids):
         given = {module: out[name][row] for module, name in inputs.items()}
         with forced(model, given, lambda module, x: rounded(x, scales[module])) as distances:
-            logits, aux = reference.target_pass(model, spec, tokens.tolist())
+            logits, aux = torch_reference.target_pass(model, spec, tokens.tolist())
         assert distances.keys() == given.keys()
         furthest = max(
             *distances.values(),

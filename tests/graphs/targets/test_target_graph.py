@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from peagle.graphs.drafters import reference
+from peagle.graphs.drafters import torch_reference
 from tests.graphs.running import Graph, target_inputs
 from tests.graphs.traced import CACHE, Traced
 from tests.models import VOCAB
 
 
 def _reference(traced: Traced, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    model = reference.load_target(traced.pair.target, traced.pair.config)
-    logits, features = reference.target_pass(model, traced.target, [int(i) for i in ids])
+    model = torch_reference.load_target(traced.pair.target, traced.pair.config)
+    logits, features = torch_reference.target_pass(model, traced.target, [int(i) for i in ids])
     return logits.numpy(), features.numpy()
 
 
@@ -82,7 +82,7 @@ def test_a_known_next_token_takes_the_place_of_the_sampled_one(qwen3: Traced, rn
 
 def test_features_are_the_streams_entering_the_taps(every: Traced, rng: np.random.Generator) -> None:
     ids = rng.integers(2, VOCAB, 9)
-    model = reference.load_target(every.pair.target, every.pair.config)
+    model = torch_reference.load_target(every.pair.target, every.pair.config)
     states = model.model(torch.from_numpy(ids[None]), output_hidden_states=True, use_cache=False).hidden_states
     expected = torch.cat([states[i] for i in every.target.taps], -1)[0].detach().numpy()
     out = Graph(every.built("target", "ort"), every.target.caches, CACHE)(**target_inputs(ids[None], 0, 0, 1))

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from peagle.plugins.kernels.sources import entries, source
+from peagle.plugins.op_spec import evaluate_dim
 from peagle.plugins.ops import OPS
-from peagle.plugins.spec import evaluate_dim
 
 COMPILER = shutil.which("g++")
 HERE = Path(__file__).resolve().parent

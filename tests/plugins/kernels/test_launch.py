@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from peagle.plugins.errors import BuildError, EnvironmentProblem
 from peagle.plugins.kernels.launch import Geometry, Launcher, current_sm, geometry, scalars
 from peagle.plugins.kernels.sources import TARGETS, kernel_of, kernel_ops
+from peagle.plugins.op_spec import OpSpec
 from peagle.plugins.ops import OPS
-from peagle.plugins.spec import OpSpec
 
 ACCEPT = OPS["AcceptPrefix"]
 

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from peagle.plugins.ops import OPS
-from peagle.plugins.tensorrt import errors, module
+from peagle.plugins.tensorrt import errors, import_tensorrt
 from peagle.plugins.tensorrt.register import register
 
 
@@ -71,6 +71,6 @@ def _plan(trt: Any, builder: Any, network: Any, gpu: str, profiles: list[dict[st
 
 
 if __name__ == "__main__":
-    loaded = module.load("tensorrt" if sys.argv[1] == "tensorrt" else "tensorrt-rtx")
+    loaded = import_tensorrt.load("tensorrt" if sys.argv[1] == "tensorrt" else "tensorrt-rtx")
     for each in json.load(sys.stdin):
         print(json.dumps(build(loaded, each)), flush=True)

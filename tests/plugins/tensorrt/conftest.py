@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peagle.plugins.spec import SELECTION
+from peagle.plugins.op_spec import SELECTION
 
 
 @pytest.fixture(scope="session")

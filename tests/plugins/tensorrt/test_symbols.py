@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.plugins.spec import evaluate_dim
+from peagle.plugins.op_spec import evaluate_dim
 from peagle.plugins.tensorrt.symbols import NAMES, Arithmetic, Symbol
 
 

@@ -23,14 +23,14 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.checkpoints.weight_files import INDEX
 from peagle.compiler.console.progress import Advance, Quiet
 from peagle.compiler.pipeline.quantize import quantize
-from peagle.compiler.pipeline.quantize.worklist import make_worklist
+from peagle.compiler.pipeline.quantize.select_matrices import make_worklist
 from peagle.compiler.pipeline.quantize.write_shards import write
 from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
 from peagle.compiler.request.verb_options import QUANTIZE
 from peagle.compiler.store.publish import QUANTIZED
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.errors import BuildError, UsageError
-from peagle.plugins.numbers import to_e4m3
+from peagle.plugins.number_types import to_e4m3
 from tests.fixtures.commands import Run
 from tests.models import CONFIGS, Pair, make_pair
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from peagle.compiler.pipeline.quantize.write_shards import magnitude, scale_for
-from peagle.plugins.numbers import to_e4m3
+from peagle.plugins.number_types import to_e4m3
 
 _FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.lowering.finish import finish
 from peagle.graphs.lowering.ort.linears import QuantizedLinear
+from peagle.graphs.lowering.shared_passes import finish
 from peagle.graphs.quantization import QuantizedWeight, products_of, quantize
 from peagle.graphs.quantization.quantized_weight import Codes
 from peagle.graphs.stream_weights import refer

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from peagle.graphs import graph_files, stream_weights, trace
 from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.plugins.ops import OPS
-from peagle.plugins.tensorrt.module import child_environment
+from peagle.plugins.tensorrt.import_tensorrt import child_environment
 from tests.graphs.checking import check
 from tests.graphs.running import Graph, target_inputs
 from tests.graphs.traced import CACHE, Traced, semantic
@@ -124,9 +124,9 @@ _PARSE = """
 import json, sys
 from pathlib import Path
 from peagle.compiler.tensorrt.callbacks import Log, logger
-from peagle.compiler.tensorrt.network import parse
+from peagle.compiler.tensorrt.parse_network import parse
 from peagle.compiler.tensorrt.preflight import survey
-from peagle.plugins.tensorrt.module import load
+from peagle.plugins.tensorrt.import_tensorrt import load
 from peagle.plugins.tensorrt.register import register
 
 trt = load("tensorrt-rtx")

@@ -21,12 +21,12 @@ from peagle.compiler.pipeline.model_half import target_half
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import graph_files
-from peagle.graphs.drafters import reference
+from peagle.graphs.drafters import torch_reference
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization import GraphProduct, QuantizedWeight, Rounding, products_of, quantize
 from peagle.graphs.targets import TargetSpec, family_for
 from peagle.plugins.microscaled_round.reference import microscaled_round
-from peagle.plugins.numbers import MX_BLOCK
+from peagle.plugins.number_types import MX_BLOCK
 from tests.graphs.checking import check
 from tests.graphs.forced import forced, rounded_inputs, showing
 from tests.graphs.running import Graph, target_inputs
@@ -131,7 +131,7 @@ def test_the_graph_computes_what_fake_quantisation_in_torch_does(
     for row, tokens in enumerate(ids):
         given = {module: out[name][row] for module, name in inputs.items()}
         with forced(model, given, lambda _, x: _rounded(x)) as distances:
-            passes = reference.target_pass(model, blocked.spec, tokens.tolist())
+            passes = torch_reference.target_pass(model, blocked.spec, tokens.tolist())
         assert distances.keys() == given.keys()
         assert max(distances.values()) < 1e-4
         for place, name in enumerate(("logits", "aux_hidden")):
@@ -155,7 +155,7 @@ def test_rounding_is_no_small_matter(blocked: Blocked, rng: np.random.Generator)
     checkpoint = Checkpoint.open(blocked.pair.target)
     model = family_for(checkpoint.config).load(blocked.pair.target, checkpoint.config)
     ids = rng.integers(2, VOCAB, (1, 3))
-    wide, _ = reference.target_pass(model, blocked.spec, ids[0].tolist())
+    wide, _ = torch_reference.target_pass(model, blocked.spec, ids[0].tolist())
     out = Graph(blocked.graph("std"), blocked.spec.caches, CACHE)(**target_inputs(ids, 0, 2, 3))
     assert np.abs(out["logits"][0] - wide.numpy()).max() > 1e-3
 

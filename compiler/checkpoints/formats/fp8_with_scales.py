@@ -1,0 +1,212 @@
+"""FP8 weights beside their scales: one for the tensor, one for each row, or one for each block of rows and columns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....plugins.errors import BuildError
+from ....plugins.number_types import to_e4m3
+from ....plugins.problems import Problems, listed
+from ..safetensors import TensorEntry, read_rows
+from .base import Stored, View
+from .plain import FLOATS, plain_tensors
+from .stored_numbers import Array, as_numbers, check_codes, check_finite, check_scales
+
+Shape = tuple[int, ...]
+Block = tuple[int, int]
+_FP8 = "F8_E4M3"
+_WEIGHT = ".weight"
+_SCALE_TYPES = (*FLOATS, "F8_E8M0")
+
+
+@dataclass(frozen=True)
+class ScaledFp8:
+    """A matrix of FP8 numbers; those of one ``block`` of rows and columns are multiplied by one scale.
+
+    Or stacked matrices with one scale for all.
+    """
+
+    name: str
+    entry: TensorEntry
+    scale_name: str
+    scales: TensorEntry
+    block: Block
+    input_name: str = ""
+    input_scales: TensorEntry | None = None
+
+    @property
+    def shape(self) -> Shape:
+        return self.entry.shape
+
+    @property
+    def granule(self) -> int:
+        return self.block[0] if self.block[0] < self.shape[0] else 1  # one scale for all rows: any number will do
+
+    def rows(self, begin: int, end: int) -> Array:
+        values = as_numbers(_FP8, read_rows(self.name, self.entry, begin, end))
+        scales = self._scales(begin, end)
+        if self._one_scale:
+            values *= scales[0, 0]
+            return values
+        width = self.block[1]
+        for column in range(scales.shape[1]):
+            values[:, column * width : (column + 1) * width] *= scales[:, column : column + 1]
+        return values
+
+    @property
+    def rescaled(self) -> bool:
+        """Whether ``codes`` are other numbers than the stored ones: a row has several scales, and gets one."""
+        return not self._one_scale and self.scales.shape[1] > 1
+
+    def codes(self, begin: int, end: int, loss: Loss | None = None) -> Array:
+        """Rows as E4M3 codes, uint8: as stored, or rounded again to the one scale of their row.
+
+        ``loss`` is told what that changed.
+        """
+        if not self.rescaled:
+            codes = read_rows(self.name, self.entry, begin, end)
+            check_codes(self.name, self.entry, codes)
+            return codes
+        values = self.rows(begin, end)
+        check_finite(self.name, self.entry, values)
+        largest = self._scales(begin, end).max(axis=1, keepdims=True)
+        codes = to_e4m3(values / largest)
+        if loss is not None:
+            loss.add(values, as_numbers(_FP8, codes) * largest)
+        return codes
+
+    def row_scales(self) -> Array:
+        """The scales of ``codes``, float32: one number, or one for each row.
+
+        Where a row has several that is the largest of them, which nothing that was stored exceeds.
+        """
+        if self._one_scale:
+            return self._scales(0, 1).reshape(())
+        largest: Array = self._scales(0, self.shape[0]).max(axis=1)
+        return largest
+
+    def input_scale(self) -> float | None:
+        """The calibrated scale of E4M3 codes of the input; None if that was left to run time."""
+        if self.input_scales is None:
+            return None
+        return read_scale(
+            self.input_name,
+            self.input_scales,
+            why="the scale of an input is one number",
+            fix="download the file again, or leave --precision out",
+        )
+
+    @property
+    def _one_scale(self) -> bool:
+        return self.scales.shape in ((), (1,))
+
+    def _scales(self, begin: int, end: int) -> Array:
+        """One line of scales for each of the rows."""
+        height = self.block[0]
+        first, last = begin // height, -(-end // height)
+        one = self._one_scale
+        raw = read_rows(self.scale_name, self.scales, *((0, 1) if one else (first, last)))
+        scales = as_numbers(self.scales.dtype, raw).astype(np.float32, copy=False)
+        check_scales(self.scale_name, self.scales, scales)
+        return scales.reshape(1, 1).repeat(end - begin, 0) if one else scales[np.arange(begin, end) // height - first]
+
+
+def read_scale(name: str, entry: TensorEntry, *, why: str, fix: str) -> float:
+    """A scale that is stored as one number. ``why`` and ``fix`` tell a user what another shape or type breaks.
+
+    Raises ``BuildError`` for one that is not one positive number.
+    """
+    if entry.dtype not in _SCALE_TYPES or entry.shape not in ((), (1,)):
+        raise BuildError(f"{entry.file}: {name} is {entry.dtype} {list(entry.shape)}", why=why, fix=fix)
+    scales = as_numbers(entry.dtype, read_rows(name, entry, 0, 1)).astype(np.float32, copy=False)
+    check_scales(name, entry, scales)
+    return float(scales.reshape(-1)[0])
+
+
+class Loss:
+    """A measure of rounding numbers again: the length of the difference by the length of the numbers."""
+
+    def __init__(self) -> None:
+        self._moved = self._length = 0.0
+
+    def add(self, before: Array, after: Array) -> None:
+        """Some rows more."""
+        self._moved += _squares(after - before)
+        self._length += _squares(before)
+
+    @property
+    def relative(self) -> float:
+        """0 for numbers that are all zero, or where nothing was moved."""
+        return float(np.sqrt(self._moved / self._length)) if self._length else 0.0
+
+
+def _squares(values: Array) -> float:
+    """The sum of the squares, in float32 within a row: whole tensors in float64 take twice the time."""
+    rows = values.reshape(-1, values.shape[-1]) if values.size else values.reshape(0, 1)
+    total = float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64))
+    return total if np.isfinite(total) else float(np.square(values, dtype=np.float64).sum())
+
+
+def scaled_view(
+    stored: Stored,
+    problems: Problems,
+    *,
+    suffix: str,
+    input_scale: str,
+    others: tuple[str, ...],
+    block: Callable[[Shape, Shape], Block | None],
+    layout: str,
+    stacks: bool = False,
+) -> View:
+    """FP8 tensors with the scales that lie beside them under ``suffix``, and everything else plain.
+
+    ``input_scale`` is what the scale of a module's input is called, ``others`` end the names of further companions.
+    ``block(weight, scale)`` says from two shapes how many rows and columns share a scale, or None when they do not fit;
+    ``layout`` tells a user what would. With ``stacks`` there may be stacked matrices as well, parameters of a module
+    that has several: ``x`` with ``x_weight_scale`` and ``x_input_scale``.
+    """
+    tensors: dict[str, ScaledFp8] = {}
+    misfits: dict[str, list[str]] = defaultdict(list)
+    for name, entry in stored.items():
+        stacked = stacks and not name.endswith(_WEIGHT)
+        beside = f"{name}_weight{suffix}" if stacked else f"{name}{suffix}"
+        input_name = f"{name}_{input_scale}" if stacked else f"{name.removesuffix(_WEIGHT)}.{input_scale}"
+        scale = stored.get(beside)
+        if entry.dtype != _FP8:
+            if scale and (stacked or name.endswith(_WEIGHT)):
+                misfits["scales beside weights that are not FP8"].append(f"{beside} ({entry.dtype})")
+        elif scale is None:
+            misfits["FP8 weights without a scale"].append(f"{name} (no {beside})")
+        elif scale.dtype not in _SCALE_TYPES:
+            misfits["scales of a type that is not known"].append(f"{beside} ({scale.dtype})")
+        elif len(entry.shape) != 2 + stacked or not (size := block(entry.shape, scale.shape)):
+            misfits["scales of a wrong shape"].append(f"{beside} {list(scale.shape)} for a weight {list(entry.shape)}")
+        else:
+            tensors[name] = ScaledFp8(name, entry, beside, scale, size, input_name, stored.get(input_name))
+    weights = {name: weight for name in stored if (weight := _weight_of(name, suffix, stacks))}
+    scales = weights.keys() | {each.scale_name for each in tensors.values()}
+    if lone := [name for name, weight in weights.items() if weight not in stored]:
+        misfits["scales without a weight"] = lone
+    for what, names in misfits.items():
+        problems.add(
+            f"{problems.subject} has {len(names)} {what}: {listed(sorted(names))}",
+            why=layout,
+            fix="download the files of the model again: weights, scales and config.json do not belong together",
+        )
+    inputs = (f".{input_scale}", *([f"_{input_scale}"] if stacks else []))
+    used = scales | {name for name in stored if name.endswith((*inputs, *others))}
+    plain = {n: entry for n, entry in stored.items() if n not in used and entry.dtype != _FP8}
+    companions = {name: entry for name, entry in stored.items() if name in used}
+    return View({**plain_tensors(plain, problems), **tensors}, companions)
+
+
+def _weight_of(scale: str, suffix: str, stacks: bool) -> str:
+    """The weight that a tensor is the scale of, going by its name; empty if it is of none."""
+    if scale.endswith(f"{_WEIGHT}{suffix}"):
+        return scale.removesuffix(suffix)
+    end = f"_weight{suffix}"
+    return scale.removesuffix(end) if stacks and scale.endswith(end) else ""

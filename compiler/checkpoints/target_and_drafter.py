@@ -1,0 +1,144 @@
+"""The two checkpoints of a build, read and checked together, and the sizes that follow from the options."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter
+from ...graphs.lowering import Lowering
+from ...graphs.targets import TargetSpec
+from ...plugins.errors import BuildError
+from ..store.publish import TOKENIZER
+from .checkpoint import Checkpoint
+from .resolve_names import Resolved
+from .target import Target
+
+ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
+
+
+def cache_length(max_seq_len: int, max_k: int, lowering: Lowering) -> int:
+    """T: room for ``max_seq_len`` and for the drafts of two rounds, so that no write can leave the cache.
+
+    Rounded up to what the lowering wants.
+    """
+    multiple = lowering.cache_multiple
+    return -(-(max_seq_len + 2 * max_k) // multiple) * multiple
+
+
+class Sizes(Protocol):
+    """The options that sizes follow from; see ``SizeOptions``."""
+
+    @property
+    def max_seq_len(self) -> int:
+        """Longest prompt and output together, in tokens."""
+        ...
+
+    @property
+    def num_speculative_tokens(self) -> int | None:
+        """K, if it was asked for."""
+        ...
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Two checkpoints that fit each other, and the sizes that follow from the options."""
+
+    resolved: Resolved
+    target: Target
+    drafter: Checkpoint
+    head: DrafterSpec
+    trained_depth: int | None
+    max_seq_len: int
+    max_k: int
+    eos_token_ids: tuple[int, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def depth(self) -> int:
+        """The depth the head was trained to, or is taken to have been."""
+        return self.trained_depth or ASSUMED_DEPTH
+
+    def cache_length(self, lowering: Lowering) -> int:
+        """The length T of the caches of both graphs."""
+        return cache_length(self.max_seq_len, self.max_k, lowering)
+
+
+def read_inputs(options: Sizes, resolved: Resolved) -> Inputs:
+    """Open both checkpoints and check them together. Raises ``BuildError`` for whatever does not fit."""
+    target, drafter = Target.open(resolved.target), Checkpoint.open(resolved.drafter)
+    head = read_head(drafter, target.spec)
+    max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
+    depth = head.trained_depth or (resolved.pair.trained_depth if resolved.pair else None)
+    if depth is None:
+        warnings.append(f"the head does not say how many drafts it was trained for; {ASSUMED_DEPTH} assumed")
+    k = options.num_speculative_tokens or 0
+    if k > (depth or ASSUMED_DEPTH):
+        warnings.append(f"K = {k} is above the trained depth of {depth or ASSUMED_DEPTH}: the last drafts will be poor")
+    return Inputs(
+        resolved=resolved,
+        target=target.with_taps(head.taps),
+        drafter=drafter,
+        head=head,
+        trained_depth=depth,
+        max_seq_len=max_seq_len,
+        max_k=max(depth or ASSUMED_DEPTH, k),
+        eos_token_ids=_eos(target),
+        warnings=tuple(warnings),
+    )
+
+
+def longest_sequence(target: Target, max_seq_len: int) -> tuple[int, list[str]]:
+    """The longest sequence of those wished for that the target can hold, and warnings. Checks its tokenizer too."""
+    _check_tokenizer(target.folder, target.spec.vocab_size)
+    possible = min(max_seq_len, target.spec.max_position_embeddings)
+    cut = [f"max_seq_len is {possible}, the most that the model was trained for"] if possible < max_seq_len else []
+    return possible, cut
+
+
+def read_head(drafter: Checkpoint, target: TargetSpec) -> DrafterSpec:
+    """The head, its vocabulary checked too. Raises ``BuildError`` for one that does not fit, or cannot run here."""
+    head = read_drafter(drafter.config, drafter.shapes, target)
+    head.require_parallel()
+    d2t, t2d = (drafter.read(head.keys[name]) if name in head.keys else None for name in ("d2t", "t2d"))
+    check_vocabulary(head, d2t, t2d)
+    return head
+
+
+def _check_tokenizer(folder: Path, vocab_size: int) -> None:
+    """A tokenizer that gives ids the model does not have would read outside the embedding table."""
+    path = folder / TOKENIZER
+    if not path.is_file():
+        raise BuildError(
+            f"{folder} has no {TOKENIZER}",
+            why="the runtime tokenizes with the `tokenizers` format only",
+            fix="save it once with `AutoTokenizer.from_pretrained(...).save_pretrained(...)` of transformers",
+        )
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise BuildError(f"{path} is not a tokenizer", why=str(error), fix="download the file again") from error
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    if largest >= vocab_size:
+        raise BuildError(
+            f"{path} gives token ids up to {largest}, the model has {vocab_size}",
+            why="tokenizer and weights are not of the same model",
+            fix="use the tokenizer.json that belongs to the checkpoint",
+        )
+
+
+def _eos(target: Target) -> tuple[int, ...]:
+    """End-of-text ids: the generation config's if there is one, as transformers does."""
+    generation = target.folder / "generation_config.json"
+    try:
+        stated = json.loads(generation.read_bytes()) if generation.is_file() else {}
+        text = target.family.text(target.config)
+        value = stated.get("eos_token_id", target.config.get("eos_token_id", text.get("eos_token_id")))
+        ids = value if isinstance(value, list) else [value] if value is not None else []
+        return tuple(int(item) for item in ids)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BuildError(f"cannot read eos_token_id of {target.folder}", why=str(error)) from error

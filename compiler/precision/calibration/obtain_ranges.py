@@ -1,0 +1,72 @@
+"""Calibrated ranges: loaded from a folder that was saved before, or calibrated with the samples asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...checkpoints.target import Target
+from ...console.progress import Progress
+from ...store.publish import TOKENIZER
+from ...store.stages import StageStore
+from ..precision_options import METHODS, CalibrationAsked
+
+if TYPE_CHECKING:
+    from .range_methods import Method
+    from .saved_ranges import Scales
+
+
+def obtain(
+    asked: CalibrationAsked, target: Target, store: StageStore, progress: Progress, *, model: str = ""
+) -> Scales:
+    """The ranges of a target, loaded or calibrated; ``model`` is what to call it.
+
+    Raises ``BuildError`` for ranges of another model, ``UsageError`` for samples that are no use.
+    """
+    from . import Encoder, SampleLimits, Scales, Settings, bundled, calibrate, read_jsonl
+
+    if asked.scales is not None:
+        saved = Scales.load(asked.scales, target.skeleton.range_shapes)
+        with progress.step("compare the weights with those that were calibrated"):
+            saved.check_model(target.checkpoint.fingerprint)
+        return saved
+    defaults = SampleLimits()
+    limits = SampleLimits(asked.num_samples or defaults.max_samples, asked.max_length or defaults.max_length)
+    with progress.step("read the samples"):
+        folder, vocab_size = target.folder, target.spec.vocab_size
+        has_tokenizer = (folder / TOKENIZER).is_file()
+        if asked.data is None:
+            samples = bundled(Encoder.open(folder), vocab_size, limits)
+        else:
+            encoder = Encoder.open(folder) if has_tokenizer else None
+            samples = read_jsonl(asked.data, encoder, vocab_size, limits)
+    settings = Settings(method=_method(asked.method or METHODS[0]))
+    return calibrate(target, samples, settings, store, progress, model=model)
+
+
+def describe(scales: Scales) -> dict[str, Any]:
+    """The origin of ranges, for a report."""
+    facts = scales.facts
+    return {
+        "method": dict(facts.method),
+        "dataset": facts.dataset,
+        "samples": facts.samples,
+        "num_samples": facts.num_samples,
+        "num_tokens": facts.num_tokens,
+    }
+
+
+def in_words(scales: Scales) -> str:
+    """The origin of ranges in one line; the digest is of the token sequences."""
+    facts = scales.facts
+    return (
+        f"{facts.method['name']} over {facts.num_tokens} tokens in {facts.num_samples} samples of {facts.dataset} "
+        f"({facts.samples[:12]})"
+    )
+
+
+def _method(name: str) -> Method:
+    from . import Max, Mse, Percentile
+
+    methods: Mapping[str, Method] = {"max": Max(), "percentile": Percentile(), "mse": Mse()}
+    return methods[name]

@@ -1,0 +1,81 @@
+"""The one place where the recipe of a request is decided: for a build, an export, their forecast, and an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...graphs.lowering import Lowering
+from ..hardware.gpus import supports
+from .allowed_recipes import WIDE, available, require_known, require_legal
+from .precision_options import PrecisionAsked
+from .recipes import RECIPES, Recipe, wide_type
+
+if TYPE_CHECKING:
+    from ..checkpoints.checkpoint import Checkpoint
+    from ..checkpoints.target import Target
+
+_ON_CPU = "fp32"  # what ONNX Runtime computes in
+
+
+def decide(
+    asked: PrecisionAsked,
+    lowering: Lowering,
+    target: Target | None = None,
+    gpus: Sequence[str] = (),
+    *,
+    keeps_own: bool = False,
+) -> Recipe:
+    """The recipe that a request comes to for a target and GPUs (``sm_120``).
+
+    Without a ``target`` it is as much as can be told before the checkpoint is read. ``keeps_own`` is for builds, which
+    for TensorRT have the checkpoint's own precision unless told; exports have the first of their lowering. Raises
+    ``UsageError``, with the nearest legal choice, for what cannot be had.
+    """
+    wide = wide_of(target.checkpoint if target else None, lowering)
+    if asked.name is None and keeps_own and wide is None:  # an FP8 checkpoint would have something to exclude from
+        asked = replace(asked, exclude=())
+    name = precision_of(asked, lowering, target, gpus, keeps_own=keeps_own)
+    recipe = table_of(replace(asked, name=name), lowering, wide)
+    require_legal(recipe, lowering, gpus, wides=WIDE if wide is None else ())
+    return recipe
+
+
+def precision_of(
+    asked: PrecisionAsked,
+    lowering: Lowering,
+    target: Target | None = None,
+    gpus: Sequence[str] = (),
+    *,
+    keeps_own: bool = False,
+) -> str:
+    """The name of the recipe asked for, else what suits; see ``decide``.
+
+    A checkpoint's own precision is FP8 where it holds that with scales for its inputs and all GPUs have arithmetic for
+    it, else its wide type.
+    """
+    if asked.name is not None:
+        return asked.name
+    if target is None or not keeps_own or not lowering.is_tensorrt:
+        return available(lowering)[0]
+    from .weight_source import is_whole_fp8
+
+    fp8 = all(supports(gpu, "fp8") for gpu in gpus) and is_whole_fp8(target, lowering)
+    return "fp8" if fp8 else wide_type(target.checkpoint)
+
+
+def table_of(asked: PrecisionAsked, lowering: Lowering, wide: str | None) -> Recipe:
+    """The table that the asked recipe, which is named, stands for over a wide type; BF16 where none is known yet.
+
+    It need not be legal. Raises ``UsageError`` for a recipe that does not exist.
+    """
+    require_known(asked.name)
+    return asked.of(RECIPES[asked.name or _ON_CPU].on(wide or available(lowering)[0], lowering))
+
+
+def wide_of(target: Checkpoint | None, lowering: Lowering) -> str | None:
+    """What a target is kept in where it is not quantized; None for TensorRT before the checkpoint is read."""
+    if not lowering.is_tensorrt:
+        return _ON_CPU
+    return wide_type(target) if target else None

@@ -1,0 +1,121 @@
+"""What a user can ask of precision: a recipe, what of it shall be otherwise, and how ranges are calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...plugins.errors import UsageError
+from ..console.option_fields import option, option_of
+
+if TYPE_CHECKING:
+    from .recipes import Recipe
+
+FOLDER = "calibration"  # of an engine, an export or an FP8 checkpoint, for ``--scales``
+FACTS = "scales.json"  # the file of such a folder that says what it holds
+METHODS = ("max", "percentile", "mse")
+_SCALES = f"name the folder {FOLDER}/ of an engine, an export or an FP8 checkpoint made here"
+
+
+@dataclass(frozen=True)
+class PrecisionAsked:
+    """The recipe by its ``name``, and what of its table was asked for by itself; None keeps what the recipe says.
+
+    ``exclude`` are patterns of modules.
+    """
+
+    name: str | None = option(
+        "--precision",
+        "Recipe: fp32, fp16, bf16, fp8, mxfp8, int8 or int4. fp8, and int8 for TensorRT, calibrate first.",
+    )
+    kv_cache: str | None = option(
+        "--kv-cache-dtype", "fp8: keys and values are cached in it (TensorRT). (default: as the model computes)"
+    )
+    lm_head: str | None = option(
+        "--lm-head-precision", "Of the head's matrix: fp8, mxfp8, int8 or int4. (default: stays wide)"
+    )
+    drafter: str | None = option(
+        "--draft-precision",
+        "Of the matrices of the drafter's layers, which are multiplied wide: int8, int4, or for onnxruntime fp8. "
+        "(default: wide)",
+    )
+    exclude: tuple[str, ...] = option(
+        "--exclude",
+        "Modules of the target to leave wide, for example 'layers.0.*'. May be given several times.",
+        (),
+    )
+
+    @classmethod
+    def recorded(cls, table: Mapping[str, str]) -> PrecisionAsked:
+        """What asks for the table that a manifest records."""
+        from .recipes import patterns
+
+        return cls(table.get("recipe"), table.get("kv_cache"), table.get("lm_head"), table.get("drafter"),
+                   patterns(table))  # fmt: skip
+
+    def of(self, recipe: Recipe) -> Recipe:
+        """The recipe with what was asked for by itself."""
+        from .recipes import SHARE
+
+        asked = {"kv_cache": self.kv_cache, "lm_head": self.lm_head, "drafter": self.drafter}
+        changed: dict[str, Any] = {name: kind for name, kind in asked.items() if kind and kind != getattr(recipe, name)}
+        if not changed and not self.exclude:
+            return recipe
+        changes = [f"{name.replace('_', ' ')} in {kind}" for name, kind in changed.items()]
+        changes += [f"{', '.join(self.exclude)} in {recipe.wide}"] if self.exclude else []
+        result = replace(recipe, **changed, exclude=self.exclude, says=f"{recipe.says}; but {', '.join(changes)}")
+        return replace(result, share=SHARE) if result.quantized_type else result
+
+
+@dataclass(frozen=True)
+class CalibrationAsked:
+    """Where calibrated ranges come from; ``scales`` is a folder of saved ones, in place of a calibration.
+
+    None leaves ``data`` to the bundled samples, ``method`` to max, ``num_samples`` to 128 and ``max_length`` to 512
+    tokens.
+    """
+
+    data: Path | None = option(
+        "--calib-data",
+        "JSON Lines to calibrate with: text, messages or input_ids in each line. (default: the bundled samples of "
+        "code and chat)",
+    )
+    method: str | None = option(
+        "--calib-method", "How ranges of activations are chosen: max, percentile (99.99) or mse. (default: max)"
+    )
+    num_samples: int | None = option("--calib-samples", "How many samples at most. (default: 128)", least=1)
+    max_length: int | None = option("--calib-length", "Longest sample, in tokens. (default: 512)", least=1)
+    scales: Path | None = option(
+        "--scales",
+        "Ranges of an earlier calibration (the folder calibration/ of what it made), instead of a new one.",
+    )
+
+    def given(self, flags: Mapping[str, str] | None = None) -> list[str]:
+        """The flags of a calibration that were given; ``flags`` are those of a verb that calls them otherwise."""
+        called = {each.name: option_of(each).flag for each in fields(self) if each.name != "scales"} | dict(flags or {})
+        return [flag for name, flag in called.items() if getattr(self, name) is not None]
+
+    def check(self, flags: Mapping[str, str] | None = None) -> None:
+        """Refuse what can be refused before anything is read."""
+        if self.method not in (None, *METHODS):
+            raise UsageError(f"the method {self.method!r} does not exist", fix=f"it is one of {', '.join(METHODS)}")
+        others = self.given(flags)
+        if self.scales is not None and others:
+            raise UsageError(
+                f"--scales does not go with {', '.join(others)}",
+                why="saved ranges are used as they are, and nothing is calibrated",
+                fix="leave one or the other out",
+            )
+        for flag, path in (("--calib-data", self.data), ("--scales", self.scales)):
+            if path is not None and not path.exists():
+                fix = _SCALES if path is self.scales else "name a JSON Lines file that is there"
+                raise UsageError(f"{flag} {path} does not exist", fix=fix)
+        if self.scales is not None and not (self.scales / FACTS).is_file():
+            below = self.scales / FOLDER
+            raise UsageError(
+                f"--scales {self.scales} holds no calibrated ranges",
+                why=f"there is no {FACTS} in it",
+                fix=f"use --scales {below}" if (below / FACTS).is_file() else _SCALES,
+            )

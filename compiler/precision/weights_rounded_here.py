@@ -1,0 +1,211 @@
+"""Quantized weights rounded here, from a checkpoint that holds them wide, while they are streamed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...graphs.quantization.quantized_weight import QuantizedWeight, Rounding
+from ...graphs.targets.checkpoint_pieces import Array, Shape
+from ...plugins.errors import BuildError
+from ...plugins.number_types import BY_PRECISION, FLOAT16, powers_of_two, scales_of, to_e8m0
+from ...plugins.problems import counted, listed
+from ..checkpoints.formats.fp8_with_scales import Loss
+from .numbers_to_codes import LARGEST, block_scales, rounded, scales_for, values_of
+from .quantization_schemes import Scheme, rounds_input, scheme
+from .weight_selection import Selection
+
+if TYPE_CHECKING:
+    from ...graphs.lowering import Lowering
+    from ...graphs.targets.weight_roles import RoledWeight
+    from .calibration import Scales
+
+Read = Callable[[str, Shape], Iterator[Array]]
+
+
+@dataclass(frozen=True)
+class RoundedHere:
+    """``read(weight, shape)`` gives a wide weight as runs of rows; ``ranges`` are calibrated, for static input scales.
+
+    Nothing is kept of a weight but its few scales, and those of its blocks from when its codes were read until they are
+    asked for: finding them takes time.
+    """
+
+    selection: Selection
+    lowering: Lowering
+    read: Read
+    ranges: Scales | None = None
+    _scales: dict[str, Array] = field(default_factory=dict)
+    _losses: dict[str, Loss] = field(default_factory=dict)
+    _of_blocks: dict[str, list[Array]] = field(default_factory=dict)
+
+    def only(self, names: Collection[str]) -> RoundedHere:
+        """Return this source for a graph in which all weights but these stay wide."""
+        return replace(self, selection=self.selection.only(names))
+
+    @property
+    def key(self) -> Any:
+        """The recipe as this backend spells it, and the ranges that are used."""
+        weights = self.selection.weights
+        of_inputs = {name: self._range(name) for name, weight in weights.items() if self._static(weight)}
+        return [self.selection.key, {n: asdict(self._scheme(w)) for n, w in weights.items()}, of_inputs]
+
+    def uncalibrated(self) -> list[str]:
+        """Weights whose inputs need a static scale that ``ranges`` does not have."""
+        return [
+            name
+            for name, weight in self.selection.weights.items()
+            if self._static(weight) and (self.ranges is None or name not in self.ranges.inputs)
+        ]
+
+    def check(self) -> None:
+        """Raise ``BuildError`` where static scales are needed and no ranges were calibrated."""
+        lacking = self.uncalibrated()
+        if lacking:
+            raise BuildError(
+                f"no calibrated range for the input of {counted(lacking, 'weight')}: {listed(lacking)}",
+                why=f"--precision {self.selection.recipe.name} rounds inputs with scales that were measured before",
+                fix="calibrate the model (`build` does it unless it is given --scales)",
+            )
+
+    def storage(self) -> tuple[dict[str, QuantizedWeight], dict[str, str]]:
+        """How each weight is stored; one whose columns fit no block stays wide."""
+        taken: dict[str, QuantizedWeight] = {}
+        wide: dict[str, str] = {}
+        for name, weight in self.selection.weights.items():
+            how = self._scheme(weight)
+            block = self._block(weight)
+            if how.block and not block:
+                columns = " and ".join(map(str, self._columns(weight)))
+                wide[name] = f"no block of {how.smallest_block} to {how.block} divides its {columns} columns"
+                continue
+            shape = self._scale_shape(weight)
+            taken[name] = QuantizedWeight(how.codes, shape, block, self._rounding(weight), how.powers)
+        return taken, wide
+
+    def codes(self, name: str, shape: Shape) -> Iterator[Array]:
+        """The codes of a weight: each run of its rows rounded on its way."""
+        weight, loss = self.selection.weights[name], self._losses.setdefault(name, Loss())
+        how, at, of_blocks = self._scheme(weight), 0, []
+        for rows in self.read(name, shape):
+            values = rows.reshape(-1, shape[-1])
+            self._require_room(name, values)
+            scales = self._of_rows(weight, values, at)
+            of_blocks += [scales] if how.block else []
+            grouped = self._blocks(weight, values) if how.block else values[:, None]
+            codes = rounded(grouped, scales[..., None], how.codes)
+            loss.add(grouped, values_of(codes, scales[..., None], how.codes))
+            at += len(values)
+            yield codes.reshape(len(values), -1)
+        self._of_blocks[name] = of_blocks
+
+    def _require_room(self, name: str, values: Array) -> None:
+        """Raise ``BuildError`` for numbers that would be infinite where codes are made wide again."""
+        recipe = self.selection.recipe
+        if recipe.wide == "fp16" and values.size and abs(values).max() > FLOAT16.largest:
+            raise BuildError(
+                f"{name} holds numbers beyond {FLOAT16.largest:.0f}, which float16 has no place for",
+                why=f"in {recipe.name} it is multiplied, or added to, in float16",
+                fix="convert the checkpoint to bfloat16 (its narrow recipes compute in it), or leave it wide",
+            )
+
+    def scales(self, name: str, shape: Shape) -> Iterator[Array]:
+        """The scales of a weight: of blocks as they come, else all at once."""
+        weight = self.selection.weights[name]
+        if not self._scheme(weight).block:
+            yield self._few(weight)
+            return
+        kept = self._of_blocks.pop(name, None)
+        for scales in kept or (
+            self._of_rows(weight, rows.reshape(-1, shape[-1]), 0) for rows in self.read(name, shape)
+        ):
+            yield to_e8m0(scales) if self._scheme(weight).powers else scales
+
+    @property
+    def losses(self) -> Mapping[str, float]:
+        """What rounding changed of every weight whose codes were read."""
+        return {name: loss.relative for name, loss in self._losses.items()}
+
+    def notes(self) -> list[str]:
+        """What calibration had to say, where its ranges are used."""
+        used = self.ranges is not None and any(map(self._static, self.selection.weights.values()))
+        return list(self.ranges.facts.warnings) if self.ranges and used else []
+
+    def _scheme(self, weight: RoledWeight) -> Scheme:
+        return scheme(self.selection.recipe.precision(weight.role), self.lowering)
+
+    def _static(self, weight: RoledWeight) -> bool:
+        return self._rounds(weight) and not self._scheme(weight).powers
+
+    def _rounds(self, weight: RoledWeight) -> bool:
+        return self._scheme(weight).input is not None and rounds_input(
+            self.selection.recipe, weight.role, self.lowering
+        )
+
+    def _range(self, name: str) -> float:
+        return float(np.max(self.ranges.inputs[name])) if self.ranges and name in self.ranges.inputs else 0.0
+
+    def _rounding(self, weight: RoledWeight) -> Rounding | None:
+        how = self._scheme(weight)
+        if how.input is None or not self._rounds(weight):
+            return None
+        if how.powers:
+            return Rounding(how.input, None, how.block)
+        return Rounding(how.input, float(scales_of(self._range(weight.name), LARGEST[how.input])))
+
+    def _block(self, weight: RoledWeight) -> int:
+        """Columns that share a scale. Both stacks of experts have the same: one node of the backend multiplies both."""
+        return self._scheme(weight).block_for(math.gcd(*self._columns(weight)))
+
+    def _columns(self, weight: RoledWeight) -> list[int]:
+        stacks = {each.shape[-1] for each in self.selection.weights.values() if each.role == weight.role == "experts"}
+        return sorted(stacks | {weight.shape[-1]}, reverse=True)
+
+    def _scale_shape(self, weight: RoledWeight) -> Shape:
+        how, shape = self._scheme(weight), weight.shape
+        if how.block:
+            return (*shape[:-1], math.ceil(shape[-1] / self._block(weight)))
+        # With one scale for each of stacked matrices TensorRT widens them before it multiplies.
+        of_rows = how.group == "row" or (len(shape) > 2 and self._rounds(weight))
+        return shape[:-1] if of_rows else shape[:-2]
+
+    def _of_rows(self, weight: RoledWeight, values: Array, at: int) -> Array:
+        """``[rows, groups]`` for some rows, the first of which is number ``at`` of the weight."""
+        how = self._scheme(weight)
+        if how.block:
+            blocks = self._blocks(weight, values)
+            if how.powers:
+                return powers_of_two(abs(blocks).max(axis=-1))
+            return self._as_stored(block_scales(blocks, how.codes))
+        few = self._few(weight).reshape(-1)
+        of_group = math.prod(weight.shape[:-1]) // len(few)  # rows
+        return few[np.arange(at, at + len(values)) // of_group][:, None]
+
+    def _blocks(self, weight: RoledWeight, values: Array) -> Array:
+        """``[rows, blocks, block]`` of some rows, with zeros behind each that ends within one."""
+        block = self._block(weight)
+        missing = -values.shape[1] % block
+        whole = np.pad(values, ((0, 0), (0, missing))) if missing else values
+        return whole.reshape(len(whole), -1, block)
+
+    def _few(self, weight: RoledWeight) -> Array:
+        """The scales of a weight that has few: one pass over it, once."""
+        if weight.name not in self._scales:
+            shape, how = self._scale_shape(weight), self._scheme(weight)
+            amax = np.zeros(math.prod(shape), np.float32)
+            of_group, at = math.prod(weight.shape[:-1]) // len(amax), 0
+            for rows in self.read(weight.name, weight.shape):
+                largest = abs(rows.reshape(-1, weight.shape[-1])).max(axis=1)
+                np.maximum.at(amax, np.arange(at, at + len(largest)) // of_group, largest)
+                at += len(largest)
+            self._scales[weight.name] = scales_for(amax, how.codes).reshape(shape)
+        return self._scales[weight.name]
+
+    def _as_stored(self, scales: Array) -> Array:
+        """Rounded to the type that the graph keeps scales of blocks in, so that codes fit what they are scaled by."""
+        stored: Array = scales.astype(BY_PRECISION[self.selection.recipe.wide].dtype).astype(np.float32)
+        return np.where(stored == 0, np.float32(1), stored)  # too small for it: all codes are zero

@@ -1,0 +1,134 @@
+"""From the ONNX file to a TensorRT network that holds what the file says, not what the parser made of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...engines.folder.records import PlanTensor
+from ...plugins.errors import BuildError
+from ...plugins.number_types import tensorrt_name
+from ...plugins.op_spec import SELECTION
+from ...plugins.tensorrt.errors import clear, last
+from ...plugins.tensorrt.register import find_creator
+from .callbacks import Log
+from .lowered_graph import Value
+from .preflight import Survey
+
+_FIX = "`peagle-compile doctor` shows the versions; TensorRT must be 10.15 or newer, TensorRT-RTX 1.7 or newer"
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A network, and the parser, which maps the weights and must outlive the build. ``layers`` counts by type."""
+
+    network: Any
+    parser: Any
+    layers: Mapping[str, int]
+    tensors: tuple[PlanTensor, ...]
+
+
+def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Parsed:
+    """Parse ``survey.graph`` strongly typed. Raises ``BuildError`` unless every layer and tensor is as surveyed."""
+    path = survey.graph.path
+    network = builder.create_network(_flags(trt))
+    parser = trt.OnnxParser(network, logger)
+    _require_operators(trt, parser, survey)
+    clear()
+    if not parser.parse_from_file(str(path)):
+        faults = [_fault(parser.get_error(i)) for i in range(parser.num_errors)]
+        raise BuildError(
+            f"TensorRT cannot parse {path}",
+            why="; ".join(filter(None, [plugin_complaint(), *faults])) or log.last() or "it does not say why",
+            fix=_FIX,
+        )
+    layers = Counter(network.get_layer(i).type.name for i in range(network.num_layers))
+    inputs = [network.get_input(i) for i in range(network.num_inputs)]
+    outputs = [network.get_output(i) for i in range(network.num_outputs)]
+    problems = [
+        *_count_problems(layers, survey),
+        *_tensor_problems("input", inputs, survey.graph.inputs),
+        *_tensor_problems("output", outputs, survey.graph.outputs),
+    ]
+    if problems:
+        raise BuildError(
+            f"TensorRT made something else of {path} than it says",
+            why="; ".join(problems),
+            fix="build the engine again with --force; if it comes back, this version of TensorRT is not supported",
+        )
+    return Parsed(network, parser, dict(layers), tuple(_tensor(tensor) for tensor in (*inputs, *outputs)))
+
+
+def plugin_complaint() -> str:
+    """Say what one of our plugins refused last; TensorRT's own message does not."""
+    error = last()
+    return " ".join(filter(None, (error.what, error.why))) if error else ""
+
+
+def require_layers(layers: Mapping[str, int], expected: Mapping[str, int] | None) -> None:
+    """Hold a network against counts that the caller knows. Raises ``BuildError``."""
+    wrong = [
+        f"{kind}: {layers.get(kind, 0)}, not {n}" for kind, n in (expected or {}).items() if layers.get(kind, 0) != n
+    ]
+    if wrong:
+        raise BuildError("the network does not have the layers it should", why="; ".join(wrong))
+
+
+def _flags(trt: Any) -> int:
+    """Return the flags of a strongly typed network, for the versions that know anything else."""
+    flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    return 0 if flag is None else 1 << int(flag)
+
+
+def _require_operators(trt: Any, parser: Any, survey: Survey) -> None:
+    problems = [
+        f"there is no plugin for {name}: TensorRT would take the function body instead"
+        for name in survey.plugins
+        if find_creator(trt, name) is None
+    ]
+    unknown = [op_type for op_type in survey.others if not parser.supports_operator(op_type)]
+    problems += [f"its parser does not know {', '.join(unknown)}"] if unknown else []
+    if problems:
+        raise BuildError(
+            f"TensorRT {trt.__version__} cannot take {survey.graph.path}",
+            why="; ".join(problems),
+            fix=_FIX,
+        )
+
+
+def _fault(error: Any) -> str:
+    node = f"{error.node_operator()} {error.node_name()!r}: " if error.node_name() else ""
+    return node + " ".join(error.desc().split())
+
+
+def _count_problems(layers: Mapping[str, int], survey: Survey) -> Iterator[str]:
+    for kind, expected in survey.layers.items():
+        count = layers.get(kind, 0)
+        if count == expected:
+            continue
+        text = f"{count} layers {kind}, the graph has nodes for {expected}"
+        if kind == "PLUGIN_V3" and count < expected:
+            text += (
+                f" ({', '.join(survey.plugins)}): the function body was taken instead, as TensorRT does without a word "
+                f"where {' and '.join(SELECTION)} of a node match no plugin"
+            )
+        yield text
+
+
+def _tensor_problems(kind: str, tensors: list[Any], expected: tuple[Value, ...]) -> Iterator[str]:
+    names, expected_names = [tensor.name for tensor in tensors], [value.name for value in expected]
+    if names != expected_names:
+        yield f"the {kind}s are {', '.join(names)}, not {', '.join(expected_names)}"
+        return
+    for tensor, value in zip(tensors, expected, strict=True):
+        dtype, shape = tensorrt_name(tensor.dtype), tuple(tensor.shape)
+        if value.dtype and dtype != value.dtype:
+            yield f"{kind} {value.name} is {dtype}, not {value.dtype}"
+        if value.shape is not None and shape != tuple(dim if isinstance(dim, int) else -1 for dim in value.shape):
+            yield f"{kind} {value.name} has shape {shape}, not {value.shape}"
+
+
+def _tensor(tensor: Any) -> PlanTensor:
+    return PlanTensor(tensor.name, tensorrt_name(tensor.dtype), tuple(tensor.shape))

@@ -1,0 +1,40 @@
+"""A lowered graph and the plan of the weights it still needs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...plugins.number_types import BY_NUMPY
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+@dataclass(frozen=True)
+class GraphWeight:
+    """One initializer to be streamed: checkpoint tensors ``parts`` stacked along axis 0, stored as ``dtype``."""
+
+    name: str
+    parts: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """The size in the external-data file."""
+        return BY_NUMPY[self.dtype].bytes(math.prod(self.shape))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A lowered graph, which runs on its backend once ``weights`` are attached (``graphs.stream_weights.attach``)."""
+
+    model: ir.Model
+    weights: tuple[GraphWeight, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of weights to stream."""
+        return sum(w.bytes for w in self.weights)

@@ -1,0 +1,57 @@
+"""What every lowering begins and finishes with: static cache length, RoPE tables, clean-up, and the weight plan."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from ...plugins.errors import BuildError
+from ...plugins.number_types import BY_NUMPY
+from .lowering_result import GraphWeight, Lowered
+
+PARTS_METADATA = "peagle.parts"
+ROPE_METADATA = "peagle.rope"  # frequencies of the rotary tables, by the path of their module
+
+
+def fix_cache_length(model: ir.Model, length: int) -> None:
+    """Give the caches in the graph's interface their static T."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.shape is not None:
+            value.shape = ir.Shape([length if d == "T" else d for d in value.shape])
+
+
+def fill_rope_tables(model: ir.Model, length: int) -> None:
+    """Fill in cos and sin of every position 0..T-1, ``[T, D/2]``, from the frequencies the modelling code computed.
+
+    Computed in FP32 and rounded once, to the type that the graph declares.
+    """
+    for prefix, rope in json.loads(model.metadata_props.pop(ROPE_METADATA)).items():
+        inverse = np.array(rope["inv_freq"], np.float32)
+        angles = np.arange(length, dtype=np.float32)[:, None] * inverse
+        for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
+            value = model.graph.initializers.get(f"{prefix}.{name}")
+            if value is not None:
+                scaled = (table * np.float32(rope["scaling"])).astype(value.const_value.dtype.numpy())
+                value.const_value = ir.tensor(scaled, name=value.name)
+                value.shape = ir.Shape(table.shape)
+
+
+def finish(model: ir.Model) -> Lowered:
+    """Remove what is unused or said twice, and list the weights to stream. Raises ``BuildError`` on leftovers."""
+    common.CommonSubexpressionEliminationPass()(model)
+    common.RemoveUnusedNodesPass()(model)
+    common.TopologicalSortPass()(model)
+    weights = []
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if not isinstance(tensor, ir.ExternalTensor):
+            continue
+        dtype = tensor.dtype.numpy().name
+        if dtype not in BY_NUMPY:
+            raise BuildError(f"weight {name} was traced as {dtype}", why=f"weights are {', '.join(BY_NUMPY)} here")
+        parts = tuple(json.loads(value.metadata_props.pop(PARTS_METADATA, json.dumps([name]))))
+        weights.append(GraphWeight(str(name), parts, tuple(int(d) for d in tensor.shape), dtype))
+    return Lowered(model, tuple(weights))

@@ -1,0 +1,58 @@
+"""Attention in plain ops, for what TensorRT's ``Attention`` has no form of: sinks, soft caps, and heads above 256.
+
+A sink could instead be the score of a cache slot that is never written, given by a mask per head. Fused attention takes
+that, but then every layer has a mask as large as its scores, and TensorRT makes those of all layers at once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from ...node_tape import Nodes
+
+_WIDE = ir.DataType.FLOAT
+
+
+def spelled_attention(
+    op: Nodes,
+    q: ir.Value,
+    k: ir.Value,
+    v: ir.Value,
+    mask: ir.Value,
+    sinks: ir.Value | None,
+    *,
+    cache: ir.Shape,
+    scale: float,
+    softcap: float,
+) -> ir.Value:
+    """Attend with heads first, ``[B,Hq,S,D]``, over whole caches of shape ``cache``; a sink is a score ``[Hq]``.
+
+    Products are taken in the graph's type, the softmax in float32.
+    """
+    heads, groups, length, size = q.shape[1], cache[1], cache[2], cache[3]
+    mantissa, exponent = math.frexp(scale)  # the power of two scales the queries without rounding them
+    queries = op.Mul(q, op.constant(2.0**exponent, q.dtype))
+    grouped = op.Reshape(queries, op.constant([0, groups, -1, size]))
+    products = op.MatMul(grouped, op.Transpose(k, perm=[0, 1, 3, 2]))
+    wide = op.Cast(op.Reshape(products, op.constant([0, heads, -1, length])), to=_WIDE)
+    scores = op.Mul(wide, op.constant(mantissa, _WIDE))
+    if softcap:
+        bound = op.constant(softcap, _WIDE)
+        scores = op.Mul(op.Tanh(op.Div(scores, bound)), bound)
+    shares = _shares(op, op.Add(scores, op.Cast(mask, to=_WIDE)), sinks)
+    weights = op.Reshape(op.Cast(shares, to=q.dtype), op.constant([0, groups, -1, length]))
+    return op.Reshape(op.MatMul(weights, v), op.constant([0, heads, -1, size]))
+
+
+def _shares(op: Nodes, scores: ir.Value, sinks: ir.Value | None) -> ir.Value:
+    """Softmax over the last axis; a sink is one more column that nobody reads, so it only joins the denominator."""
+    if sinks is None:
+        return op.Softmax(scores, axis=-1)
+    last = op.constant([3])
+    sink = op.Reshape(op.Cast(sinks, to=_WIDE), op.constant([1, -1, 1, 1]))
+    top = op.Max(op.ReduceMax(scores, last, keepdims=1), sink)
+    weights = op.Exp(op.Sub(scores, top))
+    total = op.Add(op.ReduceSum(weights, last, keepdims=1), op.Exp(op.Sub(sink, top)))
+    return op.Div(weights, total)

@@ -1,0 +1,75 @@
+"""Checks of a call of an op, and of its attributes, before TensorRT sees them.
+
+TensorRT validates almost nothing of a plugin: a wrong rank ends the process, a wrong output dtype is taken in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import BuildError
+from ..op_spec import DOMAIN, SELECTION, OpSpec
+from .symbols import NAMES, Symbol
+
+_INT32 = range(-(2**31), 2**31)
+
+
+def check_call(
+    spec: OpSpec,
+    attributes: Mapping[str, Any],
+    dtypes: Sequence[str | None],
+    shapes: Sequence[Sequence[int | str] | None],
+) -> list[tuple[str, tuple[int | str, ...]]]:
+    """Return dtype and shape of every output of one call. Raises ``BuildError`` naming all that is wrong with it.
+
+    ``attributes`` are those of the node, with or without the two that select a plugin. ``dtypes`` and ``shapes`` are in
+    input order; dimensions are sizes or names. A dtype of None is an absent input; a shape of None is not known, and
+    then only what the other inputs tell of its dimensions is used.
+    """
+    values = check_attributes(spec, attributes)
+    output_dtypes = spec.infer_dtypes(dtypes)
+    symbolic = [
+        None if dtype is None else _symbols(operand.dims if shape is None else shape)
+        for operand, dtype, shape in zip(spec.inputs, dtypes, shapes, strict=False)
+    ]
+    inferred = spec.infer_shapes(symbolic, values)
+    return [
+        (dtype, tuple(size.value if isinstance(size, Symbol) else size for size in shape))
+        for dtype, shape in zip(output_dtypes, inferred, strict=True)
+    ]
+
+
+def check_attributes(spec: OpSpec, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a node with defaults filled in. Raises ``BuildError`` naming all that is wrong with them."""
+    for name, mark in SELECTION.items():
+        if attributes.get(name, mark) != mark:
+            raise BuildError(
+                f"{spec.name}: {name} is {attributes[name]!r}, the plugin has {mark!r}",
+                why="TensorRT would take the slow function body instead of the plugin, in silence",
+                fix="export the graph again with this version",
+            )
+    op_attributes = {name: value for name, value in attributes.items() if name not in SELECTION}
+    absent = [a.name for a in spec.attributes if a.name not in op_attributes and a.check and a.check(a.default)]
+    if absent:
+        raise BuildError(
+            f"{spec.name}: {', '.join(absent)} must be given", fix=f"see the spec of {DOMAIN}::{spec.name}"
+        )
+    values = spec.check_attributes(op_attributes)
+    for name in spec.kernel.scalars if spec.kernel else ():
+        if values.get(name, 0) not in _INT32:
+            raise BuildError(f"{spec.name}: {name} is {values[name]}, its kernel takes 32-bit numbers")
+    return values
+
+
+def bind(spec: OpSpec, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    """The size of every dimension that the inputs name. The shapes must have been checked."""
+    return {
+        name: size
+        for operand, shape in zip(spec.inputs, shapes, strict=True)
+        for name, size in zip(operand.dims, shape, strict=True)
+    }
+
+
+def _symbols(shape: Sequence[int | str]) -> tuple[int | Symbol, ...]:
+    return tuple(size if isinstance(size, int) else Symbol(size, NAMES) for size in shape)

@@ -1,0 +1,173 @@
+"""Names: short ones, folders, ids, and helpful refusals. What the registry promises is checked, offline."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.checkpoints import hub
+from peagle.compiler.checkpoints.known_pairs import PAIRS, Folder, HubRepo, Pair
+from peagle.compiler.checkpoints.resolve_names import resolve, target_config
+from peagle.plugins.errors import BuildError, UsageError
+
+BUNDLED = [name for name, pair in PAIRS.items() if isinstance(pair.target, Folder)]
+PUBLISHED = [name for name in PAIRS if name not in BUNDLED]
+BILLIONS = {"qwen3-coder-30b": 30.5, "gpt-oss-20b": 20.9, "gpt-oss-120b": 116.8, "gemma-4-31b": 30.7}
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_a_bundled_pair_brings_its_drafter_and_its_evidence(name: str) -> None:
+    found, pair = resolve(name), PAIRS[name]
+    assert (Folder(found.target), Folder(found.drafter), found.pair) == (pair.target, pair.drafter, pair)
+    assert found.target.is_dir()
+    assert found.drafter.is_dir()
+    assert pair.evidence
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_what_was_not_verified_is_said(pair: Pair) -> None:
+    assert pair.taps_source
+    assert pair.evidence or any("never loaded here" in note for note in pair.notes)
+    assert pair.name in BUNDLED or pair.unknown
+    for source in (pair.target, pair.drafter):
+        if isinstance(source, HubRepo):
+            assert hub.is_id(source.repo)
+            assert source.revision is None or len(source.revision) == 40
+
+
+def test_the_promised_models_are_there() -> None:
+    assert list(PAIRS) == ["demo", *BILLIONS]
+    depths = {name: pair.trained_depth for name, pair in PAIRS.items()}
+    assert depths == {"demo": 8, "qwen3-coder-30b": 18, "gpt-oss-20b": 10, "gpt-oss-120b": 8, "gemma-4-31b": None}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_bundled_configuration_makes_a_model_of_the_published_size(name: str) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(PAIRS[name].config_folder).get_text_config()
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert round(sum(math.prod(parameter.shape) for parameter in model.parameters()) / 1e9, 1) == BILLIONS[name]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_taps_of_the_registry_fit_the_bundled_configuration(name: str) -> None:
+    config, origin = target_config(name)
+    layers = config.get("text_config", config)["num_hidden_layers"]
+    assert PAIRS[name].taps == (2, layers // 2, layers - 3)
+    assert name in origin
+
+
+def test_short_names_are_answered_without_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "download", lambda *_, **__: pytest.fail("asked the Hub"))
+    for name in PAIRS:
+        assert target_config(name)[0]["architectures"]
+
+
+def test_short_names_are_fetched_from_their_repositories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = []
+
+    def download(repo: str, revision: str | None, **_: object) -> hub.Snapshot:
+        asked.append((repo, revision))
+        return hub.Snapshot(tmp_path, "c" * 40)
+
+    monkeypatch.setattr(hub, "download", download)
+    found = resolve("gpt-oss-20b", None, "v1", "v2")
+    assert asked == [("openai/gpt-oss-20b", "v1"), ("amazon/GPT-OSS-20B-P-EAGLE", "v2")]
+    assert found.pair is PAIRS["gpt-oss-20b"]
+    assert found.target_commit == found.drafter_commit == "c" * 40
+
+
+def test_a_model_without_a_public_drafter_says_so(tmp_path: Path) -> None:
+    for draft in (None, "gemma-4-31b"):
+        with pytest.raises(UsageError, match="no drafter of its own") as caught:
+            resolve("gemma-4-31b", draft)
+        assert "no P-EAGLE head" in caught.value.why
+        assert "--draft" in caught.value.fix
+
+
+def test_a_folder_needs_a_drafter(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs a drafter"):
+        resolve(str(tmp_path))
+
+
+def test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    found = resolve(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (found.target, found.drafter, found.pair) == (tmp_path / "a", tmp_path / "b", None)
+    assert (found.repeatable()["model"], found.repeatable()["revision"]) == (str(tmp_path / "a"), None)
+
+
+def test_a_folder_goes_before_an_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "owner" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert resolve("owner/model", "demo").target == tmp_path / "owner" / "model"
+
+
+def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
+    for name in ("demo", str(tmp_path)):
+        with pytest.raises(UsageError, match="--revision v1 means nothing"):
+            resolve(name, "demo", "v1")
+        with pytest.raises(UsageError, match="--draft-revision v1 means nothing"):
+            resolve("demo", name, None, "v1")
+        with pytest.raises(UsageError, match="--revision v1 means nothing"):
+            target_config(name, "v1")
+
+
+def test_another_drafter_makes_it_another_pair(tmp_path: Path) -> None:
+    found = resolve("demo", str(tmp_path))
+    assert Folder(found.target) == PAIRS["demo"].target
+    assert found.pair is None
+    assert resolve("demo", "demo").pair is PAIRS["demo"]
+    assert found.repeatable()["model"] == "demo"
+    assert found.repeatable()["draft"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]"])
+def test_a_folder_without_a_configuration_is_refused(tmp_path: Path, content: str | None) -> None:
+    (tmp_path / "good").mkdir()
+    (tmp_path / "good" / "config.json").write_text(json.dumps({"a": 1}))
+    config, origin = target_config(str(tmp_path / "good"))
+    assert config == {"a": 1}
+    assert str(tmp_path / "good") in origin
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(BuildError, match=r"config\.json"):
+        target_config(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("dmeo", "did you mean demo?"),
+        ("Demo", "did you mean demo?"),
+        ("gpt-oss", "did you mean gpt-oss-"),
+        ("/no/such/folder", "no folder, no id"),
+        ("", "no folder, no id"),
+        ("a\0b", "no folder, no id"),
+        ("x" * 5000, "no folder, no id"),
+        ("~nobody-of-this-name", "no folder, no id"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_what_exists(name: str, hint: str) -> None:
+    for call in (lambda: resolve(name, "demo"), lambda: resolve("demo", name), lambda: target_config(name)):
+        with pytest.raises(UsageError) as caught:
+            call()
+        assert hint in caught.value.why
+        assert "known names are: demo, qwen3-coder-30b" in caught.value.why
+        assert "path of a checkpoint folder" in caught.value.fix
+        assert caught.value.exit_code == 2
+
+
+def test_the_registry_alone_imports_nothing_heavy() -> None:
+    code = "import sys, peagle.compiler.checkpoints.resolve_names; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"huggingface_hub", "numpy", "torch", "transformers", "rich", "typer"}

@@ -1,0 +1,145 @@
+"""Which tables of types can be had where: a refusal says why, and names what can."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from peagle.compiler.hardware.gpus import supports
+from peagle.compiler.precision.allowed_recipes import WIDE, available, lowering_for, require_known, require_legal
+from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.recipes import RECIPES, Recipe
+from peagle.graphs.lowering import LOWERINGS
+from peagle.plugins.errors import UsageError
+
+ORT, RTX = "ort", "tensorrt"
+
+
+def table(name: str, lowering: str, **overrides: str) -> Recipe:
+    wide = "fp32" if lowering == ORT else "bf16"
+    return PrecisionAsked(**overrides).of(RECIPES[name].on(wide, LOWERINGS[lowering]))
+
+
+@pytest.mark.parametrize(
+    ("name", "lowering", "gpus"),
+    [
+        *((name, ORT, ()) for name in ("fp32", "fp8", "mxfp8", "int8", "int4")),
+        *((name, RTX, ("sm_80", "sm_120")) for name in ("bf16", "int8", "int4")),
+        ("fp8", RTX, ("sm_89", "sm_90", "sm_120")),
+        ("mxfp8", RTX, ("sm_100", "sm_103")),
+    ],
+)
+def test_what_runs_is_legal(name: str, lowering: str, gpus: tuple[str, ...]) -> None:
+    assert name in available(LOWERINGS[lowering])
+    require_legal(table(name, lowering), LOWERINGS[lowering], gpus)
+
+
+REFUSED = [
+    ("fp32", RTX, ("sm_120",), {}, "no attention kernel", "--precision fp16 or bf16"),
+    ("bf16", ORT, (), {}, "computes in fp32", "--precision fp32"),
+    ("fp8", RTX, ("sm_80",), {}, "FP8 from sm_89", "--precision int8, bf16 or fp16"),
+    ("fp8", RTX, ("sm_86", "sm_120"), {}, "FP8 from sm_89", "--gpu sm_120"),
+    ("mxfp8", RTX, ("sm_89", "sm_120"), {}, "on sm_100, sm_103, sm_110 only", "--precision fp8"),
+    ("mxfp8", RTX, ("sm_80",), {}, "sm_100", "--precision int8"),
+    ("int8", RTX, ("sm_75",), {}, "INT8 from sm_80", "bf16 or fp16"),
+    ("mxfp8", RTX, ("sm_120",), {}, "on sm_100", "--backend tensorrt on a host that has sm_100"),
+    ("bf16", RTX, ("sm_80",), {"drafter": "fp8"}, "multiplies FP8 with FP8 alone", "--draft-precision int8"),
+    ("bf16", RTX, ("sm_75",), {"drafter": "int4"}, "INT4 from sm_80", "leave --draft-precision out"),
+    ("bf16", RTX, ("sm_80",), {"lm_head": "fp8"}, "FP8 from sm_89", "--lm-head-precision int8"),
+    ("bf16", RTX, ("sm_80",), {"kv_cache": "fp8"}, "FP8 from sm_89", "leave --kv-cache-dtype out"),
+    ("int8", ORT, (), {"kv_cache": "fp8"}, "keys and values", "leave --kv-cache-dtype out"),
+    ("int8", ORT, (), {"kv_cache": "int8"}, "that the model computes in", "leave it out"),
+    ("int8", RTX, ("sm_80",), {"kv_cache": "int8"}, "or in fp8", "leave it out"),
+    ("int8", RTX, ("sm_89",), {"kv_cache": "int8"}, "or in fp8", "--kv-cache-dtype fp8"),
+    ("int8", RTX, (), {"kv_cache": "fp16"}, "the type that the model computes in", "fp8"),
+    ("fp8", RTX, (), {"drafter": "fp8"}, "multiplies FP8 with FP8 alone", "--draft-precision int8"),
+    ("fp8", RTX, (), {"drafter": "mxfp8"}, "stored in int8, int4", "--draft-precision int8"),
+    ("fp8", ORT, (), {"drafter": "mxfp8"}, "fp8, int8, int4", "--draft-precision fp8"),
+    ("fp8", RTX, (), {"drafter": "fp4"}, "int8, int4", "--draft-precision int8"),
+    ("fp8", ORT, (), {"drafter": "INT4"}, "int8, int4", "--draft-precision int4"),
+    ("fp8", RTX, (), {"drafter": "fp16"}, "features", "--draft-precision bf16"),
+    ("fp8", RTX, (), {"lm_head": "fp4"}, "fp8, mxfp8, int8, int4", "--lm-head-precision fp8"),
+    ("int8", RTX, ("sm_80",), {"lm_head": "fp4"}, "fp8, mxfp8, int8, int4", "--lm-head-precision int8"),
+]
+FLAGS = {"--lm-head-precision": "lm_head", "--draft-precision": "drafter", "--kv-cache-dtype": "kv_cache"}
+_OFFER = r"(?<!leave )(--[a-z-]+) ((?:(?:, | or )?(?:m?x?fp\d+|bf16|int\d|sm_\d+)\b)+)"
+
+
+@pytest.mark.parametrize(("name", "lowering", "gpus", "overrides", "why", "fix"), REFUSED)
+def test_what_does_not_run_is_refused_with_the_reason_and_the_nearest_that_does(
+    name: str, lowering: str, gpus: tuple[str, ...], overrides: dict[str, str], why: str, fix: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        require_legal(table(name, lowering, **overrides), LOWERINGS[lowering], gpus)
+    assert why in caught.value.why
+    assert fix in caught.value.fix
+
+
+def _offered(fix: str, name: str, gpus: tuple[str, ...], overrides: dict[str, str]) -> list[tuple[Any, ...]]:
+    """Every request that a ``fix`` comes to: precision, GPUs and overrides."""
+    requests: list[tuple[Any, ...]] = []
+    for flag, values in re.findall(_OFFER, fix):
+        for value in re.split(", | or ", values):
+            own = {FLAGS[flag]: value} if flag in FLAGS else {}
+            kept = value if flag == "--precision" else name
+            requests.append((kept, (value,) if flag == "--gpu" else gpus, overrides | own))
+    if re.search(r"leave (it|--[a-z-]+) out", fix):
+        requests.append((name, gpus, {}) if overrides else (None, gpus, {}))
+    if match := re.search(r"on a host that has (sm_\d+)", fix):
+        requests.append((name, (match[1],), overrides))
+    return requests
+
+
+@pytest.mark.parametrize(("name", "lowering", "gpus", "overrides", "why", "fix"), REFUSED)
+def test_whatever_a_refusal_offers_is_accepted(
+    name: str, lowering: str, gpus: tuple[str, ...], overrides: dict[str, str], why: str, fix: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        require_legal(table(name, lowering, **overrides), LOWERINGS[lowering], gpus)
+    offered = _offered(caught.value.fix, name, gpus, overrides)
+    assert offered
+    for precision, on, others in offered:
+        require_legal(
+            table(precision or available(LOWERINGS[lowering])[0], lowering, **others), LOWERINGS[lowering], on
+        )
+        if lowering == RTX:  # whichever wide type the checkpoint turns out to have
+            chosen = RECIPES[precision or "fp16"].on("fp16", LOWERINGS[lowering])
+            others = {key: "fp16" if kind == "bf16" else kind for key, kind in others.items()}
+            require_legal(PrecisionAsked(**others).of(chosen), LOWERINGS[lowering], on)
+
+
+@pytest.mark.parametrize("overrides", [{"drafter": "fp16"}, {"kv_cache": "fp16"}, {"lm_head": "fp16"}])
+def test_what_depends_on_the_checkpoint_waits_for_it(overrides: dict[str, str]) -> None:
+    recipe = table("fp8", RTX, **overrides)
+    require_legal(recipe, LOWERINGS[RTX], wides=WIDE)
+    with pytest.raises(UsageError):
+        require_legal(recipe, LOWERINGS[RTX])
+
+
+def test_there_must_be_something_to_exclude_from() -> None:
+    with pytest.raises(UsageError, match="nothing to exclude from"):
+        require_legal(PrecisionAsked(exclude=("layers.0.*",)).of(RECIPES["fp32"]), LOWERINGS[ORT])
+    ort = LOWERINGS[ORT]
+    require_legal(PrecisionAsked(exclude=("layers.0.*",)).of(RECIPES["int4"].on("fp32", ort)), ort)
+
+
+def test_names_that_do_not_exist_are_refused_with_those_that_do() -> None:
+    with pytest.raises(UsageError, match="fp7") as caught:
+        require_known("fp7")
+    assert "mxfp8" in caught.value.why
+    for given, meant in (("INT4", "int4"), ("int9", "int"), ("Bf16", "bf16"), ("float", "")):
+        with pytest.raises(UsageError) as caught:
+            require_known(given)
+        assert f"use --precision {meant}" in caught.value.fix
+    require_known(None)
+    with pytest.raises(UsageError, match="coreml"):
+        lowering_for("coreml")
+
+
+@pytest.mark.parametrize("gpu", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
+def test_a_gpu_that_has_a_narrower_type_has_the_wider_ones(gpu: str) -> None:
+    has = [kind for kind in ("int8", "fp8", "mxfp8") if supports(gpu, kind)]
+    assert has == ["int8", "fp8", "mxfp8"][: len(has)]
+    assert supports(gpu, "bf16")

@@ -1,0 +1,94 @@
+"""One place decides the recipe of a request: for builds and exports, before and after the checkpoint was read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from peagle.compiler.checkpoints.target import Target
+from peagle.compiler.precision.allowed_recipes import WIDE, available
+from peagle.compiler.precision.decide_recipe import decide, precision_of, table_of, wide_of
+from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.recipes import RECIPES
+from peagle.graphs.lowering import LOWERINGS, ORT, TENSORRT, Lowering
+from peagle.plugins.errors import UsageError
+from tests.fp8_pairs import fp8_target
+from tests.models import Pair, make_pair
+
+_LOWERINGS = st.sampled_from(list(LOWERINGS.values()))
+_KINDS = st.sampled_from([None, "fp8", "int8", "int4", *WIDE])
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("pair"), "qwen3")
+
+
+@given(_LOWERINGS, st.none() | st.sampled_from(sorted(RECIPES)))
+def test_what_is_decided_is_what_was_asked_for_or_the_first_there_is(lowering: Lowering, name: str | None) -> None:
+    assert precision_of(PrecisionAsked(name), lowering) == (name or available(lowering)[0])
+    if name is None or name in available(lowering):
+        recipe = decide(PrecisionAsked(name), lowering)
+        assert (recipe.name, recipe.exclude) == (name or available(lowering)[0], ())
+    else:
+        with pytest.raises(UsageError, match="is not available with"):
+            decide(PrecisionAsked(name), lowering)
+
+
+@given(_LOWERINGS, st.sampled_from(sorted(RECIPES)), _KINDS, _KINDS, _KINDS)
+def test_what_could_be_had_is_not_refused_before_the_checkpoint_is_read(
+    lowering: Lowering, name: str, kv_cache: str | None, lm_head: str | None, drafter: str | None
+) -> None:
+    """Whatever wide type turns out to be the checkpoint's: a recipe that is legal then is not refused early."""
+    from peagle.compiler.precision.allowed_recipes import require_legal
+
+    asked = PrecisionAsked(name, kv_cache, lm_head, drafter)
+    for wide in lowering.wide_types if lowering.is_tensorrt else ["fp32"]:
+        try:
+            require_legal(table_of(asked, lowering, wide), lowering)
+        except UsageError:
+            continue
+        decide(asked, lowering)
+
+
+def test_before_the_checkpoint_is_read_nothing_but_tensorrt_s_wide_type_is_unknown() -> None:
+    assert {name: wide_of(None, lowering) for name, lowering in LOWERINGS.items()} == {
+        "ort": "fp32", "std": "fp32", "tensorrt": None, "tensorrt-sm100": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("stored", "chosen"), [("BF16", "bf16"), ("F16", "fp16"), ("F32", "fp16")])
+def test_the_precision_of_a_plan_is_the_checkpoint_s_own(tiny: Pair, stored: str, chosen: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny.target, tmp_path / "target"))
+    dtype = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}[stored]
+    weights = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors")
+    recipe = decide(PrecisionAsked(), TENSORRT, Target.open(folder), ("sm_120",), keeps_own=True)
+    assert (recipe.name, recipe.wide) == (chosen, chosen)
+    assert decide(PrecisionAsked(), TENSORRT, Target.open(folder)).name == "bf16", "of an export"
+    assert decide(PrecisionAsked(), ORT, Target.open(folder), keeps_own=True).name == "fp32"
+
+
+@pytest.mark.parametrize(("gpus", "chosen"), [(("sm_89", "sm_120"), "fp8"), (("sm_80", "sm_120"), "fp16")])
+def test_an_fp8_checkpoint_stays_fp8_where_all_gpus_have_it(
+    tiny: Pair, gpus: tuple[str, ...], chosen: str, tmp_path: Path
+) -> None:
+    checkpoint = Target.open(fp8_target(tiny.target, tmp_path / "target"))
+    assert decide(PrecisionAsked(), TENSORRT, checkpoint, gpus, keeps_own=True).name == chosen
+
+
+def test_what_an_fp8_checkpoint_leaves_wide_waits_until_it_was_read(tiny: Pair, tmp_path: Path) -> None:
+    asked, quantized = (
+        PrecisionAsked(exclude=("layers.0.*",)),
+        Target.open(fp8_target(tiny.target, tmp_path / "fp8")),
+    )
+    decide(asked, TENSORRT, keeps_own=True)
+    assert decide(asked, TENSORRT, quantized, keeps_own=True).exclude == ("layers.0.*",)
+    with pytest.raises(UsageError, match="nothing to exclude from"):
+        decide(asked, TENSORRT, Target.open(tiny.target), keeps_own=True)

@@ -1,0 +1,51 @@
+"""What is asked for beside a recipe changes what it names alone; where ranges come from is checked before anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.compiler.precision.precision_options import CalibrationAsked, PrecisionAsked
+from peagle.compiler.precision.recipes import RECIPES, patterns
+from peagle.plugins.errors import UsageError
+
+QUANTIZED = [name for name, recipe in RECIPES.items() if recipe.quantized_type]
+
+
+@given(
+    st.sampled_from(sorted(RECIPES)),
+    st.sampled_from([None, "fp8"]),
+    st.sampled_from([None, *QUANTIZED]),
+    st.sampled_from([None, "fp8", "int8", "int4"]),
+)
+def test_overrides_change_what_they_name_and_nothing_else(
+    name: str, kv_cache: str | None, lm_head: str | None, drafter: str | None
+) -> None:
+    before = RECIPES[name]
+    after = PrecisionAsked(None, kv_cache, lm_head, drafter).of(before)
+    given_ = {"kv_cache": kv_cache, "lm_head": lm_head, "drafter": drafter}
+    for kind in ("weights", "activations", "kv_cache", "lm_head", "router", "drafter", "experts"):
+        assert getattr(after, kind) == (given_.get(kind) or getattr(before, kind)), kind
+    assert bool(after.share) == bool(after.quantized_type)
+    assert after.is_quantized == (bool(before.quantized_type) or any(given_.values()))
+
+
+@given(st.lists(st.text(min_size=1)).map(tuple))
+def test_what_is_excluded_is_read_back_from_the_record(exclude: tuple[str, ...]) -> None:
+    assert patterns(PrecisionAsked(exclude=exclude).of(RECIPES["int4"]).record()) == exclude
+
+
+def test_a_folder_without_ranges_is_told_from_one_above_them(tmp_path: Path) -> None:
+    for scales in (tmp_path / "absent", tmp_path):
+        with pytest.raises(UsageError) as caught:
+            CalibrationAsked(scales=scales).check()
+        assert "the folder calibration/ of an engine" in caught.value.fix
+    (tmp_path / "calibration").mkdir()
+    (tmp_path / "calibration" / "scales.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds no calibrated ranges") as caught:
+        CalibrationAsked(scales=tmp_path).check()
+    assert caught.value.fix == f"use --scales {tmp_path / 'calibration'}"
+    CalibrationAsked(scales=tmp_path / "calibration").check()

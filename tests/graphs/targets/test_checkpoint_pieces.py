@@ -1,0 +1,113 @@
+"""Which checkpoint tensors make up a graph, and what is said of a checkpoint that is not whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.graphs.targets import family_for
+from peagle.graphs.targets.checkpoint_pieces import Shape, Sources
+from peagle.graphs.targets.skeleton import Skeleton
+from peagle.plugins.errors import BuildError
+from tests.models import CONFIGS
+
+MOE = CONFIGS["qwen3-moe"]
+PREFIX = "model.layers.0.mlp.experts"
+
+
+def stored_for(name: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """What a family's graph wants, and a checkpoint that has just that, under the names of its files."""
+    config = CONFIGS[name]
+    family, wanted = family_for(config), Skeleton(config).shapes
+    stored: dict[str, Shape] = {}
+    for weight, shape in wanted.items():
+        pieces = family.sources(weight, shape)
+        for piece in pieces:
+            for key in piece.keys:
+                each = shape if len(pieces) == 1 and piece.how != "interleave" else shape[1:]
+                if piece.how == "interleave":
+                    each = (each[0] // 2, *each[1:])
+                elif piece.how == "transpose":
+                    each = (each[0], each[2], each[1])
+                inside = name == "gemma-4" and key.startswith("model.")
+                stored[key.replace("model.", "model.language_model.", 1) if inside else key] = each
+    return wanted, stored
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def whole(request: pytest.FixtureRequest) -> tuple[str, dict[str, Shape], dict[str, Shape]]:
+    return request.param, *stored_for(request.param)
+
+
+def check(name: str, stored: dict[str, Shape], wanted: dict[str, Shape]) -> None:
+    Sources(family_for(CONFIGS[name]), CONFIGS[name], stored).check(wanted)
+
+
+def test_a_whole_checkpoint_is_accepted(whole: tuple[str, dict[str, Shape], dict[str, Shape]]) -> None:
+    name, wanted, stored = whole
+    check(name, stored, wanted)
+
+
+def test_tensors_known_to_be_useless_are_accepted(whole: tuple[str, dict[str, Shape], dict[str, Shape]]) -> None:
+    name, wanted, stored = whole
+    more = {"model.layers.0.self_attn.rotary_emb.inv_freq": (8,)}
+    if name == "gemma-4":
+        more |= {"model.vision_tower.encoder.layers.0.mlp.up_proj.linear.weight": (3, 3), "lm_head.weight": (96, 48)}
+    check(name, stored | more, wanted)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_everything_that_is_wrong_is_named_at_once(
+    whole: tuple[str, dict[str, Shape], dict[str, Shape]], data: st.DataObject
+) -> None:
+    name, wanted, stored = whole
+    keys = data.draw(st.permutations(sorted(stored)))
+    missing, wrong = keys[: data.draw(st.integers(0, 4))], keys[4 : 4 + data.draw(st.integers(0, 4))]
+    extra = data.draw(st.lists(st.sampled_from(["../x", "/etc/passwd", "model.layers.99.mlp.up_proj.weight"])))
+    damaged = {key: (*shape, 7) if key in wrong else shape for key, shape in stored.items() if key not in missing}
+    damaged |= dict.fromkeys(extra, (2, 3))
+    shuffled = dict(data.draw(st.permutations(sorted(damaged.items()))))
+    if not (missing or wrong or extra):
+        check(name, shuffled, wanted)
+        return
+    with pytest.raises(BuildError) as caught:
+        check(name, shuffled, wanted)
+    text = str(caught.value)
+    for count, kind in ((len(missing), "missing"), (len(wrong), "of another shape"), (len(set(extra)), "not known")):
+        assert (f"{count} {kind}" in text) == (count > 0)
+    canonical = family_for(CONFIGS[name]).canonical
+    for key in [*map(canonical, missing), *wrong, *extra]:
+        assert key in text
+
+
+def test_long_lists_are_cut_and_counted() -> None:
+    wanted, _ = stored_for("llama")
+    with pytest.raises(BuildError, match=f"and {len(wanted) - 20} more"):
+        check("llama", {}, wanted)
+
+
+def test_a_missing_expert_is_named() -> None:
+    wanted, stored = stored_for("qwen3-moe")
+    del stored[f"{PREFIX}.5.up_proj.weight"]
+    with pytest.raises(BuildError, match=rf"1 missing:\s+{PREFIX}\.5\.up_proj\.weight \[24, 48\]"):
+        check("qwen3-moe", stored, wanted)
+
+
+def test_values_come_in_the_order_of_the_graph() -> None:
+    wanted, stored = stored_for("qwen3-moe")
+    sources = Sources(family_for(MOE), MOE, stored)
+    values = {key: np.random.default_rng(len(key)).normal(size=shape) for key, shape in stored.items()}
+
+    def read(key: str) -> Iterator[np.ndarray]:
+        return (values[key][i : i + 5] for i in range(0, len(values[key]), 5))
+
+    name = f"{PREFIX}.gate_up_proj"
+    found = np.concatenate(list(sources.read(name, wanted[name], read))).reshape(wanted[name])
+    for expert in range(6):
+        for offset, part in enumerate(("gate", "up")):
+            np.testing.assert_array_equal(found[expert, offset::2], values[f"{PREFIX}.{expert}.{part}_proj.weight"])

@@ -1,0 +1,198 @@
+"""The wheel's missing link, in a copy of the wheel's library folder; every case in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.plugins.errors import EnvironmentProblem
+from peagle.plugins.tensorrt import import_tensorrt
+from tests.plugins.tensorrt.rtx_builds import needs_rtx, profile, results, run_aot
+
+LINK = "libtensorrt_rtx.so"
+SIZES = {"B": 1, "S": 2, "E": 2}
+DTYPES = ("int64", "int64", "int32", "int32", "int32", "int32")
+
+
+@pytest.fixture
+def wheel() -> Iterator[Path]:
+    """A folder for PYTHONPATH with a library folder as the wheel has it, without the link. Any user may read it."""
+    found = importlib.util.find_spec("tensorrt_rtx_libs")
+    if found is None or found.origin is None:
+        pytest.skip("TensorRT-RTX is not installed (extra: rtx)")
+    source = Path(found.origin).parent
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        folder = root / "tensorrt_rtx_libs"
+        folder.mkdir()
+        shutil.copy(source / "__init__.py", folder)
+        shutil.copy(source / "libtensorrt_onnxparser_rtx.so.1", folder)  # looks beside itself for the link
+        (folder / f"{LINK}.1").symlink_to(source / f"{LINK}.1")
+        yield root
+
+
+def environment(wheel: Path, **more: str) -> dict[str, str]:
+    return {"PYTHONPATH": str(wheel), "LD_LIBRARY_PATH": "", **more}
+
+
+def child(wheel: Path, code: str, **more: str) -> subprocess.CompletedProcess[str]:
+    prelude = "from peagle.plugins.tensorrt import import_tensorrt\n"
+    return subprocess.run(
+        [sys.executable, "-c", prelude + code],
+        env=dict(os.environ) | environment(wheel, **more),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def case(write_model: Callable[..., str]) -> dict[str, Any]:
+    model = write_model("PlaceholderDraft", DTYPES, {"mask_token_id": 3})
+    profiles = [profile("PlaceholderDraft", SIZES, SIZES, SIZES)]
+    return {"model": model, "ops": ["PlaceholderDraft"], "gpus": ["SM120"], "profiles": profiles}
+
+
+@needs_rtx
+def test_loading_makes_the_link_and_the_parser_then_takes_plugins(wheel: Path, case: dict[str, Any]) -> None:
+    assert not (wheel / "tensorrt_rtx_libs" / LINK).exists()
+    (result,) = results(run_aot([case], environment(wheel)))
+    assert result["layers"] == ["PLUGIN_V3"]
+    link = wheel / "tensorrt_rtx_libs" / LINK
+    assert link.is_symlink()
+    assert os.readlink(link) == f"{LINK}.1"
+
+
+@needs_rtx
+def test_without_the_link_the_parser_ends_the_process(wheel: Path, case: dict[str, Any]) -> None:
+    """The reason for all this; when a wheel passes here, the cure can go."""
+    (wheel / "sitecustomize.py").write_text(
+        "from peagle.plugins.tensorrt import import_tensorrt\n"
+        "import_tensorrt.cure_link = lambda: import_tensorrt.LinkState('absent')\n"
+    )
+    assert run_aot([case], environment(wheel)).returncode != 0
+
+
+@needs_rtx
+def test_the_state_is_told_without_curing_it(wheel: Path) -> None:
+    done = child(wheel, "import sys; print(import_tensorrt.link_state().state, 'tensorrt_rtx' in sys.modules)")
+    assert done.stdout.split() == ["missing", "False"]
+    assert not (wheel / "tensorrt_rtx_libs" / LINK).exists()
+    assert child(
+        wheel, "print(import_tensorrt.cure_link().state, import_tensorrt.link_state().state)"
+    ).stdout.split() == [
+        "cured",
+        "present",
+    ]
+
+
+@needs_rtx
+def test_a_link_that_leads_nowhere_is_replaced(wheel: Path) -> None:
+    (wheel / "tensorrt_rtx_libs" / LINK).symlink_to(f"{LINK}.0")
+    assert child(wheel, "print(import_tensorrt.cure_link().state)").stdout.strip() == "cured"
+    assert (wheel / "tensorrt_rtx_libs" / LINK).exists()
+
+
+@needs_rtx
+def test_processes_that_cure_at_once_do_not_hinder_each_other(wheel: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda _: child(wheel, "print(import_tensorrt.cure_link().usable)"), range(8)))
+    assert [each.stdout.strip() for each in done] == ["True"] * 8, [each.stderr for each in done]
+    folder = wheel / "tensorrt_rtx_libs"
+    assert (folder / LINK).exists()
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+
+
+# Root may write anywhere. What Python itself needs must be imported before: nobody may be unable to read it.
+AS_NOBODY = "import os; os.geteuid() or os.seteuid(65534)\n"
+
+
+@needs_rtx
+def test_a_folder_that_cannot_be_written_to_is_explained(wheel: Path) -> None:
+    (wheel / "tensorrt_rtx_libs").chmod(0o555)
+    done = child(
+        wheel,
+        AS_NOBODY + "print(import_tensorrt.cure_link().state)\n"
+        "try: import_tensorrt.load('tensorrt-rtx')\nexcept Exception as e: print(e)",
+    )
+    (wheel / "tensorrt_rtx_libs").chmod(0o755)
+    assert done.stdout.startswith("cannot\n"), done.stderr
+    for words in (str(wheel / "tensorrt_rtx_libs"), "LD_LIBRARY_PATH", f"ln -sf {wheel}"):
+        assert words in done.stdout
+
+
+@needs_rtx
+def test_the_runtime_alone_needs_no_link(wheel: Path) -> None:
+    (wheel / "tensorrt_rtx_libs").chmod(0o555)
+    done = child(
+        wheel,
+        "import tensorrt_rtx\n" + AS_NOBODY + "print(import_tensorrt.load('tensorrt-rtx', parser=False).__name__)",
+    )
+    (wheel / "tensorrt_rtx_libs").chmod(0o755)
+    assert done.stdout.strip() == "tensorrt_rtx", done.stderr
+
+
+@needs_rtx
+def test_a_new_process_can_parse_though_the_folder_cannot_be_written_to(
+    wheel: Path, case: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = wheel / "tensorrt_rtx_libs"
+    folder.chmod(0o555)
+    private = wheel / "private"
+    private.mkdir()
+    private.chmod(0o777)
+    done = child(
+        wheel,
+        AS_NOBODY
+        + f"print(import_tensorrt.child_environment(import_tensorrt.Path({str(private)!r}))['LD_LIBRARY_PATH'])",
+    )
+    assert done.stdout.strip() == str(private), done.stderr
+    # An own parser folder, as it is where the wheel's belongs to somebody else: its link stays missing.
+    told = environment(wheel) | {"LD_LIBRARY_PATH": done.stdout.strip()}
+    (result,) = results(run_aot([case], told))
+    folder.chmod(0o755)
+    assert result["layers"] == ["PLUGIN_V3"]
+    assert not (folder / LINK).exists()
+
+
+@needs_rtx
+def test_no_new_environment_is_needed_where_the_link_is(tmp_path: Path) -> None:
+    assert import_tensorrt.child_environment(tmp_path) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_product_that_is_not_installed_names_its_extra() -> None:
+    if (found := importlib.util.find_spec("tensorrt")) is not None and found.origin is not None:
+        pytest.skip("TensorRT is installed")
+    with pytest.raises(EnvironmentProblem) as caught:
+        import_tensorrt.load("tensorrt")
+    assert "TensorRT is not installed" in str(caught.value)
+    assert "peagle-compile[tensorrt]" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("raise OSError('libnvinfer.so.11: cannot open shared object file')", "libnvinfer.so.11"),
+        ("raise KeyError('TRT')", "KeyError"),
+        ("__version__ = '8.6.1'", "8.6.1 is too old"),
+    ],
+)
+def test_a_broken_installation_is_explained(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "tensorrt.py").write_text(text)
+    done = child(
+        tmp_path, "try: import_tensorrt.load('tensorrt')\nexcept import_tensorrt.EnvironmentProblem as e: print(e)"
+    )
+    assert complaint in done.stdout, done.stderr
+    assert "pip install" in done.stdout

@@ -1,0 +1,61 @@
+"""The graph contract in code is the one that the architecture page describes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from peagle.plugins.graph_contract import (
+    DRAFTER_INPUTS,
+    DRAFTER_OUTPUTS,
+    TARGET_INPUTS,
+    TARGET_OUTPUTS,
+    TENSORS,
+    cache_names,
+    written,
+)
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "architecture.md").read_text()
+TYPES = {"i64": "int64", "i32": "int32", "f32": "float32", "*w*": "wide"}
+DIMS = {"A*H": "F", "K": "E-1"}
+
+
+def _tables(heading: str) -> list[list[tuple[list[str], str]]]:
+    """(names, type and shape) of the rows of both tables under a heading: inputs, then outputs."""
+    section = PAGE.split(f"### {heading}\n")[1].split("\n#")[0]
+    blocks = [block.strip() for block in section.split("\n\n") if block.strip().startswith(("| input", "| output"))]
+    rows = [[line.strip("| ").split(" | ") for line in block.splitlines()[2:]] for block in blocks]
+    return [[(re.findall(r"`([^`]+)`", row[0]), row[1]) for row in block] for block in rows]
+
+
+@pytest.mark.parametrize(
+    ("heading", "names"),
+    [("Target", (TARGET_INPUTS, TARGET_OUTPUTS)), ("Drafter", (DRAFTER_INPUTS, DRAFTER_OUTPUTS))],
+)
+def test_the_architecture_page_lists_the_tensors_in_order(
+    heading: str, names: tuple[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    listed = [[name for row, _ in table for name in row if "_cache." not in name] for table in _tables(heading)]
+    assert listed == [list(names[0]), list(names[1])]
+
+
+def test_the_architecture_page_gives_their_types_and_shapes() -> None:
+    described = 0
+    for heading in ("Target", "Drafter"):
+        for row, kind in (row for table in _tables(heading) for row in table):
+            found = re.fullmatch(r"(\S+) \[([^\]]+)\]", kind)
+            if found is None or "_cache." in row[0]:
+                continue
+            dims = tuple(DIMS.get(dim, dim) for dim in found[2].split(","))
+            for name in row:
+                assert (TENSORS[name].dtype, TENSORS[name].dims) == (TYPES[found[1]], dims)
+                described += 1
+    assert described == len(TENSORS) - 3  # the drafter's last three are "as the target's"
+    assert all(TENSORS[f"next_{name}"] == TENSORS[name] for name in ("start", "window_len", "draft_len"))
+
+
+def test_caches_are_named_keys_first() -> None:
+    assert cache_names(2) == ("k_cache.0", "k_cache.1", "v_cache.0", "v_cache.1")
+    assert written("k_cache.1") == "k_cache.1.out"
