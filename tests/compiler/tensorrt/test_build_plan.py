@@ -199,7 +199,7 @@ _BUILD = """
 import sys
 from pathlib import Path
 from peagle.compiler.console import interrupts
-from peagle.compiler.tensorrt.build import build_plan
+from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.compiler.tensorrt.worker_protocol import PlanRequest
 from tests.compiler.tensorrt.small import Watched
 

@@ -14,7 +14,7 @@ _TIMINGS = """
 import sys
 import warnings
 from pathlib import Path
-from peagle.compiler.tensorrt import callbacks, config
+from peagle.compiler.tensorrt import builder_config, callbacks
 from peagle.plugins.tensorrt import import_tensorrt
 from tests.compiler.tensorrt.small import request
 
@@ -23,8 +23,8 @@ trt = import_tensorrt.load("tensorrt-rtx")
 logger = callbacks.logger(trt, callbacks.Log())
 made = trt.Builder(logger).create_builder_config()
 asked = request(Path("model.onnx"), product=sys.argv[2], timing_cache=Path(sys.argv[1]))
-print(config.load_timings(asked, made))
-print(config.save_timings(asked, made))
+print(builder_config.load_timings(asked, made))
+print(builder_config.save_timings(asked, made))
 """
 
 

@@ -16,7 +16,7 @@ _PARSE = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from peagle.compiler.tensorrt import callbacks, network
+from peagle.compiler.tensorrt import callbacks, parse_network
 from peagle.compiler.tensorrt.preflight import survey
 from peagle.plugins.errors import PeagleError
 from peagle.plugins.tensorrt import import_tensorrt, register
@@ -31,7 +31,7 @@ if registered == "registered":
 log = callbacks.Log()
 logger = callbacks.logger(trt, log)
 try:
-    parsed = network.parse(trt, trt.Builder(logger), logger, log, found)
+    parsed = parse_network.parse(trt, trt.Builder(logger), logger, log, found)
     print(dict(parsed.layers))
 except PeagleError as error:
     print(error)
