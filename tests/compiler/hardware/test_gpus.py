@@ -17,6 +17,7 @@ def test_an_unknown_gpu_is_refused_with_those_that_come_near() -> None:
     with pytest.raises(UsageError) as caught:
         find_gpu("rtx-509")
     assert "did you mean rtx-5090" in caught.value.why
+    assert "compare the bytes yourself" in caught.value.fix
     with pytest.raises(UsageError) as caught:
         find_gpu("abacus")
     assert "did you mean" not in caught.value.why
@@ -44,7 +45,8 @@ def test_names_come_once_and_in_order() -> None:
 def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         sm_number("b20")
-    assert "b200" in caught.value.why
+    assert caught.value.why == "did you mean b200 or gb200 or h200?"
+    assert "architecture" in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,12 @@ def test_the_page_says_what_the_engine_is_of_and_what_is_known_of_it() -> None:
     manifest = manifest_of(
         {},
         backend=BackendRecord("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": "1.7.1"}, ("sm_89", "sm_120")),
-        precision={"recipe": "fp8", "weights": "fp8", "exclude": '["layers.[0, 1].*", "*.down_proj"]'},
+        precision={
+            "recipe": "fp8",
+            "weights": "fp8",
+            "exclude": '["layers.[0, 1].*", "*.down_proj"]',
+            "calibration": "bundled",
+        },
     )
     page = _Page(report_html(report | {"choose_k": {"k": 2, "speedup": 3.0, "rates": rates}}, manifest, "engine")).text
     for said in (
@@ -95,3 +100,4 @@ def test_the_page_says_what_the_engine_is_of_and_what_is_known_of_it() -> None:
         "65,536", "2 are 3.00x plain decoding", "30.0",
     ):  # fmt: skip
         assert said in page, said
+    assert page.index("all else") < page.index("recipe") < page.index("calibration") < page.index("excluded")

@@ -90,7 +90,7 @@ def test_a_checkpoint_that_has_some_of_them_has_none(narrow: Path, tmp_path: Pat
         (torch.tensor(-1.0), "zero, negative, NaN or Inf"),
         (torch.tensor(float("nan")), "zero, negative, NaN or Inf"),
         (torch.tensor(float("inf")), "zero, negative, NaN or Inf"),
-        (torch.ones(2), r"k_scale is F32 \[2\]"),
+        (torch.ones(2), r"k_scale has shape \[2\]"),
     ],
 )
 def test_what_is_no_scale_is_refused(narrow: Path, tmp_path: Path, value: torch.Tensor, words: str) -> None:

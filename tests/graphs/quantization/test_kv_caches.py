@@ -189,6 +189,10 @@ def test_wide_caches_of_rounded_numbers_compute_the_same(
     [
         (lambda scales: scales.pop("k_cache.0"), "missing: k_cache.0; not in the graph: none"),
         (lambda scales: scales.update({"k_cache.77": 1.0}), "missing: none; not in the graph: k_cache.77"),
+        (
+            lambda scales: scales.update({f"v_cache.{layer}": 1.0 for layer in range(70, 75)}),
+            "not in the graph: v_cache.70, v_cache.71, v_cache.72, v_cache.73 and more",
+        ),
     ],
 )
 def test_scales_of_another_model_are_refused(qwen3: Traced, spoil: Callable[[Any], Any], words: str) -> None:
