@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,19 +20,26 @@ def read_config(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text())
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UsageError(f"--config {path} cannot be read", why=str(error.strerror), fix="name a file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        text = " ".join(str(error).split())
-        raise UsageError(
-            f"--config {path} is neither YAML nor JSON", why=text, fix="for example: max_seq_len: 4096"
-        ) from None
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, error) from None
+    try:
+        content = yaml.safe_load(text)
+    except Exception as error:  # the loader also raises what int(), date() and deep nesting raise
+        raise _unreadable(path, error) from None
     if content is not None and not isinstance(content, dict):
         raise UsageError(
             f"--config {path} holds no options", why="it is not a mapping", fix="for example: max_seq_len: 4096"
         )
     return content or {}
+
+
+def _unreadable(path: Path, error: Exception) -> UsageError:
+    """The refusal of a file that no mapping can be read from."""
+    why = " ".join(str(error).split()) or type(error).__name__
+    return UsageError(f"--config {path} is neither YAML nor JSON", why=why, fix="for example: max_seq_len: 4096")
 
 
 def read_settings(settings: Sequence[str]) -> list[tuple[str, str]]:
@@ -55,10 +63,20 @@ def typed(value: Any, kind: Any, option: Option, key: str) -> Any:
         return _texts(value, option, key)
     result = _read(value, inner) if isinstance(value, str) and inner not in (str, Path) else _taken(value, inner)
     if result is None:
-        raise UsageError(f"{key} {value!r} is not {_KINDS[inner]}", fix=f"see {option.flag}: {option.help}")
+        raise UsageError(f"{key} {_shown(value)} is not {_KINDS[inner]}", fix=f"see {option.flag}: {option.help}")
     if option.least is not None and result < option.least:
-        raise UsageError(f"{key} {result} is below {option.least}", fix=f"see {option.flag}: {option.help}")
+        raise UsageError(f"{key} {_shown(result)} is below {option.least}", fix=f"see {option.flag}: {option.help}")
     return result
+
+
+def _shown(value: Any) -> str:
+    """A value for an error, cut short: aliases in a small file can make an enormous one."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring = 2, 80
+    try:
+        return short.repr(value)
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return "of too many digits"
 
 
 def _optional(kind: Any) -> bool:
@@ -68,19 +86,19 @@ def _optional(kind: Any) -> bool:
 def _texts(value: Any, option: Option, key: str) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise UsageError(f"{key} {value!r} is not a list of texts", fix=f"see {option.flag}: {option.help}")
+        raise UsageError(f"{key} {_shown(value)} is not a list of texts", fix=f"see {option.flag}: {option.help}")
     if option.split:
         texts = [part.strip() for text in texts for part in text.split(",")]
     return tuple(texts)
 
 
-def _read(text: str, kind: Any) -> Any:
+def _read(text: str | int, kind: Any) -> Any:
     """The number or the switch that a text says; None where it says none."""
     if kind is bool:
-        return _SWITCH.get(text.strip().lower())
+        return _SWITCH.get(str(text).strip().lower())
     try:
         return kind(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -89,5 +107,5 @@ def _taken(value: Any, kind: Any) -> Any:
     if kind is Path and isinstance(value, str):
         return Path(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return _read(value, kind)
     return value if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)) else None

@@ -97,10 +97,10 @@ class Form:
         for key, value in content.items():
             if key in _RECORDS:
                 continue
-            inner = value.items() if key in GROUPS and isinstance(value, Mapping) else ()
-            for name, answer in inner:
-                answers[self.find(f"{key}.{name}", where).option.name] = answer
-            if not inner:
+            if key in GROUPS and isinstance(value, Mapping):
+                for name, answer in value.items():
+                    answers[self.find(f"{key}.{name}", where).option.name] = answer
+            else:
                 answers[self.find(str(key), where).option.name] = value
         return answers
 

@@ -52,6 +52,8 @@ def test_a_value_is_read_as_the_command_line_reads_it(name: str, value: object, 
         ("exclude", 5, "is not a list of texts"),
         ("gpus", [89], "is not a list of texts"),
         ("calib_samples", 0, "is below 1"),
+        ("workspace_gb", 10**400, "is not a number"),
+        ("exclude", [10**5000], "is not a list of texts"),
     ],
 )
 def test_a_value_of_another_type_is_refused_with_what_the_option_is(name: str, value: object, says: str) -> None:
@@ -67,6 +69,45 @@ def test_a_file_is_yaml_or_json(text: str, tmp_path: Path) -> None:
     assert read_config(path) == {"max_seq_len": 64, "exclude": ["a", "b"]}
     path.write_text("# nothing\n")
     assert read_config(path) == {}
+
+
+def test_an_enormous_value_is_refused_in_few_words() -> None:
+    bomb: list[Any] = ["x"] * 10
+    for _ in range(9):
+        bomb = [bomb] * 10
+    with pytest.raises(UsageError) as caught:
+        asked(max_seq_len=bomb)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "revision: 2024-99-99",
+        "max_seq_len: !!int x",
+        "max_seq_len: !!int ''",
+        "weight_streaming: !!bool x",
+        "revision: !!timestamp x",
+        "max_seq_len: " + "9" * 5000,
+        "exclude: " + "[" * 5000,
+        "out: !!python/object/apply:os.system [true]",
+        "a: \0",
+    ],
+)
+def test_a_file_that_the_loader_stumbles_on_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="neither YAML nor JSON"):
+        read_config(path)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_bytes(b"\xef\xbb\xbfmax_seq_len: 64")
+    assert read_config(path) == {"max_seq_len": 64}
+    path.write_bytes(b"\xff\xfemax_seq_len: 64")
+    with pytest.raises(UsageError, match="neither YAML nor JSON"):
+        read_config(path)
 
 
 @pytest.mark.parametrize(("text", "says"), [("- a\n", "holds no options"), ("a: [", "neither YAML nor JSON")])

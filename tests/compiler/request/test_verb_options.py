@@ -59,6 +59,7 @@ def test_options_may_stand_in_their_groups_and_be_called_as_their_flags_or_field
          "precision": {"kv_cache": "fp8"}}, "a file",
     )  # fmt: skip
     assert EXPORT.request(**flat) == EXPORT.request(**grouped)
+    assert EXPORT.flat({"sizes": {}}, "a file") == {}
 
 
 def test_what_was_not_asked_for_is_left_to_the_verb() -> None:
