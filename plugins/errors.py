@@ -51,8 +51,8 @@ class BuildError(PeagleError):
     exit_code = 5
 
 
-def nearest(name: str, known: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
-    """The names of ``known`` that come near, the nearest first; ``cutoff`` is from 0 (anything) to 1 (the same)."""
+def nearest(name: str, names: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
+    """The ``names`` that come near, the nearest first; ``cutoff`` is from 0 (anything) to 1 (the same)."""
     import difflib  # no error, no need of it
 
-    return difflib.get_close_matches(name, list(known), most, cutoff=cutoff)
+    return difflib.get_close_matches(name, list(names), most, cutoff=cutoff)

@@ -133,21 +133,21 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     window, softcap, sinks = bool(attributes["window"]), bool(attributes["softcap"]), "sinks" in present
     if sinks:
         overload = "sinks" + "_window" * window + "_softcap" * softcap
-        seen = _MASK + (_WINDOW if window else _NO_WINDOW)
-        attend = seen + _SCORES + (_SOFTCAP if softcap else _NO_SOFTCAP) + _SINKS
+        mask = _MASK + (_WINDOW if window else _NO_WINDOW)
+        attend = mask + _SCORES + (_SOFTCAP if softcap else _NO_SOFTCAP) + _SINKS
     elif window:
         overload, attend = "window", _MASK + _WINDOW + _MASKED
     else:
         overload, attend = "full", _FULL
     inputs = "q, k, v, k_cache, v_cache, start" + ", sinks" * sinks
-    known, write = "scale, window, softcap", _WRITE
+    names, write = "scale, window, softcap", _WRITE
     if bool(attributes["k_scale"]) != bool(attributes["v_scale"]):
         raise BuildError("CachedAttention: k_scale and v_scale go together", why="both caches hold codes or neither")
     if attributes["k_scale"]:
-        known, overload = f"{known}, k_scale, v_scale", f"fp8_{overload}"
+        names, overload = f"{names}, k_scale, v_scale", f"fp8_{overload}"
         write = _WRITE_CODES.format(x="k") + _WRITE_CODES.format(x="v")
         attend = attend.replace("k_out", "k_all").replace("v_out", "v_all")
     return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{overload}">
-CachedAttention <{known}> ({inputs}) => (y, k_out, v_out) {{{write}{_QUERIES}{attend}
+CachedAttention <{names}> ({inputs}) => (y, k_out, v_out) {{{write}{_QUERIES}{attend}
   y = Transpose<perm = [0, 2, 1, 3]>(heads_first)
 }}"""

@@ -24,15 +24,4 @@ FULL: frozenset[str] = frozenset()
 SMALL: frozenset[str] = frozenset()
 
 # Tests of no one module that do not lie in `tests/scenarios/`, or not where their module lies.
-ELSEWHERE: frozenset[str] = frozenset(
-    {
-        "tests/engines/backends/test_host_device.py",
-        "tests/engines/strategies/test_rounds.py",
-        "tests/graphs/lowering/tensorrt/test_lowering.py",
-        "tests/graphs/lowering/test_lowering.py",
-        "tests/plugins/kernels/test_baselines.py",
-        "tests/plugins/kernels/test_driver_calls.py",
-        "tests/plugins/tensorrt/test_aot.py",
-        "tests/plugins/test_sampling.py",
-    }
-)
+ELSEWHERE: frozenset[str] = frozenset()

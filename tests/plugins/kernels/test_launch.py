@@ -1,7 +1,11 @@
-"""What can be said of a launch without a GPU: its geometry, its scalars, and clear words where none can be made."""
+"""Launches without a GPU: geometry, scalars, what a recording driver is asked for, and words where there is none."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,11 +14,26 @@ from hypothesis import strategies as st
 
 from peagle.plugins.errors import BuildError, EnvironmentProblem
 from peagle.plugins.kernels.launch import Geometry, Launcher, current_sm, geometry, scalars
-from peagle.plugins.kernels.sources import TARGETS, kernel_of, kernel_ops
+from peagle.plugins.kernels.sources import TARGETS, entries, kernel_of, kernel_ops
 from peagle.plugins.op_spec import OpSpec
 from peagle.plugins.ops import OPS
 
 ACCEPT = OPS["AcceptPrefix"]
+
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+
+PLACE_SIZES = "8,8,8,8,8,8,4,4,4,4,8,8,8,8,8,8,8"  # PlaceholderDraft: 6 inputs, 4 scalars, 7 outputs
+ACCEPT_SIZES = "8,8,8,8,8,8,8,8,8,8,8,4,4,4,4,8,8"  # AcceptPrefix: 11 inputs, 4 scalars, 2 outputs
+
+LAUNCH_PLACE = """
+launcher = Launcher(OPS["PlaceholderDraft"], 100, b"\\x7fELF")
+launcher.launch(0xabc, [*range(0x100, 0x106), *range(0x200, 0x207)], {"B": 3, "S": 7, "E": 5}, {"mask_token_id": -9})
+"""
+LAUNCH_ACCEPT = """
+launcher = Launcher(OPS["AcceptPrefix"], SM, b"\\x7fELF")
+dims = {"B": 3, "S": 7, "E": 5, "V": 262144}
+launcher.launch(0xabc, [2**40 + i for i in range(13)], dims, {}, "bfloat16")
+"""
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -55,3 +74,105 @@ def test_without_a_driver_the_error_says_what_to_install() -> None:
             call()
         assert caught.value.why
         assert "install an NVIDIA driver" in caught.value.fix
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a libcuda.so.1 that records what the launcher asks of it: no GPU is needed, and none imitated."""
+    if COMPILER is None:
+        pytest.skip("needs a C compiler for the recording driver")
+    folder = tmp_path_factory.mktemp("driver")
+    source = Path(__file__).with_name("recording_driver.c")
+    command = [COMPILER, "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(source), "-ldl"]
+    subprocess.run(command, check=True)
+    return folder
+
+
+def run(driver: Path, code: str, **environment: str) -> list[str]:
+    """The lines printed by driver and code, in a child process: a wrong call could crash it."""
+    head = (
+        "from peagle.plugins.errors import PeagleError\n"
+        "from peagle.plugins.kernels.launch import Launcher, current_sm\n"
+        "from peagle.plugins.ops import OPS\n"
+        "try:\n" + "".join(f"    {line}\n" for line in code.strip().splitlines())
+    )
+    tail = "except PeagleError as error:\n    print(type(error).__name__, error.what, '|', error.why, flush=True)\n"
+    variables = os.environ | {"LD_LIBRARY_PATH": str(driver)} | environment
+    done = subprocess.run(
+        [sys.executable, "-c", head + tail], capture_output=True, text=True, env=variables, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_inputs_scalars_and_outputs_reach_the_kernel_in_the_order_of_the_spec(driver: Path) -> None:
+    pointers_in, pointers_out = "100 101 102 103 104 105", "200 201 202 203 204 205 206"
+    threads = kernel_of(OPS["PlaceholderDraft"]).threads
+    assert run(driver, LAUNCH_PLACE, KERNEL_PARAMS=PLACE_SIZES) == [
+        "load \x7fELF",
+        "kernel placeholder_draft",
+        f"launch 0x22 stream 0xabc grid 3,1,1 block {threads},1,1 shared 0 "
+        f"params {pointers_in} 3 7 5 -9 {pointers_out}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sm", "compiled_in", "grid", "attribute"),
+    [(89, "0", 3, ""), (90, "8", 24, ""), (90, "0", 24, " attribute 4:8,1,1")],
+)
+def test_clusters_are_asked_for_unless_compiled_in(
+    driver: Path, sm: int, compiled_in: str, grid: int, attribute: str
+) -> None:
+    lines = run(driver, LAUNCH_ACCEPT.replace("SM", str(sm)), KERNEL_PARAMS=ACCEPT_SIZES, KERNEL_CLUSTER=compiled_in)
+    assert lines[1:-1] == [f"kernel {entry}" for entry in entries(OPS["AcceptPrefix"])]
+    threads = kernel_of(OPS["AcceptPrefix"]).threads
+    start = f"launch 0x22 stream 0xabc grid {grid},1,1 block {threads},1,1 shared 0{attribute} params"
+    pointers = [f"{2**40 + i:x}" for i in range(13)]
+    assert lines[-1] == " ".join([start, *pointers[:11], "3 5 7 262144", *pointers[11:]])
+
+
+def test_a_kernel_with_other_parameters_or_clusters_than_the_spec_is_refused(driver: Path) -> None:
+    lines = run(driver, LAUNCH_PLACE, KERNEL_PARAMS=PLACE_SIZES.replace("4", "8", 1))
+    assert lines[-1].startswith("BuildError cannot load the kernel of PlaceholderDraft for sm_100: its parameters have")
+    lines = run(driver, LAUNCH_ACCEPT.replace("SM", "100"), KERNEL_PARAMS=ACCEPT_SIZES, KERNEL_CLUSTER="4")
+    assert "it is compiled for clusters of 4 blocks, its spec says 8" in lines[-1]
+    assert not any(line.startswith("launch") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("failing", "words"),
+    [
+        ("cuInit", "CUDA does not start"),
+        ("cuLibraryLoadData", "cannot load the kernel of PlaceholderDraft for sm_100"),
+        ("cuLibraryGetKernel", "entry placeholder_draft"),
+        ("cuLaunchKernelEx", "PlaceholderDraft was not launched"),
+    ],
+)
+def test_a_failure_of_the_driver_is_told_in_its_words(driver: Path, failing: str, words: str) -> None:
+    last = run(driver, LAUNCH_PLACE, KERNEL_PARAMS=PLACE_SIZES, FAILING=failing)[-1]
+    assert last.startswith("EnvironmentProblem")
+    assert words in last
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access" in last
+
+
+def test_no_rows_no_launch(driver: Path) -> None:
+    lines = run(driver, LAUNCH_PLACE.replace('"B": 3', '"B": 0'), KERNEL_PARAMS=PLACE_SIZES)
+    assert lines[-1] == "kernel placeholder_draft"
+
+
+def test_the_compute_capability_is_that_of_the_current_context(driver: Path) -> None:
+    assert run(driver, "print(current_sm())") == ["121"]
+    assert "there is no current CUDA context" in run(driver, "current_sm()", FAILING="cuCtxGetDevice")[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('{"mask_token_id": -9}', "{}"), "mask_token_id must be a 32-bit whole number, not None"),
+        (("*range(0x100, 0x106), ", ""), "takes 13 pointers, not 7"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_spec_are_refused(driver: Path, change: tuple[str, str], words: str) -> None:
+    lines = run(driver, LAUNCH_PLACE.replace(*change), KERNEL_PARAMS=PLACE_SIZES)
+    assert lines[-1].startswith("BuildError")
+    assert words in lines[-1]

@@ -1,4 +1,4 @@
-"""The answers of a plugin, asked with TensorRT-RTX's own descriptions; what a build asks is in ``test_aot.py``."""
+"""The answers of a plugin to TensorRT-RTX's own descriptions; its builds are in ``tests/scenarios``."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from hypothesis import given
 
 from tests.plugins.plugin_cases import Arrays, quick, reference, windows, with_emitted
 
-SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "kernels.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "kernels.py"
 
 
 def load_script() -> Any:

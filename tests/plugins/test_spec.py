@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.op_spec import Attribute, Operand, OpSpec, evaluate_dim
-from peagle.plugins.ops import OPS
 
 SPEC = OpSpec(
     name="Sample",
@@ -114,30 +110,3 @@ def test_every_dtype_problem_is_named() -> None:
     what = problems(SPEC.infer_dtypes, ["float16", "float32", "int64"])
     assert what == "Sample: y must be float16, not float32; bias must be int32, not int64"
     assert "x must be float32 or float16, not int8" in problems(SPEC.infer_dtypes, ["int8", "int8"])
-
-
-def test_ops_are_found_by_name_and_describe_every_operand() -> None:
-    plugins = {"AcceptPrefix", "CacheWriteFp8", "NumbersAt", "PlaceholderDraft"}
-    assert {*OPS} == plugins | {"CachedAttention", "MicroscaledRound", "SparseExperts"}
-    for name, op in OPS.items():
-        assert op.name == name
-        assert op.doc
-        assert all(operand.doc for operand in (*op.inputs, *op.outputs, *op.attributes))
-        names = {operand.name for operand in op.inputs}
-        assert {o.aliases for o in op.outputs if o.aliases} <= names
-        assert {o.same_as for o in (*op.inputs, *op.outputs) if o.same_as} <= names
-
-
-def test_the_ops_load_without_heavy_libraries() -> None:
-    code = "import sys, peagle.plugins; print({'torch', 'onnx', 'onnxruntime', 'ml_dtypes'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
-
-
-def test_caches_hold_what_queries_hold_or_codes() -> None:
-    attention = OPS["CachedAttention"]
-    rest = ["float16", "float16"]
-    for cache in ("float16", "float8e4m3fn"):
-        assert attention.infer_dtypes(["float16", *rest, cache, cache, "int64"])[1:] == [cache, cache]
-    with pytest.raises(BuildError, match="k_cache must be float16 or float8e4m3fn"):
-        attention.infer_dtypes(["float16", *rest, "float32", "float32", "int64"])

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import numpy as np
+
+from peagle.engines.backends.tensorrt.pinned import Readback, Staging
+from tests.engines.backends.host_device import HostDevice
+
+
+def test_staging_is_not_written_again_before_it_was_copied() -> None:
+    device = HostDevice()
+    staging, addresses = Staging(device, 1, blocks=2), [device.allocate(1) for _ in range(5)]
+    for value, address in enumerate(addresses):
+        with staging.block() as block:
+            block[0] = value
+            device.upload(address, block)
+    device.record().wait()
+    assert [int(device.view(address, (1,), np.uint8)[0]) for address in addresses] == [0, 1, 2, 3, 4]
+
+
+def test_what_is_left_unread_survives_the_reuse_of_its_place() -> None:
+    device = HostDevice()
+    tokens, count = device.allocate(8), device.allocate(4)
+    readback = Readback(device, rows=1, columns=2, places=2)
+    late = []
+    for value in range(5):
+        device.enqueue(lambda value=value: device.view(tokens, (2,), np.int32).fill(value))  # type: ignore[misc]
+        late.append(readback.start(tokens, count, emitted=2, shown=1, drafted=(0,)))
+    assert [emission.read()[0].tolist() for emission in reversed(late)] == [[[v]] for v in (4, 3, 2, 1, 0)]
