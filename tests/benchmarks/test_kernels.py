@@ -37,7 +37,7 @@ def tensors(batch: Arrays, *names: str) -> list[Any]:
 
 @quick
 @given(windows())
-def test_placeholder_draft_in_pytorch(batch: Arrays) -> None:
+def test_placeholder_draft_in_pytorch_says_what_the_reference_says(batch: Arrays) -> None:
     batch = with_emitted(batch)
     given_in = tensors(batch, "input_ids", "start", "window_len", "draft_len", "tokens", "num_tokens")
     wanted = reference("PlaceholderDraft", batch, mask_token_id=7)
@@ -48,14 +48,14 @@ def test_placeholder_draft_in_pytorch(batch: Arrays) -> None:
 
 @quick
 @given(windows())
-def test_numbers_at_in_pytorch(batch: Arrays) -> None:
+def test_numbers_at_in_pytorch_says_what_the_reference_says(batch: Arrays) -> None:
     rows, columns, _ = batch["logits"].shape
     batch = batch | {"numbers": np.random.default_rng(1).random((rows, 700), np.float32)}
     ours = bench.torch_numbers(*tensors(batch, "numbers", "start", "window_len", "draft_len"), columns)
     np.testing.assert_array_equal(ours.numpy(), reference("NumbersAt", batch, columns=columns)[0])
 
 
-def test_greedy_acceptance_in_pytorch() -> None:
+def test_greedy_acceptance_in_pytorch_says_what_the_reference_says() -> None:
     rng = np.random.default_rng(2)
     logits = rng.normal(size=(5, 4, 9)).astype(np.float32)
     best = logits.argmax(-1)
@@ -104,7 +104,7 @@ def test_the_table_says_how_far_from_the_floor_and_from_pytorch() -> None:
     assert len({line.count("|") for line in table.splitlines()[2:]}) == 1
 
 
-def test_without_a_gpu_it_says_so_and_exits_3() -> None:
+def test_the_benchmark_exits_3_without_a_gpu() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)

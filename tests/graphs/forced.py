@@ -1,8 +1,8 @@
-"""Compare a narrow graph with a model in torch product by product: each takes the graph's own input.
+"""Compare a quantized graph with a model in torch product by product: each takes the graph's own input.
 
 Numbers that differ in the seventh digit can be rounded to different neighbours, and what follows differs then by a step
-of the narrow type. Here nothing can follow: what torch would give a product is held against what the graph gave it, and
-the graph's is what torch goes on with.
+of the quantized type. Here nothing can follow: what torch would give a product is held against what the graph gave it,
+and the graph's is what torch goes on with.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ KINDS = st.sampled_from(sorted(BITS))
 
 
 class Small:
-    """A graph of some weights, narrow, with values: ``codes``, ``scales`` and what they mean, ``wide``."""
+    """A graph of some quantized weights, with values: ``codes``, ``scales`` and what they mean, ``wide``."""
 
     def __init__(self, model: ir.Model, weights: Mapping[str, Array], how: Mapping[str, QuantizedWeight]) -> None:
         self.model = model

@@ -20,11 +20,11 @@ from tests.models import VOCAB
 
 POLICY = {"uniform", "temperature", "top_p", "min_p", "tolerance"}
 
-Narrow = Callable[[str, trace.Dtype], Traced]
+TracedIn = Callable[[str, trace.Dtype], Traced]
 
 
 @pytest.fixture(scope="module")
-def narrow(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPathFactory) -> Narrow:
+def traced_in(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPathFactory) -> TracedIn:
     """The pair of a family in another type; only Qwen3 has its drafter traced again."""
 
     @cache
@@ -56,10 +56,10 @@ WINDOWS = (([0, 0], 12), ([12, 7], 5), ([14, 12], 9))
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
 @pytest.mark.parametrize("family", ["qwen3", "gpt-oss"])
 def test_a_float16_target_is_close_to_the_float32_one(
-    family: str, lowering: str, trace_of: Callable[[str], Traced], narrow: Narrow, rng: np.random.Generator
+    family: str, lowering: str, trace_of: Callable[[str], Traced], traced_in: TracedIn, rng: np.random.Generator
 ) -> None:
     wide = _graph(trace_of(family), "target", "std", np.float32)
-    half = _graph(narrow(family, "float16"), "target", lowering, np.float16)
+    half = _graph(traced_in(family, "float16"), "target", lowering, np.float16)
     distances, same = [], []
     for starts, width in WINDOWS:
         window = target_inputs(rng.integers(2, VOCAB, (2, width)), 0, width - 1, width)
@@ -75,10 +75,10 @@ def test_a_float16_target_is_close_to_the_float32_one(
 
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
 def test_a_float16_drafter_is_close_to_the_float32_one(
-    lowering: str, qwen3: Traced, narrow: Narrow, rng: np.random.Generator
+    lowering: str, qwen3: Traced, traced_in: TracedIn, rng: np.random.Generator
 ) -> None:
     wide = _graph(qwen3, "drafter", "std", np.float32)
-    half = _graph(narrow("qwen3", "float16"), "drafter", lowering, np.float16)
+    half = _graph(traced_in("qwen3", "float16"), "drafter", lowering, np.float16)
     for starts, width in WINDOWS:
         features = rng.standard_normal((2, width, 3 * qwen3.target.hidden_size)).astype(np.float32)
         rows = {
@@ -100,9 +100,9 @@ CASES = [("qwen3", "float16", "target"), ("qwen3", "float16", "drafter"), ("gpt-
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
 @pytest.mark.parametrize(("family", "dtype", "part"), CASES)
 def test_the_interface_and_every_weight_are_of_the_type(
-    family: str, dtype: trace.Dtype, part: str, lowering: str, narrow: Narrow
+    family: str, dtype: trace.Dtype, part: str, lowering: str, traced_in: TracedIn
 ) -> None:
-    traced = narrow(family, dtype)
+    traced = traced_in(family, dtype)
     lowered = traced.lowered(part, lowering)
     interface = {str(v.name): v.dtype for v in (*lowered.model.graph.inputs, *lowered.model.graph.outputs)}
     floats = {name: kind for name, kind in interface.items() if kind.is_floating_point()}
@@ -115,7 +115,7 @@ def test_the_interface_and_every_weight_are_of_the_type(
 
 @pytest.mark.parametrize(("family", "dtype"), [("gpt-oss", "float16"), ("gemma-4", "bfloat16")])
 def test_a_rotary_table_is_rounded_once(
-    family: str, dtype: trace.Dtype, trace_of: Callable[[str], Traced], narrow: Narrow
+    family: str, dtype: trace.Dtype, trace_of: Callable[[str], Traced], traced_in: TracedIn
 ) -> None:
     wide, half = (
         {
@@ -123,7 +123,7 @@ def test_a_rotary_table_is_rounded_once(
             for name, value in traced.lowered("target", "std").model.graph.initializers.items()
             if "rotary" in name
         }
-        for traced in (trace_of(family), narrow(family, dtype))
+        for traced in (trace_of(family), traced_in(family, dtype))
     )
     assert wide.keys() == half.keys() != set()
     for name, table in half.items():

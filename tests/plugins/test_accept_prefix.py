@@ -65,7 +65,7 @@ def test_the_first_disagreement_gives_the_target_token_and_ends_the_row(run_body
     assert emitted(run_body, greedy_window(best=[4, 5, 6, 7], drafts=[8, 5, 6])) == [[4]]
 
 
-def test_fewer_drafts_than_columns(run_body: Any) -> None:
+def test_a_row_may_have_fewer_drafts_than_columns(run_body: Any) -> None:
     assert emitted(run_body, greedy_window(best=[4, 5, 6, 7], drafts=[4])) == [[4, 5]]
     assert emitted(run_body, greedy_window(best=[4, 5, 6, 7], drafts=[])) == [[4]]
 
@@ -75,7 +75,7 @@ def test_drafts_are_the_last_valid_columns_of_a_wide_window(run_body: Any) -> No
     assert emitted(run_body, batch) == [[4, 5, 6]]
 
 
-def test_without_emission_columns_for_drafts_it_is_plain_decoding(run_body: Any) -> None:
+def test_a_row_without_columns_for_drafts_is_decoded_plainly(run_body: Any) -> None:
     assert emitted(run_body, greedy_window(best=[4], drafts=[])) == [[4]]
 
 
@@ -133,7 +133,7 @@ def test_float32_logits_are_not_rounded(run_body: Any) -> None:
     assert emitted(run_body, batch) == [[7, 5]]
 
 
-def test_bfloat16_logits(run_body: Any) -> None:
+def test_bfloat16_logits_decide_like_others(run_body: Any) -> None:
     batch = greedy_window(best=[4, 5, 6], drafts=[4, 5])
     batch["logits"] = batch["logits"].astype(ml_dtypes.bfloat16)
     assert emitted(run_body, batch) == [[4, 5, 6]]

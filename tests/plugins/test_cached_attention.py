@@ -91,7 +91,9 @@ def in_codes(case: Arrays) -> Arrays:
 
 @quick
 @given(cases(), attributes)
-def test_with_caches_of_codes_as_well(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
+def test_the_body_over_caches_of_codes_says_what_the_reference_says(
+    run_body: Any, case: Arrays, attributes: dict[str, Any]
+) -> None:
     case, attributes = in_codes(case), attributes | SCALES
     same(run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes))
 

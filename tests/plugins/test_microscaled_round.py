@@ -87,7 +87,7 @@ def test_no_number_saturates_and_a_smaller_scale_would_let_one() -> None:
     assert (amax / (scale / 2)).min() > 448
 
 
-def test_what_is_rounded_stays() -> None:
+def test_rounded_numbers_stay_when_they_are_rounded_again() -> None:
     x = np.random.default_rng(0).normal(size=(3, 4 * MX_BLOCK)).astype(np.float32)
     np.testing.assert_array_equal(rounded(rounded(x)), rounded(x))
 
@@ -100,7 +100,7 @@ def test_blocks_do_not_know_of_each_other() -> None:
     assert np.any(rounded(loud)[:, MX_BLOCK:] != 0)
 
 
-def test_it_takes_any_rank_and_whole_blocks_only() -> None:
+def test_the_op_takes_any_rank_and_whole_blocks_only() -> None:
     for shape in ((64,), (3, 64), (2, 3, 64)):
         assert OPS[OP].infer_shapes([shape]) == [shape]
     for shape in ((33,), (2, 0)):

@@ -43,7 +43,7 @@ def test_columns_follow_the_newest_token() -> None:
     np.testing.assert_allclose(uniform, [[0.011, 0.012, 0.013, 0.014], [1.015, 1.016, 1.017, 1.018]], rtol=1e-6)
 
 
-def test_past_the_table_and_for_idle_rows_it_is_zero() -> None:
+def test_numbers_past_the_table_and_of_idle_rows_are_zero() -> None:
     (uniform,) = reference(OP, table([(1, 2, 1), (3, 1, 0), (0, 0, 0)], 4), columns=3)
     np.testing.assert_allclose(uniform, [[0.002, 0.003, 0], [0, 0, 0], [0, 0, 0]], rtol=1e-6)
 

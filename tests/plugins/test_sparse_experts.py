@@ -57,7 +57,7 @@ def test_the_body_says_what_the_reference_says(run_body: Any, case: Arrays, attr
 
 @quick
 @given(cases(), st.sampled_from([SILU, CLAMPED]), st.sampled_from(["float8_e4m3fn", "int8"]), st.floats(1e-3, 0.3))
-def test_both_round_what_enters_the_second_product(
+def test_body_and_reference_round_the_input_of_the_second_product(
     run_body: Any, case: Arrays, terms: dict[str, float], codes: str, scale: float
 ) -> None:
     """To codes of which neighbours may differ where the last digit of a number decides: only few may."""

@@ -143,7 +143,7 @@ def refused(write_model: Write) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("what", list(REFUSED))
-def test_what_does_not_fit_is_refused_in_our_words(refused: Mapping[str, Mapping[str, Any]], what: str) -> None:
+def test_a_node_that_does_not_fit_is_refused_in_our_words(refused: Mapping[str, Mapping[str, Any]], what: str) -> None:
     """TensorRT's own error only says that a plugin failed; ours is what the builder shows."""
     result = refused[what]
     assert not any(result["plans"].values())

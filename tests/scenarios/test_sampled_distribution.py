@@ -139,7 +139,7 @@ def test_extreme_uniforms_stay_inside_the_kept_tokens(run_body: Any, policy: tup
     assert tokens[0, 0] == tokens[3, 0]
 
 
-def test_a_real_sized_vocabulary(run_body: Any) -> None:
+def test_tokens_of_a_real_sized_vocabulary_are_those_that_the_uniform_allows(run_body: Any) -> None:
     """200 000 tokens, top-k and top-p, float16 logits: every drawn token is one that the uniform allows."""
     rng = np.random.default_rng(0)
     batch = many_rows((0.8, 50, 0.9, 0.0), np.zeros(4, np.int64), rng.random((4, 2)))

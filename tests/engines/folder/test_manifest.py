@@ -230,7 +230,7 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
         ({"format_version": 0}, "does not exist"),
     ],
 )
-def test_what_cannot_be_true_is_refused(engine: Path, changes: dict[str, Any], complaint: str) -> None:
+def test_a_manifest_that_cannot_be_true_is_refused(engine: Path, changes: dict[str, Any], complaint: str) -> None:
     dataclasses.replace(Manifest.read(engine), **changes).write(engine)
     assert complaint in refusal(engine).why
 
@@ -250,7 +250,7 @@ def test_only_an_older_runtime_is_refused(engine: Path, found: str, accepted: bo
         check_runtime(manifest.backend, {"onnxruntime": found})
 
 
-def test_writing_leaves_nothing_else_behind(engine: Path) -> None:
+def test_a_manifest_is_written_without_leaving_anything_beside_it(engine: Path) -> None:
     Manifest.read(engine).write(engine)
     assert sorted(path.name for path in engine.iterdir()) == ["drafter", FILE_NAME, "target", "tokenizer.json"]
 
@@ -326,7 +326,7 @@ def test_a_plan_is_read_by_its_own_version_only(engine: Path, found: str) -> Non
 
 def test_only_a_plan_has_caches_in_a_type_of_their_own(engine: Path) -> None:
     honest = Manifest.read(engine)
-    narrow = tuple(dataclasses.replace(cache, dtype="float8e4m3fn") for cache in honest.target.caches)
-    dataclasses.replace(honest, target=dataclasses.replace(honest.target, caches=narrow)).write(engine)
+    quantized = tuple(dataclasses.replace(cache, dtype="float8e4m3fn") for cache in honest.target.caches)
+    dataclasses.replace(honest, target=dataclasses.replace(honest.target, caches=quantized)).write(engine)
     with pytest.raises(EnvironmentProblem, match="only a plan"):
         Manifest.read(engine)

@@ -34,7 +34,7 @@ def test_an_end_of_sequence_id_stops_and_is_not_text() -> None:
     assert (transcript.text, transcript.token_ids, transcript.finish_reason) == ("ab", [1, 2, EOS], "stop")
 
 
-def test_ignore_eos_goes_on() -> None:
+def test_a_transcript_goes_on_behind_an_end_that_is_ignored() -> None:
     transcript = _transcript(ignore_eos=True)
     transcript.extend([1, EOS, 2])
     assert transcript.finish_reason is None

@@ -96,7 +96,9 @@ CHANGES: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES, ids=[f"{n}: {c}" for n, c in CHANGES])
-def test_what_distinguishes_a_kind_reaches_the_logits(name: str, change: Any, rng: np.random.Generator) -> None:
+def test_each_part_that_distinguishes_a_kind_reaches_the_logits(
+    name: str, change: Any, rng: np.random.Generator
+) -> None:
     head = FORMS[name].make()
     ids = rng.integers(2, VOCAB, 12).tolist()
     features = torch.tensor(rng.standard_normal((11, head.shapes["fc.weight"][1])), dtype=torch.float32)
@@ -225,10 +227,10 @@ def test_an_eagle3_head_may_leave_its_tables_to_the_target() -> None:
     del small.tensors["lm_head.weight"]
     with pytest.raises(BuildError, match=r"lm_head\.weight is missing"):
         _ = small.spec
-    narrow = eagle3(target_hidden=64)
-    del narrow.tensors["embed_tokens.weight"]
+    smaller = eagle3(target_hidden=64)
+    del smaller.tensors["embed_tokens.weight"]
     with pytest.raises(BuildError, match=r"embed_tokens\.weight is missing"):
-        _ = narrow.spec
+        _ = smaller.spec
 
 
 def test_an_eagle3_head_of_speculators_norms_its_residual_unless_it_says_not() -> None:

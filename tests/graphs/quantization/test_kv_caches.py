@@ -71,7 +71,9 @@ def _rounding(scales: dict[str, float]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
-def test_it_computes_what_rounding_in_torch_does(qwen3: Traced, lowering: str, rng: np.random.Generator) -> None:
+def test_a_graph_with_caches_of_codes_computes_what_rounding_in_torch_does(
+    qwen3: Traced, lowering: str, rng: np.random.Generator
+) -> None:
     """To 1e-4, but where the seventh digit of a key decides to which code it is rounded; in two steps."""
     prompts, first, width = 24, 5, 3
     caches = qwen3.target.caches

@@ -38,7 +38,7 @@ FAMILIES = ["qwen3", "qwen3-moe", *(pytest.param(name, marks=pytest.mark.slow) f
 
 
 @dataclass(frozen=True)
-class Narrow:
+class QuantizedPair:
     """A traced pair, its target stored in FP8, and the lowered FP8 graphs of that."""
 
     traced: Traced
@@ -53,11 +53,13 @@ class Narrow:
 
 
 @pytest.fixture(scope="session")
-def narrow_of(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Narrow]:
+def quantized_of(
+    trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], QuantizedPair]:
     """A family in FP32 and FP8, so that ONNX Runtime can run it."""
 
     @cache
-    def make(family: str, form: str = "modelopt-fp8") -> Narrow:
+    def make(family: str, form: str = "modelopt-fp8") -> QuantizedPair:
         traced = trace_of(family)
         folder = fp8_target(traced.pair.target, tmp_path_factory.mktemp(f"{family}-fp8") / "target", form)
         target = Target.open(folder).with_taps(traced.target.taps)
@@ -71,19 +73,21 @@ def narrow_of(trace_of: Callable[[str], Traced], tmp_path_factory: pytest.TempPa
                 StageStore.default(), half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()
             )
 
-        return Narrow(traced, folder, compiled)
+        return QuantizedPair(traced, folder, compiled)
 
     return make
 
 
 @pytest.fixture(scope="session", params=FAMILIES)
-def narrow(request: pytest.FixtureRequest, narrow_of: Callable[[str], Narrow]) -> Narrow:
-    return narrow_of(request.param)
+def quantized(request: pytest.FixtureRequest, quantized_of: Callable[[str], QuantizedPair]) -> QuantizedPair:
+    return quantized_of(request.param)
 
 
-def _rounded(narrow: Narrow, lowering: str) -> dict[str, float]:
+def _rounded(quantized: QuantizedPair, lowering: str) -> dict[str, float]:
     """Module by module, the scale of its input: q, k and v share the largest of theirs, and so do gate and up."""
-    linears = [name.removesuffix(".weight") for name, each in narrow.found(lowering).items() if each.computed == E4M3]
+    linears = [
+        name.removesuffix(".weight") for name, each in quantized.found(lowering).items() if each.computed == E4M3
+    ]
     shared = {"q_proj": "k_proj", "v_proj": "k_proj"}  # the fixture gives k the largest
     return {
         name: input_scale(
@@ -95,33 +99,33 @@ def _rounded(narrow: Narrow, lowering: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
 def test_the_graph_computes_what_fake_quantisation_in_torch_does(
-    narrow: Narrow, lowering: str, rng: np.random.Generator, tmp_path: Path
+    quantized: QuantizedPair, lowering: str, rng: np.random.Generator, tmp_path: Path
 ) -> None:
-    _compare(narrow, lowering, rng, tmp_path)
+    _compare(quantized, lowering, rng, tmp_path)
 
 
-def test_so_does_the_body_of_tensorrt_s_layer_of_experts(
-    narrow_of: Callable[[str], Narrow], rng: np.random.Generator, tmp_path: Path
+def test_the_body_of_tensorrt_s_layer_of_experts_computes_what_fake_quantisation_does(
+    quantized_of: Callable[[str], QuantizedPair], rng: np.random.Generator, tmp_path: Path
 ) -> None:
-    narrow = narrow_of("qwen3-moe")
-    _compare(narrow, "tensorrt-sm100", rng, tmp_path)
-    experts = [each for each in narrow.found("tensorrt-sm100").values() if each.op == "TRT_MoE"]
+    quantized = quantized_of("qwen3-moe")
+    _compare(quantized, "tensorrt-sm100", rng, tmp_path)
+    experts = [each for each in quantized.found("tensorrt-sm100").values() if each.op == "TRT_MoE"]
     assert len(experts) == 2 * (LAYERS - 1)
     assert {(each.stored, each.computed) for each in experts} == {(E4M3, "float32")}
 
 
-def _compare(narrow: Narrow, lowering: str, rng: np.random.Generator, tmp_path: Path) -> None:
+def _compare(quantized: QuantizedPair, lowering: str, rng: np.random.Generator, tmp_path: Path) -> None:
     """To 1e-4, linear by linear. What enters experts cannot be given to torch: there the seventh digit of a number may
     decide to which E4M3 neighbour it is rounded, in a few windows, and the layers that follow then differ."""
     prompts, width = 24, 3
-    scales = _rounded(narrow, lowering)
+    scales = _rounded(quantized, lowering)
     experts = {name: scale for name, scale in scales.items() if ".experts." in name}
-    model = fake_quantised(narrow.target, tmp_path / "plain", experts)
-    caches, spec = narrow.traced.target.caches, narrow.traced.target
-    inputs = rounded_inputs(narrow.graph(lowering))
+    model = fake_quantised(quantized.target, tmp_path / "plain", experts)
+    caches, spec = quantized.traced.target.caches, quantized.traced.target
+    inputs = rounded_inputs(quantized.graph(lowering))
     assert inputs.keys() == scales.keys() - experts.keys()
-    graph = Graph(showing(narrow.graph(lowering), set(inputs.values()), tmp_path), caches, CACHE, rows=prompts)
-    wide = Graph(narrow.traced.built("target", "std"), caches, CACHE, rows=prompts)
+    graph = Graph(showing(quantized.graph(lowering), set(inputs.values()), tmp_path), caches, CACHE, rows=prompts)
+    wide = Graph(quantized.traced.built("target", "std"), caches, CACHE, rows=prompts)
     ids = rng.integers(2, VOCAB, (prompts, width))
     window = target_inputs(ids, 0, width - 1, width)
     out, unrounded = graph(**window), wide(**window)
@@ -140,21 +144,21 @@ def _compare(narrow: Narrow, lowering: str, rng: np.random.Generator, tmp_path: 
     assert apart <= (prompts // 8 if experts else 0)
 
 
-def test_the_checker_passes_both_graphs(narrow: Narrow) -> None:
-    check(narrow.graph("tensorrt"), narrow.compiled("tensorrt").attached.path / graph_stages.SEMANTIC)
+def test_the_checker_passes_both_graphs(quantized: QuantizedPair) -> None:
+    check(quantized.graph("tensorrt"), quantized.compiled("tensorrt").attached.path / graph_stages.SEMANTIC)
 
 
-def test_linears_and_experts_multiply_in_fp8_and_the_rest_is_wide(narrow: Narrow) -> None:
-    found = narrow.found("tensorrt")
+def test_linears_and_experts_multiply_in_fp8_and_the_rest_is_wide(quantized: QuantizedPair) -> None:
+    found = quantized.found("tensorrt")
     kinds = Counter(
         (name.split(".")[-2 if name.endswith("weight") else -1], m.stored, m.computed) for name, m in found.items()
     )
     routed, router = {"qwen3-moe": (LAYERS - 1, "gate"), "gpt-oss": (LAYERS, "router")}.get(
-        narrow.traced.target.family, (0, "")
+        quantized.traced.target.family, (0, "")
     )
     wanted = Counter({(f"{name}_proj", E4M3, E4M3): LAYERS for name in "qko"})
     wanted["v_proj", E4M3, E4M3] = sum(
-        bool(LINEAR.fullmatch(name)) and "v_proj" in name for name in Checkpoint.open(narrow.target).tensors
+        bool(LINEAR.fullmatch(name)) and "v_proj" in name for name in Checkpoint.open(quantized.target).tensors
     )
     wanted.update({(f"{name}_proj", E4M3, E4M3): LAYERS - routed for name in ("gate", "up")})
     wanted["gate_up_proj", E4M3, E4M3] = routed
@@ -164,14 +168,14 @@ def test_linears_and_experts_multiply_in_fp8_and_the_rest_is_wide(narrow: Narrow
     assert kinds == wanted  # those of none count as absent
 
 
-def test_an_input_that_is_shared_is_rounded_once_to_the_largest_scale(narrow: Narrow) -> None:
-    model = graph_files.load(narrow.graph("tensorrt"))
+def test_an_input_that_is_shared_is_rounded_once_to_the_largest_scale(quantized: QuantizedPair) -> None:
+    model = graph_files.load(quantized.graph("tensorrt"))
     nodes = [node for node in model.graph if node.op_type == "QuantizeLinear"]
     # of q, k and v; of o; of gate and up; of down; the same of all experts of a layer
     assert len(nodes) == 4 * LAYERS
     scales = Counter(round(_number(node.inputs[1]), 6) for node in nodes)
     assert scales == {0.012: LAYERS, 0.004: LAYERS, 0.009: 2 * LAYERS}
-    record = narrow.compiled("tensorrt").precision
+    record = quantized.compiled("tensorrt").precision
     assert record is not None
     shared = {len(each["weights"]): (each["scale"], each["smallest"]) for each in record["shared_inputs"]}
     assert shared[3] == pytest.approx((0.012, 0.010))
@@ -183,23 +187,23 @@ def _number(value: ir.Value) -> float:
     return float(value.const_value.numpy()) if maker is None else maker.attributes["value_float"].as_float()
 
 
-def test_weights_are_the_bytes_of_the_checkpoint(narrow_of: Callable[[str], Narrow]) -> None:
-    narrow = narrow_of("qwen3")
-    path = narrow.graph("tensorrt")
+def test_weights_are_the_bytes_of_the_checkpoint(quantized_of: Callable[[str], QuantizedPair]) -> None:
+    quantized = quantized_of("qwen3")
+    path = quantized.graph("tensorrt")
     tensor = graph_files.load(path).graph.initializers["model.layers.2.mlp.up_proj.weight"].const_value
     content = (path.parent / tensor.location).read_bytes()[tensor.offset : tensor.offset + tensor.length]
-    codes = np.concatenate(list(Checkpoint.open(narrow.target).codes("model.layers.2.mlp.up_proj.weight")))
+    codes = np.concatenate(list(Checkpoint.open(quantized.target).codes("model.layers.2.mlp.up_proj.weight")))
     assert content == codes.tobytes()
     assert len(content) == codes.size
 
 
-def test_a_semantic_graph_with_fp8_weights_lowers_again(narrow: Narrow, rng: np.random.Generator) -> None:
+def test_a_semantic_graph_with_fp8_weights_lowers_again(quantized: QuantizedPair, rng: np.random.Generator) -> None:
     """It has its weights from the lowered one's file."""
-    record = narrow.compiled("tensorrt").precision
+    record = quantized.compiled("tensorrt").precision
     assert record is not None
     assert record["share"] == 1
-    semantic = graph_files.load(narrow.compiled("tensorrt").attached.path / graph_stages.SEMANTIC)
-    assert {each.weight for each in products_of(semantic)} == set(narrow.found("tensorrt"))
+    semantic = graph_files.load(quantized.compiled("tensorrt").attached.path / graph_stages.SEMANTIC)
+    assert {each.weight for each in products_of(semantic)} == set(quantized.found("tensorrt"))
 
 
 def test_numbers_that_were_not_scaled_are_never_written_as_codes(tmp_path: Path) -> None:

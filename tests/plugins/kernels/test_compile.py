@@ -187,7 +187,7 @@ def test_a_named_nvcc_is_used_or_missed(tmp_path: Path, monkeypatch: pytest.Monk
         find_nvcc()
 
 
-def test_no_nvcc_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_nvcc_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NVCC", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(compiling, "_wheel_nvcc", lambda: None)

@@ -155,7 +155,7 @@ def test_a_failure_of_the_driver_is_told_in_its_words(driver: Path, failing: str
     assert "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access" in last
 
 
-def test_no_rows_no_launch(driver: Path) -> None:
+def test_a_launch_of_no_rows_is_none(driver: Path) -> None:
     lines = run(driver, LAUNCH_PLACE.replace('"B": 3', '"B": 0'), KERNEL_PARAMS=PLACE_SIZES)
     assert lines[-1] == "kernel placeholder_draft"
 

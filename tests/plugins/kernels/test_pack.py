@@ -57,7 +57,7 @@ def test_the_same_cubins_give_the_same_bytes_in_any_order(packed: Path, tmp_path
     assert len(files) == len(TARGETS) + 1
 
 
-def test_writing_again_replaces(packed: Path) -> None:
+def test_a_pack_that_is_written_again_is_replaced(packed: Path) -> None:
     write_pack(packed, [cubin_for(90, source="0" * 64)])
     assert [cubin.digest for cubin in read_pack(packed).cubins] == ["0" * 64]
 

@@ -49,7 +49,7 @@ def test_a_linear_differs_from_its_dequantised_weight_by_how_its_input_is_rounde
 
 
 @pytest.mark.parametrize("block", [16, 32, 64])
-def test_with_a_wide_input_four_bits_are_exact(block: int, tmp_path: Path) -> None:
+def test_codes_of_four_bits_are_exact_with_a_wide_input(block: int, tmp_path: Path) -> None:
     small, x = small_linears("uint4", block, "w"), noise(1, 5, COLUMNS)
     assert small.scales["w"].min() < 0 < small.scales["w"].max()
     model = small.lowered("ort", tmp_path / "model.onnx")

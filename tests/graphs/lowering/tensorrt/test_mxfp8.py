@@ -150,7 +150,7 @@ def test_onnx_runtime_s_graph_computes_the_same(blocked: Blocked, rng: np.random
         assert np.mean(differences < 1e-4) > 0.8
 
 
-def test_rounding_is_no_small_matter(blocked: Blocked, rng: np.random.Generator) -> None:
+def test_rounding_in_blocks_changes_the_logits(blocked: Blocked, rng: np.random.Generator) -> None:
     """What the other tests compare could not pass for the model as it was."""
     checkpoint = Checkpoint.open(blocked.pair.target)
     model = family_for(checkpoint.config).load(blocked.pair.target, checkpoint.config)
@@ -197,7 +197,7 @@ def test_the_checker_passes_both_graphs(blocked: Blocked, lowering: str) -> None
 
 @pytest.mark.parametrize(("columns", "stored"), [(64, 64), (48, 64), (20, 32)])
 @pytest.mark.parametrize("rounds", [True, False])
-def test_what_enters_ends_with_as_many_zeros_as_the_codes_or_those_are_cut_off(
+def test_an_input_ends_with_as_many_zeros_as_the_codes_or_those_are_cut_off(
     columns: int, stored: int, rounds: bool
 ) -> None:
     model = _product(columns)
@@ -215,7 +215,7 @@ def test_what_enters_ends_with_as_many_zeros_as_the_codes_or_those_are_cut_off(
     assert (found.stored, found.computed) == (E4M3, E4M3 if rounds else "float32")
 
 
-def test_the_semantic_graph_says_it_with_one_node_for_an_input_and_a_byte_for_a_scale() -> None:
+def test_a_semantic_graph_has_one_node_for_a_rounded_input_and_a_byte_for_a_scale() -> None:
     model = _product(64)
     quantize(model, {"w": QuantizedWeight("float8_e4m3fn", (4, 2), MX_BLOCK, ROUNDED, True)})
     assert Counter(node.op_type for node in model.graph)["MicroscaledRound"] == 1

@@ -15,7 +15,7 @@ from tests.graphs.traced import CACHE, Traced
 KINDS = "qkv"
 
 
-def _roundings(traced: Traced, lowering: str, *, narrow_cache: bool) -> list[list[ir.Node]]:
+def _roundings(traced: Traced, lowering: str, *, quantized_cache: bool) -> list[list[ir.Node]]:
     """By layer: the QuantizeLinear that the codes of the inputs of q, k and v come from."""
     model = graph_files.load(traced.folder / "target.onnx")
     layers = len(traced.target.caches)
@@ -27,7 +27,7 @@ def _roundings(traced: Traced, lowering: str, *, narrow_cache: bool) -> list[lis
         if name in model.graph.initializers
     }
     quantize(model, weights)
-    if narrow_cache:
+    if quantized_cache:
         quantize_caches(model, {f"{kind}_cache.{i}": 0.02 for kind in "kv" for i in range(layers)})
     lowered = lower(model, LOWERINGS[lowering], cache_length=CACHE).model
     return [[_rounding(lowered, name) for name in each if name in weights] for each in names]
@@ -47,7 +47,7 @@ def _rounding(model: ir.Model, weight: str) -> ir.Node:
 def test_q_is_rounded_apart_from_k_and_v_where_a_plugin_stands_between_them(
     family: str, trace_of: Callable[[str], Traced]
 ) -> None:
-    for q, *others in _roundings(trace_of(family), "tensorrt", narrow_cache=True):
+    for q, *others in _roundings(trace_of(family), "tensorrt", quantized_cache=True):
         assert len(set(others)) == 1
         assert q not in others
         (scale, mine), (other, theirs) = [(each.inputs[1], each.inputs[0]) for each in (q, others[0])]
@@ -57,6 +57,6 @@ def test_q_is_rounded_apart_from_k_and_v_where_a_plugin_stands_between_them(
 
 
 @pytest.mark.parametrize("lowering", ["tensorrt", "std"])
-def test_without_a_plugin_all_share_one(lowering: str, trace_of: Callable[[str], Traced]) -> None:
-    for each in _roundings(trace_of("qwen3"), lowering, narrow_cache=False):
+def test_q_k_and_v_share_one_rounding_without_a_plugin(lowering: str, trace_of: Callable[[str], Traced]) -> None:
+    for each in _roundings(trace_of("qwen3"), lowering, quantized_cache=False):
         assert len(set(each)) == 1
