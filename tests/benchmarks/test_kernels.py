@@ -40,8 +40,8 @@ def tensors(batch: Arrays, *names: str) -> list[Any]:
 def test_placeholder_draft_in_pytorch_says_what_the_reference_says(batch: Arrays) -> None:
     batch = with_emitted(batch)
     given_in = tensors(batch, "input_ids", "start", "window_len", "draft_len", "tokens", "num_tokens")
-    wanted = reference("PlaceholderDraft", batch, mask_token_id=7)
-    for ours, theirs in zip(bench.torch_rows(*given_in, mask=7), wanted, strict=True):
+    expected = reference("PlaceholderDraft", batch, mask_token_id=7)
+    for ours, theirs in zip(bench.torch_rows(*given_in, mask=7), expected, strict=True):
         assert str(ours.dtype).removeprefix("torch.") == str(theirs.dtype)
         np.testing.assert_array_equal(ours.numpy(), theirs)
 
@@ -73,20 +73,20 @@ def test_greedy_acceptance_in_pytorch_says_what_the_reference_says() -> None:
         "top_k": np.zeros(5, np.int32),
         "top_p": np.ones(5, np.float32),
     }
-    made = bench.Batch(torch.from_numpy(ids), [], None, [], [], {})
-    tokens, counts = bench.torch_accept(torch.from_numpy(logits), made, 0.0, 1.0)
-    wanted = reference("AcceptPrefix", arrays)
-    np.testing.assert_array_equal(tokens.numpy(), wanted[0])
-    np.testing.assert_array_equal(counts.numpy(), wanted[1])
-    assert wanted[1].tolist() == [1, 2, 3, 4, 4]
+    bench_batch = bench.Batch(torch.from_numpy(ids), [], None, [], [], {})
+    tokens, counts = bench.torch_accept(torch.from_numpy(logits), bench_batch, 0.0, 1.0)
+    expected = reference("AcceptPrefix", arrays)
+    np.testing.assert_array_equal(tokens.numpy(), expected[0])
+    np.testing.assert_array_equal(counts.numpy(), expected[1])
+    assert expected[1].tolist() == [1, 2, 3, 4, 4]
 
 
 def test_sampling_in_pytorch_follows_the_filtered_distribution() -> None:
     torch.manual_seed(3)
     logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05]))
     many = logits.expand(4000, 1, 4)
-    made = bench.Batch(torch.zeros((4000, 1), dtype=torch.int64), [], None, [], [], {})
-    tokens, counts = bench.torch_accept(many, made, 1.0, 0.75)
+    bench_batch = bench.Batch(torch.zeros((4000, 1), dtype=torch.int64), [], None, [], [], {})
+    tokens, counts = bench.torch_accept(many, bench_batch, 1.0, 0.75)
     shares = torch.bincount(tokens[:, 0], minlength=4) / 4000
     torch.testing.assert_close(shares, torch.tensor([0.625, 0.375, 0, 0]), atol=0.03, rtol=0)
     assert counts.unique().tolist() == [1]
@@ -107,6 +107,6 @@ def test_the_table_says_how_far_from_the_floor_and_from_pytorch() -> None:
 def test_the_benchmark_exits_3_without_a_gpu() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
-    assert done.returncode == 3
-    assert "needs an NVIDIA GPU" in done.stderr
+    process = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
+    assert process.returncode == 3
+    assert "needs an NVIDIA GPU" in process.stderr

@@ -43,9 +43,9 @@ def test_speculation_changes_no_token(tiny_engine: Engine, params: SamplingParam
 def test_greedy_text_is_the_reference_s(tiny_engine: Engine, tiny_pair: Pair) -> None:
     model = torch_reference.load_target(tiny_pair.target, tiny_pair.config)
     spec, head = tiny_pair.specs()
-    for prompt, found in zip(PROMPTS, _tokens(tiny_engine, GREEDY), strict=True):
+    for prompt, tokens in zip(PROMPTS, _tokens(tiny_engine, GREEDY), strict=True):
         expected, _ = speculate(model, spec, tiny_pair.head_weights(), head, prompt, 4, 24)
-        assert list(found) == expected
+        assert list(tokens) == expected
 
 
 def test_acceptance_is_the_reference_s(tiny_engine: Engine, tiny_pair: Pair) -> None:

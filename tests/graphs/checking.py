@@ -11,5 +11,7 @@ _CHECK = "import sys, onnx; [onnx.checker.check_model(path, full_check=True) for
 
 def check(*paths: Path) -> None:
     """In a process that does not know our schemas: they have no room for TensorRT's attributes, function calls do."""
-    done = subprocess.run([sys.executable, "-c", _CHECK, *map(str, paths)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", _CHECK, *map(str, paths)], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr

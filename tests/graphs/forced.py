@@ -27,13 +27,13 @@ _TO_CODES = ("QuantizeLinear", "TRT_MXFP8DynamicQuantize", "MicroscaledRound")
 
 def rounded_inputs(path: Path) -> dict[str, str]:
     """By the module of each linear whose input is rounded, the name of that input."""
-    found = {}
+    names = {}
     for node in graph_files.load(path).graph:
         x = _unrounded(node.inputs[0]) if node.op_type == "MatMul" else None
         weight = source(node.inputs[1]) if x is not None else None
         if x is not None and weight is not None and ".experts." not in str(weight.name):
-            found[str(weight.name).removesuffix(".weight")] = str(x.name)
-    return found
+            names[str(weight.name).removesuffix(".weight")] = str(x.name)
+    return names
 
 
 def showing(path: Path, names: set[str], folder: Path) -> Path:

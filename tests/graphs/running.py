@@ -32,8 +32,8 @@ class Graph:
 
     def __call__(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
         of_numpy = onnxruntime.OrtValue.ortvalue_from_numpy
-        given = {n: of_numpy(x) if isinstance(x, np.ndarray) else x for n, x in (inputs | self.caches).items()}
-        results = self.session.run_with_ort_values(self.names, given)
+        feeds = {n: of_numpy(x) if isinstance(x, np.ndarray) else x for n, x in (inputs | self.caches).items()}
+        results = self.session.run_with_ort_values(self.names, feeds)
         values = [x if "float8" in x.data_type() else x.numpy() for x in results]
         outputs = dict(zip(self.names, values, strict=True))
         self.caches = {name: outputs.pop(f"{name}.out") for name in self.caches}

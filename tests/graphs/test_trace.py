@@ -45,9 +45,9 @@ def _graph(traced: Traced, part: str, lowering: str, dtype: type[np.floating]) -
     return graph
 
 
-def _distances(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def _distances(vectors: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Of every vector of logits, relative to its length."""
-    return np.linalg.norm(found.astype(np.float32) - expected, axis=-1) / np.linalg.norm(expected, axis=-1)
+    return np.linalg.norm(vectors.astype(np.float32) - expected, axis=-1) / np.linalg.norm(expected, axis=-1)
 
 
 WINDOWS = (([0, 0], 12), ([12, 7], 5), ([14, 12], 9))
@@ -64,10 +64,10 @@ def test_a_float16_target_is_close_to_the_float32_one(
     for starts, width in WINDOWS:
         window = target_inputs(rng.integers(2, VOCAB, (2, width)), 0, width - 1, width)
         window["start"] = np.array(starts, np.int64)
-        expected, found = wide(**window), half(**window)
-        assert (found["logits"].dtype, found["aux_hidden"].dtype) == (np.float16, np.float16)
-        distances += _distances(found["logits"], expected["logits"]).ravel().tolist()
-        same += (found["logits"].argmax(-1) == expected["logits"].argmax(-1)).ravel().tolist()
+        expected, out = wide(**window), half(**window)
+        assert (out["logits"].dtype, out["aux_hidden"].dtype) == (np.float16, np.float16)
+        distances += _distances(out["logits"], expected["logits"]).ravel().tolist()
+        same += (out["logits"].argmax(-1) == expected["logits"].argmax(-1)).ravel().tolist()
     assert np.median(distances) < 5e-3
     assert np.mean(np.array(distances) < 2e-2) >= (1 if family == "qwen3" else 0.9)  # a near tie may change an expert
     assert np.mean(same) >= 0.9
@@ -87,10 +87,10 @@ def test_a_float16_drafter_is_close_to_the_float32_one(
             "tokens": np.array([[5, -1, -1, -1]] * 2, np.int32), "num_tokens": np.ones(2, np.int32),
         }  # fmt: skip
         expected = wide(**rows, aux_hidden=features)["draft_logits"]
-        found = half(**rows, aux_hidden=features.astype(np.float16))["draft_logits"]
-        assert found.dtype == np.float16
-        assert _distances(found, expected).max() < 2e-2
-        assert np.mean(found.argmax(-1) == expected.argmax(-1)) >= 0.9
+        logits = half(**rows, aux_hidden=features.astype(np.float16))["draft_logits"]
+        assert logits.dtype == np.float16
+        assert _distances(logits, expected).max() < 2e-2
+        assert np.mean(logits.argmax(-1) == expected.argmax(-1)) >= 0.9
 
 
 CASES = [("qwen3", "float16", "target"), ("qwen3", "float16", "drafter"), ("gpt-oss", "float16", "target"),

@@ -36,32 +36,32 @@ def one_node_model(
     """
     op = OPS[name]
     filled = op.check_attributes(dict(attributes))
-    used = [(operand, dtype) for operand, dtype in zip(op.inputs, dtypes, strict=False) if dtype is not None]
-    function = onnx.parser.parse_function(op.body(filled, frozenset(operand.name for operand, _ in used)))
+    operands = [(operand, dtype) for operand, dtype in zip(op.inputs, dtypes, strict=False) if dtype is not None]
+    function = onnx.parser.parse_function(op.body(filled, frozenset(operand.name for operand, _ in operands)))
     node = helper.make_node(
         op.name,
-        [operand.name for operand, _ in used],
+        [operand.name for operand, _ in operands],
         [output.name for output in op.outputs],
         domain=DOMAIN,
         overload=function.overload,
         **filled,
     )
     casts, inputs = [], []
-    for i, (operand, dtype) in enumerate(used):
+    for i, (operand, dtype) in enumerate(operands):
         feed, feed_dtype = operand.name, dtype
         if dtype in FOREIGN:
             feed, feed_dtype = f"{operand.name}_float32", "float32"
             casts.append(helper.make_node("Cast", [feed], [operand.name], to=ONNX_TYPE[dtype]))
         inputs.append(helper.make_tensor_value_info(feed, ONNX_TYPE[feed_dtype], _shape(op.inputs[i])))
-    outputs, shown = [], []
+    outputs, output_casts = [], []
     for output, dtype in zip(op.outputs, op.infer_dtypes(dtypes), strict=True):
-        told, told_dtype = output.name, dtype
+        label, type_name = output.name, dtype
         if readable and dtype in FOREIGN:
-            told, told_dtype = f"{output.name}_float32", "float32"
-            shown.append(helper.make_node("Cast", [output.name], [told], to=onnx.TensorProto.FLOAT))
-        outputs.append(helper.make_tensor_value_info(told, ONNX_TYPE[told_dtype], _shape(output)))
+            label, type_name = f"{output.name}_float32", "float32"
+            output_casts.append(helper.make_node("Cast", [output.name], [label], to=onnx.TensorProto.FLOAT))
+        outputs.append(helper.make_tensor_value_info(label, ONNX_TYPE[type_name], _shape(output)))
     model = helper.make_model(
-        helper.make_graph([*casts, node, *shown], name, inputs, outputs),
+        helper.make_graph([*casts, node, *output_casts], name, inputs, outputs),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, VERSION)],
         functions=[function],
         ir_version=11,
@@ -84,8 +84,8 @@ def run(name: str, inputs: list[Any], **attributes: Any) -> list[Any]:
     op = OPS[name]
     dtypes = tuple(None if x is None else name_of(x.dtype) for x in inputs)
     instance = session(name, dtypes, tuple(sorted(attributes.items())))
-    given = [x.astype(np.float32) if name_of(x.dtype) in FOREIGN else x for x in inputs if x is not None]
-    outputs = instance.run(None, {i.name: x for i, x in zip(instance.get_inputs(), given, strict=True)})
+    feeds = [x.astype(np.float32) if name_of(x.dtype) in FOREIGN else x for x in inputs if x is not None]
+    outputs = instance.run(None, {i.name: x for i, x in zip(instance.get_inputs(), feeds, strict=True)})
     promised = [np.dtype(name.replace("float8", "float8_")) for name in op.infer_dtypes(dtypes)]
     outputs = [
         x.astype(wanted) if wanted.name.startswith(("float8", "bfloat16")) else x

@@ -75,9 +75,9 @@ def windows(draw: Any, max_k: int = 8, tolerances: tuple[float, ...] = (0.0,)) -
     logits = rng.normal(size=(batch, k + 1, vocab)) * draw(st.sampled_from([0.5, 3.0]))
     if draw(st.booleans()):
         logits = np.round(logits * 2) / 2  # ties
-    chosen = [draw(st.sampled_from(sorted(POLICIES))) for _ in range(batch)]
-    policies = np.array([POLICIES[name] for name in chosen])
-    made: Arrays = {
+    names = [draw(st.sampled_from(sorted(POLICIES))) for _ in range(batch)]
+    policies = np.array([POLICIES[name] for name in names])
+    arrays: Arrays = {
         "logits": logits.astype(dtype),
         "input_ids": rng.integers(0, vocab, (batch, width)),
         "start": rng.integers(0, 1000, batch),
@@ -91,21 +91,21 @@ def windows(draw: Any, max_k: int = 8, tolerances: tuple[float, ...] = (0.0,)) -
         "min_p": policies[:, 3].astype(np.float32),
         "tolerance": np.array([draw(st.sampled_from(tolerances)) for _ in range(batch)], np.float32),
     }
-    y = own_tokens(made)
+    y = own_tokens(arrays)
     for b in range(batch):
         kind = draw(st.sampled_from(["idle", "prefill", "last chunk", "decode", "decode", "decode"]))
         if kind == "idle":
             continue
-        made["window_len"][b] = window = draw(st.integers(1, width))
+        arrays["window_len"][b] = window = draw(st.integers(1, width))
         if kind == "prefill":
-            made["forced_next"][b] = draw(st.integers(0, vocab - 1))
+            arrays["forced_next"][b] = draw(st.integers(0, vocab - 1))
         elif kind == "decode":
-            made["draft_len"][b] = drafts = draw(st.integers(0, min(k, window - 1)))
+            arrays["draft_len"][b] = drafts = draw(st.integers(0, min(k, window - 1)))
             agreeing = draw(st.integers(0, drafts))
-            made["input_ids"][b, window - drafts : window - drafts + agreeing] = y[b, :agreeing]
+            arrays["input_ids"][b, window - drafts : window - drafts + agreeing] = y[b, :agreeing]
             if agreeing < drafts:
-                made["input_ids"][b, window - drafts + agreeing] = (y[b, agreeing] + 1) % vocab
-    return made
+                arrays["input_ids"][b, window - drafts + agreeing] = (y[b, agreeing] + 1) % vocab
+    return arrays
 
 
 WILD = [-(2**31), -1, 0, 1, 2, 5, 1000, 2**31 - 1]
@@ -170,12 +170,12 @@ def could_draw(batch: Arrays, b: int, j: int, token: int) -> bool:
     return bool(p[token] > 0 and score[token] >= score.max() - 1e-4)
 
 
-def assert_same_emission(batch: Arrays, got: list[Any], wanted: list[Any]) -> None:
+def assert_same_emission(batch: Arrays, got: list[Any], expected: list[Any]) -> None:
     """tokens and num_tokens agree, except that a row may part at a token drawn in a tie (see could_draw)."""
-    for b, (tokens, others) in enumerate(zip(got[0], wanted[0], strict=True)):
+    for b, (tokens, others) in enumerate(zip(got[0], expected[0], strict=True)):
         differing = np.flatnonzero(tokens != others)
         if len(differing) == 0:
-            assert got[1][b] == wanted[1][b]
+            assert got[1][b] == expected[1][b]
             continue
         j = int(differing[0])
         assert could_draw(batch, b, j, tokens[j]), (b, j, tokens, others)

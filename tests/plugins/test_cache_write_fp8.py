@@ -31,10 +31,10 @@ def test_only_positions_of_the_cache_are_written(batch: Arrays) -> None:
     length, width = batch["k_cache"].shape[2], batch["k"].shape[2]
     for name, out in zip(("k", "v"), reference(OP, batch), strict=True):
         for b, start in enumerate(batch["start"].tolist()):
-            written = {start + s: s for s in range(width)}
+            after = {start + s: s for s in range(width)}
             for t in range(length):
-                kept = batch[f"{name}_cache"][b, :, t]
-                new = cache_codes(batch[name][b, :, written[t]], batch[f"{name}_scale"]) if t in written else kept
+                before = batch[f"{name}_cache"][b, :, t]
+                new = cache_codes(batch[name][b, :, after[t]], batch[f"{name}_scale"]) if t in after else before
                 np.testing.assert_array_equal(out[b, :, t].view(np.uint8), new.view(np.uint8))
 
 
@@ -49,8 +49,8 @@ def test_codes_are_the_nearest_and_saturate() -> None:
     size = np.sort(FINITE[FINITE.astype(np.float32) >= 0].astype(np.float64))
     middles = (size[1:] + size[:-1]) / 2
     assert not (cache_codes(middles[middles > 0].astype(np.float32), 1.0).view(np.uint8) & 1).any()
-    given = np.array([1e6, -1e6, np.inf, -np.inf, np.nan], np.float32)
-    np.testing.assert_array_equal(cache_codes(given, 0.5).astype(np.float32), [448, -448, 448, -448, np.nan])
+    extremes = np.array([1e6, -1e6, np.inf, -np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(cache_codes(extremes, 0.5).astype(np.float32), [448, -448, 448, -448, np.nan])
 
 
 def test_what_does_not_fit_is_named() -> None:

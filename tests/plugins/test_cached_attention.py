@@ -191,10 +191,10 @@ def test_a_sequence_fed_in_steps_equals_plain_attention(
     for step in steps:
         here = slice(begin, begin + step)
         new = [np.concatenate([x[:, :, here], 50 * np.ones_like(x[:, :, :1])], axis=2) for x in (q, k, v)]
-        given = [*new, k_cache, v_cache, np.array([begin, begin]), sinks]
-        y, _, _ = OPS[OP].reference(*given, **attributes)
+        inputs = [*new, k_cache, v_cache, np.array([begin, begin]), sinks]
+        y, _, _ = OPS[OP].reference(*inputs, **attributes)
         close(y[:, :step], expected[:, here])
-        y, k_cache, v_cache = run_body(OP, given, **attributes)
+        y, k_cache, v_cache = run_body(OP, inputs, **attributes)
         close(y[:, :step], expected[:, here])
         begin += step
 
@@ -202,12 +202,12 @@ def test_a_sequence_fed_in_steps_equals_plain_attention(
 @pytest.mark.parametrize("start", [-1, 3])
 def test_a_write_that_leaves_the_cache_is_refused(run_body: Any, start: int) -> None:
     new, cache = np.zeros((1, 1, 2, 4), np.float32), np.zeros((1, 1, 4, 4), np.float32)
-    given = [new, new, new, cache, cache, np.array([start]), None]
+    inputs = [new, new, new, cache, cache, np.array([start]), None]
     attributes = {"scale": 1.0, "window": 0, "softcap": 0.0}
     with pytest.raises(ValueError, match="leave a cache of 4"):
-        OPS[OP].reference(*given, **attributes)
+        OPS[OP].reference(*inputs, **attributes)
     with pytest.raises(Exception, match="TensorScatter"):
-        run_body(OP, given, **attributes)
+        run_body(OP, inputs, **attributes)
 
 
 def test_illegal_attributes_and_head_counts_are_named() -> None:

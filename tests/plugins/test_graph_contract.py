@@ -37,20 +37,20 @@ def _tables(heading: str) -> list[list[tuple[list[str], str]]]:
 def test_the_architecture_page_lists_the_tensors_in_order(
     heading: str, names: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> None:
-    listed = [[name for row, _ in table for name in row if "_cache." not in name] for table in _tables(heading)]
-    assert listed == [list(names[0]), list(names[1])]
+    columns = [[name for row, _ in table for name in row if "_cache." not in name] for table in _tables(heading)]
+    assert columns == [list(names[0]), list(names[1])]
 
 
 def test_the_architecture_page_gives_their_types_and_shapes() -> None:
     described = 0
     for heading in ("Target", "Drafter"):
         for row, kind in (row for table in _tables(heading) for row in table):
-            found = re.fullmatch(r"(\S+) \[([^\]]+)\]", kind)
-            if found is None or "_cache." in row[0]:
+            match = re.fullmatch(r"(\S+) \[([^\]]+)\]", kind)
+            if match is None or "_cache." in row[0]:
                 continue
-            dims = tuple(DIMS.get(dim, dim) for dim in found[2].split(","))
+            dims = tuple(DIMS.get(dim, dim) for dim in match[2].split(","))
             for name in row:
-                assert (TENSORS[name].dtype, TENSORS[name].dims) == (TYPES[found[1]], dims)
+                assert (TENSORS[name].dtype, TENSORS[name].dims) == (TYPES[match[1]], dims)
                 described += 1
     assert described == len(TENSORS) - 3  # the drafter's last three are "as the target's"
     assert all(TENSORS[f"next_{name}"] == TENSORS[name] for name in ("start", "window_len", "draft_len"))

@@ -102,8 +102,8 @@ def test_a_scale_makes_the_largest_code_mean_the_largest_number(amax: float, kin
 
 def test_scales_that_nothing_can_be_divided_by_become_one() -> None:
     tiny = np.finfo(np.float32).tiny
-    found = usable(np.array([0, tiny / 2, -tiny / 2, tiny, -2, 3], np.float32))
-    np.testing.assert_array_equal(found, np.array([1, 1, 1, tiny, -2, 3], np.float32))
+    scales = usable(np.array([0, tiny / 2, -tiny / 2, tiny, -2, 3], np.float32))
+    np.testing.assert_array_equal(scales, np.array([1, 1, 1, tiny, -2, 3], np.float32))
 
 
 @quick

@@ -25,8 +25,8 @@ def test_ops_are_found_by_name_and_describe_every_operand() -> None:
 
 def test_the_ops_load_without_heavy_libraries() -> None:
     code = "import sys, peagle.plugins; print({'torch', 'onnx', 'onnxruntime', 'ml_dtypes'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "set()"
 
 
 def test_caches_hold_what_queries_hold_or_codes() -> None:

@@ -48,8 +48,8 @@ def case(write: Write, op: str, floats: str = "float16", **more: Any) -> dict[st
 @pytest.fixture(scope="module")
 def built(write_model: Write) -> dict[tuple[str, str], dict[str, Any]]:
     """Every plugin in every type of its logits, in one child."""
-    done = results(run_aot([case(write_model, name, floats) for name, floats in KINDS]))
-    return dict(zip(KINDS, done, strict=True))
+    answers = results(run_aot([case(write_model, name, floats) for name, floats in KINDS]))
+    return dict(zip(KINDS, answers, strict=True))
 
 
 def test_every_op_with_a_kernel_is_built_here() -> None:
@@ -72,18 +72,18 @@ def test_outputs_are_of_the_dtypes_and_shapes_of_the_spec(
     built: Mapping[tuple[str, str], Mapping[str, Any]], op: str
 ) -> None:
     spec, outputs = OPS[op], built[op, "float16"]["outputs"]
-    wanted = {
+    expected = {
         output.name: [TENSORRT[dtype], [{**FIXED, **ATTRIBUTES[op]}.get(dim, -1) for dim in output.dims]]
         for output, dtype in zip(spec.outputs, spec.infer_dtypes(dtypes(op)), strict=True)
     }
-    assert outputs == wanted
+    assert outputs == expected
 
 
 def test_a_static_graph_has_static_outputs(write_model: Write) -> None:
     sizes = {"B": 2, "S": 4, "E": 3}
     model = write_model("PlaceholderDraft", dtypes("PlaceholderDraft"), {"mask_token_id": 3}, fixed=sizes)
-    given = {"model": model, "ops": ["PlaceholderDraft"], "gpus": ["SM120"], "profiles": []}
-    (result,) = results(run_aot([given]))
+    build = {"model": model, "ops": ["PlaceholderDraft"], "gpus": ["SM120"], "profiles": []}
+    (result,) = results(run_aot([build]))
     shapes = {name: shape for name, (_, shape) in result["outputs"].items()}
     assert shapes["row_ids"] == [2, 5]
     assert shapes["emit_rows"] == [2, 2]
@@ -100,9 +100,9 @@ def set_attribute(name: str, value: Any) -> Callable[[Any, Any], None]:
     from onnx import helper
 
     def edit(node: Any, graph: Any) -> None:
-        kept = [attribute for attribute in node.attribute if attribute.name != name]
+        others = [attribute for attribute in node.attribute if attribute.name != name]
         del node.attribute[:]
-        node.attribute.extend(kept)
+        node.attribute.extend(others)
         if value is not None:
             node.attribute.append(helper.make_attribute(name, value))
 

@@ -117,8 +117,8 @@ def test_k_may_change_while_requests_run(
 def test_both_backends_accept_the_same_drafts_when_k_changes(both: dict[str, Engine], ks: tuple[int, ...]) -> None:
     """One prompt, so that both ask the policy in the same order."""
     for params in (GREEDY, SAMPLED):
-        told = [_told(_with(engine, policy=Cycle(ks)), [PROMPTS[0]], params) for engine in both.values()]
-        assert told[0] == told[1]
+        outputs = [_told(_with(engine, policy=Cycle(ks)), [PROMPTS[0]], params) for engine in both.values()]
+        assert outputs[0] == outputs[1]
 
 
 @BACKENDS
@@ -140,8 +140,8 @@ def test_the_drafter_catches_up_with_rounds_that_drafted_nothing(
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     for ks in ((0, 0, 0, 0, 0, 6, 6), (0,) * 9 + (3,)):
         engines = {name: _with(engine, policy=Cycle(ks)) for name, engine in both.items()}
-        told = [_told(engine, PROMPTS[:1], params) for engine in engines.values()]
-        assert told[0] == told[1]
+        outputs = [_told(engine, PROMPTS[:1], params) for engine in engines.values()]
+        assert outputs[0] == outputs[1]
 
 
 def test_rounds_without_drafts_run_no_drafter_on_onnx_runtime(

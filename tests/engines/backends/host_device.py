@@ -80,10 +80,10 @@ class HostDevice:
     ) -> None:
         assert op.kernel is not None
         assert op.kernel.typed_by is None
-        known = {**dims, **attributes}
-        assert set(op.kernel.scalars) <= set(known)
+        values = {**dims, **attributes}
+        assert set(op.kernel.scalars) <= set(values)
         views = [
-            self.view(pointer, [evaluate_dim(dim, known) for dim in operand.dims], operand.dtypes[0])
+            self.view(pointer, [evaluate_dim(dim, values) for dim in operand.dims], operand.dtypes[0])
             for pointer, operand in zip(pointers, (*op.inputs, *op.outputs), strict=True)
         ]
         inputs, outputs = views[: len(op.inputs)], views[len(op.inputs) :]

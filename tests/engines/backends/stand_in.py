@@ -169,10 +169,10 @@ class _Context:
         types, addresses = {name: value.type for name, value in engine.inputs.items()}, dict(self._addresses)
 
         def run() -> None:
-            given = {name: _value(x, types[name]) for name, x in inputs.items()}
-            for name, value in zip(engine.outputs, engine.session.run_with_ort_values(None, given), strict=True):
-                found = _array(value)
-                np.copyto(engine.device.view(addresses[name], found.shape, found.dtype), found)
+            feeds = {name: _value(x, types[name]) for name, x in inputs.items()}
+            for name, value in zip(engine.outputs, engine.session.run_with_ort_values(None, feeds), strict=True):
+                array = _array(value)
+                np.copyto(engine.device.view(addresses[name], array.shape, array.dtype), array)
 
         engine.device.enqueue(run)
         return True

@@ -150,8 +150,8 @@ def accepts(engine: Path) -> Manifest | None:
 def test_no_truncated_file_is_accepted(engine: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([FILE_NAME, *FILES]))
     original = (engine / name).read_bytes()
-    kept = data.draw(st.integers(0, len(original) - 2))  # without its last newline a manifest says the same
-    (engine / name).write_bytes(original[:kept])
+    length = data.draw(st.integers(0, len(original) - 2))  # without its last newline a manifest says the same
+    (engine / name).write_bytes(original[:length])
     try:
         assert name in str(refusal(engine, hashes=False))
     finally:
@@ -240,14 +240,16 @@ def test_a_hand_edited_manifest_is_refused(engine: Path) -> None:
     assert "changed after the build" in refusal(engine).what
 
 
-@pytest.mark.parametrize(("found", "accepted"), [("1.31.0", True), ("1.40.2", True), ("2.0", True), ("1.30.9", False)])
-def test_only_an_older_runtime_is_refused(engine: Path, found: str, accepted: bool) -> None:
+@pytest.mark.parametrize(
+    ("version", "accepted"), [("1.31.0", True), ("1.40.2", True), ("2.0", True), ("1.30.9", False)]
+)
+def test_only_an_older_runtime_is_refused(engine: Path, version: str, accepted: bool) -> None:
     manifest = Manifest.read(engine)
     if accepted:
-        check_runtime(manifest.backend, {"onnxruntime": found})
+        check_runtime(manifest.backend, {"onnxruntime": version})
         return
     with pytest.raises(EnvironmentProblem, match=r"built with onnxruntime 1\.31\.1, found 1\.30\.9"):
-        check_runtime(manifest.backend, {"onnxruntime": found})
+        check_runtime(manifest.backend, {"onnxruntime": version})
 
 
 def test_a_manifest_is_written_without_leaving_anything_beside_it(engine: Path) -> None:
@@ -302,25 +304,25 @@ def test_plans_and_gpus_come_together(engine: Path) -> None:
         assert complaint in refusal(engine).why
 
 
-@pytest.mark.parametrize(("found", "said"), [(None, "no NVIDIA GPU"), ("sm_90", "found sm_90")])
-def test_another_gpu_is_refused_with_what_was_built_and_what_to_do(engine: Path, found: str | None, said: str) -> None:
+@pytest.mark.parametrize(("gpu", "words"), [(None, "no NVIDIA GPU"), ("sm_90", "found sm_90")])
+def test_another_gpu_is_refused_with_what_was_built_and_what_to_do(engine: Path, gpu: str | None, words: str) -> None:
     manifest = with_plans(engine)
     check_gpu(manifest.backend, "sm_120")
     with pytest.raises(
         EnvironmentProblem, match=r"built for sm_89 and sm_120 with tensorrt-rtx 1\.7\.1\.116"
     ) as caught:
-        check_gpu(manifest.backend, found)
-    assert said in caught.value.what
-    assert "--gpu sm_90" in caught.value.fix if found else "--backend onnxruntime" in caught.value.fix
-    check_gpu(Manifest.read(engine).backend, found)  # an engine of graphs runs anywhere
+        check_gpu(manifest.backend, gpu)
+    assert words in caught.value.what
+    assert "--gpu sm_90" in caught.value.fix if gpu else "--backend onnxruntime" in caught.value.fix
+    check_gpu(Manifest.read(engine).backend, gpu)  # an engine of graphs runs anywhere
 
 
-@pytest.mark.parametrize("found", ["1.7.1.115", "1.8.0.0", ""])
-def test_a_plan_is_read_by_its_own_version_only(engine: Path, found: str) -> None:
+@pytest.mark.parametrize("version", ["1.7.1.115", "1.8.0.0", ""])
+def test_a_plan_is_read_by_its_own_version_only(engine: Path, version: str) -> None:
     manifest = with_plans(engine)
     check_runtime(manifest.backend, {"tensorrt-rtx": "1.7.1.116"})
     with pytest.raises(EnvironmentProblem, match=r"built with tensorrt-rtx 1\.7\.1\.116") as caught:
-        check_runtime(manifest.backend, {"tensorrt-rtx": found} if found else {})
+        check_runtime(manifest.backend, {"tensorrt-rtx": version} if version else {})
     assert "pip install 'tensorrt-rtx==1.7.1.116'" in caught.value.fix
 
 

@@ -37,15 +37,15 @@ def test_cached_drafting_equals_full_recompute(traced: Traced, lowering: str, k:
     loop = Loop(traced, lowering, k)
     ids = rng.integers(2, VOCAB, 11)
     verified, drafted = loop.feed(ids, 0, 0)
-    known = [int(i) for i in ids]
+    text = [int(i) for i in ids]
     for _ in range(4):
-        known += [int(t) for t in verified["tokens"][0, : verified["num_tokens"][0]]]
-        _, features = torch_reference.target_pass(model, traced.target, known)
-        expected = torch_reference.draft_logits(weights, traced.head, known, features[: len(known) - 1], k)
+        text += [int(t) for t in verified["tokens"][0, : verified["num_tokens"][0]]]
+        _, features = torch_reference.target_pass(model, traced.target, text)
+        expected = torch_reference.draft_logits(weights, traced.head, text, features[: len(text) - 1], k)
         np.testing.assert_allclose(drafted["draft_logits"][0], expected.numpy(), atol=1e-4)
         assert drafted["draft_ids"][0].tolist() == torch_reference.to_target_ids(weights, expected.argmax(-1))
-        assert drafted["next_input_ids"][0].tolist() == [known[-1], *drafted["draft_ids"][0].tolist()]
-        assert drafted["next_start"].tolist() == [len(known) - 1]
+        assert drafted["next_input_ids"][0].tolist() == [text[-1], *drafted["draft_ids"][0].tolist()]
+        assert drafted["next_start"].tolist() == [len(text) - 1]
         window = drafted["next_input_ids"][0]
         verified, drafted = loop.feed(window, int(drafted["next_start"][0]), k)
 

@@ -72,11 +72,11 @@ def test_every_kind_of_head_drafts_like_the_reference(
     ids = rng.integers(2, VOCAB, 14)
     width = head.spec.target_hidden_size * len(head.spec.taps)
     features = rng.standard_normal((14, width)).astype(np.float32)
-    for found, known in zip(drafted(path, head, ids, features), (10, 13), strict=True):
+    for logits, length in zip(drafted(path, head, ids, features), (10, 13), strict=True):
         expected = torch_reference.draft_logits(
-            tensors, head.spec, ids[:known].tolist(), torch.from_numpy(features[: known - 1]), K
+            tensors, head.spec, ids[:length].tolist(), torch.from_numpy(features[: length - 1]), K
         )
-        np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
+        np.testing.assert_allclose(logits, expected.numpy(), atol=1e-4)
 
 
 CHANGES: list[tuple[str, Any]] = [
@@ -191,15 +191,15 @@ def test_the_rope_of_a_head_is_its_own_whatever_key_it_stands_under() -> None:
 
 
 def test_llama3_rope_follows_its_rule() -> None:
-    found = trace.drafter_rotary(FORMS["all biases, llama3 rope"].make().spec)
+    table = trace.drafter_rotary(FORMS["all biases, llama3 rope"].make().spec)
     expected = []
     for i in range(8):
         inverse = 500.0 ** (-i / 8)
         share = (32 * inverse / (2 * np.pi) - 1.0) / (4.0 - 1.0)
         share = min(max(share, 0.0), 1.0)
         expected.append((1 - share) * inverse / 4.0 + share * inverse)
-    np.testing.assert_allclose(found.inv_freq, expected, rtol=1e-5)
-    assert found.scaling == 1.0
+    np.testing.assert_allclose(table.inv_freq, expected, rtol=1e-5)
+    assert table.scaling == 1.0
 
 
 def eagle3(**form: Any) -> Head:

@@ -109,14 +109,14 @@ def test_rows_at_unequal_positions_say_what_std_says(every: Traced, rng: np.rand
     for starts, width in (([0, 0], 12), ([12, 7], 5), ([14, 12], 2), ([16, 14], 9)):
         window = target_inputs(rng.integers(2, VOCAB, (2, width)), 0, width - 1, width)
         window["start"] = np.array(starts, np.int64)
-        expected, found = std["target"](**window), ours["target"](**window)
-        assert found["tokens"].tolist() == expected["tokens"].tolist()
-        np.testing.assert_allclose(found["logits"], expected.pop("logits"), atol=1e-4)
-        np.testing.assert_allclose(found["aux_hidden"], expected["aux_hidden"], atol=1e-4)
+        expected, out = std["target"](**window), ours["target"](**window)
+        assert out["tokens"].tolist() == expected["tokens"].tolist()
+        np.testing.assert_allclose(out["logits"], expected.pop("logits"), atol=1e-4)
+        np.testing.assert_allclose(out["aux_hidden"], expected["aux_hidden"], atol=1e-4)
         rows = {name: window[name] for name in ("input_ids", "start", "window_len", "draft_len")} | expected
-        expected, found = std["drafter"](**rows), ours["drafter"](**rows)
-        assert found["draft_ids"].tolist() == expected["draft_ids"].tolist()
-        np.testing.assert_allclose(found["draft_logits"], expected["draft_logits"], atol=1e-4)
+        expected, out = std["drafter"](**rows), ours["drafter"](**rows)
+        assert out["draft_ids"].tolist() == expected["draft_ids"].tolist()
+        np.testing.assert_allclose(out["draft_logits"], expected["draft_logits"], atol=1e-4)
 
 
 def test_what_was_never_written_to_a_cache_changes_nothing(every: Traced, rng: np.random.Generator) -> None:
@@ -178,8 +178,8 @@ def test_one_layer_is_what_the_reference_says(
         values["sinks"] = draw.standard_normal(4).astype(np.float32)
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
     expected = OPS["CachedAttention"].reference(*values.values(), **attributes)
-    for found, wanted in zip(session.run(None, values), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    for array, reference_array in zip(session.run(None, values), expected, strict=True):
+        np.testing.assert_allclose(array, reference_array, atol=1e-5)
 
 
 @pytest.mark.parametrize(("size", "fused"), [(256, True), (264, False)])

@@ -103,8 +103,8 @@ def test_lowerings_agree_with_one_another(trace_of: Callable[[str], Traced], rng
     for starts, width in (([0, 0], 12), ([12, 7], 5), ([14, 12], 2)):
         window = target_inputs(rng.integers(2, VOCAB, (2, width)), 0, width - 1, width)
         window["start"] = np.array(starts, np.int64)
-        expected, found = std(**window), ours(**window)
-        np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-3)
+        expected, out = std(**window), ours(**window)
+        np.testing.assert_allclose(out["logits"], expected["logits"], atol=1e-3)
 
 
 def test_the_interface_is_fp8_and_the_plugin_writes_it(every: Traced) -> None:
@@ -124,9 +124,9 @@ def test_the_interface_is_fp8_and_the_plugin_writes_it(every: Traced) -> None:
         for cache, out, scale in zip(node.inputs[:2], node.outputs, node.inputs[5:], strict=True):
             assert out.name == f"{cache.name}.out"
             assert out.is_graph_output()
-            found = scale.producer().attributes["value"].as_tensor().numpy()
-            assert found.dtype == np.float32
-            assert float(found) == np.float32(scales[str(cache.name)])
+            number = scale.producer().attributes["value"].as_tensor().numpy()
+            assert number.dtype == np.float32
+            assert float(number) == np.float32(scales[str(cache.name)])
             read = [user for user, _ in out.uses()]
             assert [user.op_type for user in read] == ["DequantizeLinear"]
     functions = [function.name for function in model.functions.values()]
@@ -153,9 +153,9 @@ def test_what_a_cache_holds_are_codes(qwen3: Traced, rng: np.random.Generator) -
         scale = np.float32(_scales(qwen3)[f"{kind}_cache.0"])
         exact = (wide.caches[f"{kind}_cache.0"] / scale).clip(-448, 448)
         codes = exact.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
-        found = out[f"{kind}_cache.0.out.wide"]
-        assert np.mean(found == codes) > 0.999
-        assert np.abs(found - exact).max() <= np.abs(exact).max() / 16
+        numbers = out[f"{kind}_cache.0.out.wide"]
+        assert np.mean(numbers == codes) > 0.999
+        assert np.abs(numbers - exact).max() <= np.abs(exact).max() / 16
 
 
 @pytest.mark.parametrize("lowering", ["std", "ort", "tensorrt"])
@@ -176,12 +176,12 @@ def test_wide_caches_of_rounded_numbers_compute_the_same(
         for each in (rounded, *others):
             each(**target_inputs(row[:, :first], 0, 0, 1))
         window = target_inputs(row[:, first:], first, width - 1, width)
-        found, wanted, plain = (each(**window)["logits"] for each in (rounded, *others))
-        apart.append(np.abs(found - wanted).max())
-        moved.append(np.abs(plain - wanted).max())
-        held = rounded.caches["k_cache.0"] / np.float32(_scales(qwen3)["k_cache.0"])
-        np.testing.assert_allclose(held, held.astype(ml_dtypes.float8_e4m3fn).astype(np.float32), rtol=1e-6)
-        assert held.any()
+        logits, expected, plain = (each(**window)["logits"] for each in (rounded, *others))
+        apart.append(np.abs(logits - expected).max())
+        moved.append(np.abs(plain - expected).max())
+        codes = rounded.caches["k_cache.0"] / np.float32(_scales(qwen3)["k_cache.0"])
+        np.testing.assert_allclose(codes, codes.astype(ml_dtypes.float8_e4m3fn).astype(np.float32), rtol=1e-6)
+        assert codes.any()
     assert np.mean(np.array(apart) < 1e-4) > 0.8, apart
     assert np.mean(moved) > 1e-3  # or else this says nothing
 

@@ -131,10 +131,10 @@ def _compare(quantized: QuantizedPair, lowering: str, rng: np.random.Generator, 
     out, unrounded = graph(**window), wide(**window)
     apart = 0
     for row, tokens in enumerate(ids):
-        given = {module: out[name][row] for module, name in inputs.items()}
-        with forced(model, given, lambda module, x: rounded(x, scales[module])) as distances:
+        values = {module: out[name][row] for module, name in inputs.items()}
+        with forced(model, values, lambda module, x: rounded(x, scales[module])) as distances:
             logits, aux = torch_reference.target_pass(model, spec, tokens.tolist())
-        assert distances.keys() == given.keys()
+        assert distances.keys() == values.keys()
         furthest = max(
             *distances.values(),
             *(np.abs(out[name][row] - x.numpy()).max() for name, x in (("logits", logits), ("aux_hidden", aux))),
@@ -149,23 +149,23 @@ def test_the_checker_passes_both_graphs(quantized: QuantizedPair) -> None:
 
 
 def test_linears_and_experts_multiply_in_fp8_and_the_rest_is_wide(quantized: QuantizedPair) -> None:
-    found = quantized.found("tensorrt")
+    products = quantized.found("tensorrt")
     kinds = Counter(
-        (name.split(".")[-2 if name.endswith("weight") else -1], m.stored, m.computed) for name, m in found.items()
+        (name.split(".")[-2 if name.endswith("weight") else -1], m.stored, m.computed) for name, m in products.items()
     )
     routed, router = {"qwen3-moe": (LAYERS - 1, "gate"), "gpt-oss": (LAYERS, "router")}.get(
         quantized.traced.target.family, (0, "")
     )
-    wanted = Counter({(f"{name}_proj", E4M3, E4M3): LAYERS for name in "qko"})
-    wanted["v_proj", E4M3, E4M3] = sum(
+    expected = Counter({(f"{name}_proj", E4M3, E4M3): LAYERS for name in "qko"})
+    expected["v_proj", E4M3, E4M3] = sum(
         bool(LINEAR.fullmatch(name)) and "v_proj" in name for name in Checkpoint.open(quantized.target).tensors
     )
-    wanted.update({(f"{name}_proj", E4M3, E4M3): LAYERS - routed for name in ("gate", "up")})
-    wanted["gate_up_proj", E4M3, E4M3] = routed
-    wanted["down_proj", E4M3, E4M3] = LAYERS  # one in a layer, of experts or not
-    wanted["lm_head" if "lm_head.weight" in found else "embed_tokens", "float32", "float32"] = 1
-    wanted[router, "float32", "float32"] = routed
-    assert kinds == wanted  # those of none count as absent
+    expected.update({(f"{name}_proj", E4M3, E4M3): LAYERS - routed for name in ("gate", "up")})
+    expected["gate_up_proj", E4M3, E4M3] = routed
+    expected["down_proj", E4M3, E4M3] = LAYERS  # one in a layer, of experts or not
+    expected["lm_head" if "lm_head.weight" in products else "embed_tokens", "float32", "float32"] = 1
+    expected[router, "float32", "float32"] = routed
+    assert kinds == expected  # those of none count as absent
 
 
 def test_an_input_that_is_shared_is_rounded_once_to_the_largest_scale(quantized: QuantizedPair) -> None:
@@ -259,8 +259,8 @@ def test_without_a_scale_the_input_stays_wide() -> None:
     model = _product()
     quantize(model, {"w": QuantizedWeight("float8_e4m3fn")})
     assert Counter(node.op_type for node in model.graph) == {"DequantizeLinear": 1, "Transpose": 1, "MatMul": 1}
-    (found,) = products_of(model)
-    assert (found.stored, found.computed, found.numbers) == (E4M3, "float32", 16)
+    (product,) = products_of(model)
+    assert (product.stored, product.computed, product.numbers) == (E4M3, "float32", 16)
 
 
 def test_what_else_reads_a_weight_goes_on_reading_it_wide() -> None:
@@ -269,8 +269,8 @@ def test_what_else_reads_a_weight_goes_on_reading_it_wide() -> None:
     assert result.done == ("w",)
     assert set(model.graph.initializers) == {"w", "w.codes", "w_scale", "x_scale"}
     assert {node.op_type for node, _ in model.graph.initializers["w"].uses()} == {"ReduceSum"}
-    (found,) = products_of(model)
-    assert (found.weight, found.stored, found.computed) == ("w.codes", E4M3, E4M3)
+    (product,) = products_of(model)
+    assert (product.weight, product.stored, product.computed) == ("w.codes", E4M3, E4M3)
 
 
 def test_a_number_too_large_for_float16_is_refused(tmp_path: Path) -> None:

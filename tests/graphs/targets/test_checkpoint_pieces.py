@@ -22,20 +22,20 @@ PREFIX = "model.layers.0.mlp.experts"
 def stored_for(name: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
     """What a family's graph wants, and a checkpoint that has just that, under the names of its files."""
     config = CONFIGS[name]
-    family, wanted = family_for(config), Skeleton(config).shapes
+    family, shapes = family_for(config), Skeleton(config).shapes
     stored: dict[str, Shape] = {}
-    for weight, shape in wanted.items():
+    for weight, shape in shapes.items():
         pieces = family.sources(weight, shape)
         for piece in pieces:
             for key in piece.keys:
-                each = shape if len(pieces) == 1 and piece.how != "interleave" else shape[1:]
+                part = shape if len(pieces) == 1 and piece.how != "interleave" else shape[1:]
                 if piece.how == "interleave":
-                    each = (each[0] // 2, *each[1:])
+                    part = (part[0] // 2, *part[1:])
                 elif piece.how == "transpose":
-                    each = (each[0], each[2], each[1])
+                    part = (part[0], part[2], part[1])
                 inside = name == "gemma-4" and key.startswith("model.")
-                stored[key.replace("model.", "model.language_model.", 1) if inside else key] = each
-    return wanted, stored
+                stored[key.replace("model.", "model.language_model.", 1) if inside else key] = part
+    return shapes, stored
 
 
 @pytest.fixture(scope="module", params=list(CONFIGS))
@@ -43,21 +43,21 @@ def whole(request: pytest.FixtureRequest) -> tuple[str, dict[str, Shape], dict[s
     return request.param, *stored_for(request.param)
 
 
-def check(name: str, stored: dict[str, Shape], wanted: dict[str, Shape]) -> None:
-    Sources(family_for(CONFIGS[name]), CONFIGS[name], stored).check(wanted)
+def check(name: str, stored: dict[str, Shape], shapes: dict[str, Shape]) -> None:
+    Sources(family_for(CONFIGS[name]), CONFIGS[name], stored).check(shapes)
 
 
 def test_a_whole_checkpoint_is_accepted(whole: tuple[str, dict[str, Shape], dict[str, Shape]]) -> None:
-    name, wanted, stored = whole
-    check(name, stored, wanted)
+    name, shapes, stored = whole
+    check(name, stored, shapes)
 
 
 def test_tensors_known_to_be_useless_are_accepted(whole: tuple[str, dict[str, Shape], dict[str, Shape]]) -> None:
-    name, wanted, stored = whole
+    name, shapes, stored = whole
     more = {"model.layers.0.self_attn.rotary_emb.inv_freq": (8,)}
     if name == "gemma-4":
         more |= {"model.vision_tower.encoder.layers.0.mlp.up_proj.linear.weight": (3, 3), "lm_head.weight": (96, 48)}
-    check(name, stored | more, wanted)
+    check(name, stored | more, shapes)
 
 
 @settings(deadline=None, max_examples=60)
@@ -65,7 +65,7 @@ def test_tensors_known_to_be_useless_are_accepted(whole: tuple[str, dict[str, Sh
 def test_everything_that_is_wrong_is_named_at_once(
     whole: tuple[str, dict[str, Shape], dict[str, Shape]], data: st.DataObject
 ) -> None:
-    name, wanted, stored = whole
+    name, shapes, stored = whole
     keys = data.draw(st.permutations(sorted(stored)))
     missing, wrong = keys[: data.draw(st.integers(0, 4))], keys[4 : 4 + data.draw(st.integers(0, 4))]
     extra = data.draw(st.lists(st.sampled_from(["../x", "/etc/passwd", "model.layers.99.mlp.up_proj.weight"])))
@@ -73,10 +73,10 @@ def test_everything_that_is_wrong_is_named_at_once(
     damaged |= dict.fromkeys(extra, (2, 3))
     shuffled = dict(data.draw(st.permutations(sorted(damaged.items()))))
     if not (missing or wrong or extra):
-        check(name, shuffled, wanted)
+        check(name, shuffled, shapes)
         return
     with pytest.raises(BuildError) as caught:
-        check(name, shuffled, wanted)
+        check(name, shuffled, shapes)
     text = str(caught.value)
     for count, kind in ((len(missing), "missing"), (len(wrong), "of another shape"), (len(set(extra)), "not known")):
         assert (f"{count} {kind}" in text) == (count > 0)
@@ -86,20 +86,20 @@ def test_everything_that_is_wrong_is_named_at_once(
 
 
 def test_long_lists_are_cut_and_counted() -> None:
-    wanted, _ = stored_for("llama")
-    with pytest.raises(BuildError, match=f"and {len(wanted) - 20} more"):
-        check("llama", {}, wanted)
+    shapes, _ = stored_for("llama")
+    with pytest.raises(BuildError, match=f"and {len(shapes) - 20} more"):
+        check("llama", {}, shapes)
 
 
 def test_a_missing_expert_is_named() -> None:
-    wanted, stored = stored_for("qwen3-moe")
+    shapes, stored = stored_for("qwen3-moe")
     del stored[f"{PREFIX}.5.up_proj.weight"]
     with pytest.raises(BuildError, match=rf"1 missing:\s+{PREFIX}\.5\.up_proj\.weight \[24, 48\]"):
-        check("qwen3-moe", stored, wanted)
+        check("qwen3-moe", stored, shapes)
 
 
 def test_values_come_in_the_order_of_the_graph() -> None:
-    wanted, stored = stored_for("qwen3-moe")
+    shapes, stored = stored_for("qwen3-moe")
     sources = Sources(family_for(MOE), MOE, stored)
     values = {key: np.random.default_rng(len(key)).normal(size=shape) for key, shape in stored.items()}
 
@@ -107,7 +107,7 @@ def test_values_come_in_the_order_of_the_graph() -> None:
         return (values[key][i : i + 5] for i in range(0, len(values[key]), 5))
 
     name = f"{PREFIX}.gate_up_proj"
-    found = np.concatenate(list(sources.read(name, wanted[name], read))).reshape(wanted[name])
+    weight = np.concatenate(list(sources.read(name, shapes[name], read))).reshape(shapes[name])
     for expert in range(6):
         for offset, part in enumerate(("gate", "up")):
-            np.testing.assert_array_equal(found[expert, offset::2], values[f"{PREFIX}.{expert}.{part}_proj.weight"])
+            np.testing.assert_array_equal(weight[expert, offset::2], values[f"{PREFIX}.{expert}.{part}_proj.weight"])

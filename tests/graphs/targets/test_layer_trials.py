@@ -39,11 +39,11 @@ def test_extrapolated_operators_are_those_of_the_whole_trace(family: str, trace_
 
 @given(st.lists(st.sampled_from(["full", "sliding", "dense"]), min_size=1, max_size=40), st.integers(1, 9))
 def test_the_base_has_every_kind_room_for_the_taps_and_the_last_layer(kinds: list[str], taps: int) -> None:
-    chosen = base_layers(kinds, taps)
-    assert chosen == sorted(set(chosen))
-    assert {kinds[i] for i in chosen} == set(kinds)
-    assert len(chosen) >= min(taps, len(kinds))
-    assert chosen[-1] == len(kinds) - 1
+    layers = base_layers(kinds, taps)
+    assert layers == sorted(set(layers))
+    assert {kinds[i] for i in layers} == set(kinds)
+    assert len(layers) >= min(taps, len(kinds))
+    assert layers[-1] == len(kinds) - 1
 
 
 def test_the_base_stays_small() -> None:

@@ -42,12 +42,12 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 def _entry(name: str, operands: int, scalars: int, outputs: int) -> str:
     """C text of ``emulate_<name>(blocks, threads, cluster, pointers, scalars)``."""
-    given = [f"peagle::Pointer{{p[{i}]}}" for i in range(operands)]
-    given += [f"n[{i}]" for i in range(scalars)]
-    given += [f"peagle::Pointer{{p[{operands + i}]}}" for i in range(outputs)]
+    arguments = [f"peagle::Pointer{{p[{i}]}}" for i in range(operands)]
+    arguments += [f"n[{i}]" for i in range(scalars)]
+    arguments += [f"peagle::Pointer{{p[{operands + i}]}}" for i in range(outputs)]
     return f"""
 extern "C" int emulate_{name}(int blocks, int threads, int cluster, void** p, int* n) {{
-  return peagle::launch(blocks, threads, cluster, [=] {{ {name}({", ".join(given)}); }});
+  return peagle::launch(blocks, threads, cluster, [=] {{ {name}({", ".join(arguments)}); }});
 }}"""
 
 
@@ -60,14 +60,14 @@ def library(op: str, threads: int) -> ctypes.CDLL:
     sizes = (len(spec.inputs), len(spec.kernel.scalars), len(spec.outputs))
     drivers = "".join(_entry(name, *sizes) for name in entries(spec))
     text = f'#include "machine.h"\n{source(spec)}\n#line 1 "drivers"\n{drivers}\n'
-    made = Path(_folder().name) / f"{op}-{threads}.so"
+    path = Path(_folder().name) / f"{op}-{threads}.so"
     command = [COMPILER, "-x", "c++", "-", "-std=c++17", "-O2", "-g1", "-ffp-contract=off", "-fPIC", "-shared"]
-    command += ["-Wall", "-Wno-unknown-pragmas", f"-DPEAGLE_THREADS={threads}", f"-I{HERE}", "-o", str(made)]
+    command += ["-Wall", "-Wno-unknown-pragmas", f"-DPEAGLE_THREADS={threads}", f"-I{HERE}", "-o", str(path)]
     command += SANITIZERS if os.environ.get(SANITIZE) else []
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr, done.stderr  # warnings
-    return ctypes.CDLL(str(made))
+    process = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert not process.stderr, process.stderr  # warnings
+    return ctypes.CDLL(str(path))
 
 
 def run(op: str, inputs: Sequence[Any], *, threads: int, cluster: int = 1, **attributes: Any) -> list[Any]:
@@ -78,9 +78,9 @@ def run(op: str, inputs: Sequence[Any], *, threads: int, cluster: int = 1, **att
     filled = spec.check_attributes(attributes)
     dtypes = [name_of(array.dtype) for array in inputs]
     shapes = spec.infer_shapes([array.shape for array in inputs], filled)
-    named = dict(zip((operand.name for operand in spec.inputs), inputs, strict=True))
+    by_name = dict(zip((operand.name for operand in spec.inputs), inputs, strict=True))
     outputs = [
-        named[operand.aliases].copy() if operand.aliases else np.full(shape, 0x55, dtype)
+        by_name[operand.aliases].copy() if operand.aliases else np.full(shape, 0x55, dtype)
         for operand, shape, dtype in zip(spec.outputs, shapes, spec.infer_dtypes(dtypes), strict=True)
     ]  # whatever a kernel leaves unwritten stays wrong, or as the input was that it writes into
     arrays = [np.ascontiguousarray(array) for array in inputs] + outputs

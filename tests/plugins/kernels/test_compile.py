@@ -63,9 +63,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[tuple[str, int]
     """What `make kernels` packs, by op and SM, and what it prints."""
     folder = tmp_path_factory.mktemp("kernels") / "packed"
     command = [sys.executable, "-m", "peagle.plugins.kernels", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return {(cubin.op, cubin.sm): cubin for cubin in read_pack(folder).cubins}, done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return {(cubin.op, cubin.sm): cubin for cubin in read_pack(folder).cubins}, process.stdout
 
 
 @pytest.mark.parametrize("sm", TARGETS)
@@ -91,9 +91,9 @@ def test_make_kernels_packs_every_op_for_every_target_and_prints_what_they_use(m
 def test_make_kernels_without_a_compiler_says_so_and_writes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "peagle.plugins.kernels", str(tmp_path / "packed")]
     environment = os.environ | {"NVCC": "/nonexistent"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 3
-    assert "NVCC names no program" in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert process.returncode == 3
+    assert "NVCC names no program" in process.stderr
     assert not (tmp_path / "packed").exists()
 
 
@@ -175,10 +175,10 @@ def test_the_packaged_nvcc_is_preferred() -> None:
 
 
 def test_a_named_nvcc_is_used_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = tmp_path / "nvcc"
-    own.write_text("#!/bin/sh\necho 'error: I only pretend'; exit 3\n")
-    own.chmod(0o755)
-    monkeypatch.setenv("NVCC", str(own))
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho 'error: I only pretend'; exit 3\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("NVCC", str(nvcc))
     with pytest.raises(BuildError) as caught:
         compile_nvcc(OPS["NumbersAt"], 90)
     assert "I only pretend" in caught.value.why

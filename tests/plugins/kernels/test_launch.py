@@ -98,11 +98,11 @@ def run(driver: Path, code: str, **environment: str) -> list[str]:
     )
     tail = "except PeagleError as error:\n    print(type(error).__name__, error.what, '|', error.why, flush=True)\n"
     variables = os.environ | {"LD_LIBRARY_PATH": str(driver)} | environment
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", head + tail], capture_output=True, text=True, env=variables, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
 
 
 def test_inputs_scalars_and_outputs_reach_the_kernel_in_the_order_of_the_spec(driver: Path) -> None:

@@ -118,9 +118,9 @@ def test_a_damaged_pack_is_refused_in_our_words(packed: Path, damage: str) -> No
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from([75, 80, 86, 89, 90, 100, 103, 120, 121]), unique=True), st.integers(70, 130))
 def test_a_cubin_fits_its_major_and_later_minors(compiled: list[int], sm: int) -> None:
-    found = Pack(tuple(cubin_for(target) for target in compiled)).find(OP, sm)
+    cubin = Pack(tuple(cubin_for(target) for target in compiled)).find(OP, sm)
     fitting = [target for target in compiled if target // 10 == sm // 10 and target <= sm]
-    assert (found.sm if found else None) == max(fitting, default=None)
+    assert (cubin.sm if cubin else None) == max(fitting, default=None)
 
 
 def test_code_of_another_source_or_op_is_not_found() -> None:

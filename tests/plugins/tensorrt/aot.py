@@ -35,12 +35,12 @@ def build(trt: Any, case: dict[str, Any]) -> dict[str, Any]:
     """What one case comes to: layers, inputs and outputs, bytes of a plan by GPU; or the errors."""
     errors.clear()
     flags = trt.NetworkDefinitionCreationFlag
-    chosen = 1 << int(flags.STRONGLY_TYPED) if hasattr(flags, "STRONGLY_TYPED") else 0
+    bits = 1 << int(flags.STRONGLY_TYPED) if hasattr(flags, "STRONGLY_TYPED") else 0
     ops = [OPS[name] for name in case["ops"]]
     register(trt, ops)
     log = logger(trt)
     builder = trt.Builder(log)
-    network = builder.create_network(chosen)
+    network = builder.create_network(bits)
     parser = trt.OnnxParser(network, log)
     result: dict[str, Any] = {"parsed": bool(parser.parse_from_file(case["model"])), "plans": {}}
     if result["parsed"]:

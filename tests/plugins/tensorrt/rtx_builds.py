@@ -39,9 +39,11 @@ def run_aot(
     )
 
 
-def results(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    assert done.returncode == 0, f"the build died with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+def results(process: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert process.returncode == 0, (
+        f"the build died with {process.returncode}\n{process.stdout[-2000:]}{process.stderr[-2000:]}"
+    )
+    return [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
 
 
 def shapes_at(op: str, sizes: Mapping[str, int]) -> dict[str, list[int]]:

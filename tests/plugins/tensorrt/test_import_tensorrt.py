@@ -27,10 +27,10 @@ DTYPES = ("int64", "int64", "int32", "int32", "int32", "int32")
 @pytest.fixture
 def wheel() -> Iterator[Path]:
     """A folder for PYTHONPATH with a library folder as the wheel has it, without the link. Any user may read it."""
-    found = importlib.util.find_spec("tensorrt_rtx_libs")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("tensorrt_rtx_libs")
+    if spec is None or spec.origin is None:
         pytest.skip("TensorRT-RTX is not installed (extra: rtx)")
-    source = Path(found.origin).parent
+    source = Path(spec.origin).parent
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o755)
@@ -86,8 +86,8 @@ def test_without_the_link_the_parser_ends_the_process(wheel: Path, case: dict[st
 
 @needs_rtx
 def test_the_state_is_told_without_curing_it(wheel: Path) -> None:
-    done = child(wheel, "import sys; print(import_tensorrt.link_state().state, 'tensorrt_rtx' in sys.modules)")
-    assert done.stdout.split() == ["missing", "False"]
+    process = child(wheel, "import sys; print(import_tensorrt.link_state().state, 'tensorrt_rtx' in sys.modules)")
+    assert process.stdout.split() == ["missing", "False"]
     assert not (wheel / "tensorrt_rtx_libs" / LINK).exists()
     assert child(
         wheel, "print(import_tensorrt.cure_link().state, import_tensorrt.link_state().state)"
@@ -107,8 +107,8 @@ def test_a_link_that_leads_nowhere_is_replaced(wheel: Path) -> None:
 @needs_rtx
 def test_processes_that_cure_at_once_do_not_hinder_each_other(wheel: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        done = list(pool.map(lambda _: child(wheel, "print(import_tensorrt.cure_link().usable)"), range(8)))
-    assert [each.stdout.strip() for each in done] == ["True"] * 8, [each.stderr for each in done]
+        processes = list(pool.map(lambda _: child(wheel, "print(import_tensorrt.cure_link().usable)"), range(8)))
+    assert [each.stdout.strip() for each in processes] == ["True"] * 8, [each.stderr for each in processes]
     folder = wheel / "tensorrt_rtx_libs"
     assert (folder / LINK).exists()
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
@@ -121,26 +121,26 @@ AS_NOBODY = "import os; os.geteuid() or os.seteuid(65534)\n"
 @needs_rtx
 def test_a_folder_that_cannot_be_written_to_is_explained(wheel: Path) -> None:
     (wheel / "tensorrt_rtx_libs").chmod(0o555)
-    done = child(
+    process = child(
         wheel,
         AS_NOBODY + "print(import_tensorrt.cure_link().state)\n"
         "try: import_tensorrt.load('tensorrt-rtx')\nexcept Exception as e: print(e)",
     )
     (wheel / "tensorrt_rtx_libs").chmod(0o755)
-    assert done.stdout.startswith("cannot\n"), done.stderr
+    assert process.stdout.startswith("cannot\n"), process.stderr
     for words in (str(wheel / "tensorrt_rtx_libs"), "LD_LIBRARY_PATH", f"ln -sf {wheel}"):
-        assert words in done.stdout
+        assert words in process.stdout
 
 
 @needs_rtx
 def test_the_runtime_alone_needs_no_link(wheel: Path) -> None:
     (wheel / "tensorrt_rtx_libs").chmod(0o555)
-    done = child(
+    process = child(
         wheel,
         "import tensorrt_rtx\n" + AS_NOBODY + "print(import_tensorrt.load('tensorrt-rtx', parser=False).__name__)",
     )
     (wheel / "tensorrt_rtx_libs").chmod(0o755)
-    assert done.stdout.strip() == "tensorrt_rtx", done.stderr
+    assert process.stdout.strip() == "tensorrt_rtx", process.stderr
 
 
 @needs_rtx
@@ -152,15 +152,15 @@ def test_a_new_process_can_parse_though_the_folder_cannot_be_written_to(
     private = wheel / "private"
     private.mkdir()
     private.chmod(0o777)
-    done = child(
+    process = child(
         wheel,
         AS_NOBODY
         + f"print(import_tensorrt.child_environment(import_tensorrt.Path({str(private)!r}))['LD_LIBRARY_PATH'])",
     )
-    assert done.stdout.strip() == str(private), done.stderr
+    assert process.stdout.strip() == str(private), process.stderr
     # An own parser folder, as it is where the wheel's belongs to somebody else: its link stays missing.
-    told = environment(wheel) | {"LD_LIBRARY_PATH": done.stdout.strip()}
-    (result,) = results(run_aot([case], told))
+    variables = environment(wheel) | {"LD_LIBRARY_PATH": process.stdout.strip()}
+    (result,) = results(run_aot([case], variables))
     folder.chmod(0o755)
     assert result["layers"] == ["PLUGIN_V3"]
     assert not (folder / LINK).exists()
@@ -173,7 +173,7 @@ def test_no_new_environment_is_needed_where_the_link_is(tmp_path: Path) -> None:
 
 
 def test_a_product_that_is_not_installed_names_its_extra() -> None:
-    if (found := importlib.util.find_spec("tensorrt")) is not None and found.origin is not None:
+    if (spec := importlib.util.find_spec("tensorrt")) is not None and spec.origin is not None:
         pytest.skip("TensorRT is installed")
     with pytest.raises(EnvironmentProblem) as caught:
         import_tensorrt.load("tensorrt")
@@ -191,8 +191,8 @@ def test_a_product_that_is_not_installed_names_its_extra() -> None:
 )
 def test_a_broken_installation_is_explained(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "tensorrt.py").write_text(text)
-    done = child(
+    process = child(
         tmp_path, "try: import_tensorrt.load('tensorrt')\nexcept import_tensorrt.EnvironmentProblem as e: print(e)"
     )
-    assert complaint in done.stdout, done.stderr
-    assert "pip install" in done.stdout
+    assert complaint in process.stdout, process.stderr
+    assert "pip install" in process.stdout

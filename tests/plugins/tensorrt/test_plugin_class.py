@@ -205,12 +205,12 @@ def test_registering_twice_is_once(trt: Any) -> None:
 
 
 def test_a_name_that_another_library_took_is_an_error(trt: Any) -> None:
-    taken = replace(OPS["NumbersAt"], name="TakenByAnother")
-    other = creator(trt, taken)
+    op = replace(OPS["NumbersAt"], name="TakenByAnother")
+    other = creator(trt, op)
     assert trt.get_plugin_registry().register_creator(other, "peagle")
     try:
         with pytest.raises(EnvironmentProblem, match="TakenByAnother version 1 that is not ours"):
-            register(trt, [taken])
+            register(trt, [op])
     finally:
         assert trt.get_plugin_registry().deregister_creator(other)
 
@@ -228,9 +228,9 @@ def test_a_plugin_s_launch_gives_what_the_reference_gives(trt: Any) -> None:
         np.array([[7, 2, -1], [6, -1, -1]], np.int32),
         np.array([2, 1], np.int32),
     ]
-    wanted = spec.reference(*arrays, **attributes)
+    expected = spec.reference(*arrays, **attributes)
     tensors = [torch.from_numpy(array).cuda() for array in arrays]
-    outputs = [torch.zeros(array.shape, dtype=torch.from_numpy(array).dtype, device="cuda") for array in wanted]
+    outputs = [torch.zeros(array.shape, dtype=torch.from_numpy(array).dtype, device="cuda") for array in expected]
     descs = [described(trt, str(tensor.dtype).removeprefix("torch."), tensor.shape) for tensor in (*tensors, *outputs)]
     plugin = made(trt, "PlaceholderDraft", **attributes).attach_to_context(None)
     plugin.on_shape_change(descs[:6], descs[6:])
@@ -238,5 +238,5 @@ def test_a_plugin_s_launch_gives_what_the_reference_gives(trt: Any) -> None:
     pointers = [tensor.data_ptr() for tensor in (*tensors, *outputs)]
     plugin.enqueue(descs[:6], descs[6:], pointers[:6], pointers[6:], 0, stream.cuda_stream)
     stream.synchronize()
-    for output, array in zip(outputs, wanted, strict=True):
+    for output, array in zip(outputs, expected, strict=True):
         np.testing.assert_array_equal(output.cpu().numpy(), array)

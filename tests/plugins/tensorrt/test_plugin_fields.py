@@ -46,22 +46,22 @@ def field(trt: Any, name: str, data: Any, kind: str) -> Any:
 )
 def test_what_is_written_is_read_back(trt: Any, count: int, scale: float, mode: str) -> None:
     values = {"count": count, "scale": scale, "mode": mode}
-    kept = plugin_fields.write(trt, SPEC, values)
-    assert plugin_fields.read(SPEC, trt.PluginFieldCollection(kept)) == values
+    entries = plugin_fields.write(trt, SPEC, values)
+    assert plugin_fields.read(SPEC, trt.PluginFieldCollection(entries)) == values
 
 
 def test_the_parser_s_own_field_types_are_read(trt: Any) -> None:
-    given = [
+    entries = [
         field(trt, "count", np.array([3], np.int32), "INT32"),
         field(trt, "scale", np.array([0.5], np.float32), "FLOAT32"),
         field(trt, "mode", np.frombuffer(b"race\0", np.int8), "CHAR"),
     ]
-    assert plugin_fields.read(SPEC, trt.PluginFieldCollection(given)) == {"count": 3, "scale": 0.5, "mode": "race"}
+    assert plugin_fields.read(SPEC, trt.PluginFieldCollection(entries)) == {"count": 3, "scale": 0.5, "mode": "race"}
 
 
 def test_attributes_left_out_take_their_defaults(trt: Any) -> None:
-    given = [field(trt, "count", np.array([3], np.int32), "INT32")]
-    assert plugin_fields.read(SPEC, trt.PluginFieldCollection(given)) == {"count": 3, "scale": 1.0, "mode": "greedy"}
+    entries = [field(trt, "count", np.array([3], np.int32), "INT32")]
+    assert plugin_fields.read(SPEC, trt.PluginFieldCollection(entries)) == {"count": 3, "scale": 1.0, "mode": "greedy"}
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_attributes_left_out_take_their_defaults(trt: Any) -> None:
     ],
 )
 def test_a_field_that_does_not_fit_is_named(trt: Any, name: str, data: Any, kind: str, complaint: str) -> None:
-    given = [field(trt, name, data, kind)]
+    entries = [field(trt, name, data, kind)]
     if name != "count":
-        given.append(field(trt, "count", np.array([3], np.int32), "INT32"))
+        entries.append(field(trt, "count", np.array([3], np.int32), "INT32"))
     with pytest.raises(BuildError) as caught:
-        plugin_fields.read(SPEC, trt.PluginFieldCollection(given))
+        plugin_fields.read(SPEC, trt.PluginFieldCollection(entries))
     assert f"Mixed: {complaint}" in str(caught.value)
 
 
@@ -91,6 +91,6 @@ def test_a_required_attribute_must_be_there(trt: Any) -> None:
 
 
 def test_a_creator_announces_every_attribute(trt: Any) -> None:
-    kept = plugin_fields.declare(trt, SPEC)
-    announced = [(each.name, each.type.name) for each in trt.PluginFieldCollection(kept)]
+    entries = plugin_fields.declare(trt, SPEC)
+    announced = [(each.name, each.type.name) for each in trt.PluginFieldCollection(entries)]
     assert announced == [("count", "INT32"), ("scale", "FLOAT32"), ("mode", "CHAR")]

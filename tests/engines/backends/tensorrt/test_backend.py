@@ -90,8 +90,8 @@ def test_any_batch_at_any_k_gives_onnx_runtime_s_text(plans: Plans, tiny_engine:
     )
     prompts = data.draw(st.lists(prompt, min_size=1, max_size=6))
     params, k = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 6))
-    found, expected = (e.generate(prompts, params, num_speculative_tokens=k) for e in (plans[0], tiny_engine))
-    assert [(o.token_ids, o.text, o.acceptance) for o in found] == [
+    results, expected = (e.generate(prompts, params, num_speculative_tokens=k) for e in (plans[0], tiny_engine))
+    assert [(o.token_ids, o.text, o.acceptance) for o in results] == [
         (o.token_ids, o.text, o.acceptance) for o in expected
     ]
 
@@ -123,8 +123,8 @@ def test_float16_text_is_that_of_its_own_graph(
     length = engine.max_seq_len + 1
     expected = [_plain(half["target"], length, prompt, params) for prompt in PROMPTS]
     for k in (0, 4):
-        found = [list(o.token_ids) for o in engine.generate(PROMPTS, params, num_speculative_tokens=k)]
-        assert found == expected
+        tokens = [list(o.token_ids) for o in engine.generate(PROMPTS, params, num_speculative_tokens=k)]
+        assert tokens == expected
 
 
 def test_a_round_is_captured_once_per_k_and_replayed(plans: Plans) -> None:
@@ -203,8 +203,8 @@ def test_logits_are_onnx_runtime_s(plans: Plans, tiny_engine: Engine) -> None:
     for prompt in PROMPTS:
         np.testing.assert_allclose(plans[0].target_logits(prompt), tiny_engine.target_logits(prompt), atol=1e-4)
         for k in (1, 5):
-            found, expected = (e.draft_logits(prompt, k) for e in (plans[0], tiny_engine))
-            np.testing.assert_allclose(found, expected, atol=1e-4)
+            logits, expected = (e.draft_logits(prompt, k) for e in (plans[0], tiny_engine))
+            np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
 def test_logits_between_two_generations_leave_no_trace(plans: Plans) -> None:
@@ -311,11 +311,11 @@ def test_a_machine_where_cuda_does_not_start_is_refused(
     plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of ``load`` up to CUDA itself: the module, its version, the plugins, the folder's kernels."""
-    found = pytest.importorskip("tensorrt_rtx").__version__
+    version = pytest.importorskip("tensorrt_rtx").__version__
     if tensorrt.find_gpu() is not None:
         pytest.skip("there is a GPU here")
     monkeypatch.setattr(tensorrt, "find_gpu", lambda: "sm_120")
-    backend = replace(plans[0].manifest.backend, versions={"tensorrt-rtx": found})
+    backend = replace(plans[0].manifest.backend, versions={"tensorrt-rtx": version})
     write_pack(tmp_path / tensorrt.KERNELS, [])
     with pytest.raises(EnvironmentProblem, match="CUDA does not start"):
         tensorrt.load(tmp_path, replace(plans[0].manifest, backend=backend), "tensorrt-rtx", 1)

@@ -57,7 +57,7 @@ def test_experts_of_codes_compute_what_their_dequantised_weights_do(
 
 
 @pytest.mark.parametrize(
-    ("attributes", "block", "said"),
+    ("attributes", "block", "reason"),
     [
         ({}, 64, "differ in bits or blocks"),
         ({}, 8, "a power of two from 16 on must divide them"),
@@ -65,14 +65,14 @@ def test_experts_of_codes_compute_what_their_dequantised_weights_do(
     ],
 )
 def test_experts_that_the_kernel_does_not_take_say_why_and_stay(
-    attributes: dict[str, Any], block: int, said: str
+    attributes: dict[str, Any], block: int, reason: str
 ) -> None:
     model = experts(attributes, biased=False)
     quantize(model, {"gate_up": in_blocks("uint4", block, 4, 64, 64), "down": in_blocks("uint4", 32, 4, 64, 32)})
     node = next(node for node in model.graph if node.op_type == "SparseExperts")
     weights = dict(zip(("gate_up", "down"), node.inputs[3:5], strict=True))
     result = QuantizedExperts().check(None, experts=node.inputs[1], y=node.outputs[0], **weights)  # type: ignore[arg-type]
-    assert said in result.reason
+    assert reason in result.reason
     LOWERINGS["ort"].apply(model)
     assert ops(model)["QMoE"] == 0
     assert ops(model)["MoE"] == (not attributes)

@@ -42,10 +42,10 @@ def test_a_linear_differs_from_its_dequantised_weight_by_how_its_input_is_rounde
     path = tmp_path_factory.mktemp("linear") / "model.onnx"
     small, x = small_linears(kind, block, "w"), noise(seed, tokens, COLUMNS)
     assert ops(small.lowered("ort", path)) == {"MatMulNBits": 1}
-    (found,) = outputs_of(path, x=x)
+    (y,) = outputs_of(path, x=x)
     step = abs(x.reshape(tokens, -1, block)).max(axis=-1) / 127  # a block of the input has 255 codes
     most = np.repeat(step / 2, block, axis=1) @ abs(small.wide["w"]).T
-    assert np.all(abs(found - x @ small.wide["w"].T) <= 1.01 * most + 1e-4)
+    assert np.all(abs(y - x @ small.wide["w"].T) <= 1.01 * most + 1e-4)
 
 
 @pytest.mark.parametrize("block", [16, 32, 64])
@@ -54,8 +54,8 @@ def test_codes_of_four_bits_are_exact_with_a_wide_input(block: int, tmp_path: Pa
     assert small.scales["w"].min() < 0 < small.scales["w"].max()
     model = small.lowered("ort", tmp_path / "model.onnx")
     ir.save(with_wide_inputs(model), tmp_path / "exact.onnx")
-    (found,) = outputs_of(tmp_path / "exact.onnx", x=x)
-    np.testing.assert_allclose(found, x @ small.wide["w"].T, atol=1e-4)
+    (y,) = outputs_of(tmp_path / "exact.onnx", x=x)
+    np.testing.assert_allclose(y, x @ small.wide["w"].T, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", BITS)
@@ -120,7 +120,7 @@ def _reason(model: ir.Model) -> str:
 
 
 @pytest.mark.parametrize(
-    ("columns", "how", "said"),
+    ("columns", "how", "reason"),
     [
         (64, QuantizedWeight("uint8"), "no scale for every block"),
         (64, QuantizedWeight("uint8", (ROWS,)), "no scale for every block"),
@@ -129,15 +129,15 @@ def _reason(model: ir.Model) -> str:
     ],
 )
 def test_a_linear_that_the_kernel_does_not_take_says_why_and_stays(
-    columns: int, how: QuantizedWeight, said: str, tmp_path: Path
+    columns: int, how: QuantizedWeight, reason: str, tmp_path: Path
 ) -> None:
     model = linears("w", columns=columns)
     quantize(model, {"w": how})
-    assert said in _reason(model)
+    assert reason in _reason(model)
     LOWERINGS["ort"].apply(model)
     assert ops(model)["MatMulNBits"] == 0
-    (found,) = products_of(finish(model).model)
-    assert (found.stored, found.computed) == (f"int{BITS[how.codes]}", "float32")
+    (product,) = products_of(finish(model).model)
+    assert (product.stored, product.computed) == (f"int{BITS[how.codes]}", "float32")
 
 
 def test_codes_around_another_middle_are_left_to_who_knows_them() -> None:

@@ -65,9 +65,9 @@ def test_the_body_says_what_std_says(family: str, trace_of: Any, rng: np.random.
     )
     for start, width in ((0, 12), (12, 5)):
         window = target_inputs(rng.integers(2, VOCAB, (2, width)), start, width - 1, width)
-        expected, found = std(**window), ours(**window)
-        assert found["tokens"].tolist() == expected["tokens"].tolist()
-        np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-4)
+        expected, out = std(**window), ours(**window)
+        assert out["tokens"].tolist() == expected["tokens"].tolist()
+        np.testing.assert_allclose(out["logits"], expected["logits"], atol=1e-4)
 
 
 def _one_layer(attributes: dict[str, float], biased: bool) -> ir.Model:
@@ -158,14 +158,14 @@ def test_tensorrt_parses_the_layer_and_not_the_body(
     path = tmp_path / "model.onnx"
     stream_weights.attach(lower(graph, LOWERINGS[LOWERING], cache_length=CACHE), traced.pair.target_weights(), path)
     environment = os.environ | child_environment(tmp_path / "library")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _PARSE, str(path)], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["layers"]["MOE"] == _expected(traced)
-    assert found["layers"]["PLUGIN_V3"] == 1
-    assert "SCATTER" not in found["layers"]  # of the body
-    for layer in found["moe"]:
+    assert process.returncode == 0, process.stderr
+    answer = json.loads(process.stdout.splitlines()[-1])
+    assert answer["layers"]["MOE"] == _expected(traced)
+    assert answer["layers"]["PLUGIN_V3"] == 1
+    assert "SCATTER" not in answer["layers"]  # of the body
+    for layer in answer["moe"]:
         assert layer["inputs"] == inputs
         assert layer["terms"] == pytest.approx(terms, rel=1e-6)

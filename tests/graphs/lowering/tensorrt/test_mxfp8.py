@@ -94,14 +94,14 @@ def blocked_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bloc
         folder = tmp_path_factory.mktemp(f"{family}-blocked")
         pair = make_pair(folder, family) if partial else make_pair(folder, family, sizes=BLOCKED)
         spec, _ = pair.specs()
-        kept = StageStore.default()
+        store = StageStore.default()
 
         @cache
         def compiled(lowering: str) -> graph_stages.Compiled:
             half = target_half(pair.opened(), RECIPES["mxfp8"].on("fp32"), LOWERINGS[lowering])
-            traced = graph_stages.trace(kept, half, "float32", Quiet())
+            traced = graph_stages.trace(store, half, "float32", Quiet())
             return graph_stages.attach(
-                kept, half, traced, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()
+                store, half, traced, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()
             )
 
         return Blocked(pair, spec, compiled)
@@ -124,15 +124,15 @@ def test_the_graph_computes_what_fake_quantisation_in_torch_does(
     rows, width = 12, 3
     inputs = rounded_inputs(blocked.graph(lowering))
     assert len(inputs) == sum(each.computed == E4M3 for each in blocked.found(lowering).values())
-    shown = showing(blocked.graph(lowering), set(inputs.values()), tmp_path)
+    path = showing(blocked.graph(lowering), set(inputs.values()), tmp_path)
     ids = rng.integers(2, VOCAB, (rows, width))
-    out = Graph(shown, blocked.spec.caches, CACHE, rows=rows)(**target_inputs(ids, 0, width - 1, width))
+    out = Graph(path, blocked.spec.caches, CACHE, rows=rows)(**target_inputs(ids, 0, width - 1, width))
     model = blocked.plain()
     for row, tokens in enumerate(ids):
-        given = {module: out[name][row] for module, name in inputs.items()}
-        with forced(model, given, lambda _, x: _rounded(x)) as distances:
+        values = {module: out[name][row] for module, name in inputs.items()}
+        with forced(model, values, lambda _, x: _rounded(x)) as distances:
             passes = torch_reference.target_pass(model, blocked.spec, tokens.tolist())
-        assert distances.keys() == given.keys()
+        assert distances.keys() == values.keys()
         assert max(distances.values()) < 1e-4
         for place, name in enumerate(("logits", "aux_hidden")):
             np.testing.assert_allclose(out[name][row], passes[place].numpy(), atol=1e-4)
@@ -162,10 +162,10 @@ def test_rounding_in_blocks_changes_the_logits(blocked: Blocked, rng: np.random.
 
 @pytest.mark.parametrize("lowering", sorted(LOWERINGS))
 def test_every_linear_multiplies_in_e4m3_and_experts_are_stored_in_it(blocked: Blocked, lowering: str) -> None:
-    found = blocked.found(lowering)
-    linears = [each for name, each in found.items() if name.endswith("_proj.weight") or "+" in name]
+    products = blocked.found(lowering)
+    linears = [each for name, each in products.items() if name.endswith("_proj.weight") or "+" in name]
     assert {(each.stored, each.computed) for each in linears} == {(E4M3, E4M3)}
-    experts = [each for name, each in found.items() if "experts" in name]
+    experts = [each for name, each in products.items() if "experts" in name]
     assert {(each.stored, each.computed) for each in experts} <= {(E4M3, "float32")}
     assert len(experts) == (2 * (LAYERS - 1) if blocked.spec.family == "qwen3-moe" else 0)
     record = blocked.compiled(lowering).precision
@@ -207,12 +207,12 @@ def test_an_input_ends_with_as_many_zeros_as_the_codes_or_those_are_cut_off(
     assert kinds["Pad"] == (rounds and stored > columns)
     assert kinds["Slice"] == (not rounds and stored > columns)
     assert list(model.graph.initializers["w"].shape) == [4, stored]
-    (product,) = (node for node in model.graph if node.op_type == "MatMul")
-    assert [list(value.shape) for value in product.inputs] == [
+    (node,) = (node for node in model.graph if node.op_type == "MatMul")
+    assert [list(value.shape) for value in node.inputs] == [
         ["N", stored if rounds else columns], [stored if rounds else columns, 4]
     ]  # fmt: skip
-    (found,) = products_of(model)
-    assert (found.stored, found.computed) == (E4M3, E4M3 if rounds else "float32")
+    (product,) = products_of(model)
+    assert (product.stored, product.computed) == (E4M3, E4M3 if rounds else "float32")
 
 
 def test_a_semantic_graph_has_one_node_for_a_rounded_input_and_a_byte_for_a_scale() -> None:
@@ -221,5 +221,5 @@ def test_a_semantic_graph_has_one_node_for_a_rounded_input_and_a_byte_for_a_scal
     assert Counter(node.op_type for node in model.graph)["MicroscaledRound"] == 1
     assert model.opset_imports["peagle"] == 1
     assert list(model.graph.initializers["w_scale"].shape) == [4, 2]
-    (found,) = products_of(model)
-    assert (found.stored, found.computed) == (E4M3, E4M3)
+    (product,) = products_of(model)
+    assert (product.stored, product.computed) == (E4M3, E4M3)

@@ -58,5 +58,5 @@ def test_q_is_rounded_apart_from_k_and_v_where_a_plugin_stands_between_them(
 
 @pytest.mark.parametrize("lowering", ["tensorrt", "std"])
 def test_q_k_and_v_share_one_rounding_without_a_plugin(lowering: str, trace_of: Callable[[str], Traced]) -> None:
-    for each in _roundings(trace_of("qwen3"), lowering, quantized_cache=False):
-        assert len(set(each)) == 1
+    for nodes in _roundings(trace_of("qwen3"), lowering, quantized_cache=False):
+        assert len(set(nodes)) == 1
