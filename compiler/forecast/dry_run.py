@@ -14,7 +14,7 @@ from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head
 from ..console.printing import emit
 from ..hardware.gpus import is_architecture, sm_names
-from ..precision.allowed_recipes import available, lowering_for
+from ..precision.allowed_recipes import available, lowering_for, require_gpus
 from ..precision.decide_recipe import decide, precision_of, table_of, wide_of
 from ..precision.recipes import Recipe
 from ..precision.weight_source import of_target
@@ -79,11 +79,13 @@ def _decided(request: CompileRequest, lowering: str | None, gpu: str | None, *, 
     is_own = target is not None and keeps_own and planned.is_tensorrt and asked.name is None
     on = sm_names([gpu]) if gpu and (is_own or not verdict_gpu) else ()
     asked = replace(asked, name=precision_of(asked, planned, target, on, keeps_own=keeps_own))
+    recipe = table_of(asked, planned, wide_of(target.checkpoint if target else None, planned))
+    if not verdict_gpu:
+        require_gpus(recipe, on)
     if asked.name in known:
-        recipe = decide(asked, planned, target, () if verdict_gpu else on)
         notes += _lost(target, recipe, planned) if target else []
+        decide(asked, planned, target)
     else:
-        recipe = table_of(asked, planned, wide_of(target.checkpoint if target else None, planned))
         notes.append(f"nothing is written in {asked.name} for {planned} ({', '.join(known)} are): this is arithmetic")
     if verdict_gpu and not planned.is_tensorrt:
         notes.append(f"the verdict compares bytes: what runs on a GPU here is TensorRT, not {planned}")

@@ -65,6 +65,10 @@ def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: 
         (("--gpu", "b200,h200"), "names several GPUs"),
         (("--gpu", "sm_120", "--precision", "mxfp8"), "--precision mxfp8 is not available on sm_120"),
         (("--gpu", "sm_80", "--kv-cache-dtype", "fp8"), "leave --kv-cache-dtype out"),
+        (
+            ("--gpu", "sm_75", "--precision", "fp32", "--lm-head-precision", "fp8"),
+            "--lm-head-precision fp8 is not available on sm_75",
+        ),
         (("--precision", "INT4"), "use --precision int4"),
         (("--calib-data", "absent.jsonl"), "--calib-data absent.jsonl does not exist"),
     ],
