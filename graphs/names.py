@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-HEAD = "lm_head"
+LM_HEAD = "lm_head"
 CONTRIB = "com.microsoft"  # the domain of ONNX Runtime's own operators
 EXPERT_WEIGHTS = ("gate_up_proj", "down_proj")
 
@@ -20,3 +20,15 @@ def cache_name(kind: str, layer: int) -> str:
 def weight_name(module: str) -> str:
     """The name of a linear module's weight."""
     return f"{module}.weight"
+
+
+def module_of(weight: str) -> str:
+    """The name of the module that a weight belongs to."""
+    return weight.removesuffix(".weight")
+
+
+def layer_of(name: str) -> int | None:
+    """The index of the decoder layer that a tensor belongs to; None for one outside of all layers."""
+    parts = name.split(".")
+    at = parts.index("layers") if "layers" in parts else len(parts)
+    return int(parts[at + 1]) if parts[at + 1 : at + 2] else None

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ...graphs.names import module_of
 from ...graphs.targets.weight_roles import RoledWeight
 from .exclude_patterns import excluded
 from .recipes import DRAFTER_ROLE, LM_HEAD, Recipe
@@ -87,7 +88,7 @@ class Selection:
 
 def without(weights: Mapping[str, Any], patterns: tuple[str, ...]) -> dict[str, Any]:
     """Return the weights that no pattern names; patterns are of modules. ``UsageError`` for one that names none."""
-    modules = {name.removesuffix(".weight"): name for name in weights}
+    modules = {module_of(name): name for name in weights}
     out = {modules[module] for module in excluded({module: module for module in modules}, patterns)}
     return {name: weight for name, weight in weights.items() if name not in out}
 

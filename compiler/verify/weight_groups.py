@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from ...graphs.names import layer_of, module_of
 from ..precision.exclude_patterns import excluded
 
 if TYPE_CHECKING:
     from ..precision.weight_source import WeightSource
 
-_MODEL, _WEIGHT = "model.", ".weight"
+_MODEL = "model."
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,14 @@ def groups_of(source: WeightSource) -> list[Group]:
     together: dict[tuple[int | None, str], list[str]] = defaultdict(list)
     for name, weight in source.selection.weights.items():
         if name in taken:
-            together[_layer(name), weight.role].append(name)
-    modules = [_module(name) for name in taken]
+            together[layer_of(name), weight.role].append(name)
+    modules = [module_of(name) for name in taken]
     return [
         Group(
             role if layer is None else f"layer {layer} {role}",
             layer,
             tuple(names),
-            _patterns([_module(name) for name in names], modules),
+            _patterns([module_of(name) for name in names], modules),
         )
         for (layer, role), names in together.items()
     ]
@@ -57,16 +58,6 @@ def patterns_of(groups: Iterable[Group], every: Iterable[Group]) -> tuple[str, .
         whole = layer and all(other in groups for other in layer)
         patterns += (f"layers.{group.layer}.*",) if whole else group.patterns
     return tuple(dict.fromkeys(patterns))
-
-
-def _layer(name: str) -> int | None:
-    parts = name.split(".")
-    at = parts.index("layers") if "layers" in parts else len(parts)
-    return int(parts[at + 1]) if parts[at + 1 : at + 2] else None
-
-
-def _module(name: str) -> str:
-    return name.removesuffix(_WEIGHT)
 
 
 def _patterns(names: list[str], every: list[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..names import EXPERT_WEIGHTS, HEAD, cache_name, layer_prefix, weight_name
+from ..names import EXPERT_WEIGHTS, LM_HEAD, cache_name, layer_prefix, weight_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,7 +30,7 @@ class RangeShapes:
 def range_shapes(model: Any) -> RangeShapes:
     """The ranges that the modules of a target need: one for every input that a quantized graph rounds."""
     layers = model.model.layers
-    inputs: dict[str, Shape] = {weight_name(HEAD): ()}
+    inputs: dict[str, Shape] = {weight_name(LM_HEAD): ()}
     experts: dict[str, Shape] = {}
     for index, layer in enumerate(layers):
         inputs |= {weight_name(name): () for name in linears(layer, layer_prefix(index))}

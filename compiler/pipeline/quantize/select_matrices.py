@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ....graphs.names import HEAD, cache_name, layer_prefix, weight_name
+from ....graphs.names import LM_HEAD, cache_name, layer_prefix, module_of, weight_name
 from ....plugins.errors import BuildError, UsageError
 from ....plugins.problems import listed
 from ...checkpoints.checkpoint import Checkpoint
@@ -35,7 +35,7 @@ class QuantizedMatrix:
     @property
     def module(self) -> str:
         """What the matrix belongs to; of stacked ones, themselves."""
-        return self.key.removesuffix(_WEIGHT)
+        return module_of(self.key)
 
     @property
     def stacked(self) -> bool:
@@ -92,7 +92,7 @@ def make_worklist(target: Target, patterns: Sequence[str] = (), *, kv_cache: boo
     candidates: list[QuantizedMatrix] = []
     turned = set[str]()
     ranges = target.skeleton.range_shapes.inputs
-    for name in (name for name in ranges if name != weight_name(HEAD)):
+    for name in (name for name in ranges if name != weight_name(LM_HEAD)):
         pieces = sources.pieces(name, target.skeleton.shapes[name])
         stored = [tuple(map(sources.key, piece.keys)) for piece in pieces]
         turned |= {sources.key(key) for piece in pieces if piece.how == "transpose" for key in piece.keys}
@@ -102,7 +102,7 @@ def make_worklist(target: Target, patterns: Sequence[str] = (), *, kv_cache: boo
     if not matrices:
         raise UsageError("--exclude leaves nothing to quantise", fix="exclude less")
     _check(matrices.values(), checkpoint, turned)
-    wide = {sources.key(weight_name(HEAD)).removesuffix(_WEIGHT)} | {
+    wide = {module_of(sources.key(weight_name(LM_HEAD)))} | {
         key.removesuffix(_WEIGHT)
         for key, shape in checkpoint.shapes.items()
         # embedding, routers, what the towers of multimodal models have; stacked biases belong to their weights

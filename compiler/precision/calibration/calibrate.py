@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....graphs.names import HEAD, layer_prefix, weight_name
+from ....graphs.names import LM_HEAD, layer_prefix, weight_name
 from ...checkpoints.target import Target
 from ...console import interrupts
 from ...console.progress import Advance, Progress, Quiet
@@ -147,6 +147,6 @@ def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Arr
     watch = Watch(work.settings.method)
     with model.norm() as norm:
         for hidden in states.read(work.kept.streams(work.target.spec.num_layers)):
-            watch.see(weight_name(HEAD), norm(hidden))
+            watch.see(weight_name(LM_HEAD), norm(hidden))
     states.write(work.kept.scratch, [])
     return {name: np.asarray(value) for name, value in watch.ranges().items()}
