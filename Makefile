@@ -53,7 +53,7 @@ bench-precisions: $(STAMP) ## plain decoding in FP32, INT8 and INT4 on this CPU,
 
 test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" picks some
 	@echo "Running the tests ..."
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 test-gpu: ## run the GPU tests; PYTHON needs PyTorch with CUDA, cuda-core, pytest and hypothesis, nothing of ours
 	@$(PYTHON) -m pytest -m gpu tests/gpu -rs $(ARGS)
