@@ -10,6 +10,8 @@ import pytest
 
 from tests.fixtures.commands import Run
 
+pytestmark = pytest.mark.usefixtures("trials_once")
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
