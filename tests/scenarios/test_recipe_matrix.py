@@ -89,12 +89,14 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def made(models: Models, texts: Path, tmp_path: Path) -> Callable[..., BuildResult]:
     """Builds a model in a recipe, calibrated with few samples where it has to be."""
 
-    def run(model: str, precision: str, backend: str, overrides: PrecisionAsked | None = None) -> BuildResult:
+    def run(
+        model: str, precision: str, backend: str, overrides: PrecisionAsked | None = None, lowering: str | None = None
+    ) -> BuildResult:
         target, draft = models(model)
         tensorrt = backend == RTX
         asked = replace(overrides or PrecisionAsked(), name=precision)
         request = BUILD.request(
-            model=target, out=tmp_path / "engine", draft=draft, backend=backend, max_seq_len=64,
+            model=target, out=tmp_path / "engine", draft=draft, backend=backend, lowering=lowering, max_seq_len=64,
             num_speculative_tokens=3, gpus=("sm_120",) if tensorrt else (), max_batch_size=2 if tensorrt else None,
         )  # fmt: skip
         ranges = _ranges(texts, precision, asked, tensorrt=tensorrt)
