@@ -59,7 +59,7 @@ def _program(
 def main() -> NoReturn:
     """Entry point of the ``peagle-compile`` command."""
     interrupts.watch()
-    gc.set_threshold(100_000, 50, 100)  # walking through torch's objects again and again was a tenth of a build
+    gc.set_threshold(100_000, 50, 100)  # else torch's many objects are walked through again and again
     sys.exit(run_cli(sys.argv[1:]))
 
 

@@ -1,6 +1,6 @@
 """What a user asked for: one request for every verb that makes something, in groups of options.
 
-Each option is declared once, by the field that keeps it; ``forms`` lists which of them a verb has.
+Each option is declared once, by the field that keeps it; ``verb_options`` lists which of them a verb has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOWERINGS = ("ort", "std")
 
 @dataclass(frozen=True)
 class ModelRef:
-    """The target and its drafter by name, as ``registry`` reads them."""
+    """The target and its drafter by name, as ``checkpoints.resolve_names`` reads them."""
 
     model: str = option(
         "--model",

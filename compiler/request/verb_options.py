@@ -76,7 +76,7 @@ class Form:
         """
         groups: dict[str, dict[str, Any]] = {name: {} for name in GROUPS}
         for key, value in values.items():
-            entry = self.find(key, f"{self.verb}")
+            entry = self.find(key, self.verb)
             if value is not None:
                 groups[entry.group][entry.field] = typed(value, entry.type, entry.option, key)
         top_level = groups.pop("")

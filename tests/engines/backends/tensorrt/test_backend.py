@@ -28,18 +28,8 @@ from peagle.plugins.kernels.pack import write_pack
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
 from tests.engines.backends.stand_in import _Context, quiet_session, stand_in, write_plan
+from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED
 from tests.models import VOCAB, Pair
-
-PROMPTS = [[5, 9, 30, 7], [11] * 17, [40], list(range(2, 35)), [80, 3]]
-GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
-SAMPLED = SamplingParams(max_tokens=20, ignore_eos=True, temperature=0.8, seed=11)
-MIXED = [
-    GREEDY,
-    SAMPLED,
-    SamplingParams(max_tokens=1),
-    SamplingParams(max_tokens=30, temperature=1.3, top_k=12, top_p=0.9, seed=1),
-    SamplingParams(max_tokens=9, ignore_eos=True, temperature=1.0, min_p=0.05, seed=3),
-]
 
 Plans = tuple[Engine, HostDevice]
 

@@ -1,0 +1,16 @@
+"""Prompts and policies of every kind, for tests of what no request may notice of another."""
+
+from __future__ import annotations
+
+from peagle.engines import SamplingParams
+
+PROMPTS = [[5, 9, 30, 7], [11] * 17, [40], list(range(2, 35)), [80, 3]]
+GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
+SAMPLED = SamplingParams(max_tokens=20, ignore_eos=True, temperature=0.8, seed=11)
+MIXED = [
+    GREEDY,
+    SAMPLED,
+    SamplingParams(max_tokens=1),
+    SamplingParams(max_tokens=30, temperature=1.3, top_k=12, top_p=0.9, seed=1),
+    SamplingParams(max_tokens=9, ignore_eos=True, temperature=1.0, min_p=0.05, seed=3),
+]
