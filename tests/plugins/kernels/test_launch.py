@@ -99,7 +99,7 @@ def run(driver: Path, code: str, **environment: str) -> list[str]:
     tail = "except PeagleError as error:\n    print(type(error).__name__, error.what, '|', error.why, flush=True)\n"
     variables = os.environ | {"LD_LIBRARY_PATH": str(driver)} | environment
     process = subprocess.run(
-        [sys.executable, "-c", head + tail], capture_output=True, text=True, env=variables, check=False
+        [sys.executable, "-u", "-c", head + tail], capture_output=True, text=True, env=variables, check=False
     )
     assert process.returncode == 0, process.stderr
     return process.stdout.splitlines()
