@@ -54,6 +54,8 @@ TARGET_OUTPUTS = (*EMITTED, "aux_hidden", "logits")
 DRAFTER_INPUTS = (*WINDOW, *EMITTED, "aux_hidden")
 DRAFTER_OUTPUTS = ("draft_ids", *NEXT, "draft_logits")
 
+MAX_DRAFTS = 63  # of a round: the kernel of AcceptPrefix looks at 64 emission columns, and one is the bonus token's
+
 PROFILE_FIELDS = {"B": "rows", "S": "columns", "E": "emitted"}  # dims that vary, and their field of a plan's profile
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ...plugins.errors import UsageError
+from ...plugins.graph_contract import MAX_DRAFTS
 from ..console.option_fields import option, option_of
 from ..precision.precision_options import CalibrationAsked, PrecisionAsked
 
@@ -86,9 +87,16 @@ class SizeOptions:
     max_seq_len: int = option("--max-seq-len", "Longest prompt and output together, in tokens.", 2048)
 
     def check(self, *, why: str = "", fix: str) -> None:
-        """Raise ``UsageError`` for a size below 1; ``why`` and ``fix`` are about the drafts."""
+        """Raise ``UsageError`` for a size that cannot be; ``why`` and ``fix`` are about too few drafts."""
         if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:
             raise UsageError(f"--num-speculative-tokens {self.num_speculative_tokens} is below 1", why=why, fix=fix)
+        if self.num_speculative_tokens is not None and self.num_speculative_tokens > MAX_DRAFTS:
+            raise UsageError(
+                f"--num-speculative-tokens {self.num_speculative_tokens} is above {MAX_DRAFTS}",
+                why=f"the kernels look at {MAX_DRAFTS + 1} columns of a round, its drafts and the bonus token",
+                fix="leave it out and the build measures which is fastest here, or give the depth that the head was "
+                "trained for",
+            )
         if self.max_seq_len < 1:
             raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="2048 is the default")
 

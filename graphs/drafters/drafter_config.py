@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ...plugins.graph_contract import MAX_DRAFTS
 from ...plugins.problems import Problems
 
 Config = Mapping[str, Any]
@@ -181,7 +182,10 @@ def _trained_depth(config: Config, speculators: Config, problems: Problems) -> i
     methods = speculators.get("proposal_methods") or [{}]
     first = methods[0] if isinstance(methods, list) and isinstance(methods[0], Mapping) else {}
     proposed = positive(first, "speculative_tokens", problems)
-    return positive(config, "num_speculative_tokens", problems) or proposed
+    depth = positive(config, "num_speculative_tokens", problems) or proposed
+    if depth is not None and depth > MAX_DRAFTS:
+        problems.add(f"config says it drafts {depth} tokens a round, the kernels look at {MAX_DRAFTS} at most")
+    return depth
 
 
 def _stated_rope(flat: Config, problems: Problems) -> dict[str, Any]:

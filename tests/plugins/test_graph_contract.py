@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from peagle.plugins import accept_prefix
 from peagle.plugins.graph_contract import (
     DRAFTER_INPUTS,
     DRAFTER_OUTPUTS,
+    MAX_DRAFTS,
     TARGET_INPUTS,
     TARGET_OUTPUTS,
     TENSORS,
@@ -17,6 +19,7 @@ from peagle.plugins.graph_contract import (
     written,
 )
 
+KERNEL = Path(accept_prefix.__file__).parent / "kernel.cu"
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "architecture.md").read_text()
 TYPES = {"i64": "int64", "i32": "int32", "f32": "float32", "*w*": "wide"}
 DIMS = {"A*H": "F", "K": "E-1"}
@@ -59,3 +62,9 @@ def test_the_architecture_page_gives_their_types_and_shapes() -> None:
 def test_caches_are_named_keys_first() -> None:
     assert cache_names(2) == ("k_cache.0", "k_cache.1", "v_cache.0", "v_cache.1")
     assert written("k_cache.1") == "k_cache.1.out"
+
+
+def test_the_kernel_has_a_column_for_every_draft_and_the_bonus_token() -> None:
+    stated = re.search(r"kMostColumns = (\d+);", KERNEL.read_text())
+    assert stated is not None
+    assert int(stated[1]) == MAX_DRAFTS + 1

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from peagle.plugins.graph_contract import MAX_DRAFTS
 from peagle.plugins.kernels.sources import source
 from peagle.plugins.ops import OPS
 from tests.plugins import emulator
@@ -209,6 +210,15 @@ def test_the_tokens_do_not_depend_on_the_geometry(policy: str) -> None:
     for cluster, threads in ((2, 64), (8, 64), (3, 64), (1, 512)):
         for ours, theirs in zip(first, kernel(batch, cluster, threads), strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("policy", ["greedy", "all"])
+def test_every_draft_that_may_be_asked_for_is_looked_at(policy: str) -> None:
+    batch = batch_of(8, [policy], vocab=40, k=MAX_DRAFTS, dtype=np.float32)
+    batch["input_ids"][0, 2 : 2 + MAX_DRAFTS] = own_tokens(batch)[0, :-1]
+    tokens, num_tokens = kernel(batch)
+    assert num_tokens.tolist() == [MAX_DRAFTS + 1]
+    np.testing.assert_array_equal(tokens, own_tokens(batch))
 
 
 def test_rows_do_not_influence_each_other() -> None:

@@ -29,6 +29,7 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
+from peagle.plugins.graph_contract import MAX_DRAFTS
 from tests.fixtures.commands import Run
 from tests.fixtures.stages import cache_with_the_traces
 from tests.models import Pair
@@ -161,6 +162,12 @@ def test_max_seq_len_is_capped_at_the_models(cli: Run, demo_engine: Path, tmp_pa
 def test_k_below_one_is_wrong_usage(pair: Pair, k: int) -> None:
     problem = refusal(UsageError, pair, num_speculative_tokens=k)
     assert f"{k} is below 1" in problem.what
+
+
+@pytest.mark.parametrize("k", [MAX_DRAFTS + 1, 999, 1 << 62])
+def test_k_beyond_what_the_kernels_look_at_is_wrong_usage(pair: Pair, k: int) -> None:
+    problem = refusal(UsageError, pair, num_speculative_tokens=k)
+    assert f"{k} is above {MAX_DRAFTS}" in problem.what
 
 
 @pytest.mark.parametrize(

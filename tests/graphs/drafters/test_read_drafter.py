@@ -14,6 +14,7 @@ from peagle.graphs.drafters import read_drafter
 from peagle.graphs.targets import TargetSpec, family_for
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.errors import BuildError
+from peagle.plugins.graph_contract import MAX_DRAFTS
 from tests.models import CONFIGS, VOCAB, head_tensors
 
 CONFIG: dict[str, Any] = {
@@ -82,6 +83,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, tuple[int, ...] | None], st
     ({"rope_scaling": {"rope_type": "longrope"}}, {}, "'longrope' is not supported"),
     ({"hidden_act": "gelu"}, {}, "hidden_act 'gelu'"),
     ({"rms_norm_eps": -1.0}, {}, "rms_norm_eps"),
+    ({"num_speculative_tokens": 1_000_000}, {}, f"drafts 1000000 tokens a round, the kernels look at {MAX_DRAFTS}"),
     ({}, {"norm.weight": None}, "norm.weight is missing"),
     ({}, {"layers.1.self_attn.k_proj.weight": (32, 40)}, "k_proj.weight is [32, 40], needs [32, 48]"),
     ({}, {"surprise.weight": (3,)}, "surprise.weight belongs to no part"),
