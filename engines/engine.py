@@ -47,7 +47,10 @@ def _backend(folder: Path, manifest: Manifest, slots: int, threads: int | None) 
 
 
 class Stream:
-    """Iterates over the ``Delta``s of one request; ``result`` is its ``RequestOutput`` once it has finished."""
+    """Iterates over the ``Delta``s of one request; ``result`` is its ``RequestOutput`` once it has finished.
+
+    The deltas together hold every token id and all of the text.
+    """
 
     def __init__(self, requests: Iterator[Request]) -> None:
         self._running = requests
@@ -58,8 +61,7 @@ class Stream:
             delta = request.transcript.take()
             if delta.finish_reason:
                 self._result = request.output(time.perf_counter())
-            if delta.text or delta.finish_reason:
-                yield delta
+            yield delta
 
     @property
     def result(self) -> RequestOutput:

@@ -61,7 +61,10 @@ class RequestOutput:
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of a streamed request; ``finish_reason`` is set on the last one."""
+    """A piece of a streamed request; ``finish_reason`` is set on the last one.
+
+    ``text`` may be empty: a token can be a part of a character, a special one, or wait for a stop string to go on.
+    """
 
     text: str
     token_ids: tuple[int, ...]

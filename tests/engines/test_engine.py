@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -105,6 +108,43 @@ def test_a_stream_gives_the_generated_text_in_pieces(tiny_engine: Engine) -> Non
     assert [t for p in pieces for t in p.token_ids] == list(whole.token_ids)
     assert pieces[-1].finish_reason == "length"
     assert stream.result.token_ids == whole.token_ids
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12),
+    stop=st.lists(st.sampled_from(["a", "!", "zzzzzz", "\ufffd", "%&", "é"]), max_size=2).map(tuple),
+    temperature=st.sampled_from([0.0, 0.8, 50.0]),
+    max_tokens=st.integers(1, 30),
+    ignore_eos=st.booleans(),
+    k=st.integers(0, 6),
+)
+def test_the_deltas_of_a_stream_hold_every_token_and_all_of_the_text(
+    tiny_engine: Engine, prompt: list[int], k: int, **policy: Any
+) -> None:
+    stream = tiny_engine.stream(prompt, SamplingParams(seed=3, **policy), num_speculative_tokens=k)
+    deltas = list(stream)
+    assert tuple(t for d in deltas for t in d.token_ids) == stream.result.token_ids
+    assert "".join(d.text for d in deltas) == stream.result.text
+    assert [d.finish_reason for d in deltas] == [None] * (len(deltas) - 1) + [stream.result.finish_reason]
+    assert all(d.token_ids for d in deltas)
+
+
+def test_a_character_of_several_tokens_and_special_tokens_are_streamed_whole(demo_engine: Path) -> None:
+    engine = Engine.load(demo_engine, threads=1, check_hashes=False)
+    for seed in range(3):
+        params = SamplingParams(max_tokens=40, temperature=50.0, seed=seed, ignore_eos=True)
+        stream = engine.stream("# ä 漢字\n", params)
+        deltas = list(stream)
+        assert any(not d.text for d in deltas), "this seed shows nothing"
+        assert tuple(t for d in deltas for t in d.token_ids) == stream.result.token_ids
+        assert "".join(d.text for d in deltas) == stream.result.text
+
+
+def test_a_generation_may_begin_at_the_delta_that_ends_a_stream(tiny_engine: Engine) -> None:
+    for delta in tiny_engine.stream([5, 6], GREEDY):
+        if delta.finish_reason:
+            assert _tokens(tiny_engine, GREEDY)
 
 
 def test_an_abandoned_stream_leaves_the_engine_usable(tiny_engine: Engine) -> None:
