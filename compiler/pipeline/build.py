@@ -69,7 +69,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     sizes = bytes_of(stages)
     with assembling(request.out, sizes) as assembly:
         with run.phases("assemble"), run.progress.step("assemble"):
-            _assemble(assembly, inputs, graphs, plans, stages)
+            _assemble(assembly, inputs, graphs, plans, stages, run.progress)
             manifest = assembly.write_manifest(manifest)
         choice = None
         if request.sizes.num_speculative_tokens is None and platform.runs_here:
@@ -97,12 +97,17 @@ def _blueprint(inputs: Inputs, recipe: Recipe, platform: BuildPlatform) -> Bluep
 
 
 def _assemble(
-    assembly: Assembly, inputs: Inputs, graphs: Graphs, plans: Plans | None, stages: dict[str, Stage]
+    assembly: Assembly,
+    inputs: Inputs,
+    graphs: Graphs,
+    plans: Plans | None,
+    stages: dict[str, Stage],
+    progress: Progress,
 ) -> None:
     for name, stage in stages.items():
-        assembly.place_stage(stage, name)
+        assembly.place_stage(stage, name, progress)
     if plans:
-        assembly.place_stage(plans.kernels, "plugins")
+        assembly.place_stage(plans.kernels, "plugins", progress)
     graphs.furnish(assembly, inputs.target.folder)
 
 

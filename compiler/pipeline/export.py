@@ -78,7 +78,7 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
     with assembling(request.out, sizes) as assembly:
         with run.phases("assemble"), run.progress.step("assemble"):
             for name, stage in stages.items():
-                assembly.take_stage(stage, name)
+                assembly.take_stage(stage, name, run.progress)
             graphs.furnish(assembly, job.blueprint.target.folder)
         report = _report(job, graphs, run, sizes, imports)
         assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")

@@ -12,6 +12,7 @@ from glob import escape
 from pathlib import Path
 
 from ...plugins.errors import BuildError, EnvironmentProblem
+from .copy_file import nearest
 
 BUILDING = ".building"
 _OLD = ".old"
@@ -114,9 +115,7 @@ def require_space(where: Path, needed: int) -> None:
 
 def free_bytes(where: Path) -> int:
     """Return the free bytes of the disk that ``where`` is or will be on."""
-    while not where.exists():
-        where = where.parent
-    return shutil.disk_usage(where).free
+    return shutil.disk_usage(nearest(where)).free
 
 
 def _fsync(path: Path) -> None:

@@ -13,7 +13,9 @@ from pathlib import Path
 from ...engines.folder.manifest import FILE_NAME, Manifest, is_engine
 from ...engines.folder.records import FileEntry
 from ...plugins.errors import UsageError
+from ..console.progress import Progress
 from .atomic_files import BUILDING, clear_leftovers, flush_tree, locked, move_into_place, require_space, writing
+from .copy_file import copy_file, shares_blocks
 from .stages import Stage
 
 EXPORT = "export.json"
@@ -29,33 +31,33 @@ class Assembly:
     folder: Path
     files: dict[str, FileEntry] = field(default_factory=dict)
 
-    def place_stage(self, stage: Stage, below: str) -> None:
-        """Link a stage's files into a sub-folder (copy where the disk cannot link)."""
-        (self.folder / below).mkdir(exist_ok=True)
-        for name, entry in stage.files.items():
-            source, target = stage.path / name, self.folder / below / name
-            try:
-                os.link(source, target)
-            except OSError:
-                require_space(self.folder.parent, entry.size)
-                shutil.copyfile(source, target)
-            self.files[f"{below}/{name}"] = entry
+    def place_stage(self, stage: Stage, below: str, progress: Progress) -> None:
+        """Copy a stage's files into a sub-folder; not a second name for each, with which ``onnx`` refuses weights."""
+        size = sum(entry.size for entry in stage.files.values())
+        if not shares_blocks(stage.path, self.folder):
+            require_space(self.folder.parent, size)
+        with progress.step(f"copy {below}", size) as advance:
+            for name, entry in stage.files.items():
+                copy_file(stage.path / name, self._place(below, name, entry), advance)
 
-    def take_stage(self, stage: Stage, below: str) -> None:
-        """Move a stage's files into a sub-folder; copy those that an engine shares.
-
-        ``onnx`` refuses to open external data that has a second name on the disk.
-        """
-        (self.folder / below).mkdir(exist_ok=True)
-        for name, entry in stage.files.items():
-            source, target = stage.path / name, self.folder / below / name
-            if source.stat().st_nlink == 1:
-                shutil.move(source, target)
-            else:
-                require_space(self.folder.parent, entry.size)
-                shutil.copyfile(source, target)
-            self.files[f"{below}/{name}"] = entry
+    def take_stage(self, stage: Stage, below: str, progress: Progress) -> None:
+        """Move a stage's files into a sub-folder; the store has it no more."""
+        with progress.step(f"move {below}", sum(entry.size for entry in stage.files.values())) as advance:
+            for name, entry in stage.files.items():
+                source, target = stage.path / name, self._place(below, name, entry)
+                try:
+                    source.rename(target)
+                except OSError:  # another disk
+                    require_space(self.folder.parent, entry.size)
+                    copy_file(source, target, advance)
         shutil.rmtree(stage.path, ignore_errors=True)
+
+    def _place(self, below: str, name: str, entry: FileEntry) -> Path:
+        """Count a file in; returns where it goes."""
+        self.files[f"{below}/{name}"] = entry
+        target = self.folder / below / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return target
 
     def place_copy(self, source: Path, name: str) -> None:
         """Copy one small file."""

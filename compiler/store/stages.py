@@ -77,8 +77,6 @@ def _make(final: Path, make: Callable[[Path], None]) -> Stage:
         make(temporary)
         interrupts.check()
         files = {str(path.relative_to(temporary).as_posix()): FileEntry.of(path) for path in _files(temporary)}
-        for path in files:
-            (temporary / path).chmod(0o444)  # engines share these files: a change in place would reach all of them
         record = {path: [entry.size, entry.sha256] for path, entry in files.items()}
         (temporary / _RECORD).write_text(json.dumps(record))
         flush_tree(temporary)
@@ -90,7 +88,7 @@ def _make(final: Path, make: Callable[[Path], None]) -> Stage:
 
 
 def _finished(final: Path) -> Stage | None:
-    """The stage if it is there and undamaged. Published engines share its files, so damage to them would show here."""
+    """The stage if it is there and undamaged: what a disk or a hand did to it must not reach an engine."""
     try:
         record = json.loads((final / _RECORD).read_bytes())
         files = {name: FileEntry(size, sha256) for name, (size, sha256) in record.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -117,20 +117,24 @@ def test_a_rerun_reuses_every_step_and_replaces_the_engine(cli: Run, demo_engine
     assert [path.name for path in tmp_path.iterdir()] == ["engine"]
 
 
-def test_a_damaged_engine_is_cured_by_building_again(
-    cli: Run, demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache, out = tmp_path / "cache", tmp_path / "engine"
-    shutil.copytree(os.environ["PEAGLE_CACHE"], cache, ignore=shutil.ignore_patterns(".*"))  # those in the making
-    monkeypatch.setenv("PEAGLE_CACHE", str(cache))
-    cli("build", "demo", "--out", out)
-    weights = out / "target" / "model.onnx.data"
-    weights.chmod(0o644)
-    with weights.open("r+b") as file:  # in place: the stage cache shares the file, and so the damage
+def test_a_damaged_engine_is_cured_by_building_again(cli: Run, engine: Path) -> None:
+    with (engine / "target" / "model.onnx.data").open("r+b") as file:
         file.write(b"\xff" * 64)
-    assert cli("inspect", out).code == 3
-    assert cli("build", "demo", "--out", out).code == 0
-    assert cli("inspect", out).code == 0
+    assert cli("inspect", engine).code == 3
+    assert cli("build", "demo", "--out", engine).code == 0
+    assert cli("inspect", engine).code == 0
+
+
+def test_an_engine_is_its_own_and_not_the_stage_caches(demo_engine: Path) -> None:
+    assert {path.stat().st_nlink for path in demo_engine.rglob("*") if path.is_file()} == {1}
+
+
+@pytest.mark.parametrize("part", ["target", "drafter"])
+@pytest.mark.parametrize("graph", ["model", "semantic"])
+def test_other_tools_open_the_graphs_of_an_engine(demo_engine: Path, part: str, graph: str) -> None:
+    path = demo_engine / part / f"{graph}.onnx"
+    onnx.checker.check_model(str(path))
+    assert all(each.raw_data for each in onnx.load(path).graph.initializer)
 
 
 def test_k_above_the_trained_depth_is_built_with_a_warning(cli: Run, demo_engine: Path, tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.store import atomic_files, publish
 from peagle.compiler.store.atomic_files import BUILDING, locked, require_space, writing
 from peagle.compiler.store.publish import assembling, require_apart, require_publishable
@@ -189,25 +191,47 @@ def test_other_faults_are_not_dressed_up(out: Path) -> None:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
-    return StageStore(tmp_path / "cache").run(
-        "attach", [], lambda f: (f / "model.onnx").write_bytes(b"x" * 99) and None
-    )
+    def make(folder: Path) -> None:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "model.onnx").write_bytes(b"x" * 99)
+
+    return StageStore(tmp_path / "cache").run("attach", [], make)
 
 
-@pytest.mark.parametrize("can_link", [True, False])
-def test_stage_files_are_linked_or_copied(
-    out: Path, stage: Stage, can_link: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    if not can_link:
-        monkeypatch.setattr(publish.os, "link", refuse)
+@pytest.mark.parametrize("take", [False, True])
+def test_the_files_of_a_stage_are_the_engines_own(out: Path, stage: Stage, take: bool) -> None:
     with assembling(out, SIZES) as assembly:
-        assembly.place_stage(stage, "target")
-    assert assembly.files == {"target/model.onnx": FileEntry.of(out / "target" / "model.onnx")}
-    shared = (out / "target" / "model.onnx").samefile(stage.path / "model.onnx")
-    assert shared is can_link
+        (assembly.take_stage if take else assembly.place_stage)(stage, "target", Quiet())
+    placed = out / "target" / "sub" / "model.onnx"
+    assert assembly.files == {"target/sub/model.onnx": FileEntry.of(placed)}
+    assert placed.stat().st_nlink == 1
+    assert (stage.path / "sub" / "model.onnx").exists() is not take
+
+
+def test_a_stage_is_taken_to_another_disk(out: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.name == "model.onnx":
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with assembling(out, SIZES) as assembly:
+        assembly.take_stage(stage, "target", Quiet())
+    assert (out / "target" / "sub" / "model.onnx").read_bytes() == b"x" * 99
+    assert not stage.path.exists()
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_room_for_a_copy_is_asked_for_where_it_takes_any(
+    out: Path, stage: Stage, shares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "shares_blocks", lambda *_: shares)
+    monkeypatch.setattr(atomic_files, "free_bytes", lambda _: 50)
+    refused = nullcontext() if shares else pytest.raises(BuildError, match="not enough disk space")
+    with refused, assembling(out, SIZES) as assembly:
+        assembly.place_stage(stage, "target", Quiet())
 
 
 def test_sizes_are_for_people() -> None:

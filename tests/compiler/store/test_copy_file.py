@@ -1,0 +1,74 @@
+"""Copies of files: the same bytes in a file of its own, however the disk lets it be done."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.compiler.store import copy_file as module
+from peagle.compiler.store.copy_file import copy_file, nearest, shares_blocks
+
+PIECE = 1000
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(os.urandom(2 * PIECE + 345))
+    return path
+
+
+def refuse(*_: Any) -> Any:
+    raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+
+def clone(target: int, _: int, source: int) -> None:
+    """What a disk that shares blocks does, as far as it can be seen."""
+    os.pwrite(target, os.pread(source, 1 << 20, 0), 0)
+
+
+@pytest.mark.parametrize("way", ["blocks", "kernel", "here"])
+def test_a_copy_has_the_bytes_and_tells_of_them(source: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PIECE", PIECE)
+    monkeypatch.setattr(fcntl, "ioctl", clone if way == "blocks" else refuse)
+    if way == "here":
+        monkeypatch.setattr(os, "copy_file_range", refuse, raising=False)
+    told: list[int] = []
+    copy = source.with_name("copy")
+    copy_file(source, copy, told.append)
+    assert copy.read_bytes() == source.read_bytes()
+    assert not copy.samefile(source)
+    assert told == ([2 * PIECE + 345] if way == "blocks" else [PIECE, PIECE, 345])
+
+
+def test_the_copy_of_an_empty_file_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    copy_file(tmp_path / "empty", tmp_path / "copy", lambda _: None)
+    assert (tmp_path / "copy").read_bytes() == b""
+
+
+def test_a_write_that_takes_only_a_part_is_gone_on_with(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
+    monkeypatch.setattr(os, "copy_file_range", refuse, raising=False)
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:100]))
+    copy_file(source, source.with_name("copy"), lambda _: None)
+    assert source.with_name("copy").read_bytes() == source.read_bytes()
+
+
+def test_a_disk_is_asked_whether_it_shares_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "ioctl", clone)
+    assert shares_blocks(tmp_path, tmp_path / "not" / "there")
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
+    assert not shares_blocks(tmp_path, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_nearest_folder_is_one_that_is_there(tmp_path: Path) -> None:
+    assert nearest(tmp_path) == nearest(tmp_path / "a" / "b") == tmp_path
+    assert nearest(Path("nowhere")) == Path()
