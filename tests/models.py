@@ -143,19 +143,15 @@ def head_tensors(
     return tensors
 
 
-def make_pair(folder: Path, family: str, *, draft_vocab: int = VOCAB, sizes: Mapping[str, int] = _COMMON_SIZES) -> Pair:
-    """Write a random target of ``family`` and a random head for it, with a byte-level tokenizer."""
+def save_target(folder: Path, config: Mapping[str, Any]) -> Path:
+    """Write a random target with this configuration, as transformers saves it, with a byte-level tokenizer."""
     import torch
     import transformers
-    from safetensors.torch import save_file
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    config = copy.deepcopy(CONFIGS[family])
-    if sizes is not _COMMON_SIZES:
-        config.get("text_config", config).update(sizes)
     torch.manual_seed(0)
     cls = getattr(transformers, config["architectures"][0])
-    model = cls(cls.config_class.from_dict(config)).eval()
+    model = cls(cls.config_class.from_dict(copy.deepcopy(dict(config)))).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             centre = 1.0 if "norm" in name else 0.0
@@ -164,13 +160,24 @@ def make_pair(folder: Path, family: str, *, draft_vocab: int = VOCAB, sizes: Map
         for name, buffer in model.named_buffers():
             if "layer_scalar" in name:
                 buffer.fill_(0.9)
-    target, head = folder / "target", folder / "head"
-    model.save_pretrained(target)
+    model.save_pretrained(folder)
     letters = ["<eos>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())[: VOCAB - 2]]
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(target / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def make_pair(folder: Path, family: str, *, draft_vocab: int = VOCAB, sizes: Mapping[str, int] = _COMMON_SIZES) -> Pair:
+    """Write a random target of ``family`` and a random head for it, with a byte-level tokenizer."""
+    import torch
+    from safetensors.torch import save_file
+
+    config = copy.deepcopy(CONFIGS[family])
+    if sizes is not _COMMON_SIZES:
+        config.get("text_config", config).update(sizes)
+    target, head = save_target(folder / "target", config), folder / "head"
     head.mkdir(parents=True)
     head_config = {k: sizes.get(k, v) for k, v in _COMMON.items() if not k.endswith("_token_id")} | {
         "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 2,

@@ -38,7 +38,7 @@ class Sources:
         expectation: dict[str, Shape] = {}
         for name, shape in shapes.items():
             pieces = self.pieces(name, shape)
-            expectation |= {self.key(k): _stored_shape(p, shape, len(pieces)) for p in pieces for k in p.keys}
+            expectation |= {self.key(k): _stored_shape(p, shape) for p in pieces for k in p.keys}
         unused = {self.key(name) for name in self.tied}
         absent = [f"{key} {list(shape)}" for key, shape in expectation.items() if key not in self.stored]
         wrong = [
@@ -77,9 +77,9 @@ def _assembled(piece: Piece, parts: list[Iterator[Array]]) -> Iterator[Array]:
         yield from parts[0]
 
 
-def _stored_shape(piece: Piece, shape: Shape, count: int) -> Shape:
-    """The shape of each tensor of ``piece``, one of ``count`` in a weight of ``shape``."""
-    part = shape[1:] if count > 1 or piece.how == "interleave" else shape
+def _stored_shape(piece: Piece, shape: Shape) -> Shape:
+    """The shape of each tensor of ``piece`` in a weight of ``shape``."""
+    part = shape[1:] if piece.how in ("stack", "interleave") else shape
     if piece.how == "interleave":
         return (part[0] // 2, *part[1:])
     return (part[0], part[2], part[1]) if piece.how == "transpose" else part

@@ -55,12 +55,12 @@ class TargetSpec:
 class Piece:
     """Consecutive rows of a graph weight, and the checkpoint tensors they come from.
 
-    ``copy``: one tensor as it is. ``interleave``: rows of two matrices in turn. ``transpose``: every matrix of one
-    tensor ``[E, A, B]`` turned to ``[B, A]``.
+    ``copy``: one tensor as it is. ``transpose``: every matrix of one tensor ``[E, A, B]`` turned to ``[B, A]``.
+    ``stack``: one of a stack of matrices. ``interleave``: the same, rows of two matrices in turn.
     """
 
     keys: tuple[str, ...]
-    how: Literal["copy", "interleave", "transpose"] = "copy"
+    how: Literal["copy", "transpose", "stack", "interleave"] = "copy"
 
 
 class Family:

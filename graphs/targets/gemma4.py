@@ -14,6 +14,9 @@ from ...plugins.errors import BuildError
 from .family import CacheSpec, Config, Family
 
 _INSIDE = "model.language_model."
+_FULL = "full_attention"
+_FULL_HEAD_DIM = 512  # of transformers, where a config does not say
+_LAYER_SIZES = ("num_key_value_heads", "head_dim")  # which a config may say layer by layer
 _TOWERS = ("model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio.")
 
 
@@ -47,31 +50,32 @@ class Gemma4(Family):
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
         """Return the stated kinds, else five sliding layers, then a full one; the last is always full."""
         layers = text["num_hidden_layers"]
-        stated = text.get("layer_types")
-        last = "full_attention" if layers else ""
-        return tuple(stated or [*("sliding_attention" if (i + 1) % 6 else last for i in range(layers - 1)), last])
+        stated = text.get("layer_types") or ["sliding_attention" if (i + 1) % 6 else _FULL for i in range(layers)]
+        return (*stated[:-1], _FULL)
 
     def caches(self, text: Config) -> tuple[CacheSpec, ...]:
         """Return the cache of every layer. Full ones have other heads, said once or (transformers 5) by layer."""
-        sliding = {"num_key_value_heads": text["num_key_value_heads"], "head_dim": text["head_dim"]}
-        full = {
-            "num_key_value_heads": text.get("num_global_key_value_heads") or sliding["num_key_value_heads"],
-            "head_dim": text.get("global_head_dim") or sliding["head_dim"],
-        }
-        stated = text.get("per_layer_config") or {}
-        sizes = (
-            (full if kind == "full_attention" else sliding) | stated.get(str(i), {})
-            for i, kind in enumerate(self.layer_kinds(text))
-        )
+        sliding = {name: text[name] for name in _LAYER_SIZES}
+        stated = text.get("per_layer_config")
+        by_layer = self._full_layers(text) if stated is None else _by_layer(stated)
+        sizes = ({**sliding, **by_layer.get(i, {})} for i in range(text["num_hidden_layers"]))
         return tuple(CacheSpec(size["num_key_value_heads"], size["head_dim"]) for size in sizes)
+
+    def _full_layers(self, text: Config) -> dict[int, Config]:
+        """What transformers says of full layers where nothing is said layer by layer."""
+        heads = text.get("num_global_key_value_heads") if text.get("attention_k_eq_v") else None
+        sizes: Config = {
+            "num_key_value_heads": heads or text["num_key_value_heads"],
+            "head_dim": text.get("global_head_dim", _FULL_HEAD_DIM),
+        }
+        return {i: sizes for i, kind in enumerate(self.layer_kinds(text)) if kind == _FULL}
 
     def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:
         """Keep with each layer what is said layer by layer."""
         text = super().keeping(config, layers)
-        stated = text.get("per_layer_config")
-        if stated:
-            moved = {str(new): stated.get(str(old)) for new, old in enumerate(layers)}
-            text["per_layer_config"] = {layer: sizes for layer, sizes in moved.items() if sizes}
+        if text.get("per_layer_config") is not None:
+            stated = _by_layer(text["per_layer_config"])
+            text["per_layer_config"] = {str(new): stated[old] for new, old in enumerate(layers) if old in stated}
         return text
 
     def load(self, folder: Path, config: Config) -> Any:
@@ -114,3 +118,8 @@ class Gemma4(Family):
 
         embedding = model.model.embed_tokens
         embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale)
+
+
+def _by_layer(stated: Config) -> dict[int, Config]:
+    """What is said layer by layer. transformers pads the numbers of more than ten layers with zeros."""
+    return {int(layer): sizes for layer, sizes in stated.items()}

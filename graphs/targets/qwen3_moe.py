@@ -42,7 +42,7 @@ class Qwen3Moe(Qwen3):
             return super().sources(name, shape)
         prefix, kind = match.groups()
         if kind == "down_proj":
-            return tuple(Piece((f"{prefix}.{e}.down_proj.weight",)) for e in range(shape[0]))
+            return tuple(Piece((f"{prefix}.{e}.down_proj.weight",), "stack") for e in range(shape[0]))
         return tuple(
             Piece((f"{prefix}.{e}.gate_proj.weight", f"{prefix}.{e}.up_proj.weight"), "interleave")
             for e in range(shape[0])

@@ -55,10 +55,15 @@ def attend(
     window: Window, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, span: int, softcap: float, sinks: Any
 ) -> Tensor:
     """Run ``CachedAttention`` of one layer; q ``[B,Hq,S,D]`` -> ``[B,S,Hq,D]``, and the window's caches move on."""
-    caches, wide = (
-        (window.k_caches[layer], window.v_caches[layer]),
-        (0.0, 0.0),
-    )  # scales of codes: quantization sets them
+    caches = (window.k_caches[layer], window.v_caches[layer])
+    wide = (0.0, 0.0)  # scales of codes: quantization sets them
+    (heads, head_dim), (kept, kept_dim) = ((x.shape[1], x.shape[3]) for x in (k, caches[0]))
+    if (heads, head_dim) != (kept, kept_dim):
+        raise BuildError(
+            f"layer {layer} has {heads} key heads of {head_dim}, and config.json was read as {kept} of {kept_dim}",
+            why="its family does not know this way of stating them",
+            fix="report the config.json of this checkpoint",
+        )
     y, window.k_caches[layer], window.v_caches[layer] = torch.ops.peagle.cached_attention(
         q, k, v, *caches, window.start, sinks, scale, span, softcap, *wide
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.graph_stages import SEMANTIC
@@ -16,8 +19,9 @@ from peagle.graphs import graph_files, stream_weights
 from peagle.graphs.drafters import DrafterSpec
 from peagle.graphs.lowering import LOWERINGS, Lowered, lower
 from peagle.graphs.targets import TargetSpec
-from peagle.graphs.trace import Dtype
-from tests.models import Pair, make_pair
+from peagle.graphs.trace import Dtype, trace_target
+from tests.graphs.running import Graph
+from tests.models import Pair, make_pair, save_target
 
 CACHE = 80
 
@@ -59,3 +63,14 @@ def traced_pair(folder: Path, family: str, draft_vocab: int) -> Traced:
     for part in ("target", "drafter"):
         shutil.copy(semantic(pair, part, "float32"), folder / f"{part}.onnx")
     return Traced(pair, target, head, folder)
+
+
+def target_graph(folder: Path, config: Mapping[str, Any], lowering: str) -> tuple[Graph, Target]:
+    """Write a random target with this configuration; its graph, tapped at its first layers, and the target itself."""
+    target = Target.open(save_target(folder / "target", config)).with_taps((0, 1))
+    target.check()
+    model = trace_target(target.skeleton, target.spec)
+    shapes = stream_weights.needed_weights(model)
+    lowered = lower(model, LOWERINGS[lowering], cache_length=CACHE)
+    stream_weights.attach(lowered, lambda name: target.read(name, shapes[name]), folder / "model.onnx")
+    return Graph(folder / "model.onnx", target.spec.caches, CACHE), target

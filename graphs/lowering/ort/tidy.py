@@ -23,6 +23,12 @@ class SkipNorm(RewriteRuleClassBase):
         total = op.Add(a, b, _outputs=["total"])
         return op.RMSNormalization(total, weight, axis=-1, _allow_other_attributes=True, _outputs=["normed"]), total
 
+    def check(self, _: Any, a: ir.Value, b: ir.Value, **__: Any) -> MatchResult:
+        result = MatchResult()
+        if a.shape is None or b.shape is None or len(a.shape) != 3 or list(a.shape) != list(b.shape):
+            return result.fail("the kernel adds two streams [B,S,H]: this may be a bias", b)
+        return result
+
     def rewrite(self, op: Any, a: ir.Value, b: ir.Value, weight: ir.Value, normed: ir.Value, **_: Any) -> Any:
         epsilon = normed.producer().attributes["epsilon"].as_float()
         out, _mean, _variance, total = op.SkipSimplifiedLayerNormalization(

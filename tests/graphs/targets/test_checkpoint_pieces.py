@@ -28,7 +28,7 @@ def stored_for(name: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
         pieces = family.sources(weight, shape)
         for piece in pieces:
             for key in piece.keys:
-                part = shape if len(pieces) == 1 and piece.how != "interleave" else shape[1:]
+                part = shape[1:] if piece.how in ("stack", "interleave") else shape
                 if piece.how == "interleave":
                     part = (part[0] // 2, *part[1:])
                 elif piece.how == "transpose":

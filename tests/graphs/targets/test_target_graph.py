@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from peagle.graphs.drafters import torch_reference
 from tests.graphs.running import Graph, target_inputs
-from tests.graphs.traced import CACHE, Traced
-from tests.models import VOCAB
+from tests.graphs.traced import CACHE, Traced, target_graph
+from tests.models import CONFIGS, VOCAB
 
 
 def _reference(traced: Traced, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -89,3 +93,29 @@ def test_features_are_the_streams_entering_the_taps(every: Traced, rng: np.rando
     np.testing.assert_allclose(out["aux_hidden"][0], expected, atol=1e-4)
     shifted = torch.cat([states[i + 1] for i in every.target.taps], -1)[0].detach().numpy()
     assert np.abs(out["aux_hidden"][0] - shifted).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("qwen3", {"attention_bias": True}),
+        ("qwen3-moe", {"attention_bias": True, "num_experts": 1, "num_experts_per_tok": 1, "mlp_only_layers": []}),
+        ("gpt-oss", {"attention_bias": False}),
+        ("gemma-4", {"attention_bias": True}),  # a norm behind the attention's bias: no residual stream is added there
+    ],
+)
+def test_variants_of_a_family_match_transformers(
+    family: str, changes: dict[str, Any], rng: np.random.Generator, tmp_path: Path
+) -> None:
+    config = copy.deepcopy(CONFIGS[family])
+    text = config.get("text_config", config)
+    kinds = {"layer_types": ["sliding_attention", "full_attention"]} if "layer_types" in text else {}
+    text |= {"num_hidden_layers": 2} | kinds | changes
+    graph, target = target_graph(tmp_path, config, "ort")
+    ids = rng.integers(2, VOCAB, 20)
+    with torch.no_grad():
+        model = target.family.load(target.folder, target.config)
+        expected = model(torch.from_numpy(ids[None]), use_cache=False).logits[0].numpy()
+    assert np.ptp(expected, axis=-1).min() > 0.5
+    np.testing.assert_allclose(graph(**target_inputs(ids[None], 0, 19, 20))["logits"][0], expected, atol=1e-4)
