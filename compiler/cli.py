@@ -1,76 +1,47 @@
-"""The ``peagle-compile`` program: its verbs, its exit codes, and what it says when something goes wrong."""
+"""The ``peagle-compile`` program from its start to its end: streams, stops, and the exit code.
+
+What takes a moment to import is imported when a stop is heeded.
+"""
 
 from __future__ import annotations
 
 import gc
-import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
-import typer
-
-from .console import interrupts
-from .console.printing import ClosedPipe, report_failure
-from .verbs.build import build
-from .verbs.doctor import doctor
-from .verbs.export import export
-from .verbs.inspect import inspect
-from .verbs.models import models
-from .verbs.quantize import quantize
-from .verbs.run import run
-from .verbs.verify import verify
-
-EXIT_CODES = (
-    "Exit codes: 0 ok, 1 unexpected fault, 2 usage, 3 environment, "
-    "4 verification failed, 5 build failed, 130 interrupted."
-)
-
-app = typer.Typer(
-    name="peagle-compile",
-    help="Turn a language model and its P-EAGLE drafter into an engine, and run it.",
-    epilog=EXIT_CODES,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for verb in (build, export, quantize, run, verify, inspect, models, doctor):
-    app.command(epilog=EXIT_CODES)(verb)
-
-
-def _version(is_asked: bool) -> None:
-    if is_asked:
-        from importlib.metadata import version
-
-        print(version("peagle-compile"))
-        raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def _program(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+from .console import interrupts, streams
 
 
 def main() -> NoReturn:
     """Entry point of the ``peagle-compile`` command."""
-    interrupts.watch()
+    arguments = sys.argv[1:]
+    streams.prepare()
+    interrupts.watch(lambda number: _report_stop(number, arguments))
     gc.set_threshold(100_000, 50, 100)  # else torch's many objects are walked through again and again
-    sys.exit(run_cli(sys.argv[1:]))
+    interrupts.leave(run_cli(arguments))
 
 
 def run_cli(arguments: Sequence[str]) -> int:
     """Run the command line; returns its exit code. Errors are told on standard error, never raised."""
     try:
+        from .verbs.program import app
+
         code = app(list(arguments), prog_name="peagle-compile", standalone_mode=False)
         sys.stdout.flush()
-    except (BrokenPipeError, ClosedPipe):  # `peagle-compile ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
+        interrupts.check()
+    except (Exception, KeyboardInterrupt, interrupts.Termination) as error:
+        stop = interrupts.heard() or (signal.SIGINT if isinstance(error, KeyboardInterrupt) else None)
+        if stop is not None:
+            return _report_stop(stop, arguments)
+        from .console.printing import report_failure
+
         return report_failure(error, as_json="--json" in arguments)
     return code if isinstance(code, int) else 0
+
+
+def _report_stop(number: int, arguments: Sequence[str]) -> int:
+    from .console.printing import report_stop
+
+    return report_stop(number, as_json="--json" in arguments)

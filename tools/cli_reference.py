@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from peagle.compiler.cli import EXIT_CODES, app
+from peagle.compiler.verbs.program import EXIT_CODES, app
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 COMMAND = "python tools/cli_reference.py"

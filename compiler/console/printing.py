@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -24,8 +25,7 @@ class Interrupted(PeagleError):
     exit_code = 130
 
 
-class ClosedPipe(Exception):
-    """The reader of our output has gone, as ``head`` does; click would make an exit code of 1 of it."""
+_left: list[str] = []  # what a stop leaves behind, by the verb that runs
 
 
 def interruptible(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -34,12 +34,11 @@ def interruptible(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def wrap(verb: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(verb)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+            _left[:] = [what]
             try:
                 return _unless_interrupted(verb, *args, **kwargs)
             except KeyboardInterrupt:
                 raise Interrupted("interrupted", why=what) from None
-            except BrokenPipeError:
-                raise ClosedPipe from None
 
         return guarded
 
@@ -53,6 +52,15 @@ def _unless_interrupted(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     except Exception:
         interrupts.check()
         raise
+
+
+def report_stop(number: int, *, as_json: bool) -> int:
+    """Say that a signal ended the program; returns the exit code."""
+    if number == signal.SIGINT:
+        report_failure(Interrupted("interrupted", why="".join(_left)), as_json=as_json)
+    else:
+        report_failure(PeagleError(f"ended by {signal.Signals(number).name}"), as_json=as_json)
+    return 128 + number
 
 
 def emit(result: Any) -> None:

@@ -12,6 +12,7 @@ from glob import escape
 from pathlib import Path
 
 from ...plugins.errors import BuildError, EnvironmentProblem
+from ..console.half_made import held
 from .copy_file import nearest
 
 BUILDING = ".building"
@@ -32,16 +33,17 @@ def flush_tree(folder: Path) -> None:
 def move_into_place(ready: Path, final: Path) -> None:
     """Make ``final`` be ``ready``. An older ``final`` stays whole until the new one can take its name."""
     old = ready.with_name(ready.name + _OLD)
-    if final.exists():
-        final.rename(old)
-    try:
-        ready.rename(final)
-    except OSError:
-        if old.exists():
-            old.rename(final)
-        raise
-    _fsync(final.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with held():
+        if final.exists():
+            final.rename(old)
+        try:
+            ready.rename(final)
+        except OSError:
+            if old.exists():
+                old.rename(final)
+            raise
+        _fsync(final.parent)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from pathlib import Path
 from ...engines.folder.manifest import FILE_NAME, Manifest, is_engine
 from ...engines.folder.records import FileEntry
 from ...plugins.errors import UsageError
+from ..console import interrupts
+from ..console.half_made import half_made
 from ..console.progress import Progress
 from .atomic_files import BUILDING, clear_leftovers, flush_tree, locked, move_into_place, require_space, writing
 from .copy_file import copy_file, shares_blocks
@@ -123,13 +125,11 @@ def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
         out.parent.mkdir(parents=True, exist_ok=True)
         clear_leftovers(out)
         temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}{BUILDING}")
-        temporary.mkdir()
-        try:
+        with half_made(temporary):
+            temporary.mkdir()
             with locked(temporary):
                 yield Assembly(temporary)
+                interrupts.check()
                 flush_tree(temporary)
                 require_publishable(out)
                 move_into_place(temporary, out)
-        except BaseException:  # Ctrl-C as well
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise

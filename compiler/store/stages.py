@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from ...engines.folder.records import FileEntry
 from ..console import interrupts
+from ..console.half_made import half_made
 from .atomic_files import flush_tree, locked, move_into_place, writing
 from .import_closure import code_digest
 
@@ -72,8 +73,9 @@ def stage_key(name: str, make: Callable[..., object], key_parts: Any) -> str:
 def _make(final: Path, make: Callable[[Path], None]) -> Stage:
     for left_over in final.parent.glob(f".{final.name}.*"):  # of a process that was killed: we hold the lock
         shutil.rmtree(left_over, ignore_errors=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
-    try:
+    temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
+    with half_made(temporary):
+        temporary.mkdir()
         make(temporary)
         interrupts.check()
         files = {str(path.relative_to(temporary).as_posix()): FileEntry.of(path) for path in _files(temporary)}
@@ -81,9 +83,6 @@ def _make(final: Path, make: Callable[[Path], None]) -> Stage:
         (temporary / _RECORD).write_text(json.dumps(record))
         flush_tree(temporary)
         move_into_place(temporary, final)
-    except BaseException:  # Ctrl-C as well: nothing half-made stays
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return Stage(final, files, reused=False)
 
 

@@ -16,6 +16,7 @@ from typing import IO, Any
 from ...plugins.errors import BuildError
 from ...plugins.tensorrt.import_tensorrt import child_environment
 from ..console import interrupts
+from ..console.half_made import half_made, ours
 from ..console.progress import Advance, Progress
 from ..hardware.gpus import sm_name
 from ..hardware.machine import look
@@ -36,13 +37,11 @@ def build_plan(request: PlanRequest, out: Path, progress: Progress) -> PlanFacts
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     with writing(out.parent, _weight_bytes(request.graph)), tempfile.TemporaryFile(prefix="peagle-plan-") as log:
         out.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with half_made(temporary):
             with progress.step(f"build {request.name} plan", STEPS) as advance:
                 facts = _run(request, temporary, log, advance)
             interrupts.check()
             temporary.replace(out)
-        finally:
-            temporary.unlink(missing_ok=True)
     return facts
 
 
@@ -71,7 +70,7 @@ def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subproce
 
     command = [sys.executable, "-P", "-m", worker.__name__, str(out)]
     pipe = subprocess.PIPE
-    with tempfile.TemporaryDirectory(prefix="peagle-library-") as private:
+    with tempfile.TemporaryDirectory(prefix="peagle-library-") as private, half_made(Path(private)):
         environment = child_environment(Path(private)) if request.product == "tensorrt-rtx" else _on_its_gpu(request)
         child = subprocess.Popen(
             command,
@@ -82,7 +81,7 @@ def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subproce
             start_new_session=True,
             env=os.environ | environment,
         )
-        with _ended(child):
+        with ours(child), _ended(child):
             yield child
 
 
@@ -103,7 +102,7 @@ def _ended(child: subprocess.Popen[str]) -> Iterator[None]:
                 with suppress(OSError):  # what it never read
                     stream.close()
         try:
-            child.wait(_PATIENCE if child.poll() is None else None)
+            child.wait(_PATIENCE if interrupts.asked() is None else _PATIENCE / 5)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

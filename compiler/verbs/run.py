@@ -10,6 +10,7 @@ import typer
 
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible, note
+from ..console.streams import reader_has_gone
 from .shared_flags import EngineFolder, Json, Threads
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def run(
     for delta in stream:
         if not as_json:
             print(delta.text, end="", flush=True)
+        if reader_has_gone():
+            return
     output = stream.result
     if as_json:
         emit(_record(output))

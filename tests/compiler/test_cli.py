@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from peagle.compiler import cli as program
-from peagle.compiler.cli import EXIT_CODES
 from peagle.compiler.console.printing import Interrupted, columns, interruptible, report_failure, size
+from peagle.compiler.verbs.program import EXIT_CODES
 from peagle.compiler.verify import losslessness
 from peagle.compiler.verify import verify_engine as verification
 from peagle.plugins import errors

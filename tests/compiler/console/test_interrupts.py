@@ -1,12 +1,16 @@
-"""Interruptions get through even where a library catches everything."""
+"""A stop that is asked for gets through whatever runs at that moment, and nothing half-made stays."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from peagle.compiler.console import half_made, interrupts
 
 SWALLOWED = """
 import os, signal, sys
@@ -29,6 +33,73 @@ except Exception as error:
     sys.exit(report_failure(error, as_json=False))
 """
 
+# A stage whose work is `{work}`, in the program; `stop()` sends it the signal. The stage ends by itself at last.
+STAGE = """
+import contextlib, ctypes, gc, os, signal, sys, threading, time, weakref
+from pathlib import Path
+import peagle.compiler.console.interrupts
+from peagle.compiler import cli
+from peagle.compiler.store import stages
+
+number = signal.Signals(int(sys.argv[1]))
+stages.code_digest = lambda make: ""  # of a program that is no file
+
+def stop():
+    os.kill(os.getpid(), number)
+
+def goes_on():
+    end = time.monotonic() + 40
+    while time.monotonic() < end:
+        time.sleep(0.01)
+    print("the stage went on to its end")
+
+class Thing:
+    pass
+
+def make(folder):
+    (folder / "part").write_text("half")
+    {work}
+
+def run_cli(arguments):
+    from peagle.compiler.console.printing import interruptible
+    verb = interruptible("nothing was published")(lambda: stages.StageStore(Path(sys.argv[2])).run("trace", [], make))
+    try:
+        verb()
+    except Exception as error:
+        from peagle.compiler.console.printing import report_failure
+        return report_failure(error, as_json=False)
+    return 0
+
+cli.run_cli = run_cli
+cli.main()
+"""
+
+WORKS = {
+    "weak reference": "thing = Thing(); kept = weakref.ref(thing, lambda _: stop()); del thing; goes_on()",
+    "__del__": "Thing.__del__ = lambda _: stop(); thing = Thing(); del thing; goes_on()",
+    "all caught": "exec('try:\\n stop()\\nexcept BaseException:\\n pass'); goes_on()",
+    "C callback": "ctypes.CFUNCTYPE(None)(stop)(); goes_on()",
+}
+DEADLOCK = (
+    "peagle.compiler.console.interrupts.PATIENCE = 0.2; lock = ctypes.create_string_buffer(64); "
+    "libc = ctypes.CDLL(None); libc.pthread_mutex_lock(lock); threading.Timer(0.1, stop).start(); "
+    "libc.pthread_mutex_lock(lock)"
+)
+
+
+def run_stage(work: str, number: signal.Signals, cache: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", STAGE.format(work=work), str(int(number)), str(cache)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def require_stopped(done: subprocess.CompletedProcess[str], number: signal.Signals, cache: Path) -> None:
+    assert done.returncode == 128 + number, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "ignored" not in done.stderr
+    assert ("nothing was published" in done.stderr) is (number == signal.SIGINT)
+    assert done.stdout == ""
+    assert [path.suffix for path in (cache / "trace").iterdir()] == [".lock"]
+
 
 @pytest.mark.parametrize("then", ["interrupts.check()", "raise ImportError('half imported')"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -37,3 +108,92 @@ def test_a_swallowed_signal_counts_at_the_next_step(then: str, number: signal.Si
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_a_stop_is_obeyed_where_an_exception_is_dropped(work: str, tmp_path: Path) -> None:
+    require_stopped(run_stage(WORKS[work], signal.SIGINT, tmp_path), signal.SIGINT, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_native_call_that_never_returns_is_ended(number: signal.Signals, tmp_path: Path) -> None:
+    require_stopped(run_stage(DEADLOCK, number, tmp_path), number, tmp_path)
+
+
+def test_a_second_ctrl_c_waits_no_longer(tmp_path: Path) -> None:
+    work = DEADLOCK.replace("0.2;", "1e9; threading.Timer(0.3, stop).start();")
+    require_stopped(run_stage(work, signal.SIGINT, tmp_path), signal.SIGINT, tmp_path)
+
+
+def test_who_started_it_with_nohup_has_it_go_on(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["nohup", sys.executable, "-c", STAGE.format(work="stop()"), str(int(signal.SIGHUP)), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "trace").glob("*/part"))
+
+
+def test_ctrl_c_while_the_program_is_imported_is_told_without_a_traceback() -> None:
+    code = """
+import builtins, os, signal
+import_module = builtins.__import__
+def interrupted(name, *rest, **more):
+    if name == "typer":
+        os.kill(os.getpid(), signal.SIGINT)
+    return import_module(name, *rest, **more)
+builtins.__import__ = interrupted
+from peagle.compiler.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "error: interrupted\n"
+
+
+def test_the_import_system_is_not_interrupted_while_it_holds_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame, importer = (
+        sys._getframe(),
+        compile("import sys; here = sys._getframe()", "<frozen importlib._bootstrap>", "exec"),
+    )
+    names: dict[str, object] = {}
+    exec(importer, names)
+    monkeypatch.setattr(interrupts, "_stop", interrupts._Stop())
+    interrupts._obey(signal.SIGINT, names["here"])  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        interrupts._obey(interrupts._AGAIN, frame)
+
+
+def test_one_stop_is_raised_once_while_it_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "_stop", interrupts._Stop())
+    with pytest.raises(SystemExit) as caught:
+        interrupts._obey(signal.SIGTERM, None)
+    interrupts._obey(interrupts._AGAIN, None)  # while it is tidied up after
+    assert caught.value.code == 143
+    del caught
+    with pytest.raises(SystemExit):
+        interrupts._obey(interrupts._AGAIN, None)
+
+
+def test_a_stop_waits_for_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "_stop", interrupts._Stop())
+    with half_made.held():
+        interrupts._obey(signal.SIGINT, None)
+    with pytest.raises(KeyboardInterrupt):
+        interrupts._obey(interrupts._AGAIN, None)
+
+
+def test_a_process_that_ends_in_any_way_removes_what_is_half_made(tmp_path: Path) -> None:
+    code = f"""
+import os
+from pathlib import Path
+from peagle.compiler.console.half_made import half_made
+with half_made(Path({str(tmp_path / "folder")!r})):
+    os.makedirs({str(tmp_path / "folder" / "below")!r})
+    raise SystemExit(3)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ, check=False)
+    assert done.returncode == 3
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,50 @@
+"""The verbs as one program: its name, its help and its version."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .build import build
+from .doctor import doctor
+from .export import export
+from .inspect import inspect
+from .models import models
+from .quantize import quantize
+from .run import run
+from .verify import verify
+
+EXIT_CODES = (
+    "Exit codes: 0 ok, 1 unexpected fault, 2 usage, 3 environment, "
+    "4 verification failed, 5 build failed, 130 interrupted."
+)
+
+app = typer.Typer(
+    name="peagle-compile",
+    help="Turn a language model and its P-EAGLE drafter into an engine, and run it.",
+    epilog=EXIT_CODES,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (build, export, quantize, run, verify, inspect, models, doctor):
+    app.command(epilog=EXIT_CODES)(verb)
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        print(version("peagle-compile"))
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _program(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
