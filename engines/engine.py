@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,14 +15,16 @@ from .backends.base import Backend
 from .backends.onnxruntime.backend import OnnxRuntimeBackend
 from .folder.checks import check_files, check_runtime
 from .folder.manifest import Manifest
+from .machine import most_threads
 from .policy.drafts_per_round import Fixed, Policy
-from .requests.params import SamplingParams
+from .requests.arguments import flag, integer, prompts_of, refusal, text_of, token_ids_of
+from .requests.params import SamplingParams, params_of
 from .requests.random_numbers import draw_seed
 from .requests.request import Request
 from .requests.results import Delta, RequestOutput
 from .scheduling.scheduler import Scheduler
 from .strategies.base import STRATEGIES
-from .text.tokenizer import Tokenizer, check_prompt
+from .text.tokenizer import Tokenizer
 from .text.transcript import Transcript
 
 Prompt = str | Sequence[int]
@@ -52,12 +55,16 @@ class Stream:
     The deltas together hold every token id and all of the text.
     """
 
-    def __init__(self, requests: Iterator[Request]) -> None:
-        self._running = requests
+    def __init__(self, requests: Iterator[Request], turn: threading.RLock) -> None:
+        self._running, self._turn = requests, turn
         self._result: RequestOutput | None = None
 
     def __iter__(self) -> Iterator[Delta]:
-        for request in self._running:
+        while True:
+            with self._turn:
+                request = next(self._running, None)
+            if request is None:
+                return
             delta = request.transcript.take()
             if delta.finish_reason:
                 self._result = request.output(time.perf_counter())
@@ -72,7 +79,10 @@ class Stream:
 
 
 class Engine:
-    """A loaded engine. Not thread-safe: one generation at a time.
+    """A loaded engine, which runs one generation at a time: calls from several threads take turns.
+
+    A stream has its turn while its next piece is made. What begins in between ends it, in whichever thread, and it says
+    so when it is read on.
 
     ``strategy`` names how rounds are made where drafts are wanted; ``policy`` chooses K for each round of a call that
     does not say it, by default that of the build.
@@ -88,10 +98,13 @@ class Engine:
         strategy: str = "parallel",
         policy: Policy | None = None,
     ) -> None:
+        if strategy not in STRATEGIES:
+            raise refusal("strategy", f"one of {', '.join(sorted(STRATEGIES))}", strategy)
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
         self._backend, self._strategy = backend, strategy
         self._policy = policy or Fixed(manifest.speculation.num_speculative_tokens)
         self._scheduler: Scheduler | None = None
+        self._turn = threading.RLock()
 
     @classmethod
     def load(
@@ -99,14 +112,20 @@ class Engine:
     ) -> Engine:
         """Check the folder against its manifest, then load it with room for ``max_batch_size`` rows.
 
-        Raises ``EnvironmentProblem`` for a folder that is missing, damaged, too new, or for another backend.
+        ``threads`` is for the CPU; None chooses. Raises ``UsageError`` for what no machine or no plan can do, and
+        ``EnvironmentProblem`` for a folder that is missing, damaged, too new, for another backend, or too large here.
         """
-        if max_batch_size < 1:
-            raise UsageError(f"max_batch_size must be 1 or more, not {max_batch_size}", fix="give a positive number")
-        folder = Path(path)
+        slots = integer("max_batch_size", max_batch_size, 1)
+        if threads is not None:
+            threads = integer("threads", threads, 1, most_threads(), why="no machine like this one has use for more")
+        hashes = flag("check_hashes", check_hashes)
+        try:
+            folder = Path(path)
+        except TypeError:
+            raise refusal("path", "a str or a Path", path) from None
         manifest = Manifest.read(folder)
-        check_files(manifest.files, folder, hashes=check_hashes)
-        backend = _backend(folder, manifest, max_batch_size, threads)
+        check_files(manifest.files, folder, hashes=hashes)
+        backend = _backend(folder, manifest, slots, threads)
         engine = cls(folder, manifest, backend, Tokenizer(folder, manifest.eos_token_ids))
         backend.warm(STRATEGIES[engine._strategy].round, engine.num_speculative_tokens)
         return engine
@@ -133,38 +152,43 @@ class Engine:
         ``params`` is one policy for all or one each. ``num_speculative_tokens`` overrides K; 0 is plain decoding, which
         gives the same text. Raises ``UsageError`` for an empty, too long or out-of-range prompt or an illegal K.
         """
-        if isinstance(prompts, str):
-            raise UsageError("prompts must be a list", fix=f"pass [{prompts[:20]!r}]")
-        policies = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(prompts)
-        if len(policies) != len(prompts):
-            raise UsageError(f"{len(policies)} params for {len(prompts)} prompts", fix="give one for all, or one each")
-        requests = [self._request(i, p, s) for i, (p, s) in enumerate(zip(prompts, policies, strict=True))]
+        listed = prompts_of(prompts)
+        policies = params_of(params, len(listed))
+        requests = [
+            self._request(i, f"prompts[{i}]", prompt, each)
+            for i, (prompt, each) in enumerate(zip(listed, policies, strict=True))
+        ]
+        policy = self._policy_of(num_speculative_tokens)
         outputs: dict[int, RequestOutput] = {}
-        for request in self._run(requests, self._policy_of(num_speculative_tokens)):
-            if request.is_done:
-                outputs[request.index] = request.output(time.perf_counter())
-        return [outputs[i] for i in range(len(prompts))]
+        with self._turn:
+            for request in self._run(requests, policy):
+                if request.is_done:
+                    outputs[request.index] = request.output(time.perf_counter())
+        return [outputs[i] for i in range(len(requests))]
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, num_speculative_tokens: int | None = None
     ) -> Stream:
         """Continue one prompt, giving text as it comes. Same arguments and errors as ``generate``."""
-        request = self._request(0, prompt, params or SamplingParams())
-        return Stream(self._run([request], self._policy_of(num_speculative_tokens)))
+        (each,) = params_of(params, 1)
+        request = self._request(0, "prompt", prompt, each)
+        return Stream(self._run([request], self._policy_of(num_speculative_tokens)), self._turn)
 
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """The target's logits after every token of ``token_ids``, f32 [len, V], from one pass."""
-        ids = check_prompt(token_ids, self.manifest.shapes.vocab_size, self.max_seq_len)
-        self._scheduler = None
-        return self._backend.target_logits(ids)
+        ids = self._ids("token_ids", token_ids)
+        with self._turn:
+            self._scheduler = None
+            return self._backend.target_logits(ids)
 
     def draft_logits(self, token_ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
         """The drafter's logits for the K tokens after the one that greedy adds to ``token_ids``, f32 [K, Vd]."""
-        ids = check_prompt(token_ids, self.manifest.shapes.vocab_size, self.max_seq_len)
-        if self._check_k(num_speculative_tokens) == 0:
+        ids, k = self._ids("token_ids", token_ids), self._check_k(num_speculative_tokens)
+        if k == 0:
             raise UsageError("num_speculative_tokens is 0", why="then nothing is drafted", fix="ask for 1 or more")
-        self._scheduler = None
-        return self._backend.draft_logits(ids, num_speculative_tokens)
+        with self._turn:
+            self._scheduler = None
+            return self._backend.draft_logits(ids, k)
 
     def _run(self, requests: list[Request], policy: Policy) -> Iterator[Request]:
         """Begins when the first token is asked for, and ends what still ran: the slots are the backend's."""
@@ -185,18 +209,22 @@ class Engine:
         return self._policy if k is None else Fixed(self._check_k(k))
 
     def _check_k(self, k: int) -> int:
-        most = self.manifest.speculation.max_num_speculative_tokens
-        if not 0 <= k <= most:
-            raise UsageError(
-                f"num_speculative_tokens must be from 0 (plain decoding) to {most}, not {k}",
-                why="the caches have room for no more drafts per round",
-                fix="choose a smaller K, or rebuild with a larger --num-speculative-tokens",
-            )
-        return k
+        """The K as an int; 0 is plain decoding."""
+        return integer(
+            "num_speculative_tokens",
+            k,
+            0,
+            self.manifest.speculation.max_num_speculative_tokens,
+            why="the caches have room for no more drafts per round",
+            fix="choose a smaller K (0 is plain decoding), or rebuild with a larger --num-speculative-tokens",
+        )
 
-    def _request(self, index: int, prompt: Prompt, params: SamplingParams) -> Request:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        checked = check_prompt(ids, self.manifest.shapes.vocab_size, self.max_seq_len)
-        room = min(params.max_tokens, self.max_seq_len - len(checked))
+    def _ids(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
+        return token_ids_of(name, ids, self.manifest.shapes.vocab_size, self.max_seq_len)
+
+    def _request(self, index: int, name: str, prompt: Prompt, params: SamplingParams) -> Request:
+        """The request of one prompt, which the caller knows by ``name``."""
+        ids = self._ids(name, self.tokenizer.encode(text_of(name, prompt)) if isinstance(prompt, str) else prompt)
+        room = min(params.max_tokens, self.max_seq_len - len(ids))
         seed = draw_seed() if params.seed is None else params.seed
-        return Request(index, checked, params, seed, Transcript(params, self.tokenizer, room), room)
+        return Request(index, ids, params, seed, Transcript(params, self.tokenizer, room), room)

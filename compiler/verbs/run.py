@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +17,8 @@ from .shared_flags import EngineFolder, Json, Threads
 
 if TYPE_CHECKING:
     from ...engines import RequestOutput
+
+_MOST_BYTES = 64 * 2**20  # of a prompt on standard input: more than any cache holds, and a pipe need not end
 
 
 @interruptible("the text above is what was generated until then")
@@ -57,7 +61,6 @@ def run(
     full_prompt = _one_prompt(text, prompt)
     from ...engines import Engine, SamplingParams
 
-    loaded = Engine.load(engine, threads=threads)
     params = SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -65,9 +68,10 @@ def run(
         top_p=top_p,
         min_p=min_p,
         seed=seed,
-        stop=tuple(stop or ()),
+        stop=stop or (),
         ignore_eos=ignore_eos,
     )
+    loaded = Engine.load(engine, threads=threads)
     stream = loaded.stream(full_prompt, params, num_speculative_tokens=num_speculative_tokens)
     for delta in stream:
         if not as_json:
@@ -86,12 +90,38 @@ def run(
 def _one_prompt(text: str | None, prompt: str | None) -> str:
     if text is not None and prompt is not None:
         raise UsageError("two prompts were given", fix="PROMPT and --prompt mean the same: give one")
-    content = prompt if text is None else text
-    if content is None and not sys.stdin.isatty():
-        content = sys.stdin.read()
-    if content is None:
+    given = prompt if text is None else text
+    if given is not None:
+        return _argument_text("the prompt" if prompt is None else "--prompt", given)
+    if sys.stdin is None or sys.stdin.isatty():  # None: the handle is closed
         raise UsageError("no prompt was given", fix="add --prompt TEXT, or pipe one in")
-    return content
+    content = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise UsageError(
+            f"standard input has more than {_MOST_BYTES // 2**20} MiB", why="no prompt is that long", fix="pipe in less"
+        )
+    return _decoded("standard input", content).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _argument_text(name: str, argument: str) -> str:
+    """The text of an argument. Python keeps the bytes where they are no text in the locale, which may know no UTF-8."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        with suppress(UnicodeEncodeError):  # nor any bytes: no command line makes that
+            return _decoded(name, os.fsencode(argument))
+    return argument
+
+
+def _decoded(name: str, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{name} is not UTF-8: byte {error.start} is 0x{content[error.start]:02x}",
+            why=error.reason,
+            fix="convert it first, for example with iconv",
+        ) from None
 
 
 def _record(output: RequestOutput) -> dict[str, Any]:

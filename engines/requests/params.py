@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import POLICY, TENSORS
+from .arguments import flag, integer, number, refusal, texts_of
+
+GREEDY_BELOW = 1e-5  # a temperature that divides logits out of the range of float32; vLLM takes the same
+_FLOAT, _INT = np.finfo(np.float32), np.iinfo(np.int32)
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """Per-request policy; names and meanings as in vLLM.
 
-    ``temperature`` 0 is greedy. ``top_k`` <= 0, ``top_p`` 1 and ``min_p`` 0 are off. ``seed`` None draws one, which the
-    result reports. ``stop`` strings end the text and are not part of it. ``tolerance`` > 0 accepts a draft d when
+    ``temperature`` 0 is greedy, and so is any below 1e-5. ``top_k`` <= 0, ``top_p`` 1 and ``min_p`` 0 are off. ``seed``
+    is any int, taken modulo 2**64; None draws one, which the result reports. ``stop`` strings, one or a list, end the
+    text and are not part of it; they are kept as a tuple. ``tolerance`` > 0 accepts a draft d when
     p(d) >= (1 - tolerance) * max p: a lossy policy, never used unless asked for.
+
+    Integers are Python's or NumPy's, and neither bools nor floats. Raises ``UsageError`` naming all that is wrong.
     """
 
     max_tokens: int = 128
@@ -26,26 +34,53 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     ignore_eos: bool = False
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
         problems = []
-        if self.max_tokens < 1:
-            problems.append(f"max_tokens must be 1 or more, not {self.max_tokens}")
-        for name, low, high in (("temperature", 0, math.inf), ("min_p", 0, 1), ("tolerance", 0, 1)):
-            value = getattr(self, name)
-            if not (low <= value <= high and math.isfinite(value)):
-                problems.append(f"{name} must be a number from {low} to {high}, not {value}")
-        if not 0 < self.top_p <= 1:
-            problems.append(f"top_p must be above 0 and at most 1, not {self.top_p}")
-        if not isinstance(self.stop, tuple) or not all(self.stop):
-            problems.append("stop must be a tuple of strings, none of them empty")
+        for name, check in _CHECKS.items():
+            try:
+                object.__setattr__(self, name, check(name, getattr(self, name)))  # the way of a frozen dataclass
+            except UsageError as error:
+                problems.append(error.what)
         if problems:
             raise UsageError("; ".join(problems), fix="change the sampling parameters")
 
 
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "max_tokens": lambda name, value: integer(name, value, 1),
+    "temperature": lambda name, value: number(name, value, 0),
+    "top_k": integer,
+    "top_p": lambda name, value: number(name, value, 0, 1, is_above=True),
+    "min_p": lambda name, value: number(name, value, 0, 1),
+    "seed": lambda name, value: None if value is None else integer(name, value),
+    "stop": texts_of,
+    "ignore_eos": flag,
+    "tolerance": lambda name, value: number(name, value, 0, 1),
+}
+
+
+def params_of(params: Any, count: int) -> list[SamplingParams]:
+    """Return one policy for each of ``count`` prompts; None is the default. Raises ``UsageError``."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if not isinstance(params, list | tuple):
+        raise refusal("params", "SamplingParams or a list of them", params)
+    for index, each in enumerate(params):
+        if not isinstance(each, SamplingParams):
+            raise refusal(f"params[{index}]", "SamplingParams", each)
+    if len(params) != count:
+        raise UsageError(f"{len(params)} params for {count} prompts", fix="give one for all, or one each")
+    return list(params)
+
+
 def policy_of(params: SamplingParams) -> dict[str, np.ndarray]:
-    """The policy inputs of one row, each ``[1]`` in the graph's dtype."""
-    return {name: np.array([getattr(params, name)], TENSORS[name].dtype) for name in POLICY}
+    """Return the policy inputs of one row, each ``[1]`` in the graph's dtype, cut to what that dtype can say."""
+    cut = {
+        "temperature": 0.0 if params.temperature < GREEDY_BELOW else min(params.temperature, float(_FLOAT.max)),
+        "top_k": min(max(params.top_k, 0), int(_INT.max)),
+        "top_p": max(params.top_p, float(_FLOAT.tiny)),
+    }
+    return {name: np.array([cut.get(name, getattr(params, name))], TENSORS[name].dtype) for name in POLICY}

@@ -31,7 +31,12 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``, special tokens added as the tokenizer prescribes."""
-        return list(self._tokenizer.encode(text).ids)
+        try:
+            return list(self._tokenizer.encode(text).ids)
+        except Exception as error:  # as above
+            raise UsageError(
+                "the engine's tokenizer cannot encode this prompt", why=str(error), fix="pass token ids"
+            ) from error
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids``, special tokens left out."""
@@ -53,23 +58,3 @@ class TokenStream:
     def push(self, token_id: int) -> str:
         """Return the text that ``token_id`` completes, perhaps none."""
         return self._stream.step(self._tokenizer, token_id) or ""
-
-
-def check_prompt(ids: Sequence[int], vocab_size: int, max_seq_len: int) -> tuple[int, ...]:
-    """Return ``ids`` as a tuple. Raises ``UsageError`` when empty, out of range, or too long for the cache."""
-    prompt = tuple(int(i) for i in ids)
-    if not prompt:
-        raise UsageError("the prompt is empty", why="there is no token to continue from", fix="give at least one token")
-    bad = [i for i in prompt if not 0 <= i < vocab_size]
-    if bad:
-        raise UsageError(
-            f"token id {bad[0]} is out of range ({len(bad)} in this prompt)",
-            why=f"the target's vocabulary has ids 0..{vocab_size - 1}",
-            fix="encode the prompt with this engine's tokenizer",
-        )
-    if len(prompt) >= max_seq_len:
-        raise UsageError(
-            f"the prompt has {len(prompt)} tokens, the engine's cache holds {max_seq_len} including at least one new",
-            fix=f"shorten it to {max_seq_len - 1} tokens, or rebuild with a larger --max-seq-len",
-        )
-    return prompt

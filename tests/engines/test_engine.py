@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +255,92 @@ def test_any_batch_at_any_k_gives_the_plain_text(tiny_engine: Engine, data: st.D
         rounds_, accepted = output.acceptance.rounds, output.acceptance.accepted
         assert len(output.token_ids) <= 1 + rounds_ + accepted  # the rest of the last round lies past the end
         assert output.acceptance.drafted == k * rounds_
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [None, 5, b"abc", {"a": 1}, (p for p in ["a"]), {"a"}]
+    + [[each] for each in (None, 5, b"abc", {"a": 1}, ["5"], [5.0], "a\udcff")],
+)
+def test_what_is_no_list_of_prompts_is_refused_by_name(tiny_engine: Engine, prompts: Any) -> None:
+    with pytest.raises(UsageError, match=r"^prompts"):
+        tiny_engine.generate(prompts)
+
+
+def test_ids_in_an_array_are_those_of_a_list(tiny_engine: Engine) -> None:
+    expected = tiny_engine.generate([[5, 6], [7, 8]], GREEDY)
+    for prompts in (np.array([[5, 6], [7, 8]]), [np.array([5, 6], np.int32), (7, np.int64(8))]):
+        assert [o.token_ids for o in tiny_engine.generate(prompts, GREEDY)] == [o.token_ids for o in expected]
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, [None], "greedy", 5, [GREEDY, {"max_tokens": 3}]])
+def test_what_is_no_policy_is_refused_by_name(tiny_engine: Engine, params: Any) -> None:
+    with pytest.raises(UsageError, match=r"^params"):
+        tiny_engine.generate([[3]], params)
+    with pytest.raises(UsageError, match="params"):
+        tiny_engine.stream([3], params)
+
+
+@pytest.mark.parametrize("k", [2.5, "3", True, [1], np.float64(2)])
+def test_a_k_that_is_no_integer_is_refused(tiny_engine: Engine, k: Any) -> None:
+    with pytest.raises(UsageError, match="num_speculative_tokens must be an integer from 0 to 6"):
+        tiny_engine.generate([[3]], num_speculative_tokens=k)
+    with pytest.raises(UsageError, match="num_speculative_tokens must be an integer"):
+        tiny_engine.draft_logits([3], k)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        *[({"threads": threads}, "threads must be an integer from 1 to") for threads in (10**6, -1, 0, 1.0, "1", True)],
+        *[({"max_batch_size": size}, "max_batch_size must be an integer of 1 or more") for size in (0, 1.5, "2", None)],
+        ({"check_hashes": "no"}, "check_hashes must be True or False"),
+        ({"path": None}, "path must be a str or a Path"),
+        ({"path": b"engine"}, "path must be a str or a Path"),
+    ],
+)
+def test_an_engine_is_loaded_with_what_makes_sense(tiny_folder: Path, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Engine.load(**{"path": tiny_folder, **arguments})
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-46, 1e-45, 1e-40, 1e-38, 1e-37, 9e-6])
+def test_a_temperature_too_small_to_divide_by_is_greedy(tiny_engine: Engine, temperature: float) -> None:
+    params = SamplingParams(max_tokens=24, ignore_eos=True, temperature=temperature, seed=1)
+    assert _tokens(tiny_engine, params) == _tokens(tiny_engine, GREEDY)
+
+
+def test_policies_at_the_ends_of_their_ranges_draw_the_same_with_and_without_drafts(tiny_engine: Engine) -> None:
+    for policy in ({"temperature": 1e300}, {"temperature": 1e-5}, {"top_k": 2**40}, {"top_p": 1e-46}, {"min_p": 1}):
+        params = SamplingParams(**{"max_tokens": 12, "ignore_eos": True, "temperature": 1.0, "seed": 2**70, **policy})
+        assert _tokens(tiny_engine, params) == _tokens(tiny_engine, params, 0)
+
+
+def test_calls_from_several_threads_take_turns(tiny_engine: Engine) -> None:
+    expected = _tokens(tiny_engine, SAMPLED)
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(lambda _: _tokens(tiny_engine, SAMPLED), range(8))] == [expected] * 8
+
+
+def test_a_stream_read_by_two_threads_gives_each_piece_once(tiny_engine: Engine) -> None:
+    expected = tiny_engine.generate(["def main("], SAMPLED)[0].token_ids
+    for _ in range(5):
+        stream = tiny_engine.stream("def main(", SAMPLED, num_speculative_tokens=0)
+        with ThreadPoolExecutor(2) as pool:
+            read = [*pool.map(lambda _, stream=stream: [t for d in stream for t in d.token_ids], range(2))]
+        assert sorted([*read[0], *read[1]]) == sorted(expected)
+        assert stream.result.token_ids == expected
+
+
+def test_a_stream_that_a_call_from_another_thread_ended_says_so(tiny_engine: Engine) -> None:
+    stream = iter(tiny_engine.stream([5, 6], GREEDY))
+    next(stream)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(_tokens, tiny_engine, GREEDY).result() == _tokens(tiny_engine, GREEDY)
+    with pytest.raises(UsageError, match="another generation began"):
+        list(stream)
+
+
+def test_an_unknown_strategy_is_refused(tiny_engine: Engine) -> None:
+    with pytest.raises(UsageError, match="strategy must be one of"):
+        Engine(tiny_engine.folder, tiny_engine.manifest, tiny_engine._backend, tiny_engine.tokenizer, strategy="eagle")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from peagle.engines import SamplingParams
@@ -21,7 +24,22 @@ from peagle.plugins.errors import UsageError
         ({"min_p": 2.0}, "min_p"),
         ({"tolerance": -1.0}, "tolerance"),
         ({"stop": ("",)}, "stop"),
-        ({"stop": "text"}, "stop"),
+        ({"stop": "a\udcff"}, "U\\+DCFF"),
+        *[({"stop": stop}, "stop") for stop in ("", (1,), {"a"}, b"a", {"a": 1}, 5, [""], ["a", None])],
+        *[
+            ({name: value}, name)
+            for name in ("max_tokens", "top_k", "seed")
+            for value in (1.0, 1.5, float("nan"), float("inf"), "3", True, [1], np.float32(1), np.True_)
+        ],
+        *[
+            ({name: value}, name)
+            for name in ("temperature", "top_p", "min_p", "tolerance")
+            for value in ("1", None, True, 10**400, 1j, [0.5], np.array([0.5]), float("nan"), float("-inf"))
+        ],
+        *[({"ignore_eos": value}, "ignore_eos") for value in (1, 0, None, "yes")],
+        ({"max_tokens": None}, "max_tokens must be an integer of 1 or more, not None"),
+        ({"max_tokens": 2.0}, r"max_tokens must be an integer of 1 or more, not 2\.0 \(float\)"),
+        ({"top_p": -(10**5000)}, "top_p must be a finite number above 0 and at most 1, not a value"),
     ],
 )
 def test_an_illegal_parameter_is_named(bad: dict[str, object], says: str) -> None:
@@ -29,9 +47,50 @@ def test_an_illegal_parameter_is_named(bad: dict[str, object], says: str) -> Non
         SamplingParams(**bad)  # type: ignore[arg-type]
 
 
+def test_numbers_of_numpy_are_kept_as_python_s() -> None:
+    params = SamplingParams(
+        max_tokens=np.int64(5), top_k=np.int32(3), seed=np.uint64(2**63), temperature=np.float32(0.5), top_p=1,
+        ignore_eos=np.True_,
+    )  # fmt: skip
+    assert params == SamplingParams(max_tokens=5, top_k=3, seed=2**63, temperature=0.5, ignore_eos=True)
+    assert [type(getattr(params, name)) for name in ("max_tokens", "seed", "top_p", "ignore_eos")] == [
+        int, int, float, bool,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("ab", ("ab",)), (["a", "b"], ("a", "b")), (("a",), ("a",)), ([], ()), (None, ())]
+)
+def test_stop_strings_are_given_as_vllm_takes_them_and_kept_as_a_tuple(given: Any, kept: tuple[str, ...]) -> None:
+    params = SamplingParams(stop=given)
+    assert params.stop == kept
+    assert hash(params) == hash(SamplingParams(stop=kept))
+
+
 def test_every_illegal_parameter_is_named_at_once() -> None:
     with pytest.raises(UsageError, match=r"max_tokens.*temperature.*top_p"):
         SamplingParams(max_tokens=-1, temperature=-1, top_p=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "in_graph"),
+    [
+        *[({"temperature": t}, "temperature", 0.0) for t in (0, 1e-320, 1e-46, 1e-45, 1e-38, 1e-37, 9.9e-6)],
+        ({"temperature": 1e-5}, "temperature", np.float32(1e-5)),
+        ({"temperature": 1e300}, "temperature", np.finfo(np.float32).max),
+        ({"top_k": 2**31}, "top_k", 2**31 - 1),
+        ({"top_k": 10**5000}, "top_k", 2**31 - 1),
+        ({"top_k": -(10**30)}, "top_k", 0),
+        ({"top_p": 1e-46}, "top_p", np.finfo(np.float32).tiny),
+    ],
+    ids=lambda value: str(value)[:40] if not isinstance(value, dict) else next(iter(value)),
+)
+def test_what_the_type_of_a_graph_cannot_say_is_cut_to_what_means_the_same(
+    given: dict[str, Any], name: str, in_graph: float
+) -> None:
+    with np.errstate(all="raise"):
+        (value,) = policy_of(SamplingParams(**given))[name]
+    assert value == in_graph
 
 
 def test_a_policy_has_the_dtypes_of_the_graph() -> None:

@@ -1,0 +1,128 @@
+"""What a caller may pass: numbers, texts, prompts and sizes, each checked here and turned into plain Python values."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...plugins.errors import UsageError
+
+ONE_PROMPT = "a str, or token ids: a sequence of ints or a one-dimensional array of them"
+_BYTES = (str, bytes, bytearray, memoryview)
+
+
+def integer(
+    name: str, value: Any, least: int | None = None, most: int | None = None, *, why: str = "", fix: str = ""
+) -> int:
+    """Return ``value`` as an int: Python's or NumPy's, no bool and no float, in range. Raises ``UsageError``."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        number = int(value)
+        if (least is None or number >= least) and (most is None or number <= most):
+            return number
+    accepted = "an integer"
+    if least is not None:
+        accepted += f" of {least} or more" if most is None else f" from {least} to {most}"
+    raise refusal(name, accepted, value, why=why, fix=fix)
+
+
+def number(name: str, value: Any, least: float, most: float = math.inf, *, is_above: bool = False) -> float:
+    """Return ``value`` as a finite float from ``least``, or ``is_above`` it, to ``most``. Raises ``UsageError``."""
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        try:
+            real = float(value)
+        except OverflowError:
+            real = math.inf
+        if math.isfinite(real) and (least < real if is_above else least <= real) and real <= most:
+            return real
+    low = f"above {least:g}" if is_above else f"of {least:g} or more" if most == math.inf else f"from {least:g}"
+    high = "" if most == math.inf else f" and at most {most:g}" if is_above else f" to {most:g}"
+    raise refusal(name, f"a finite number {low}{high}", value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return ``value`` as a bool, Python's or NumPy's. Raises ``UsageError``."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise refusal(name, "True or False", value)
+
+
+def text_of(name: str, value: Any) -> str:
+    """Return ``value`` as a str that can be encoded. Raises ``UsageError``, also for a lone surrogate."""
+    if not isinstance(value, str):
+        raise refusal(name, "a str", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{name} is no valid text: its character {error.start} is the lone surrogate U+{ord(value[error.start]):X}",
+            why="that is how Python keeps a byte that is not UTF-8, or half of a pair",
+            fix="pass text that was decoded without errors",
+        ) from None
+    return str(value)
+
+
+def texts_of(name: str, value: Any) -> tuple[str, ...]:
+    """Return one str or a list of them as a tuple, None as an empty one. Raises ``UsageError``, also for empty text."""
+    if value is None:
+        return ()
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str) and each for each in given):
+        raise refusal(name, "a str or a list of them, none of them empty", value)
+    return tuple(text_of(name, each) for each in given)
+
+
+def prompts_of(value: Any) -> Sequence[Any]:
+    """Return the list of prompts as it is; what is in it is not looked at. Raises ``UsageError``."""
+    if isinstance(value, str):
+        raise UsageError("prompts must be a list, not a str", fix=f"pass [{reprlib.repr(value)}]")
+    if isinstance(value, Sequence) and not isinstance(value, _BYTES):
+        return value
+    if isinstance(value, np.ndarray) and value.ndim == 2:
+        return list(value)
+    raise refusal("prompts", f"a list, each of its prompts {ONE_PROMPT}", value)
+
+
+def token_ids_of(name: str, value: Any, vocab_size: int, max_seq_len: int) -> tuple[int, ...]:
+    """Return a prompt's ids as a tuple. Raises ``UsageError`` for none, others, some out of range, or too many."""
+    ids = _integers(name, value)
+    if not ids:
+        raise UsageError(f"{name} is empty", why="there is no token to continue from", fix="give at least one token")
+    bad = [i for i in ids if not 0 <= i < vocab_size]
+    if bad:
+        raise UsageError(
+            f"{name}: token id {shown(bad[0])} is out of range ({len(bad)} in this prompt)",
+            why=f"the target's vocabulary has ids 0..{vocab_size - 1}",
+            fix="encode the prompt with this engine's tokenizer",
+        )
+    if len(ids) >= max_seq_len:
+        raise UsageError(
+            f"{name} has {len(ids)} tokens, the engine's cache holds {max_seq_len} including at least one new",
+            fix=f"shorten it to {max_seq_len - 1} tokens, or rebuild with a larger --max-seq-len",
+        )
+    return ids
+
+
+def _integers(name: str, value: Any) -> tuple[int, ...]:
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu":
+        return tuple(value.tolist())
+    if not isinstance(value, Sequence) or isinstance(value, _BYTES):
+        raise refusal(name, ONE_PROMPT, value)
+    return tuple(integer(f"{name}[{i}]", each) for i, each in enumerate(value))
+
+
+def refusal(name: str, accepted: str, value: Any, *, why: str = "", fix: str = "") -> UsageError:
+    """Return the error that names the parameter, what is accepted, and what was given."""
+    given = "None" if value is None else f"{shown(value)} ({type(value).__name__})"
+    return UsageError(f"{name} must be {accepted}, not {given}", why=why, fix=fix or f"change {name}")
+
+
+def shown(value: Any) -> str:
+    """Return a short text of any value, however long its own is or whether it has one."""
+    try:
+        return reprlib.repr(value)
+    except Exception:  # integers of more digits than Python prints, and objects that cannot be shown
+        return "a value"

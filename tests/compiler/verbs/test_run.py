@@ -1,0 +1,88 @@
+"""The prompt of ``run``: from which handle it comes, and what is said of one that is no text."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.commands import Run
+
+
+def pipe(monkeypatch: pytest.MonkeyPatch, content: bytes, encoding: str = "utf-8") -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding))
+
+
+def test_standard_input_that_is_not_utf8_is_told_as_such(
+    cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"def f\xff\xfe(")
+    done = cli("run", demo_engine, "--max-tokens", 4)
+    assert done.code == 2
+    assert "standard input is not UTF-8: byte 5 is 0xff" in done.err
+
+
+def test_an_argument_that_is_not_utf8_is_told_as_such(cli: Run, demo_engine: Path) -> None:
+    for arguments, name in ((["--prompt", "d\udcffef"], "--prompt"), (["d\udcffef"], "the prompt")):
+        done = cli("run", demo_engine, *arguments)
+        assert done.code == 2
+        assert f"{name} is not UTF-8: byte 1 is 0xff" in done.err
+    assert cli("run", demo_engine, "--prompt", "\ud800").code == 2
+    assert "stop" in cli("run", demo_engine, "--prompt", "x", "--stop", "\udcff").err
+
+
+def test_a_prompt_is_utf8_whatever_the_locale_says(
+    cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+    for encoding in ("utf-8", "ascii"):
+        pipe(monkeypatch, "# 漢字\r\n".encode(), encoding)
+        said.append(json.loads(cli("run", demo_engine, "--max-tokens", 4, "--json").out)["token_ids"])
+    as_bytes = "# 漢字\n".encode().decode("ascii", "surrogateescape")  # an argument where the locale knows ASCII only
+    for prompt in ("# 漢字\n", as_bytes):
+        done = cli("run", demo_engine, "--prompt", prompt, "--max-tokens", 4, "--json")
+        said.append(json.loads(done.out)["token_ids"])
+    assert said == [said[0]] * 4
+
+
+def test_without_standard_input_a_prompt_must_be_given(
+    cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    done = cli("run", demo_engine)
+    assert done.code == 2
+    assert "no prompt was given" in done.err
+
+
+def test_a_pipe_without_end_is_not_read_for_ever(cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/zero").open() as endless:
+        monkeypatch.setattr(sys, "stdin", endless)
+        done = cli("run", demo_engine)
+    assert done.code == 2
+    assert "standard input has more than 64 MiB" in done.err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--top-k", 3_000_000_000), ("--seed", 2**64), ("--temperature", 1e-40), ("--max-tokens", 2**70)],
+)
+def test_numbers_beyond_the_types_of_the_graph_are_policies_too(
+    cli: Run, demo_engine: Path, option: str, value: float
+) -> None:
+    options = ["--prompt", "def main():\n    return", "--temperature", 1, "--max-tokens", 4, "--seed", 1, option, value]
+    assert cli("run", demo_engine, *options).code == 0
+
+
+def test_more_threads_than_any_machine_has_use_for_are_refused(cli: Run, demo_engine: Path) -> None:
+    done = cli("run", demo_engine, "--prompt", "x", "--threads", 1_000_000)
+    assert done.code == 2
+    assert "threads must be an integer from 1 to" in done.err
+
+
+def test_a_policy_is_refused_before_the_engine_is_looked_at(cli: Run, tmp_path: Path) -> None:
+    done = cli("run", tmp_path / "absent", "--prompt", "x", "--top-p", 2)
+    assert done.code == 2
+    assert "top_p" in done.err
