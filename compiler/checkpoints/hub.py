@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
+from ...plugins.optional_packages import require
 from ..console.printing import size
 from ..console.progress import Advance, Progress, Quiet
 from ..store.atomic_files import free_bytes
@@ -72,12 +73,9 @@ def download(
         raise UsageError(f"{repo!r} is not an id of the Hugging Face Hub", fix="an id is OWNER/NAME")
     if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
         raise UsageError(f"the revision {revision!r} is neither a branch, a tag nor a commit")
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise EnvironmentProblem(
-            f"{repo} cannot be downloaded", why="huggingface-hub is missing", fix="pip install 'peagle-compile[export]'"
-        ) from None
+    require("export", f"the download of {repo}", "huggingface_hub")
+    import huggingface_hub
+
     with _typed_errors(repo, revision):
         commit = huggingface_hub.HfApi().resolve_revision(repo, revision=revision)
         needed = _missing_bytes(repo, commit, files)

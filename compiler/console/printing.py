@@ -96,13 +96,22 @@ def report_failure(error: BaseException, *, as_json: bool) -> int:
         import traceback
 
         traceback.print_exception(error)
-    failure = error if isinstance(error, PeagleError) else _unexpected(error)
+    failure = error if isinstance(error, PeagleError) else _known(error) or _unexpected(error)
     if as_json:
         fields = {"type": type(failure).__name__, "what": failure.what, "why": failure.why, "fix": failure.fix}
         note(json.dumps({"error": fields | {"exit_code": failure.exit_code}}))
     else:
         note(f"error: {failure}")
     return failure.exit_code
+
+
+def _known(error: BaseException) -> PeagleError | None:
+    """An error of another's that is no fault of ours."""
+    if isinstance(error, ImportError):
+        from ...plugins.optional_packages import typed
+
+        return typed(error)
+    return None
 
 
 def _unexpected(error: BaseException) -> PeagleError:

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 
+from ...plugins.optional_packages import is_there
 from ...plugins.tensorrt.import_tensorrt import Product
 
 _MODULES: Mapping[Product, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
@@ -56,7 +56,7 @@ def look() -> Machine:
 
 def _product_version(product: Product) -> str:
     """The version of an installed product; empty when it is not there."""
-    if find_spec(_MODULES[product]) is None:
+    if not is_there(_MODULES[product]):
         return ""
     for name in _DISTRIBUTIONS[product]:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from ...plugins.errors import EnvironmentProblem
+from ...plugins.optional_packages import PRODUCT, require
 
 EXPORT_PACKAGES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
@@ -12,23 +12,12 @@ EXPORT_PACKAGES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 def product_version() -> str:
     """The version of this package, where it is installed."""
     try:
-        return version("peagle-compile")
+        return version(PRODUCT)
     except PackageNotFoundError:
         return "unknown"
 
 
 def export_versions() -> dict[str, str]:
     """Versions of the packages that trace. Raises ``EnvironmentProblem`` when the ``[export]`` extra is absent."""
-    versions, missing = {}, []
-    for package in EXPORT_PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            missing.append(package)
-    if missing:
-        raise EnvironmentProblem(
-            f"building needs packages that are not installed: {', '.join(missing)}",
-            why="the base installation only runs engines",
-            fix="pip install 'peagle-compile[export]'",
-        )
-    return versions
+    require("export", "building")
+    return {package: version(package) for package in EXPORT_PACKAGES}

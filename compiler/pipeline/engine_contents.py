@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ...engines.folder.checks import check_files
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import Part
+from ...plugins.optional_packages import is_there
 
 KERNELS = "plugins"
 REPORT = "build_report.json"
@@ -45,7 +45,7 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
 
 def _operators(folder: Path, part: Part) -> dict[str, int] | None:
     """Count how often each operator occurs, most frequent first; None for a plan, and where onnx is not installed."""
-    if part.plan or find_spec("onnx") is None:
+    if part.plan or not is_there("onnx"):
         return None
     import onnx
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...graphs.lowering import ORT
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
-from ...plugins.tensorrt.import_tensorrt import Product
+from ...plugins.optional_packages import install
+from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
 from ..hardware.gpus import DATA_CENTRE_SMS, RTX_SMS, require_targets, sm_name, sm_names, sm_number, supports
 from ..hardware.machine import Machine
 from ..precision.allowed_recipes import available
 from .request import BackendAsked
 
 _KERNELS = ("int8", "int4")  # that ONNX Runtime multiplies in on a CPU, beside fp32
-_INSTALL: Mapping[Product, str] = {
-    "tensorrt": "pip install 'peagle-compile[tensorrt]'",
-    "tensorrt-rtx": "pip install 'peagle-compile[rtx]'",
-}
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ def _rtx(precision: str | None, named: tuple[str, ...], machine: Machine) -> Bac
         raise EnvironmentProblem(
             "TensorRT-RTX is not installed",
             why="it builds the plans; it needs no GPU for that",
-            fix=f"{_INSTALL['tensorrt-rtx']}; {_on_cpu(precision, named)}",
+            fix=f"{install(EXTRA_OF['tensorrt-rtx'])}; {_on_cpu(precision, named)}",
         )
     gpus = named or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
     if not gpus:
@@ -137,16 +134,16 @@ def _cannot(product: Product, precision: str | None, named: tuple[str, ...], mac
     elif not any(sm in DATA_CENTRE_SMS for sm in machine.sms):
         missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data-centre GPU")
     if not machine.has(product):
-        missing.append(f"TensorRT is not installed ({_INSTALL[product]})")
+        missing.append(f"TensorRT is not installed ({install(EXTRA_OF[product])})")
     rtx = [gpu for gpu in named if sm_number(gpu) in RTX_SMS and supports(gpu, precision or "")] or ["sm_120"]
-    install = "" if machine.has("tensorrt-rtx") else f" (after {_INSTALL['tensorrt-rtx']})"
+    first = "" if machine.has("tensorrt-rtx") else f" (after {install(EXTRA_OF['tensorrt-rtx'])})"
     instead = " --precision fp8" if precision == "mxfp8" else ""  # none of its targets multiplies in MXFP8
     return EnvironmentProblem(
         f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"
         + (f" on {', '.join(named)}" if named else ""),
         why="; ".join(missing),
         fix="`peagle-compile export --for tensorrt` prepares the graphs here for a host that can; "
-        f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} builds ahead of time for RTX GPUs{install}; "
+        f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} builds ahead of time for RTX GPUs{first}; "
         + _on_cpu(precision, named),
     )
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import PeagleError
+from ...plugins.optional_packages import install
+from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
 from ..hardware.gpus import RTX_SMS, sm_name
 from ..hardware.machine import LocalGpu, Machine, look
 from ..hardware.packages import EXPORT_PACKAGES
@@ -21,7 +23,6 @@ from .choose_backend import choose_backend
 
 RUNTIME_PACKAGES = ("peagle-compile", "numpy", "onnxruntime", "tokenizers", "typer", "rich")
 CUDA_PACKAGES = ("cuda-core", "cuda-bindings")
-_EXTRA = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def diagnose() -> Diagnosis:
     packages |= {product: machine.products.get(product) for product in ("tensorrt", "tensorrt-rtx")}
     providers, broken = _onnxruntime()
     missing = [name for name in EXPORT_PACKAGES if packages[name] is None]
-    cannot_build = f"missing {', '.join(missing)}: pip install 'peagle-compile[export]'" if missing else ""
+    cannot_build = f"missing {', '.join(missing)}: {install('export')}" if missing else ""
     root = StageStore.default().root
     cuda = _cuda(machine.gpus)
     link, link_problem = _rtx_link()
@@ -109,11 +110,11 @@ def diagnose() -> Diagnosis:
 
 
 def _tensorrt(
-    product: str, machine: Machine, cannot_compile: str, packages: Mapping[str, str | None], link_problem: str
+    product: Product, machine: Machine, cannot_compile: str, packages: Mapping[str, str | None], link_problem: str
 ) -> Ability:
     """Whether a TensorRT product builds and runs; both read a plan on a GPU of theirs, TensorRT builds there too."""
     ours = [sm_name(sm) for sm in machine.sms if product == "tensorrt" or sm in RTX_SMS]
-    installed = "" if product in machine.products else f"not installed: pip install 'peagle-compile[{_EXTRA[product]}]'"
+    installed = "" if product in machine.products else f"not installed: {install(EXTRA_OF[product])}"
     scope = f"for {', '.join(map(sm_name, RTX_SMS))}, ahead of time" if product == "tensorrt-rtx" else "fp16, bf16, fp8"
     cannot_build = installed or cannot_compile or link_problem
     if not cannot_build:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import BUILD
@@ -27,6 +28,7 @@ def build(request: CompileRequest, dry_run: DryRun = False, force: Force = False
     Example: peagle-compile build --model demo --out demo-engine
     """
     if dry_run:
+        require("export", "the forecast")
         from ..forecast.dry_run import forecast_build, print_forecast
 
         print_forecast(forecast_build(request), as_json=as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import EXPORT
@@ -30,6 +31,7 @@ def export(
     Example: peagle-compile export --model demo --out demo-onnx
     """
     if dry_run:
+        require("export", "the forecast")
         from ..forecast.dry_run import forecast_export, print_forecast
 
         print_forecast(forecast_export(request, gpu), as_json=as_json)

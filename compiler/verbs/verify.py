@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...plugins.errors import UsageError, VerificationError
+from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible
 from .shared_flags import EngineFolder, Json, Threads
 
@@ -53,6 +54,7 @@ def verify(
     Example: peagle-compile verify demo-engine
     """
     depths = _depths(num_speculative_tokens)
+    require("export", "verifying")
     from ...engines.folder.checks import check_files
     from ...engines.folder.manifest import Manifest
     from ..bundled.prompts import code_prompts

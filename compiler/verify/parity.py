@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...engines.folder.records import Origin
 from ...plugins.errors import PeagleError
+from ...plugins.optional_packages import install
 from ..bundled.prompts import Prompt
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.target import Target
@@ -58,7 +59,7 @@ Pairs = list[tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]]
 def _compare(name: str, oracle: str, origins: Sequence[Origin], pairs: Callable[[], Pairs]) -> Parity:
     missing = [package for package in ("torch", "transformers") if find_spec(package) is None]
     if missing:
-        return Parity(name, "skipped", f"{' and '.join(missing)} not installed: pip install 'peagle-compile[export]'")
+        return Parity(name, "skipped", f"{' and '.join(missing)} not installed: {install('export')}")
     for origin in origins:
         if why := _incomparable(origin):
             return Parity(name, "skipped", why)

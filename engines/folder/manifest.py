@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import EnvironmentProblem
+from ...plugins.optional_packages import upgrade
 from .checks import REBUILD, file_contradictions, part_contradictions, size_contradictions
 from .records import BackendRecord, Evidence, FileEntry, Part, Shapes, Speculation
 from .strict_json import decode
@@ -66,7 +67,7 @@ class Manifest:
             raise EnvironmentProblem(
                 f"{path} has engine format {version}, found a peagle-compile that reads format {FORMAT_VERSION}",
                 why=f"the engine was built with peagle-compile {content.get('product_version', 'of a later version')}",
-                fix="install that version (`pip install --upgrade peagle-compile`), or " + REBUILD,
+                fix=f"install that version ({upgrade()}), or {REBUILD}",
             )
         digest = content.pop("digest", None)
         problems: list[str] = []

@@ -18,11 +18,12 @@ from types import ModuleType
 from typing import Literal
 
 from ..errors import EnvironmentProblem
+from ..optional_packages import install, is_there
 
 Product = Literal["tensorrt", "tensorrt-rtx"]
 
 _MODULES: Mapping[str, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
-_EXTRAS: Mapping[str, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
+EXTRA_OF: Mapping[str, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
 _TITLES: Mapping[str, str] = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
 
 _LIBRARIES = "tensorrt_rtx_libs"
@@ -53,9 +54,8 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
     ``EnvironmentProblem`` when it is not installed, does not start, or its parser would end the process.
     """
     name, title = _MODULES[product], _TITLES[product]
-    fix = f"pip install 'peagle-compile[{_EXTRAS[product]}]'"
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:  # a folder of that name that happens to lie on the path is no package
+    fix = install(EXTRA_OF[product])
+    if not is_there(name):
         raise EnvironmentProblem(f"{title} is not installed", why=f"there is no Python module {name}", fix=fix)
     link = cure_link() if product == "tensorrt-rtx" else LinkState("absent")
     if parser and not link.usable:
@@ -152,7 +152,7 @@ def _cannot(link: LinkState) -> EnvironmentProblem:
         return EnvironmentProblem(
             "TensorRT-RTX cannot read graphs that hold our plugins",
             why=f"{link.folder}: {link.why}",
-            fix="pip install --force-reinstall 'peagle-compile[rtx]'",
+            fix=install("rtx", again=True),
         )
     return EnvironmentProblem(
         "TensorRT-RTX cannot read graphs that hold our plugins",

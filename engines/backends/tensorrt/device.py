@@ -13,6 +13,7 @@ import numpy as np
 
 from ....plugins.errors import EnvironmentProblem, PeagleError
 from ....plugins.op_spec import OpSpec
+from ....plugins.optional_packages import install
 
 if TYPE_CHECKING:
     from ....plugins.kernels.launch import Launcher
@@ -88,7 +89,7 @@ def find_gpu() -> str | None:
         raise EnvironmentProblem(
             "the package cuda-core is not installed",
             why=f"TensorRT engines run through it ({error})",
-            fix="pip install 'peagle-compile[rtx]' or 'peagle-compile[tensorrt]'",
+            fix=install("rtx"),
         ) from error
     try:
         major, minor = Gpu(0).compute_capability

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.resolve_names import resolve
-from peagle.compiler.hardware import packages
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.request.request import CompileRequest
 from peagle.compiler.request.verb_options import BUILD
@@ -30,6 +28,7 @@ from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
 from peagle.plugins.graph_contract import MAX_DRAFTS
+from peagle.plugins.optional_packages import install
 from tests.fixtures.commands import Run
 from tests.fixtures.stages import cache_with_the_traces
 from tests.models import Pair
@@ -279,13 +278,10 @@ def test_what_is_not_an_engine_is_not_replaced(cli: Run, tmp_path: Path) -> None
 def test_a_missing_extra_is_answered_with_the_line_that_installs_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def absent(package: str) -> str:
-        raise PackageNotFoundError(package)
-
-    monkeypatch.setattr(packages, "version", absent)
+    monkeypatch.setitem(sys.modules, "torch", None)
     problem = refusal(EnvironmentProblem, pair)
     assert "torch" in problem.what
-    assert problem.fix == "pip install 'peagle-compile[export]'"
+    assert problem.fix == install("export")
 
 
 # ------------------------------------------------------------------------------------------------ accidents

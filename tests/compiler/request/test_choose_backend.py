@@ -16,6 +16,7 @@ from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.request.choose_backend import BackendChoice, choose_backend
 from peagle.compiler.request.request import BACKENDS
 from peagle.plugins.errors import EnvironmentProblem, PeagleError, UsageError
+from peagle.plugins.optional_packages import install
 
 BOTH = {"tensorrt": "11.4.0", "tensorrt-rtx": "1.7.1"}
 LAPTOP = Machine()
@@ -78,11 +79,11 @@ ALTERNATIVES = ("export --for tensorrt", "--backend tensorrt-rtx --gpu sm_120", 
         (CPU, None, "fp16", (), ("--backend onnxruntime --precision fp32 builds in fp32",)),
         (H200, None, "int8", ("b200",), ("--backend onnxruntime and no --gpu builds in int8",)),
         (CPU, "tensorrt", "fp16", (), ("no NVIDIA GPU", *ALTERNATIVES)),
-        (B200_BARE, "tensorrt", None, (), ("TensorRT is not installed (pip install", *ALTERNATIVES)),
+        (B200_BARE, "tensorrt", None, (), (f"TensorRT is not installed ({install('tensorrt')})", *ALTERNATIVES)),
         (RTX, None, "fp8", (), ("RTX 5090 (sm_120) is not a data-centre GPU", *ALTERNATIVES)),
         (H200, None, "fp8", ("b200",), ("NVIDIA H200 (sm_90), not sm_100", *ALTERNATIVES)),
         (H200, "tensorrt", "fp16", ("b200",), ("sm_100", "this machine has sm_90", "export --for tensorrt")),
-        (LAPTOP, "tensorrt-rtx", None, ("sm_120",), ("not installed", "pip install 'peagle-compile[rtx]'")),
+        (LAPTOP, "tensorrt-rtx", None, ("sm_120",), ("not installed", install("rtx"))),
     ],
 )
 def test_what_is_missing_is_named_with_what_works_instead(

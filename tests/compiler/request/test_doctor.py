@@ -13,6 +13,7 @@ from peagle.compiler.request import doctor
 from peagle.compiler.request.doctor import Ability, diagnose
 from peagle.plugins.errors import EnvironmentProblem
 from peagle.plugins.kernels import compile as kernel_compilers
+from peagle.plugins.optional_packages import install
 from peagle.plugins.tensorrt import import_tensorrt
 from peagle.plugins.tensorrt.import_tensorrt import LinkState
 from tests.fixtures.commands import Run
@@ -66,8 +67,8 @@ def test_on_an_rtx_gpu_both_products_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_is_not_installed_comes_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = abilities(monkeypatch, Machine())
-    assert "pip install 'peagle-compile[rtx]'" in found["tensorrt-rtx"].cannot_build
-    assert "pip install 'peagle-compile[tensorrt]'" in found["tensorrt"].cannot_run
+    assert install("rtx") in found["tensorrt-rtx"].cannot_build
+    assert install("tensorrt") in found["tensorrt"].cannot_run
 
 
 @pytest.mark.parametrize(
@@ -110,4 +111,4 @@ def test_it_fails_where_nothing_runs(cli: Run, monkeypatch: pytest.MonkeyPatch) 
 def test_it_names_the_extra_that_building_needs(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = doctor._installed
     monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "torch" else installed(name))
-    assert "no: missing torch: pip install 'peagle-compile[export]'" in cli("doctor").out
+    assert f"no: missing torch: {install('export')}" in cli("doctor").out

@@ -22,6 +22,7 @@ from peagle.compiler.verify.printing import lossless_lines
 from peagle.engines import Acceptance, SamplingParams
 from peagle.engines.folder.records import FileEntry
 from peagle.graphs.lowering import LOWERINGS
+from peagle.plugins.optional_packages import install
 from tests.engines.folder.test_manifest import manifest_of
 
 PROMPTS = [Prompt("one", "ab"), Prompt("two", "cde")]
@@ -164,4 +165,4 @@ def test_a_check_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytes
     assert "not there any more" in found.parity[0].detail
     monkeypatch.setattr(parity, "find_spec", lambda name: None)
     found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(1,))
-    assert "pip install 'peagle-compile[export]'" in found.parity[0].detail
+    assert install("export") in found.parity[0].detail

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from peagle.plugins.errors import EnvironmentProblem
+from peagle.plugins.optional_packages import install
 from peagle.plugins.tensorrt import import_tensorrt
 from tests.plugins.tensorrt.rtx_builds import needs_rtx, profile, results, run_aot
 
@@ -178,7 +179,7 @@ def test_a_product_that_is_not_installed_names_its_extra() -> None:
     with pytest.raises(EnvironmentProblem) as caught:
         import_tensorrt.load("tensorrt")
     assert "TensorRT is not installed" in str(caught.value)
-    assert "peagle-compile[tensorrt]" in caught.value.fix
+    assert install("tensorrt") in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from peagle.engines.backends.tensorrt import device as devices
 from peagle.plugins.errors import EnvironmentProblem
+from peagle.plugins.optional_packages import install
 from tests.engines.backends.host_device import HostDevice
 
 
@@ -58,4 +59,4 @@ def test_a_missing_cuda_core_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.core", None)
     with pytest.raises(EnvironmentProblem, match="cuda-core is not installed") as caught:
         devices.find_gpu()
-    assert "peagle-compile[rtx]" in caught.value.fix
+    assert install("rtx") in caught.value.fix

@@ -1,0 +1,64 @@
+"""An installation without extras: what needs one names it, and what needs none works."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+WITHOUT_EXTRAS = """
+import importlib.util, json, sys
+from peagle.plugins.optional_packages import EXTRAS
+HIDDEN = {name.partition(".")[0] for modules in EXTRAS.values() for name in modules}
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in HIDDEN:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocker())
+from peagle.compiler.cli import run_cli
+for line in sys.stdin:
+    code = run_cli(json.loads(line))
+    print("\\nCODE", code, flush=True)
+    print("\\nEND", file=sys.stderr, flush=True)
+"""
+
+
+def codes_without_extras(*commands: list[str]) -> list[tuple[int, str]]:
+    """Exit code and complaint of each command, where no package of an extra can be imported."""
+    text = "".join(json.dumps(command) + "\n" for command in commands)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS], input=text, capture_output=True, text=True, check=True
+    )
+    codes = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("CODE ")]
+    return list(zip(codes, done.stderr.split("\nEND\n")[:-1], strict=True))
+
+
+def test_every_verb_names_the_extra_where_it_is_missing(demo_engine: Path, tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "out")]
+    told = codes_without_extras(
+        ["build", "--model", "demo", *out],
+        ["build", "--model", "qwen3-coder-30b", "--dry-run"],
+        ["build", "--model", "demo", *out, "--backend", "tensorrt-rtx", "--gpu", "sm_120", "--precision", "fp16"],
+        ["export", "--model", "demo", *out],
+        ["export", "--model", "qwen3-coder-30b", "--dry-run"],
+        ["quantize", "--model", "demo", *out],
+        ["verify", str(demo_engine)],
+        ["build", "--model", "Owner/name", "--draft", "Owner/head", *out],
+    )
+    assert [code for code, _ in told] == [3] * len(told)
+    for _, text in told:
+        assert re.search(r"fix: .*pip install .*\[(export|rtx)\]", text), text
+        assert "fault in peagle-compile" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_needs_no_extra_works_without(demo_engine: Path) -> None:
+    told = codes_without_extras(
+        ["models"],
+        ["doctor"],
+        ["inspect", str(demo_engine)],
+        ["run", str(demo_engine), "--prompt", "def f(", "--max-tokens", "3"],
+    )
+    assert [code for code, _ in told] == [0] * len(told), told
