@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ...plugins.errors import BuildError
+from ...plugins.optional_packages import install
 
 IMPLEMENTATION = "peagle"  # what attention and experts are registered as in transformers
 
@@ -36,6 +37,7 @@ class Window:
     k_caches: list[Tensor]
     v_caches: list[Tensor]
     taken: set[int] = field(default_factory=set)
+    emits: bool = False  # the head was given ``columns`` alone
 
     is_compileable = False
 
@@ -132,10 +134,17 @@ def rotate_one(x: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: Any) -> Tenso
     return rotate(x.transpose(1, 2), cos, sin, _window.get().positions).transpose(1, 2)
 
 
-def _emitted_columns(hidden: Tensor, _: Any) -> Tensor:
+def _emitted_columns(hidden: Tensor, *_: Any) -> Tensor:
     """Stands in for ``slice_logits_to_keep``: [B,S,H] -> [B,E,H], a different set of columns in every row."""
-    columns = _window.get().columns
-    return hidden if columns is None else take_columns(hidden, columns)
+    window = _window.get()
+    window.emits = True
+    return hidden if window.columns is None else take_columns(hidden, window.columns)
+
+
+def _before_the_head(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Does the same where the modelling code slices by itself, as transformers did before 5.21."""
+    hidden, *others = inputs
+    return hidden if _window.get().emits else _emitted_columns(hidden), *others
 
 
 def take_columns(x: Tensor, columns: Tensor) -> Tensor:
@@ -223,14 +232,21 @@ def semantic_ops(model: nn.Module, window: Window, patches: Mapping[str, Callabl
             for name, value in functions.items():
                 if hasattr(module, name):
                     stack.enter_context(_replaced(module, name, value))
+        if (head := model.get_output_embeddings()) is not None:
+            stack.callback(head.register_forward_pre_hook(_before_the_head).remove)
         token = _window.set(window)
         try:
             yield
         finally:
             _window.reset(token)
     if len(window.taken) != len(window.k_caches):
-        raise BuildError(
+        raise _untested(
             f"{len(window.k_caches) - len(window.taken)} attention layers did not go through the attention interface",
-            why="this version of the modelling code bypasses AttentionInterface",
-            fix="install the pinned transformers version (pip install 'peagle-compile[export]')",
+            "this version of the modelling code bypasses AttentionInterface",
         )
+    if not window.emits:
+        raise _untested("the head was not given the emitted columns", "this version of the modelling code has no head")
+
+
+def _untested(what: str, why: str) -> BuildError:
+    return BuildError(what, why=why, fix=f"use a version of transformers that was tested: {install('export')}")
