@@ -19,8 +19,9 @@ from ..precision.calibration.obtain_ranges import describe
 from ..precision.decide_recipe import decide
 from ..request.refusals import check_export, export_lowering
 from ..request.request import CompileRequest
+from ..store.destination import EXPORT
 from ..store.phase_clock import peak_rss
-from ..store.publish import EXPORT, Assembly, assembling
+from ..store.publish import Assembly, assembling
 from ..store.stages import StageStore
 from .shared_steps import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
 

@@ -6,7 +6,7 @@ from ...graphs.lowering import Lowering
 from ...plugins.errors import UsageError
 from ..precision.allowed_recipes import lowering_for, require_known
 from ..precision.decide_recipe import decide
-from ..store.publish import require_apart, require_publishable
+from ..store.destination import require_apart, require_publishable
 from .request import CompileRequest
 from .verb_options import QUANTIZE
 

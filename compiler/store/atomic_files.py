@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from glob import escape
 from pathlib import Path
 
-from ...plugins.errors import BuildError, EnvironmentProblem
+from ...plugins.errors import BuildError, EnvironmentProblem, UsageError
 from ..console.half_made import held
 from .copy_file import nearest
+from .leftovers import moved_aside, remove
 
-BUILDING = ".building"
-_OLD = ".old"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+_NAMES = (errno.ENAMETOOLONG, errno.EILSEQ)
+_REFUSED = (  # by the machine: its disks, their permissions, its limits; not one of them can come of our code alone
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ELOOP,
+    errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EBUSY, errno.EXDEV, errno.EFBIG, errno.EIO, errno.ESTALE,
+    errno.EMFILE, errno.ENFILE, errno.ENOLCK, errno.EOPNOTSUPP,
+)  # fmt: skip
 _RESUME = "nothing was published, finished steps are kept, and the same command goes on from there"
 
 
@@ -32,7 +34,7 @@ def flush_tree(folder: Path) -> None:
 
 def move_into_place(ready: Path, final: Path) -> None:
     """Make ``final`` be ``ready``. An older ``final`` stays whole until the new one can take its name."""
-    old = ready.with_name(ready.name + _OLD)
+    old = moved_aside(ready)
     with held():
         if final.exists():
             final.rename(old)
@@ -43,51 +45,15 @@ def move_into_place(ready: Path, final: Path) -> None:
                 old.rename(final)
             raise
         _fsync(final.parent)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file or folder; the system lets go of it when the process dies, however it dies."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def clear_leftovers(final: Path) -> None:
-    """Tidy up after a build of ``final`` that was killed: its folder goes, an engine it had moved aside comes back."""
-    for unfinished in final.parent.glob(f".{escape(final.name)}.*{BUILDING}"):
-        if not _is_locked(unfinished):
-            shutil.rmtree(unfinished, ignore_errors=True)
-    for old in final.parent.glob(f".{escape(final.name)}.*{BUILDING}{_OLD}"):
-        if old.with_name(old.name.removesuffix(_OLD)).exists():
-            continue  # another build is just now swapping them
-        if final.exists():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.rename(final)
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # just now published by its owner
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+        remove(old)
 
 
 @contextmanager
 def writing(where: Path, needed: int) -> Iterator[None]:
-    """Turn a full or read-only disk into an error that says what was needed; ``needed`` is in bytes."""
+    """Turn what the system answers to reads and writes into errors that say what to do.
+
+    ``where`` is what is written, or is around it; ``needed`` is in bytes, to be named when the disk is full.
+    """
     try:
         yield
     except OSError as error:
@@ -97,11 +63,33 @@ def writing(where: Path, needed: int) -> Iterator[None]:
                 why=f"{_size(needed)} were needed there, {_size(free_bytes(where))} are free; {_RESUME}",
                 fix="free some space, or point --out and PEAGLE_CACHE to another disk, and run the same command again",
             ) from error
+        if error.errno in _NAMES:
+            raise UsageError(
+                f"{_named(error, where)} cannot be the name of a file here",
+                why=os.strerror(error.errno),
+                fix="choose a shorter or plainer one",
+            ) from error
         if error.errno in _REFUSED:
+            named = _named(error, where)
+            is_ours = _is_around(named, where) or _is_around(where, named)
             raise EnvironmentProblem(
-                f"cannot write to {error.filename or where}", why=os.strerror(error.errno), fix="choose another folder"
+                f"cannot {'write to' if is_ours else 'read'} {named}",
+                why=os.strerror(error.errno),
+                fix="choose another folder" if is_ours else "see that it is there and may be read",
             ) from error
         raise
+
+
+def _named(error: OSError, where: Path) -> Path:
+    """Return the path that an error is about."""
+    return Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else where
+
+
+def _is_around(folder: Path, path: Path) -> bool:
+    try:
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+    except OSError:  # we stand in a folder that was removed
+        return folder == path
 
 
 def require_space(where: Path, needed: int) -> None:

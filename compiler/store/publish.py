@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...engines.folder.manifest import FILE_NAME, Manifest, is_engine
+from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import FileEntry
-from ...plugins.errors import UsageError
 from ..console import interrupts
 from ..console.half_made import half_made
 from ..console.progress import Progress
-from .atomic_files import BUILDING, clear_leftovers, flush_tree, locked, move_into_place, require_space, writing
-from .copy_file import copy_file, shares_blocks
+from .atomic_files import flush_tree, move_into_place, require_space, writing
+from .copy_file import copy_file, nearest, shares_blocks
+from .destination import require_publishable
+from .leftovers import clear_leftovers, made_aside
+from .locks import locked
 from .stages import Stage
 
-EXPORT = "export.json"
-QUANTIZED = "quantize_report.json"
 TOKENIZER = "tokenizer.json"
 _BESIDE_IT = ("tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
@@ -89,47 +88,32 @@ class Assembly:
         return manifest
 
 
-def require_publishable(out: Path) -> None:
-    """Refuse to replace anything that this program did not make; asked before the work as well as after it."""
-    ours = is_engine(out) or is_export(out) or (out / QUANTIZED).is_file()
-    if out.is_dir() and (ours or not any(out.iterdir())):
-        return
-    if out.exists() or out.is_symlink():
-        raise UsageError(
-            f"{out} exists and is not an engine folder",
-            why=f"there is no {FILE_NAME}, {EXPORT} or {QUANTIZED} in it, so it will not be replaced",
-            fix="choose another --out, or remove it yourself",
-        )
-
-
-def require_apart(out: Path, *read: str | Path | None) -> None:
-    """Refuse to replace a folder that is read."""
-    for source in read:
-        if source is not None and Path(source).is_dir() and Path(source).resolve() == out.resolve():
-            raise UsageError(
-                f"--out {out} is the folder that is read", why="it would be replaced", fix="choose another --out"
-            )
-
-
-def is_export(folder: Path) -> bool:
-    """Whether the folder was written by ``peagle-compile export``."""
-    return (folder / EXPORT).is_file()
-
-
 @contextmanager
 def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
     """Lend a folder to fill, which is published as ``out`` when the block ends well, and gone when it does not."""
-    out = Path(os.path.abspath(out))
-    require_publishable(out)
     with writing(out.parent, sum(sizes.values())):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        clear_leftovers(out)
-        temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}{BUILDING}")
-        with half_made(temporary):
-            temporary.mkdir()
-            with locked(temporary):
-                yield Assembly(temporary)
-                interrupts.check()
-                flush_tree(temporary)
-                require_publishable(out)
-                move_into_place(temporary, out)
+        clear_leftovers(nearest(Path(os.path.abspath(out)).parent))  # before it is said what is there
+        final = require_publishable(out)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        clear_leftovers(final.parent)
+        with _folder_beside(final) as temporary:
+            yield Assembly(temporary)
+            interrupts.check()
+            flush_tree(temporary)
+            require_publishable(out)
+            move_into_place(temporary, final)
+
+
+@contextmanager
+def _folder_beside(final: Path) -> Iterator[Path]:
+    """Make a folder, locked as long as somebody is at it, and gone when that ends unless it was moved."""
+    while True:
+        folder = made_aside(final)
+        with half_made(folder), ExitStack() as stack:
+            folder.mkdir()
+            try:
+                stack.enter_context(locked(folder))
+            except FileNotFoundError:  # taken for a leftover by another build before it had its lock
+                continue
+            yield folder
+            return

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.records import FileEntry
+from ...plugins.errors import EnvironmentProblem
 from ..console import interrupts
 from ..console.half_made import half_made
-from .atomic_files import flush_tree, locked, move_into_place, writing
+from .atomic_files import flush_tree, move_into_place, writing
 from .import_closure import code_digest
+from .locks import locked
 
 _RECORD = "stage.json"
 
@@ -43,8 +45,14 @@ class StageStore:
     @classmethod
     def default(cls, *, force: bool = False) -> StageStore:
         """The store of this user: ``$PEAGLE_CACHE``, else ``~/.cache/peagle-compile``."""
-        named = os.environ.get("PEAGLE_CACHE")
-        return cls(Path(named) if named else Path.home() / ".cache" / "peagle-compile", force)
+        if named := os.environ.get("PEAGLE_CACHE"):
+            return cls(Path(named), force)
+        try:
+            return cls(Path.home() / ".cache" / "peagle-compile", force)
+        except RuntimeError as error:
+            raise EnvironmentProblem(
+                "there is no place for finished steps", why=str(error), fix="set PEAGLE_CACHE to a folder"
+            ) from error
 
     def run(self, name: str, key_parts: Any, make: Callable[[Path], None], *, needed: int = 0) -> Stage:
         """Return the stage ``name`` for ``key_parts`` (any JSON value), made by ``make(folder)`` unless it is there.

@@ -22,7 +22,8 @@ from ..console.progress import Progress
 from ..pipeline.graph_stages import MODEL, Compiled, attach, trace
 from ..pipeline.model_half import Half, drafter_half, target_half
 from ..precision.recipes import Recipe
-from ..store.atomic_files import locked, writing
+from ..store.atomic_files import writing
+from ..store.locks import locked
 from ..store.stages import StageStore
 from .engine_origin import Origins
 from .engine_ranges import ranges_again

@@ -20,8 +20,9 @@ from ...precision.precision_options import FOLDER
 from ...request.refusals import check_quantize
 from ...request.request import CompileRequest
 from ...store.atomic_files import require_space
+from ...store.destination import QUANTIZED
 from ...store.phase_clock import Phases, peak_rss
-from ...store.publish import QUANTIZED, Assembly, assembling
+from ...store.publish import Assembly, assembling
 from ...store.stages import StageStore
 from .modelopt_config import QUANT_CONFIG, hf_quant_config, quantization_config
 from .select_matrices import Worklist, make_worklist

@@ -19,7 +19,8 @@ import numpy as np
 
 from ....engines.folder.records import FileEntry
 from ....plugins.errors import EnvironmentProblem
-from ...store.atomic_files import flush_tree, locked, writing
+from ...store.atomic_files import flush_tree, writing
+from ...store.locks import locked
 from ...store.stages import StageStore, stage_key
 
 if TYPE_CHECKING:

@@ -275,6 +275,39 @@ def test_what_is_not_an_engine_is_not_replaced(cli: Run, tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_link_given_as_out_stays_and_the_engine_goes_to_its_folder(
+    cli: Run, demo_engine: Path, tmp_path: Path
+) -> None:
+    real, link = tmp_path / "big disk" / "engine", tmp_path / "link"
+    real.mkdir(parents=True)
+    link.symlink_to(real)
+    done = cli("build", "demo", "--out", link)
+    assert done.code == 0, done.err
+    assert link.is_symlink()
+    assert Engine.load(real).manifest == Engine.load(link).manifest
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_folder_one_is_in_is_not_taken_for_out(cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = cli("build", "demo", "--out", ".")
+    assert done.code == 2
+    assert "is the folder that you are in" in done.err
+
+
+@pytest.mark.parametrize(
+    ("out", "code"), [("x" * 250, 2), ("two\nlines", 2), ("\udcff", 2), ("/dev/null/e", 3), ("/proc/e", 3)]
+)
+@pytest.mark.parametrize("verb", ["build", "export", "quantize"])
+def test_an_out_that_cannot_be_made_is_refused_at_once(
+    cli: Run, tmp_path: Path, verb: str, out: str, code: int
+) -> None:
+    done = cli(verb, "demo", "--out", tmp_path / out)
+    assert done.code == code
+    assert "fault in peagle-compile" not in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_missing_extra_is_answered_with_the_line_that_installs_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

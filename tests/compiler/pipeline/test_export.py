@@ -19,7 +19,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.weight_files import INDEX
 from peagle.compiler.pipeline.export import export
 from peagle.compiler.request import verb_options
-from peagle.compiler.store.publish import EXPORT
+from peagle.compiler.store.destination import EXPORT
 from peagle.graphs.targets import family_for
 from peagle.plugins.errors import BuildError
 from tests.fixtures.commands import Run

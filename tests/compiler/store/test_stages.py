@@ -152,3 +152,14 @@ def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("PEAGLE_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert StageStore.default().root == tmp_path / ".cache" / "peagle-compile"
+
+
+def test_a_user_without_a_home_is_told_to_name_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("PEAGLE_CACHE")
+    monkeypatch.setattr(Path, "home", unknown)
+    with pytest.raises(EnvironmentProblem) as caught:
+        StageStore.default()
+    assert "PEAGLE_CACHE" in caught.value.fix

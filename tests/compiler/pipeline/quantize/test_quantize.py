@@ -27,7 +27,7 @@ from peagle.compiler.pipeline.quantize.select_matrices import make_worklist
 from peagle.compiler.pipeline.quantize.write_shards import write
 from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
 from peagle.compiler.request.verb_options import QUANTIZE
-from peagle.compiler.store.publish import QUANTIZED
+from peagle.compiler.store.destination import QUANTIZED
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.errors import BuildError, UsageError
 from peagle.plugins.number_types import to_e4m3

@@ -1,0 +1,121 @@
+"""Where ``--out`` leads: what may be replaced, and names and places that are refused before any work."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.compiler.store import destination
+from peagle.compiler.store.destination import require_apart, require_publishable
+from peagle.engines.folder.manifest import FILE_NAME
+from peagle.plugins.errors import EnvironmentProblem, PeagleError, UsageError
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    (folder / FILE_NAME).write_text("{}")
+    return folder
+
+
+def test_an_engine_an_empty_folder_and_what_is_not_there_may_be_published_to(tmp_path: Path, engine: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for out in (engine, tmp_path / "empty", tmp_path / "not" / "there"):
+        assert require_publishable(out) == out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "engine"]
+
+
+def test_a_link_stands_for_the_folder_it_leads_to(tmp_path: Path, engine: Path) -> None:
+    (tmp_path / "link").symlink_to(engine)
+    (tmp_path / "second").symlink_to("link")
+    (tmp_path / "above").symlink_to(tmp_path, target_is_directory=True)
+    assert require_publishable(tmp_path / "link") == require_publishable(tmp_path / "second") == engine
+    assert require_publishable(tmp_path / "above" / "new") == tmp_path / "new"
+
+
+@pytest.mark.parametrize("target", ["nowhere", "link"])
+def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path, target: str) -> None:
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(UsageError, match=f"is a link to {target}, which is not there"):
+        require_publishable(tmp_path / "link")
+
+
+def test_nothing_but_what_we_made_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (tmp_path / "link").symlink_to("thesis.tex")
+    for out in (tmp_path, tmp_path / "thesis.tex", tmp_path / "link", Path("/dev/null")):
+        with pytest.raises(UsageError, match="not an engine folder"):
+            require_publishable(out)
+
+
+@pytest.mark.parametrize("below", ["", "target"])
+def test_the_folder_that_one_is_in_is_not_pulled_away(
+    engine: Path, below: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (engine / "target").mkdir()
+    monkeypatch.chdir(engine / below)
+    for out in (engine, Path(os.path.relpath(engine))):
+        with pytest.raises(UsageError, match="is the folder that you are in") as caught:
+            require_publishable(out)
+        assert "name a folder in it" in caught.value.fix
+
+
+def test_the_place_of_a_disk_cannot_be_taken(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "is_mount", lambda _: True)
+    with pytest.raises(UsageError, match="where a disk is mounted"):
+        require_publishable(engine)
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[31mred", "not utf-8 \udcff", "nul\0"])
+def test_a_name_that_no_report_can_hold_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be written in a report") as caught:
+        require_publishable(tmp_path / name)
+    assert str(caught.value).isprintable() or "\n  why" in str(caught.value)
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize("out", ["x" * 250, "x" * 300, f"{'x' * 300}/engine", "x/" * 3000])
+def test_a_name_that_is_too_long_is_refused_before_the_work(tmp_path: Path, out: str) -> None:
+    with pytest.raises(UsageError, match="cannot be the name of a file here") as caught:
+        require_publishable(tmp_path / out)
+    assert "too long" in caught.value.why
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("out", ["/dev/null/engine", "/proc/engine", "/proc/not/there", "/proc/self/fd/engine"])
+def test_a_place_that_takes_no_folder_is_refused_before_the_work(out: str) -> None:
+    with pytest.raises(EnvironmentProblem, match="cannot write to"):
+        require_publishable(Path(out))
+
+
+def test_a_folder_that_was_removed_around_us_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(EnvironmentProblem, match="cannot write to"):
+        require_publishable(Path("engine"))
+
+
+def test_a_folder_that_is_read_is_not_replaced(engine: Path) -> None:
+    (engine / "target").mkdir()
+    (engine.parent / "link").symlink_to(engine)
+    for out, read in ((engine, engine), (engine, engine / "target"), (engine.parent / "link", engine)):
+        with pytest.raises(UsageError, match="is the folder that is read"):
+            require_apart(out, "demo", None, str(read / ".." / read.name))
+    require_apart(engine, "demo", None, "x" * 5000, str(engine.parent))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(max_size=40))
+def test_any_name_is_taken_or_refused(name: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(destination, "_require_writable", lambda _: None)
+        try:
+            require_publishable(Path("/proc/nowhere") / name.lstrip("/"))
+        except PeagleError as error:
+            str(error).encode()

@@ -1,0 +1,78 @@
+"""Leftovers of killed builds: they go, engines that were moved aside come back, and living builds are left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.store.leftovers import clear_leftovers, made_aside, moved_aside
+from peagle.compiler.store.locks import locked
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def unfinished(final: Path) -> Path:
+    folder = made_aside(final)
+    (folder / "target").mkdir(parents=True)
+    return folder
+
+
+def test_unfinished_folders_of_any_name_go(tmp_path: Path) -> None:
+    for name in ("mine", "another name", "a.b", ".hidden", "[x]*"):
+        unfinished(tmp_path / name)
+    clear_leftovers(tmp_path)
+    assert names(tmp_path) == []
+
+
+def test_what_a_living_build_makes_stays(tmp_path: Path) -> None:
+    folder = unfinished(tmp_path / "mine")
+    with locked(folder):
+        clear_leftovers(tmp_path)
+    assert names(tmp_path) == [folder.name]
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_what_was_moved_aside_comes_back_unless_it_was_replaced(
+    tmp_path: Path, is_link: bool, is_replaced: bool
+) -> None:
+    folder = tmp_path / "engines"
+    folder.mkdir()
+    old = moved_aside(made_aside(folder / "mine"))
+    if is_link:
+        (tmp_path / "real").mkdir()
+        old.symlink_to(tmp_path / "real")
+    else:
+        old.mkdir()
+    if is_replaced:
+        (folder / "mine").mkdir()
+    clear_leftovers(folder)
+    assert names(folder) == ["mine"]
+    assert (folder / "mine").is_symlink() is (is_link and not is_replaced)
+    assert (tmp_path / "real").is_dir() is is_link
+
+
+def test_an_old_folder_stays_while_its_successor_is_about_to_take_its_name(tmp_path: Path) -> None:
+    ready = unfinished(tmp_path / "mine")
+    moved_aside(ready).mkdir()
+    with locked(ready):
+        clear_leftovers(tmp_path)
+    assert names(tmp_path) == sorted([ready.name, moved_aside(ready).name])
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    theirs = [
+        ".mine.building",
+        "mine.0123abcd.building",
+        ".mine.0123abcd.building.orig",
+        "x.old",
+        ".mine.xyzzy123.building",
+    ]
+    for name in theirs:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".mine.0123abcd.building").touch()
+    clear_leftovers(tmp_path)
+    assert names(tmp_path) == sorted([*theirs, ".mine.0123abcd.building"])

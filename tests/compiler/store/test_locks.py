@@ -1,0 +1,61 @@
+"""Locks: of one holder, of a name rather than of what once had it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.store.locks import Hold, locked, locked_file, locked_if_free
+
+
+def is_free(path: Path) -> bool:
+    with locked_if_free(path) as free:
+        return free
+
+
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+    assert is_free(tmp_path)
+    with locked(tmp_path):
+        assert not is_free(tmp_path)
+    with locked_if_free(tmp_path) as free:
+        assert free
+        assert not is_free(tmp_path)
+    assert is_free(tmp_path)
+
+
+def test_what_is_not_there_or_is_a_link_is_not_free(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert not is_free(tmp_path / "nothing")
+    assert not is_free(tmp_path / "link")
+    with pytest.raises(FileNotFoundError), locked(tmp_path / "nothing"):
+        pass
+
+
+def test_a_folder_is_held_by_many_and_free_when_all_have_let_go(tmp_path: Path) -> None:
+    first, second = Hold(tmp_path), Hold(tmp_path)
+    del first
+    assert not is_free(tmp_path)
+    del second
+    assert is_free(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        Hold(tmp_path / "nothing")
+
+
+def test_who_waited_for_a_lock_file_that_was_removed_has_the_new_one(tmp_path: Path) -> None:
+    path, got = tmp_path / "key.lock", threading.Event()
+
+    def wait() -> None:
+        with locked_file(path):
+            got.set()
+            assert not is_free(path)
+
+    with locked_file(path):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert not got.wait(0.1)
+        path.unlink()
+    waiting.join(60)
+    assert got.is_set()
+    assert is_free(path)
