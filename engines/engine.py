@@ -23,7 +23,7 @@ from .requests.random_numbers import draw_seed
 from .requests.request import Request
 from .requests.results import Delta, RequestOutput
 from .scheduling.scheduler import Scheduler
-from .strategies.base import STRATEGIES
+from .strategies.base import STRATEGIES, Strategy
 from .text.tokenizer import Tokenizer
 from .text.transcript import Transcript
 
@@ -127,12 +127,12 @@ class Engine:
         check_files(manifest.files, folder, hashes=hashes)
         backend = _backend(folder, manifest, slots, threads)
         engine = cls(folder, manifest, backend, Tokenizer(folder, manifest.eos_token_ids))
-        backend.warm(STRATEGIES[engine._strategy].round, engine.num_speculative_tokens)
+        backend.warm(engine._strategy_of(engine._policy).round, engine.num_speculative_tokens)
         return engine
 
     @property
     def num_speculative_tokens(self) -> int:
-        """The K that the build chose; the default of every call."""
+        """The K that the build chose, the default of every call; 0 where it was built without a drafter."""
         return self.manifest.speculation.num_speculative_tokens
 
     @property
@@ -192,8 +192,7 @@ class Engine:
 
     def _run(self, requests: list[Request], policy: Policy) -> Iterator[Request]:
         """Begins when the first token is asked for, and ends what still ran: the slots are the backend's."""
-        strategy = STRATEGIES[self._strategy if policy.most else "plain"]
-        scheduler = self._scheduler = Scheduler(self._backend, strategy, policy, self.max_seq_len)
+        scheduler = self._scheduler = Scheduler(self._backend, self._strategy_of(policy), policy, self.max_seq_len)
         for request in requests:
             scheduler.submit(request)
         while not scheduler.is_idle:
@@ -208,16 +207,17 @@ class Engine:
     def _policy_of(self, k: int | None) -> Policy:
         return self._policy if k is None else Fixed(self._check_k(k))
 
+    def _strategy_of(self, policy: Policy) -> Strategy:
+        return STRATEGIES[self._strategy if policy.most else "plain"]
+
     def _check_k(self, k: int) -> int:
         """The K as an int; 0 is plain decoding."""
-        return integer(
-            "num_speculative_tokens",
-            k,
-            0,
-            self.manifest.speculation.max_num_speculative_tokens,
-            why="the caches have room for no more drafts per round",
-            fix="choose a smaller K (0 is plain decoding), or rebuild with a larger --num-speculative-tokens",
-        )
+        why, fix = "this engine has no drafter", "leave it out, or build again without --num-speculative-tokens 0"
+        if self.manifest.drafter:
+            why = "the caches have room for no more drafts per round"
+            fix = "choose a smaller K (0 is plain decoding), or rebuild with a larger --num-speculative-tokens"
+        most = self.manifest.speculation.max_num_speculative_tokens
+        return integer("num_speculative_tokens", k, 0, most, why=why, fix=fix)
 
     def _ids(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
         return token_ids_of(name, ids, self.manifest.shapes.vocab_size, self.max_seq_len)

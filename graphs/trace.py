@@ -49,7 +49,7 @@ _B, _S, _E, _T = 2, 5, 4, 96
 
 
 def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
-    """The semantic graph of a target with taps; takes seconds (tiny) to minutes (full size).
+    """The semantic graph of a target with its taps, if any; takes seconds (tiny) to minutes (full size).
 
     Weights, caches, ``aux_hidden`` and ``logits`` are of ``dtype``; the policy's inputs stay float32.
     """
@@ -66,7 +66,8 @@ def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32
     b, s, e = _dims("B", "S", "E")
     shapes = [{0: b, 1: s}, *[{0: b}] * 4, {0: b, 1: e}, *[{0: b}] * 5]
     graph = TargetGraph(model, target.taps, family.patches())
-    return _trace(graph, inputs, shapes, target.caches, dtype, TARGET_INPUTS, TARGET_OUTPUTS, tables, "model.")
+    outputs = tuple(name for name in TARGET_OUTPUTS if target.taps or name != "aux_hidden")
+    return _trace(graph, inputs, shapes, target.caches, dtype, TARGET_INPUTS, outputs, tables, "model.")
 
 
 def trace_drafter(drafter: DrafterSpec, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:

@@ -22,24 +22,26 @@ _ADD_DRAFT = "add `--draft`, a P-EAGLE head trained for this model: a folder or 
 
 @dataclass(frozen=True)
 class Resolved:
-    """Two checkpoint folders, the names they were asked for by, and what the registry knows about them as a pair.
+    """Checkpoint folders, the names they were asked for by, and what the registry knows about them as a pair.
 
-    The commits are those of the Hugging Face Hub, for what came from there.
+    The commits are those of the Hugging Face Hub, for what came from there. ``draft`` and ``drafter`` are None for a
+    target alone.
     """
 
     model: str
-    draft: str
+    draft: str | None
     target: Path
-    drafter: Path
+    drafter: Path | None
     pair: Pair | None
     target_commit: str | None = None
     drafter_commit: str | None = None
 
     def repeatable(self) -> dict[str, str | None]:
         """The options that name exactly these checkpoints again, from any folder."""
+        by_name = self.draft is None or self.draft in PAIRS or self.drafter_commit
         return {
             "model": self.model if self.model in PAIRS or self.target_commit else str(self.target),
-            "draft": self.draft if self.draft in PAIRS or self.drafter_commit else str(self.drafter),
+            "draft": self.draft if by_name else str(self.drafter),
             "revision": self.target_commit,
             "draft_revision": self.drafter_commit,
         }
@@ -68,11 +70,10 @@ def resolve(
     return Resolved(model, draft, target_folder, drafter_folder, known, target_commit, drafter_commit)
 
 
-def resolve_target(
-    model: str, revision: str | None = None, progress: Progress | None = None
-) -> tuple[Path, str | None]:
-    """The folder of the target alone, and the Hub's commit of it."""
-    return _fetch(_source(model, "--model", revision), progress)
+def resolve_target(model: str, revision: str | None = None, progress: Progress | None = None) -> Resolved:
+    """The folder of a target alone, downloaded when it is not here yet."""
+    folder, commit = _fetch(_source(model, "--model", revision), progress)
+    return Resolved(model, None, folder, None, None, commit)
 
 
 def has_drafter(model: str) -> bool:

@@ -1,4 +1,4 @@
-"""The two checkpoints of a build, read and checked together, and the sizes that follow from the options."""
+"""The checkpoints of a build, read and checked together, and the sizes that follow from the options."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ...engines.folder.checks import least_cache_length
 from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter
 from ...graphs.lowering import Lowering
 from ...graphs.targets import TargetSpec
@@ -25,7 +26,7 @@ def cache_length(max_seq_len: int, max_k: int, lowering: Lowering) -> int:
     Rounded up to what the lowering wants.
     """
     multiple = lowering.cache_multiple
-    return -(-(max_seq_len + 2 * max_k) // multiple) * multiple
+    return -(-least_cache_length(max_seq_len, max_k) // multiple) * multiple
 
 
 class Sizes(Protocol):
@@ -44,12 +45,14 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class Inputs:
-    """Two checkpoints that fit each other, and the sizes that follow from the options."""
+    """Checkpoints that fit each other, and the sizes that follow from the options.
+
+    There is no ``drafter`` where plain decoding was asked for, and ``max_k`` is 0.
+    """
 
     resolved: Resolved
     target: Target
-    drafter: Checkpoint
-    head: DrafterSpec
+    drafter: tuple[Checkpoint, DrafterSpec] | None
     trained_depth: int | None
     max_seq_len: int
     max_k: int
@@ -58,17 +61,21 @@ class Inputs:
 
     @property
     def depth(self) -> int:
-        """The depth the head was trained to, or is taken to have been."""
-        return self.trained_depth or ASSUMED_DEPTH
+        """The depth the head was trained to, or is taken to have been; 0 without one."""
+        return (self.trained_depth or ASSUMED_DEPTH) if self.drafter else 0
 
     def cache_length(self, lowering: Lowering) -> int:
-        """The length T of the caches of both graphs."""
+        """The length T of the caches of every graph."""
         return cache_length(self.max_seq_len, self.max_k, lowering)
 
 
 def read_inputs(options: Sizes, resolved: Resolved) -> Inputs:
-    """Open both checkpoints and check them together. Raises ``BuildError`` for whatever does not fit."""
-    target, drafter = Target.open(resolved.target), Checkpoint.open(resolved.drafter)
+    """Open the checkpoints and check them together. Raises ``BuildError`` for whatever does not fit."""
+    target = Target.open(resolved.target)
+    if resolved.drafter is None:
+        max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
+        return Inputs(resolved, target, None, None, max_seq_len, 0, _eos(target), tuple(warnings))
+    drafter = Checkpoint.open(resolved.drafter)
     head = read_head(drafter, target.spec)
     max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
     depth = head.trained_depth or (resolved.pair.trained_depth if resolved.pair else None)
@@ -80,8 +87,7 @@ def read_inputs(options: Sizes, resolved: Resolved) -> Inputs:
     return Inputs(
         resolved=resolved,
         target=target.with_taps(head.taps),
-        drafter=drafter,
-        head=head,
+        drafter=(drafter, head),
         trained_depth=depth,
         max_seq_len=max_seq_len,
         max_k=max(depth or ASSUMED_DEPTH, k),

@@ -96,9 +96,11 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
     """The forecast for a target and, where its checkpoint lies on this machine, its drafter."""
     model, draft, sizes = request.pair.model, request.pair.draft, request.sizes
     config, origin = target_config(model, request.pair.revision)
-    pair, source = PAIRS.get(model), drafter_source(model, draft)
+    pair, source = PAIRS.get(model), drafter_source(model, draft) if sizes.drafts else None
     head, unknown = None, UNKNOWN_HEAD
-    if isinstance(source, Folder):
+    if not sizes.drafts:
+        unknown = "none: plain decoding"
+    elif isinstance(source, Folder):
         head = read_head(Checkpoint.open(source.path), family_for(config).describe(config))
     elif source is None:
         unknown = "none named"
@@ -112,11 +114,11 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
         decided.recipe,
         decided.lowering,
         max_seq_len=sizes.max_seq_len,
-        num_speculative_tokens=max(depth, sizes.num_speculative_tokens or 0),
+        num_speculative_tokens=max(depth, sizes.num_speculative_tokens or 0) if sizes.drafts else 0,
         gpu=decided.gpu,
         head=head,
         head_note="" if head else unknown,
-        notes=decided.notes,
+        notes=(*decided.notes, *request.unused()),
     )
 
 

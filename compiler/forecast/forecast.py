@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...graphs.drafters import DrafterSpec
@@ -53,16 +54,17 @@ def make_forecast(
 ) -> Forecast:
     """Forecast for the target whose ``config.json`` is ``config``; traces a few of its layers, without weights.
 
-    ``num_speculative_tokens`` are the drafts that the caches have room for. ``head_note`` says what is known of a head
-    that is not at hand. Raises one ``UsageError`` for all sizes and names that are wrong, ``BuildError`` for an unknown
-    target.
+    ``num_speculative_tokens`` are the drafts that the caches have room for; with 0 there is no drafter. ``head_note``
+    says what is known of a head that is not at hand. Raises one ``UsageError`` for all sizes and names that are wrong,
+    ``BuildError`` for an unknown target.
     """
     _check(max_seq_len, num_speculative_tokens, gpu, slots)
     from ...graphs.targets.layer_trials import run_trials
     from ...graphs.targets.skeleton import Skeleton
 
     family = family_for(config)
-    spec = family.describe(config).with_taps(head.taps if head else None)
+    spec = family.describe(config)
+    spec = spec.with_taps(head.taps if head else None) if num_speculative_tokens else spec
     possible = min(max_seq_len, spec.max_position_embeddings)
     cut = (f"max_seq_len is {possible}, the most that the model was trained for",) if possible < max_seq_len else ()
     length = cache_length(possible, num_speculative_tokens, lowering)
@@ -71,6 +73,8 @@ def make_forecast(
     tables = length * trials.table_bytes(lowering)
     weights = (*weight_lines(census, recipe, lowering), line(TABLES, recipe.wide, tables // int(BYTES[recipe.wide])))
     drafter, kv = _drafter(head, head_note, recipe, lowering), _kv_cache(spec, head, recipe, length)
+    if not num_speculative_tokens:
+        drafter, kv = replace(drafter, count=0, bytes=0), replace(kv, drafter_token_bytes=0, drafter_slot_bytes=0)
     graph = _graph(trials, lowering)
     written = sum(each.bytes for each in weights) + (drafter.bytes or 0)
     return Forecast(
@@ -99,10 +103,11 @@ def _check(max_seq_len: int, num_speculative_tokens: int, gpu: str | None, slots
     """Raise one ``UsageError`` for everything that is wrong with what was asked for."""
 
     def positive() -> None:
-        sizes = {"max_seq_len": max_seq_len, "num_speculative_tokens": num_speculative_tokens, "slots": slots}
-        small = [f"{name} {value}" for name, value in sizes.items() if value is not None and value < 1]
+        sizes = {"max_seq_len": max_seq_len, "slots": slots}
+        small = [f"{name} {value} is below 1" for name, value in sizes.items() if value is not None and value < 1]
+        small += [f"num_speculative_tokens {num_speculative_tokens} is below 0"] if num_speculative_tokens < 0 else []
         if small:
-            raise UsageError(f"{', '.join(small)} is below 1", why="a plan is for at least one of each")
+            raise UsageError(", ".join(small), why="a plan is for a token and a slot at least, and no fewer drafts")
 
     checks: list[Callable[[], object]] = [positive]
     if gpu is not None:

@@ -76,7 +76,7 @@ def _one_width(forecast: Forecast) -> str:
 
 def _drafter(forecast: Forecast) -> str:
     head = forecast.drafter
-    if head.count is None or head.bytes is None:
+    if not head.count or head.bytes is None:
         return head.note
     known = f"{head.count:,} weights in {head.precision}, {size(head.bytes)}"
     return f"{known}; {head.note}" if head.note else known

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
-from ..checkpoints.resolve_names import resolve
+from ..checkpoints.resolve_names import Resolved, resolve, resolve_target
 from ..checkpoints.target_and_drafter import Inputs, read_inputs
 from ..console.progress import Progress, Quiet
 from ..hardware.packages import export_versions
@@ -40,7 +40,7 @@ class BuildResult:
 
 
 def build(request: CompileRequest, progress: Progress | None = None, store: StageStore | None = None) -> BuildResult:
-    """Build ``request.pair.model`` with its drafter into the engine folder ``request.out``.
+    """Build ``request.pair.model`` with its drafter, if any is wanted, into the engine folder ``request.out``.
 
     Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``; whatever goes wrong, ``request.out`` is either what
     it was before or the finished engine, and finished steps are reused by the next build.
@@ -48,13 +48,13 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     check_build(request)
     run = PipelineRun(store or StageStore.default(force=request.force), progress or Quiet())
     with run.phases("resolve"):
-        platform, pair = platform_of(request), request.pair
+        platform = platform_of(request)
         versions = {platform.backend: platform.version, **export_versions()}
-        resolved = resolve(pair.model, pair.draft, pair.revision, pair.draft_revision, run.progress)
+        resolved = _resolve(request, run.progress)
     with run.phases("read"), run.progress.step("read checkpoints"):
         inputs = read_inputs(request.sizes, resolved)
         recipe = decide(request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True)
-        warnings = [*inputs.warnings]
+        warnings = [*inputs.warnings, *request.unused()]
         warnings += [_FP8_TAKEN] if request.precision.name is None and recipe.name == "fp8" else []
         request = replace(request, precision=replace(request.precision, name=recipe.name))
     blueprint = _blueprint(inputs, recipe, platform)
@@ -63,7 +63,8 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     if platform.makes_plans:
         plans = build_plans(run, graphs, platform, request, max_k=inputs.max_k, max_seq_len=inputs.max_seq_len)
         versions |= plans.versions()
-    k = request.sizes.num_speculative_tokens or inputs.depth
+    asked = request.sizes.num_speculative_tokens
+    k = inputs.depth if asked is None else asked
     manifest = engine_manifest(platform, recipe, inputs, k, graphs, plans, versions)
     stages = plans.stages() if plans else graphs.stages()
     sizes = bytes_of(stages)
@@ -72,7 +73,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
             _assemble(assembly, inputs, graphs, plans, stages, run.progress)
             manifest = assembly.write_manifest(manifest)
         choice = None
-        if request.sizes.num_speculative_tokens is None and platform.runs_here:
+        if asked is None and platform.runs_here:
             with run.phases("choose K") as record:
                 choice, record["reused"] = kept_choice(
                     run, manifest, assembly.folder, stages, inputs.depth, engine=request.out
@@ -92,8 +93,15 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
 
 def _blueprint(inputs: Inputs, recipe: Recipe, platform: BuildPlatform) -> Blueprint:
     lowering = platform.lowering
-    drafter = (inputs.drafter, inputs.head)
-    return Blueprint(inputs.target, drafter, recipe, lowering, inputs.cache_length(lowering))
+    return Blueprint(inputs.target, inputs.drafter, recipe, lowering, inputs.cache_length(lowering))
+
+
+def _resolve(request: CompileRequest, progress: Progress) -> Resolved:
+    """Fetch the checkpoints; a drafter that nothing would be drafted with is not."""
+    pair = request.pair
+    if not request.sizes.drafts:
+        return resolve_target(pair.model, pair.revision, progress)
+    return resolve(pair.model, pair.draft, pair.revision, pair.draft_revision, progress)
 
 
 def _assemble(

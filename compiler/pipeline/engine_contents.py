@@ -33,10 +33,7 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
         "engine": str(folder),
         **content,
         "bytes": sum(entry.size for entry in manifest.files.values()),
-        "operators": {
-            name: _operators(folder, part)
-            for name, part in (("target", manifest.target), ("drafter", manifest.drafter))
-        },
+        "operators": {name: _operators(folder, part) for name, part in manifest.parts.items()},
         "kernels": _kernels(folder) if manifest.backend.gpus else [],
         "matmuls": _products(folder),
         "reports": [name for name in _WRITTEN_LATER if (folder / name).is_file()],

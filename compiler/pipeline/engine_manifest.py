@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...engines.folder.manifest import Manifest
+from ...engines.folder.manifest import Manifest, format_of
 from ...engines.folder.records import BackendRecord, Cache, Evidence, Origin, Part, Shapes, Speculation
+from ...graphs.targets import CacheSpec
 from ...plugins.op_spec import FLOAT8
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.target_and_drafter import Inputs
@@ -30,29 +31,22 @@ def engine_manifest(
     versions: Mapping[str, str],
 ) -> Manifest:
     """Return what is known before any file is placed."""
-    resolved, spec, head, ranges = inputs.resolved, inputs.target.spec, inputs.head, graphs.ranges
-    checkpoint = inputs.target.checkpoint
-    origins = {
-        "target": Origin(resolved.model, checkpoint.fingerprint, str(checkpoint.folder), spec.architecture),
-        "drafter": Origin(
-            resolved.draft, inputs.drafter.fingerprint, str(inputs.drafter.folder), _architecture(inputs.drafter)
-        ),
-    }
-    caches = {"target": spec.caches, "drafter": head.caches}
-    target, drafter = (
-        Part(
+    spec, head, ranges = inputs.target.spec, inputs.drafter[1] if inputs.drafter else None, graphs.ranges
+    parts = {
+        name: Part(
             origin=origin,
             file=f"{name}/{PLAN if plans else MODEL}",
             inputs=graphs.compiled[name].inputs,
             outputs=graphs.compiled[name].outputs,
-            caches=tuple(Cache(cache.heads, cache.head_dim, _cache_dtype(name, recipe)) for cache in caches[name]),
+            caches=tuple(Cache(cache.heads, cache.head_dim, _cache_dtype(name, recipe)) for cache in caches),
             plan=plans.halves[name].facts.plan if plans else None,
         )
-        for name, origin in origins.items()
-    )
+        for name, (origin, caches) in _origins(inputs).items()
+    }
+    drafter = parts.get("drafter")
     return Manifest(
         product_version=product_version(),
-        target=target,
+        target=parts["target"],
         drafter=drafter,
         backend=BackendRecord(platform.backend, platform.lowering.name, versions, platform.gpus),
         precision=recipe.record() | ({"calibration": in_words(ranges)} if ranges else {}),
@@ -62,13 +56,27 @@ def engine_manifest(
             cache_length=inputs.cache_length(platform.lowering),
             hidden_size=spec.hidden_size,
             vocab_size=spec.vocab_size,
-            draft_vocab_size=head.draft_vocab_size,
-            taps=head.taps,
+            draft_vocab_size=head.draft_vocab_size if head else 0,
+            taps=spec.taps,
         ),
         eos_token_ids=inputs.eos_token_ids,
         files={},
         evidence=_evidence(platform, recipe, inputs, versions),
+        format_version=format_of(drafter),
     )
+
+
+def _origins(inputs: Inputs) -> dict[str, tuple[Origin, tuple[CacheSpec, ...]]]:
+    """Return where each half comes from, and the caches of its layers."""
+    resolved, spec, checkpoint = inputs.resolved, inputs.target.spec, inputs.target.checkpoint
+    target = Origin(resolved.model, checkpoint.fingerprint, str(checkpoint.folder), spec.architecture)
+    halves = {"target": (target, spec.caches)}
+    if inputs.drafter:
+        of_head, head = inputs.drafter
+        name = resolved.draft or resolved.model
+        origin = Origin(name, of_head.fingerprint, str(of_head.folder), _architecture(of_head))
+        halves["drafter"] = (origin, head.caches)
+    return halves
 
 
 def _cache_dtype(half: str, recipe: Recipe) -> str:

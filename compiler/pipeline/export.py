@@ -56,8 +56,9 @@ class _Job:
 def export(request: CompileRequest, progress: Progress | None = None, store: StageStore | None = None) -> ExportResult:
     """Write ``request.out``: for the target and its drafter ``semantic.onnx``, ``model.onnx`` and their weights.
 
-    A target whose drafter is not named, and not known, is exported alone. Raises ``UsageError``, ``EnvironmentProblem``
-    or ``BuildError``; whatever goes wrong, ``request.out`` is what it was before or the finished export.
+    A target whose drafter is not wanted, or not named and not known, is exported alone. Raises ``UsageError``,
+    ``EnvironmentProblem`` or ``BuildError``; whatever goes wrong, ``request.out`` is what it was before or the finished
+    export.
     """
     check_export(request)
     run = PipelineRun(store or StageStore.default(force=request.force), progress or Quiet())
@@ -89,10 +90,12 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
 
 
 def _resolve(request: CompileRequest, progress: Progress) -> Callable[[], _Job]:
-    """Fetch both checkpoints, or the target's where no drafter is named or known; return what reads them."""
+    """Fetch both checkpoints, or the target's where no drafter is wanted, named or known; return what reads them."""
     pair = request.pair
+    if not request.sizes.drafts:
+        return partial(_pair, request, resolve_target(pair.model, pair.revision, progress))
     if pair.draft is None and not has_drafter(pair.model):
-        return partial(_target_alone, request, *resolve_target(pair.model, pair.revision, progress))
+        return partial(_target_alone, request, resolve_target(pair.model, pair.revision, progress))
     resolved = resolve(pair.model, pair.draft, pair.revision, pair.draft_revision, progress)
     return partial(_pair, request, resolved)
 
@@ -101,24 +104,24 @@ def _pair(request: CompileRequest, resolved: Resolved) -> _Job:
     inputs, lowering = read_inputs(request.sizes, resolved), export_lowering(request)
     blueprint = Blueprint(
         target=inputs.target,
-        drafter=(inputs.drafter, inputs.head),
+        drafter=inputs.drafter,
         recipe=decide(request.precision, lowering, inputs.target),
         lowering=lowering,
         cache_length=inputs.cache_length(lowering),
     )
-    return _Job(blueprint, inputs.max_seq_len, inputs.max_k, resolved.repeatable(), inputs.warnings)
+    warnings = (*inputs.warnings, *request.unused())
+    return _Job(blueprint, inputs.max_seq_len, inputs.max_k, resolved.repeatable(), warnings)
 
 
-def _target_alone(request: CompileRequest, folder: Path, commit: str | None) -> _Job:
-    target, lowering = Target.open(folder).with_taps(), export_lowering(request)
+def _target_alone(request: CompileRequest, resolved: Resolved) -> _Job:
+    target, lowering = Target.open(resolved.target).with_taps(), export_lowering(request)
     max_seq_len, warnings = longest_sequence(target, request.sizes.max_seq_len)
     taps = target.spec.taps
     warnings.append(f"no drafter was named: the target is exported alone, its taps {taps} are the default")
     max_k = max(request.sizes.num_speculative_tokens or 0, ASSUMED_DEPTH)
-    repeat = {"model": request.pair.model if commit else str(folder), "draft": None, "revision": commit}
     length = cache_length(max_seq_len, max_k, lowering)
     blueprint = Blueprint(target, None, decide(request.precision, lowering, target), lowering, length)
-    return _Job(blueprint, max_seq_len, max_k, repeat, tuple(warnings))
+    return _Job(blueprint, max_seq_len, max_k, resolved.repeatable(), tuple(warnings))
 
 
 def _report(job: _Job, graphs: Graphs, run: PipelineRun, sizes: Mapping[str, int], imports: int) -> dict[str, Any]:

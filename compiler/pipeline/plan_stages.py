@@ -68,11 +68,12 @@ def build_plans(
 
 
 def profiles(half: str, max_batch_size: int, max_k: int, max_seq_len: int) -> tuple[Profile, ...]:
-    """Return the sizes that a plan serves; a drafter drafts at least one.
+    """Return the sizes that a plan serves; a drafter drafts at least one, and a target emits a column more than none.
 
     Index 0 decodes all rows at once, index 1 reads a chunk of one row's prompt.
     """
-    emitted = (2 if half == "drafter" else 1, max_k + 1, max_k + 1)
+    most = max(max_k, 1) + 1
+    emitted = (2 if half == "drafter" else 1, most, most)
     chunk = min(CHUNK, max_seq_len)
     return (
         Profile("verify", (1, max_batch_size, max_batch_size), (1, max_k + 1, max_k + 1), emitted),

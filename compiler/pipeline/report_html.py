@@ -27,7 +27,7 @@ def report_html(report: Mapping[str, Any], manifest: Manifest, title: str) -> st
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<p>peagle-compile {escape(str(report['product_version']))}, "
-        f"{escape(str(report['num_speculative_tokens']))} drafts per round</p>",
+        f"{escape(str(report['num_speculative_tokens'] or 'no'))} drafts per round</p>",
         *_warnings(report["warnings"]),
         "<h2>Engine</h2>",
         _table(("", ""), _engine(manifest)),
@@ -59,7 +59,7 @@ def _warnings(warnings: Sequence[str]) -> list[str]:
 def _engine(manifest: Manifest) -> list[tuple[str, Any]]:
     """Return rows on what the engine was made from, what runs it, and what is known of it."""
     rows: list[tuple[str, Any]] = []
-    for name, part in (("target", manifest.target), ("drafter", manifest.drafter)):
+    for name, part in manifest.parts.items():
         rows.append((name, f"{part.origin.id} ({part.origin.architecture})"))
         rows.append((f"{name} fingerprint", part.origin.revision))
     backend = manifest.backend

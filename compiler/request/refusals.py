@@ -19,8 +19,9 @@ def check_build(request: CompileRequest) -> None:
     request.backend.check_lowering()
     request.sizes.check(
         why="it is the number of tokens drafted per round",
-        fix="leave it out and the build measures which is fastest here; plain decoding is an option of `run`",
+        fix="leave it out and the build measures which is fastest here; 0 is for plain decoding, without a drafter",
     )
+    _check_drafter(request)
     request.plans.check()
     _check_out(request)
 
@@ -31,6 +32,7 @@ def check_export(request: CompileRequest) -> None:
     decide(request.precision, export_lowering(request))
     request.calibration.check()
     request.sizes.check(fix="it is the number of tokens drafted per round; the caches have room for two rounds of them")
+    _check_drafter(request)
     _check_out(request)
 
 
@@ -51,6 +53,16 @@ def check_quantize(request: CompileRequest) -> None:
     request.calibration.check({name: flag for name, flag in flags.items() if name != "scales"})
     require_apart(request.out, request.pair.model, request.calibration.scales)
     require_publishable(request.out)
+
+
+def _check_drafter(request: CompileRequest) -> None:
+    """Refuse types for a drafter that is left out."""
+    if not request.sizes.drafts and request.precision.drafter is not None:
+        raise UsageError(
+            f"--draft-precision {request.precision.drafter} says nothing with --num-speculative-tokens 0",
+            why="without drafts there is no drafter",
+            fix="leave one of the two out",
+        )
 
 
 def _check_out(request: CompileRequest) -> None:

@@ -79,17 +79,23 @@ class BackendAsked:
 
 @dataclass(frozen=True)
 class SizeOptions:
-    """What the caches must hold; a build without ``num_speculative_tokens`` measures it."""
+    """What the caches must hold; a build without ``num_speculative_tokens`` measures it, with 0 it has no drafter."""
 
     num_speculative_tokens: int | None = option(
-        "--num-speculative-tokens", "Tokens drafted per round. (default: the fastest one, measured)"
+        "--num-speculative-tokens",
+        "Tokens drafted per round; 0 leaves the drafter out. (default: the fastest one, measured)",
     )
     max_seq_len: int = option("--max-seq-len", "Longest prompt and output together, in tokens.", 2048)
 
+    @property
+    def drafts(self) -> bool:
+        """Whether there is to be a drafter."""
+        return self.num_speculative_tokens != 0
+
     def check(self, *, why: str = "", fix: str) -> None:
         """Raise ``UsageError`` for a size that cannot be; ``why`` and ``fix`` are about too few drafts."""
-        if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:
-            raise UsageError(f"--num-speculative-tokens {self.num_speculative_tokens} is below 1", why=why, fix=fix)
+        if self.num_speculative_tokens is not None and self.num_speculative_tokens < 0:
+            raise UsageError(f"--num-speculative-tokens {self.num_speculative_tokens} is below 0", why=why, fix=fix)
         if self.num_speculative_tokens is not None and self.num_speculative_tokens > MAX_DRAFTS:
             raise UsageError(
                 f"--num-speculative-tokens {self.num_speculative_tokens} is above {MAX_DRAFTS}",
@@ -134,6 +140,12 @@ class CompileRequest:
     sizes: SizeOptions = field(default=SizeOptions())
     plans: PlanAsked = field(default=PlanAsked())
     force: bool = False
+
+    def unused(self) -> list[str]:
+        """List what was named and is not read."""
+        if self.sizes.drafts or self.pair.draft is None:
+            return []
+        return [f"--draft {self.pair.draft} was not read: with --num-speculative-tokens 0 there is no drafter"]
 
 
 def _between(flag: str, value: int | None, least: int, most: int, why: str) -> None:

@@ -56,7 +56,7 @@ def _summary(result: BuildResult) -> str:
         ("engine", f"{result.path}, for {result.manifest.backend.name}" + (f" on {gpus}" if gpus else "")),
         *precision_rows(result.manifest.precision, report),
         ("plans" if gpus else "weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),
-        ("drafts per round", report["num_speculative_tokens"]),
+        ("drafts per round", report["num_speculative_tokens"] or "none: plain decoding, without a drafter"),
         ("time", f"{sum(phase['seconds'] for phase in report['phases']):.1f} s"),
     ]
     if "choose_k" in report:

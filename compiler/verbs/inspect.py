@@ -35,20 +35,23 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
 
     speculation, shapes, backend = engine["speculation"], engine["shapes"], engine["backend"]
     gpus = f" for {', '.join(backend['gpus'])}" if backend["gpus"] else ""
+    drafts = [
+        ("drafts per round", f"{speculation['num_speculative_tokens']} (trained for {speculation['trained_depth']})"),
+        ("taps", ", ".join(map(str, shapes["taps"]))),
+    ]
+    heads = f" (drafter {shapes['draft_vocab_size']})" if engine["drafter"] else ""
     rows: list[tuple[str, Any]] = [
         ("engine", f"{engine['engine']}, {size(engine['bytes'])}, made by peagle-compile {engine['product_version']}"),
         ("backend", f"{backend['name']} {backend['versions'].get(backend['name'], '')}{gpus}"),
         ("lowering", backend["lowering"]),
         *_precision(engine["precision"]),
-        ("drafts per round", f"{speculation['num_speculative_tokens']} (trained for {speculation['trained_depth']})"),
+        *(drafts if engine["drafter"] else [("drafts per round", "none: plain decoding, without a drafter")]),
         ("max_seq_len", f"{shapes['max_seq_len']} (caches hold {shapes['cache_length']})"),
-        ("vocabulary", f"{shapes['vocab_size']} (drafter {shapes['draft_vocab_size']})"),
-        ("taps", ", ".join(map(str, shapes["taps"]))),
+        ("vocabulary", f"{shapes['vocab_size']}{heads}"),
         ("evidence", "; ".join(f"{item['level']}: {item['how']}" for item in engine["evidence"]) or "none stated"),
         ("reports", ", ".join(engine["reports"]) or "none: `peagle-compile verify` writes verify.json"),
     ]
-    for name in ("target", "drafter"):
-        part = engine[name]
+    for name, part in ((name, engine[name]) for name in ("target", "drafter") if engine[name]):
         rows += [
             (name, f"{part['origin']['id']} ({part['origin']['architecture']}), {len(part['caches'])} layers"),
             ("  revision", part["origin"]["revision"][:16]),

@@ -125,8 +125,9 @@ def _failures(verification: Verification) -> list[str]:
     ]
     if precision is not None:
         reasons += precision.failures()
-    if not reasons and precision is not None:
-        reasons.append(f"nothing could be checked: {precision.skipped}; {verification.not_run}")
+    if not reasons:
+        skipped = [check.detail for check in verification.parity] + ([precision.skipped] if precision else [])
+        reasons.append(f"nothing could be checked: {'; '.join(filter(None, [*skipped, verification.not_run]))}")
     return reasons
 
 

@@ -24,21 +24,22 @@ _CPU = "fp32"  # what ONNX Runtime computes in on a CPU
 
 @dataclass(frozen=True)
 class Origins:
-    """The checkpoints of a pair, unchanged since the build, and what they hold."""
+    """The checkpoints of an engine, unchanged since the build, and what they hold."""
 
     target: Target
-    drafter: Checkpoint
-    head: DrafterSpec
+    drafter: tuple[Checkpoint, DrafterSpec] | None
 
     @classmethod
     def open(cls, manifest: Manifest) -> Origins:
         """Raise ``EnvironmentProblem`` for a checkpoint that is gone or was changed."""
-        for part in (manifest.target, manifest.drafter):
+        for part in manifest.parts.values():
             if why := gone(part.origin):
                 raise EnvironmentProblem(why, fix="build the engine again from a checkpoint that stays")
         target = Target.open(Path(manifest.target.origin.source)).with_taps(manifest.shapes.taps)
+        if manifest.drafter is None:
+            return cls(target, None)
         drafter = Checkpoint.open(Path(manifest.drafter.origin.source))
-        return cls(target, drafter, read_head(drafter, target.spec))
+        return cls(target, (drafter, read_head(drafter, target.spec)))
 
 
 def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:

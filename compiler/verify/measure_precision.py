@@ -131,8 +131,11 @@ class _Measurement:
             self._notes.append(f"layers were not compared: {_said(error)}")
             return precision
 
-    def _generated(self) -> tuple[GreedyAgreement, AcceptanceLength, AcceptanceLength | None]:
-        """Compare greedy text of both pairs; a quantized drafter also with the wide one on the same target."""
+    def _generated(self) -> tuple[GreedyAgreement, AcceptanceLength | None, AcceptanceLength | None]:
+        """Compare greedy text of both pairs; a quantized drafter also with the wide one on the same target.
+
+        Without a drafter nothing is accepted.
+        """
         prompts, k = self._texts.prompts, self._shop.manifest.speculation.num_speculative_tokens
         pairs = [self._reference, self._engine]
         if self._quantizes_drafter:
@@ -141,7 +144,7 @@ class _Measurement:
             outputs = [generate(pair, prompts, k, advance) for pair in pairs]
         wide, quantized = outputs[:2]
         alone = compare_acceptance(outputs[2], quantized, k) if self._quantizes_drafter else None
-        return compare_tokens(wide, quantized), compare_acceptance(wide, quantized, k), alone
+        return compare_tokens(wide, quantized), compare_acceptance(wide, quantized, k) if k else None, alone
 
     def _layers(self) -> tuple[LayerError, ...]:
         """Compare the layers of the recipe, made anew with every layer tapped."""

@@ -39,18 +39,15 @@ class Parity:
 
 def compare_with_sources(engine: Engine, prompts: Sequence[Prompt], progress: Progress) -> tuple[Parity, ...]:
     """Compare target and drafter logits with torch's, each skipped with a reason where that cannot be done here."""
-    target, drafter = engine.manifest.target.origin, engine.manifest.drafter.origin
+    target, drafter = engine.manifest.target.origin, engine.manifest.drafter
     ids = [engine.tokenizer.encode(prompt.text)[: engine.max_seq_len - 1] for prompt in prompts[:_PROMPTS]]
     with progress.step("compare logits with torch"):
-        return (
-            _compare("target logits", "transformers", (target,), lambda: _target_pairs(engine, ids)),
-            _compare(
-                "drafter logits",
-                "graphs/drafters/torch_reference.py",
-                (target, drafter),
-                lambda: _drafter_pairs(engine, ids),
-            ),
-        )
+        checks = [_compare("target logits", "transformers", (target,), lambda: _target_pairs(engine, ids))]
+        if drafter:
+            origins, folder = (target, drafter.origin), Path(drafter.origin.source)
+            oracle = "graphs/drafters/torch_reference.py"
+            checks.append(_compare("drafter logits", oracle, origins, lambda: _drafter_pairs(engine, folder, ids)))
+        return tuple(checks)
 
 
 Pairs = list[tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]]
@@ -96,7 +93,7 @@ def _target_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
     return [(engine.target_logits(ids), target_pass(model, spec, ids)[0].numpy()) for ids in prompts]
 
 
-def _drafter_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
+def _drafter_pairs(engine: Engine, folder: Path, prompts: Sequence[Sequence[int]]) -> Pairs:
     """Logits of the drafts after the token that greedy adds to each prompt, as ``Engine.draft_logits`` defines them."""
     import torch
 
@@ -104,7 +101,7 @@ def _drafter_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
     from ...graphs.drafters.torch_reference import draft_logits, target_pass
 
     model, spec = _target(engine)
-    checkpoint = Checkpoint.open(Path(engine.manifest.drafter.origin.source))
+    checkpoint = Checkpoint.open(folder)
     head = read_drafter(checkpoint.config, checkpoint.shapes, spec)
     weights = {name: torch.from_numpy(checkpoint.read(head.keys[name])) for name in head.expected_shapes()}
     k = engine.num_speculative_tokens

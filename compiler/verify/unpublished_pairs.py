@@ -49,7 +49,7 @@ class Workshop:
     progress: Progress
 
     def pair(self, recipe: Recipe, lowering: Lowering, *, wide_drafter: bool = False) -> Engine:
-        """Return target and drafter as an engine with the sizes of the one that is verified.
+        """Return target and drafter, where it has one, as an engine with the sizes of the one that is verified.
 
         Its folder is the stage store, where both graphs lie.
         """
@@ -60,20 +60,20 @@ class Workshop:
         published, origins = self.manifest, self.origins
         length = cache_length(published.shapes.max_seq_len, published.speculation.max_num_speculative_tokens, lowering)
         of_drafter = replace(recipe, drafter=recipe.wide) if wide_drafter else recipe
-        halves = (
-            self.half(recipe, lowering),
-            drafter_half(origins.drafter, origins.head, origins.target.spec, of_drafter, lowering),
-        )
-        target, drafter = (self._compile(half, recipe, lowering, length) for half in halves)
+        halves = [self.half(recipe, lowering)]
+        if origins.drafter:
+            halves.append(drafter_half(*origins.drafter, origins.target.spec, of_drafter, lowering))
+        graphs = {half.name: self._compile(half, recipe, lowering, length) for half in halves}
+        parts = {name: self._part(part, graphs[name]) for name, part in published.parts.items()}
         manifest = replace(
             published,
-            target=self._part(published.target, target),
-            drafter=self._part(published.drafter, drafter),
+            target=parts["target"],
+            drafter=parts.get("drafter"),
             backend=BackendRecord("onnxruntime", lowering.name, {}),
             shapes=replace(published.shapes, cache_length=length),
             files={
                 self._stored(graph, name): entry
-                for graph in (target, drafter)
+                for graph in graphs.values()
                 for name, entry in graph.attached.files.items()
             },
         )
@@ -141,6 +141,8 @@ class TargetSession:
     def __init__(self, model: Path, caches: Sequence[Cache], length: int, hidden_size: int) -> None:
         self._hidden_size = hidden_size
         self._session = open_session(model, 0)
+        given = {output.name for output in self._session.get_outputs()}
+        self._shown = [name for name in ("logits", "aux_hidden") if name in given]
         self._caches = {
             name: np.zeros((1, cache.heads, length, cache.head_dim), np.float32)
             for name, cache in zip(cache_names(len(caches)), (*caches, *caches), strict=True)
@@ -166,11 +168,12 @@ class TargetSession:
             value = OrtValue.ortvalue_from_numpy(array)  # in place: the kernel wants one buffer for both
             binding.bind_ortvalue_input(name, value)
             binding.bind_ortvalue_output(written(name), value)
-        for name in ("logits", "aux_hidden"):
+        for name in self._shown:
             binding.bind_output(name)
         self._session.run_with_iobinding(binding)
-        logits, streams = (value.numpy()[0] for value in binding.get_outputs()[-2:])
-        return TargetPass(logits, streams.reshape(count, -1, self._hidden_size))
+        logits, *streams = (value.numpy()[0] for value in binding.get_outputs()[-len(self._shown) :])
+        tapped = streams[0] if streams else np.zeros((count, 0), np.float32)
+        return TargetPass(logits, tapped.reshape(count, tapped.shape[1] // self._hidden_size, self._hidden_size))
 
     def logits(self, ids: Sequence[int]) -> Array:
         """Return what follows each token, f32 [len, V]."""

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 
 FILE_NAME = "verify.json"
 DEFAULT_K = (1, 3, 5, 8)
+_NO_DRAFTER = "the engine has no drafter, so every text is plain decoding's"
 
 
 @dataclass(frozen=True)
 class Verification:
-    """All that ``verify`` found out. ``losslessness`` is None where the engine cannot run: ``not_run`` says why."""
+    """All that ``verify`` found out.
+
+    ``losslessness`` is None where the engine cannot run, or has no drafter: ``not_run`` says which.
+    """
 
     engine: str
     product_version: str
@@ -40,11 +44,10 @@ class Verification:
     @property
     def passed(self) -> bool:
         """Whether something was checked and nothing failed; a check that could not be made does not fail."""
-        if self.precision is not None and self.precision.status == "failed":
-            return False
-        if self.losslessness is None:
-            return self.precision is not None and self.precision.status == "passed"
-        return self.losslessness.passed and all(check.status != "failed" for check in self.parity)
+        verdicts = [check.status for check in self.parity]
+        verdicts += [self.precision.status] if self.precision else []
+        checked = self.losslessness.passed if self.losslessness else "passed" in verdicts
+        return checked and "failed" not in verdicts
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of ``verify.json``."""
@@ -96,18 +99,23 @@ def verify(
     request: MeasureRequest | None = None,
     progress: Progress | None = None,
 ) -> Verification:
-    """Check ``engine`` and write ``verify.json`` into its folder; a K that it has no room for is left out."""
+    """Check ``engine`` and write ``verify.json`` into its folder; a K that it has no room for is left out.
+
+    Of one without a drafter the logits are checked, and what its precision costs.
+    """
     progress = progress or Quiet()
     prompts = code_prompts() if prompts is None else prompts
     most = engine.manifest.speculation.max_num_speculative_tokens
     depths = [i for i in k if i <= most] or [most]
     exact = is_reference(engine.manifest.precision) or not engine.manifest.backend.gpus
-    losslessness = compare_on_and_off(engine, prompts, max_tokens, depths, progress, exact=exact)
+    drafts = engine.manifest.drafter is not None
+    losslessness = compare_on_and_off(engine, prompts, max_tokens, depths, progress, exact=exact) if drafts else None
     parity = _unlike_torch(engine.manifest) or compare_with_sources(engine, prompts, progress)
     precision = measure(engine.folder, engine.manifest, engine, request or MeasureRequest(), progress)
+    why = "" if drafts else _NO_DRAFTER
     return _kept(
         engine.folder,
-        Verification(str(engine.folder), engine.manifest.product_version, losslessness, parity, precision),
+        Verification(str(engine.folder), engine.manifest.product_version, losslessness, parity, precision, why),
     )
 
 
@@ -142,7 +150,7 @@ def _unlike_torch(manifest: Manifest) -> tuple[Parity, ...]:
     if is_reference(manifest.precision):
         return ()
     why = f"the engine is {manifest.precision.get('recipe')}, not fp32: what that costs is measured under precision"
-    return tuple(Parity(name, "skipped", why) for name in ("target logits", "drafter logits"))
+    return tuple(Parity(f"{half} logits", "skipped", why) for half in manifest.parts)
 
 
 def _kept(folder: Path, verification: Verification) -> Verification:

@@ -86,18 +86,29 @@ def file_contradictions(files: Mapping[str, FileEntry], parts: Iterable[Part]) -
     return problems + [f"{part.file!r} is not among the files" for part in parts if part.file not in files]
 
 
-def size_contradictions(shapes: Shapes, speculation: Speculation) -> list[str]:
-    """The faults of sizes: such as cannot be, and caches without room for what they must hold."""
+def size_contradictions(shapes: Shapes, speculation: Speculation, *, drafts: bool) -> list[str]:
+    """The faults of sizes: such as cannot be, and caches without room for what they must hold.
+
+    ``drafts`` says whether there is a drafter; without one nothing is drafted, tapped or chosen from its vocabulary.
+    """
+    k, most = speculation.num_speculative_tokens, speculation.max_num_speculative_tokens
     problems = [
         f"shapes.{name} must be at least 1"
-        for name in ("max_seq_len", "cache_length", "hidden_size", "vocab_size", "draft_vocab_size")
+        for name in ("max_seq_len", "cache_length", "hidden_size", "vocab_size", *(["draft_vocab_size"] * drafts))
         if getattr(shapes, name) < 1
     ]
-    if not 1 <= speculation.num_speculative_tokens <= speculation.max_num_speculative_tokens:
+    if drafts and not 1 <= k <= most:
         problems.append("speculation.num_speculative_tokens must be between 1 and the maximum")
-    if shapes.cache_length < shapes.max_seq_len + 2 * speculation.max_num_speculative_tokens:
+    if not drafts and (k, most, shapes.draft_vocab_size, shapes.taps) != (0, 0, 0, ()):
+        problems.append("without a drafter there are no drafts, no draft_vocab_size and no taps")
+    if shapes.cache_length < least_cache_length(shapes.max_seq_len, most):
         problems.append("shapes.cache_length has no room for max_seq_len and two rounds of drafts")
     return problems
+
+
+def least_cache_length(max_seq_len: int, max_k: int) -> int:
+    """The least length of a cache: room for two rounds of drafts, and for a column that no request owns."""
+    return max_seq_len + 2 * max(max_k, 1)
 
 
 def part_contradictions(name: str, part: Part, backend: BackendRecord) -> list[str]:

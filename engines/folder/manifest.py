@@ -21,7 +21,7 @@ from .records import BackendRecord, Evidence, FileEntry, Part, Shapes, Speculati
 from .strict_json import decode
 
 FILE_NAME = "engine.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # the newest that is read, and every one before: 1 knows no engines without a drafter
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Manifest:
     """All of ``engine.json``.
 
     ``files`` lists every other file by its posix path, but ``verify.json`` and ``tune.json``, which their verbs write
-    later.
+    later. An engine for plain decoding has no ``drafter``.
     """
 
     product_version: str
     target: Part
-    drafter: Part
+    drafter: Part | None
     backend: BackendRecord
     precision: Mapping[str, str]
     speculation: Speculation
@@ -42,7 +42,12 @@ class Manifest:
     eos_token_ids: tuple[int, ...]
     files: Mapping[str, FileEntry]
     evidence: tuple[Evidence, ...] = ()
-    format_version: int = FORMAT_VERSION
+    format_version: int = 1
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """The compiled graphs, by half."""
+        return {"target": self.target} | ({"drafter": self.drafter} if self.drafter else {})
 
     def write(self, folder: Path) -> None:
         """Write ``engine.json`` so that a reader sees the old file or the new one, never a part."""
@@ -90,13 +95,20 @@ def is_engine(folder: Path) -> bool:
 
 def contradictions(manifest: Manifest) -> list[str]:
     """The faults of a manifest that is well typed but cannot be true."""
-    problems = file_contradictions(manifest.files, (manifest.target, manifest.drafter))
-    for name, part in (("target", manifest.target), ("drafter", manifest.drafter)):
+    problems = file_contradictions(manifest.files, manifest.parts.values())
+    for name, part in manifest.parts.items():
         problems += part_contradictions(name, part, manifest.backend)
-    problems += size_contradictions(manifest.shapes, manifest.speculation)
-    if manifest.format_version != FORMAT_VERSION:
+    problems += size_contradictions(manifest.shapes, manifest.speculation, drafts=manifest.drafter is not None)
+    if not 1 <= manifest.format_version <= FORMAT_VERSION:
         problems.append(f"format_version {manifest.format_version} does not exist")
+    elif manifest.format_version < format_of(manifest.drafter):
+        problems.append(f"format_version {manifest.format_version} has no engines without a drafter")
     return problems
+
+
+def format_of(drafter: Part | None) -> int:
+    """The oldest format that can say it: older versions read what they can, and name the version that reads more."""
+    return 1 if drafter else 2
 
 
 def _load(folder: Path) -> dict[str, Any]:

@@ -189,7 +189,7 @@ def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, p
         problems.add(f"config entry eagle_aux_hidden_state_layer_ids must be a list of layer ids, not {ids!r}")
         ids = None
     elif ids is None and features == _USUAL_TAPS * width:
-        ids = list(default_taps(target.num_layers))
+        ids = _usual_taps(target.num_layers, problems)
     elif ids is None and features is not None and features % width == 0:
         problems.add(
             f"{FC} reads {features // width} taps, and config does not name their layers "
@@ -208,6 +208,14 @@ def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, p
     except BuildError as error:
         problems.add(f"{error.what}: {error.why}")
         return ()
+
+
+def _usual_taps(num_layers: int, problems: Problems) -> list[int] | None:
+    try:
+        return list(default_taps(num_layers))
+    except BuildError as error:
+        problems.add(f"{error.what}, and config names none (eagle_aux_hidden_state_layer_ids): {error.why}")
+        return None
 
 
 def _mask_id(flat: Config, parallel: bool, vocab: int, problems: Problems) -> int:

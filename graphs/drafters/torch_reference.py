@@ -43,7 +43,7 @@ def target_pass(model: Any, target: TargetSpec, ids: Sequence[int]) -> tuple[Ten
     finally:
         for hook in hooks:
             hook.remove()
-    return logits, torch.cat(streams, -1)[0]
+    return logits, torch.cat(streams, -1)[0] if streams else logits.new_zeros(len(ids), 0)
 
 
 @torch.no_grad()

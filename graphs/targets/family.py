@@ -31,7 +31,7 @@ class TargetSpec:
     """Facts about one target, read from its config alone.
 
     ``taps`` are 0-based layer ids: the drafter is fed the residual stream *entering* those layers, low to high
-    (Hugging Face ``hidden_states[i]``). There are none before a drafter was read, and a graph needs some.
+    (Hugging Face ``hidden_states[i]``). There are none before a drafter was read, and where there is none.
     """
 
     family: str
@@ -44,11 +44,13 @@ class TargetSpec:
     taps: tuple[int, ...] = ()
 
     def with_taps(self, taps: Sequence[int] | None = None) -> TargetSpec:
-        """Return the target with the taps of a drafter; without one, with ``default_taps``.
+        """Return the target with the taps of a drafter, or with none; untold, with ``default_taps``.
 
         Raises ``BuildError`` for taps that it has no layers for.
         """
-        return replace(self, taps=check_taps(default_taps(self.num_layers) if taps is None else taps, self.num_layers))
+        if taps is None:
+            return replace(self, taps=default_taps(self.num_layers))
+        return replace(self, taps=check_taps(taps, self.num_layers) if taps else ())
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,19 @@ class Family:
 
 
 def default_taps(num_layers: int) -> tuple[int, ...]:
-    """The taps of EAGLE-3 heads in vLLM and SGLang: ``(2, L // 2, L - 3)``. They must differ, so L >= 7."""
-    return (2, num_layers // 2, num_layers - 3)
+    """The taps of EAGLE-3 heads in vLLM and SGLang: ``(2, L // 2, L - 3)``.
+
+    Raises ``BuildError`` for so few layers that they do not ascend.
+    """
+    taps = (2, num_layers // 2, num_layers - 3)
+    if list(taps) != sorted(set(taps)):
+        raise BuildError(
+            f"a target of {num_layers} layers has no usual taps",
+            why="heads that do not name the layers they tap are fed 2, L/2 and L-3, which differ from 7 layers on",
+            fix="name them in the head's config.json (eagle_aux_hidden_state_layer_ids), or leave the drafter out with "
+            "--num-speculative-tokens 0",
+        )
+    return taps
 
 
 def check_taps(taps: Sequence[int], num_layers: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from json import loads
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,7 @@ def run_trials(config: Mapping[str, Any], spec: TargetSpec, dtype: Dtype = "floa
 
     def trial(layers: Sequence[int]) -> LayerTrial:
         part = family.keeping(config, layers) | {"architectures": config["architectures"]}
-        few = family.describe(part).with_taps(range(len(spec.taps)))
+        few = replace(family.describe(part), taps=tuple(range(len(spec.taps))))
         started = time.perf_counter()
         model = trace_target(Skeleton(part), few, dtype)
         return LayerTrial(count_kinds([kinds[i] for i in layers]), model, time.perf_counter() - started)

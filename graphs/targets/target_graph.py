@@ -1,4 +1,4 @@
-"""The target's graph: one window of tokens in, accepted tokens and the drafter's features out."""
+"""The target's graph: one window of tokens in, accepted tokens and, where it is tapped, the drafter's features out."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ class TargetGraph(nn.Module):
         tolerance: Tensor,
         k_cache: list[Tensor],
         v_cache: list[Tensor],
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """Give ``tokens`` i32 [B,E], ``num_tokens`` i32 [B], ``aux_hidden`` [B,S,A*H], ``logits`` [B,E,V], caches."""
+    ) -> tuple[Tensor | list[Tensor], ...]:
+        """Give ``tokens`` i32 [B,E], ``num_tokens`` i32 [B], ``aux_hidden`` [B,S,A*H], ``logits`` [B,E,V], caches.
+
+        There is no ``aux_hidden`` without taps.
+        """
         width = input_ids.shape[1]
         positions = start[:, None] + torch.arange(width, device=start.device)
         first = (window_len - 1 - draft_len).to(torch.int64)
@@ -65,4 +68,5 @@ class TargetGraph(nn.Module):
         tokens, num_tokens = torch.ops.peagle.accept_prefix(
             logits, input_ids, window_len, draft_len, forced_next, *policy
         )
-        return tokens, num_tokens, torch.cat(streams, -1), logits, window.k_caches, window.v_caches
+        features = (torch.cat(streams, -1),) if streams else ()
+        return (tokens, num_tokens, *features, logits, window.k_caches, window.v_caches)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...checkpoints.checkpoint import CONFIG, Checkpoint
-from ...checkpoints.known_pairs import PAIRS
 from ...checkpoints.resolve_names import resolve_target
 from ...checkpoints.target import Target
 from ...console.progress import Progress, Quiet
@@ -59,9 +58,9 @@ def quantize(
     phase = Phases()
     with phase("resolve"):
         export_versions()
-        folder, commit = resolve_target(request.pair.model, request.pair.revision, progress)
+        resolved = resolve_target(request.pair.model, request.pair.revision, progress)
     with phase("plan"), progress.step("read the checkpoint"):
-        target = Target.open(folder)
+        target = Target.open(resolved.target)
         checkpoint = target.checkpoint
         work = make_worklist(target, request.precision.exclude, kv_cache=request.precision.kv_cache is not None)
         size = total_bytes(layout(checkpoint, work))
@@ -74,8 +73,7 @@ def quantize(
         scales.save(assembly.folder / FOLDER)
         _describe(assembly, checkpoint, work, request)
         report = _report(request, checkpoint, work, scales, phase, size) | {
-            "model": request.pair.model if commit or request.pair.model in PAIRS else str(folder),
-            "revision": commit,
+            name: value for name, value in resolved.repeatable().items() if name in ("model", "revision")
         }
         assembly.place_text(QUANTIZED, json.dumps(report, indent=2) + "\n")
     return QuantizeResult(request.out, report)

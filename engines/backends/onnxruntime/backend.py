@@ -21,7 +21,7 @@ _LEAST_COLUMNS = 2
 
 
 class OnnxRuntimeBackend:
-    """Runs both graphs in ONNX Runtime, each pass to its end before the call returns.
+    """Runs the graphs in ONNX Runtime, each pass to its end before the call returns.
 
     ``threads`` None chooses: one for a small target, else every physical core.
     """
@@ -34,7 +34,7 @@ class OnnxRuntimeBackend:
         count = threads or default_threads(manifest)
         self._sessions = Sessions(
             open_session(folder / manifest.target.file, count),
-            open_session(folder / manifest.drafter.file, count),
+            open_session(folder / manifest.drafter.file, count) if manifest.drafter else None,
             features=len(manifest.shapes.taps) * manifest.shapes.hidden_size,
             least_columns=1 if manifest.precision["weights"] == "fp32" else _LEAST_COLUMNS,
         )

@@ -34,7 +34,10 @@ class Emitted:
 
 @dataclass(frozen=True)
 class Sessions:
-    """Both graphs, ``features`` per column of the target, and the least columns that the target is ever run over."""
+    """The graphs, ``features`` per column of the target, and the least columns that the target is ever run over.
+
+    Without a drafter, which is None then, the target gives no features.
+    """
 
     target: Any
     drafter: Any
@@ -77,7 +80,8 @@ class Row:
             inputs: Arrays = self.window.arrays(columns) | self._slot.policy | caches
             inputs |= {"forced_next": self.forced_next, "uniform": self._uniform[:, :emitted]}
             outputs: Arrays = {"tokens": self.tokens[:, :emitted], "num_tokens": self.num_tokens}
-            outputs |= {"aux_hidden": self._features[:, :columns]} | {written(n): c for n, c in caches.items()}
+            outputs |= {"aux_hidden": self._features[:, :columns]} if self._sessions.features else {}
+            outputs |= {written(n): c for n, c in caches.items()}
             self._targets[columns, emitted] = bind(self._sessions.target, inputs, outputs)
         return self._targets[columns, emitted]
 

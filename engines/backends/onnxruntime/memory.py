@@ -18,12 +18,12 @@ Arrays = dict[str, np.ndarray]
 
 
 class CacheArrays:
-    """Key and value caches of both halves, for every slot."""
+    """Key and value caches of every graph, for every slot."""
 
     def __init__(self, manifest: Manifest, slots: int) -> None:
         length = manifest.shapes.cache_length
         self.target = _allocate(manifest.target, slots, length)
-        self.drafter = _allocate(manifest.drafter, slots, length)
+        self.drafter = _allocate(manifest.drafter, slots, length) if manifest.drafter else {}
 
 
 def _allocate(part: Part, slots: int, length: int) -> Arrays:

@@ -44,7 +44,7 @@ def load(folder: Path, manifest: Manifest, product: Product, num_slots: int) -> 
 
 def check_slots(manifest: Manifest, num_slots: int) -> None:
     """Refuse more rows than the plans were built for."""
-    most = min(profile_of(part, VERIFY).rows[-1] for part in (manifest.target, manifest.drafter))
+    most = min(profile_of(part, VERIFY).rows[-1] for part in manifest.parts.values())
     if num_slots > most:
         raise UsageError(
             f"max_batch_size must be at most {most}, not {num_slots}",
@@ -54,7 +54,7 @@ def check_slots(manifest: Manifest, num_slots: int) -> None:
 
 
 class TensorRTBackend:
-    """Runs both plans on the one stream of ``device``; ``trt`` is the module of either product.
+    """Runs the plans on the one stream of ``device``; ``trt`` is the module of either product.
 
     A round is enqueued step by step the first time, which sets up what it needs; the second time it is captured in a
     CUDA graph, one for each K.
@@ -65,12 +65,9 @@ class TensorRTBackend:
     def __init__(self, folder: Path, manifest: Manifest, num_slots: int, device: Device, trt: Any) -> None:
         self.manifest, self.num_slots, self._device = manifest, num_slots, device
         runtime = Runtime(trt, device)
-        plans = {
-            half: runtime.load(folder / part.file, half, part)
-            for half, part in (("target", manifest.target), ("drafter", manifest.drafter))
-        }
+        plans = {half: runtime.load(folder / part.file, half, part) for half, part in manifest.parts.items()}
         verify, prefill = (_largest(manifest, name) for name in (VERIFY, PREFILL))
-        self._most_drafts, self.prefill_columns = verify.emitted - 1, prefill.columns
+        self._most_drafts, self.prefill_columns = min(verify.columns, verify.emitted) - 1, prefill.columns
         decode = WindowSizes(num_slots, verify.columns, verify.emitted)
         one = WindowSizes(1, prefill.columns, prefill.emitted)
         self._memory = memory = Memory(device, manifest, num_slots, (decode, one))
@@ -200,6 +197,6 @@ class TensorRTBackend:
 
 
 def _largest(manifest: Manifest, name: str) -> WindowSizes:
-    """The sizes that the profile of that name covers in both plans."""
-    profiles = [profile_of(part, name) for part in (manifest.target, manifest.drafter)]
+    """The sizes that the profile of that name covers in every plan."""
+    profiles = [profile_of(part, name) for part in manifest.parts.values()]
     return WindowSizes(*(min(getattr(p, field)[-1] for p in profiles) for field in ("rows", "columns", "emitted")))

@@ -37,9 +37,10 @@ class PlanLanes:
     def __init__(self, memory: Memory, plans: Mapping[str, Plan], most_drafts: int, scratch: Span, places: int) -> None:
         device, rows = memory.device, memory.slots
         self._memory, self._device, self._plans, self._scratch = memory, device, plans, scratch
-        largest = WindowSizes(rows, most_drafts + 1, emitted_columns(most_drafts))
+        widest = emitted_columns(most_drafts)  # of a window, too: the next one is copied whole
+        largest = WindowSizes(rows, widest, widest)
         self._window = tensor_block(device, memory.sizer, WINDOW, largest)
-        self._next = tensor_block(device, memory.sizer, NEXT, largest)  # of the same layout: it is copied whole
+        self._next = tensor_block(device, memory.sizer, NEXT, largest)
         self._round = tensor_block(device, memory.sizer, _ROUND, largest)
         blocks = (memory.scratch, memory.policy, self._round, self._window, self._next)
         self.tensors = {name: address for block in blocks for name, address in block.addresses.items()}

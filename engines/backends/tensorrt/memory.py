@@ -42,7 +42,7 @@ class Sizer:
 
     def __init__(self, manifest: Manifest) -> None:
         shapes, plan = manifest.shapes, manifest.target.plan
-        self.wide = next((t.dtype for t in plan.tensors if t.name == "aux_hidden"), "float16") if plan else "float16"
+        self.wide = next((t.dtype for t in plan.tensors if t.name == "logits"), "float16") if plan else "float16"
         self._fixed = {
             "F": len(shapes.taps) * shapes.hidden_size,
             "V": shapes.vocab_size,
@@ -99,7 +99,7 @@ class Memory:
         self.parking = manifest.shapes.max_seq_len
         self.caches = {
             half: Caches(device, part, slots, manifest.shapes.cache_length, self.sizer.wide)
-            for half, part in (("target", manifest.target), ("drafter", manifest.drafter))
+            for half, part in manifest.parts.items()
         }
         self.numbers = device.allocate(slots * self.numbers_length * itemsize("float32"))
         self.policy = tensor_block(device, self.sizer, POLICY, WindowSizes(slots, 1, 2))

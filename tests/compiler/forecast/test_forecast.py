@@ -265,9 +265,9 @@ def test_a_precision_that_does_not_exist_is_refused_with_those_that_do() -> None
 
 
 def test_every_misfit_is_named_at_once() -> None:
-    asked = _asked(max_seq_len=0, num_speculative_tokens=0)
+    asked = _asked(max_seq_len=0, num_speculative_tokens=-1)
     with pytest.raises(UsageError) as caught:
         forecast("x", CONFIGS["qwen3"], "x", **asked, gpu="rtx-509", slots=0)
     text = str(caught.value)
-    for part in ("max_seq_len 0", "num_speculative_tokens 0", "slots 0", "did you mean rtx-5090"):
+    for part in ("max_seq_len 0", "num_speculative_tokens -1", "slots 0", "did you mean rtx-5090"):
         assert part in text

@@ -161,10 +161,10 @@ def test_max_seq_len_is_capped_at_the_models(cli: Run, demo_engine: Path, tmp_pa
 # ------------------------------------------------------------------------------------------------ bad input
 
 
-@pytest.mark.parametrize("k", [0, -3])
-def test_k_below_one_is_wrong_usage(pair: Pair, k: int) -> None:
+@pytest.mark.parametrize("k", [-1, -3])
+def test_k_below_zero_is_wrong_usage(pair: Pair, k: int) -> None:
     problem = refusal(UsageError, pair, num_speculative_tokens=k)
-    assert f"{k} is below 1" in problem.what
+    assert f"{k} is below 0" in problem.what
 
 
 @pytest.mark.parametrize("k", [MAX_DRAFTS + 1, 999, 1 << 62])

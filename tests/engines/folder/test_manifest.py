@@ -31,6 +31,9 @@ from peagle.plugins.errors import EnvironmentProblem
 
 FILES = {"target/model.onnx": b"target graph", "drafter/model.onnx": b"drafter graph", "tokenizer.json": b"{}"}
 
+# What a manifest says of an engine without a drafter.
+ALONE = {"speculation": Speculation(0, 0, None), "shapes": Shapes(64, 66, 16, 100, 0, ()), "format_version": 2}
+
 
 def manifest_of(files: dict[str, FileEntry], **changes: Any) -> Manifest:
     part = {"inputs": ("input_ids", "start"), "outputs": ("tokens",), "caches": (Cache(2, 32), Cache(2, 32))}
@@ -165,6 +168,11 @@ def test_a_folder_without_a_manifest_is_not_an_engine(tmp_path: Path) -> None:
         assert "build --out" in problem.fix
 
 
+def test_an_engine_may_be_without_a_drafter(engine: Path) -> None:
+    dataclasses.replace(Manifest.read(engine), drafter=None, **ALONE).write(engine)
+    assert list(Manifest.read(engine).parts) == ["target"]
+
+
 def test_a_missing_file_is_named(engine: Path) -> None:
     (engine / "tokenizer.json").unlink()
     assert str(engine / "tokenizer.json") in refusal(engine).what
@@ -228,6 +236,9 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
         ({"shapes": Shapes(0, 80, 16, 100, 100, ())}, "max_seq_len must be at least 1"),
         ({"files": {}}, "not among the files"),
         ({"format_version": 0}, "does not exist"),
+        ({"drafter": None}, "without a drafter there are no drafts"),
+        ({"drafter": None} | ALONE | {"format_version": 1}, "format_version 1 has no engines without a drafter"),
+        ({"drafter": None} | ALONE | {"shapes": Shapes(64, 65, 16, 100, 0, ())}, "no room"),
     ],
 )
 def test_a_manifest_that_cannot_be_true_is_refused(engine: Path, changes: dict[str, Any], complaint: str) -> None:

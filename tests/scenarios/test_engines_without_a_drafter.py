@@ -1,0 +1,208 @@
+"""``--num-speculative-tokens 0``: an engine of the target alone, and what every reader of engines says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from peagle.compiler.checkpoints import hub
+from peagle.compiler.checkpoints.target import Target
+from peagle.compiler.console.progress import Quiet
+from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.store.stages import StageStore
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.folder.manifest import Manifest
+from peagle.graphs.lowering import LOWERINGS
+from peagle.plugins.errors import UsageError
+from tests.engines.backends.plan_engine import plan_engine, plan_manifest
+from tests.engines.mixed_requests import MIXED, PROMPTS
+from tests.fixtures.commands import Run
+from tests.models import CONFIGS, save_target
+
+PLAIN = ("--num-speculative-tokens", 0)
+CODE = ["def gcd(a, b):", "x =", "class Stack:\n    def __init__(self):\n"]
+GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
+POLICIES = {
+    "greedy": GREEDY,
+    "sampled": SamplingParams(max_tokens=40, ignore_eos=True, temperature=0.9, top_k=50, seed=7),
+}
+
+
+@pytest.fixture(scope="module")
+def plain(_own_stage_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo target alone, to be read only."""
+    from peagle.compiler.cli import run_cli
+
+    out = tmp_path_factory.mktemp("plain") / "engine"
+    assert run_cli(["build", "demo", *map(str, PLAIN), "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target of so few layers that nobody could guess what a head taps."""
+    return save_target(tmp_path_factory.mktemp("small") / "target", CONFIGS["qwen3"] | {"num_hidden_layers": 2})
+
+
+def ids(engine: Engine, params: SamplingParams, **more: int) -> list[tuple[int, ...]]:
+    return [output.token_ids for output in engine.generate(CODE, params, **more)]
+
+
+def test_the_folder_holds_the_target_alone(plain: Path) -> None:
+    manifest = Manifest.read(plain)
+    assert manifest.drafter is None
+    assert (manifest.format_version, list(manifest.parts)) == (2, ["target"])
+    assert not [name for name in manifest.files if "drafter" in name]
+    assert "aux_hidden" not in manifest.target.outputs
+    onnx.checker.check_model(str(plain / "target" / "model.onnx"))
+    report = json.loads((plain / "build_report.json").read_text())
+    assert (report["num_speculative_tokens"], "choose_k" in report) == (0, False)
+    assert "no drafts per round" in (plain / "build_report.html").read_text()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_text_is_plain_decoding_s_of_the_pair(plain: Path, demo_engine: Path, policy: str) -> None:
+    alone, pair, params = Engine.load(plain, max_batch_size=2), Engine.load(demo_engine), POLICIES[policy]
+    expected = ids(pair, params, num_speculative_tokens=0)
+    assert ids(alone, params) == ids(alone, params, num_speculative_tokens=0) == expected
+    assert ids(pair, params) == expected
+    stream = alone.stream(CODE[0], params)
+    assert tuple(token for delta in stream for token in delta.token_ids) == expected[0]
+
+
+def test_text_goes_on_to_the_end_of_the_caches(plain: Path) -> None:
+    engine = Engine.load(plain)
+    prompt = [7] * (engine.max_seq_len - 3)
+    (output,) = engine.generate([prompt], SamplingParams(max_tokens=99, ignore_eos=True))
+    assert len(output.token_ids) == 3
+
+
+def test_drafts_are_refused(cli: Run, plain: Path) -> None:
+    engine = Engine.load(plain)
+    calls = (
+        lambda: engine.generate(["x"], num_speculative_tokens=1),
+        lambda: engine.stream("x", num_speculative_tokens=3),
+        lambda: engine.draft_logits([1, 2], 1),
+    )
+    for call in calls:
+        with pytest.raises(UsageError, match="num_speculative_tokens") as caught:
+            call()
+        assert "no drafter" in caught.value.why
+    done = cli("run", plain, "--prompt", "x", "--num-speculative-tokens", 2)
+    assert (done.code, "no drafter" in done.err) == (2, True)
+
+
+def test_running_and_inspecting_say_that_there_is_none(cli: Run, plain: Path) -> None:
+    done = cli("run", plain, "--prompt", "def f(", "--max-tokens", 5, "--stats")
+    assert (done.code, "acceptance" in done.err) == (0, False)
+    done = cli("inspect", plain)
+    assert done.code == 0
+    assert "none: plain decoding" in done.out
+    assert "taps" not in done.out
+    content = json.loads(cli("inspect", plain, "--json").out)
+    assert (content["drafter"], list(content["operators"])) == (None, ["target"])
+
+
+def test_what_remains_to_verify_is_parity(cli: Run, plain: Path) -> None:
+    done = cli("verify", plain, "--prompts", 1, "--json")
+    assert done.code == 0, done.err
+    verdict = json.loads(done.out)
+    assert verdict["losslessness"] is None
+    assert "no drafter" in verdict["not_run"]
+    assert [(check["name"], check["status"]) for check in verdict["parity"]] == [("target logits", "passed")]
+
+
+def test_what_a_precision_costs_is_measured_on_the_target_alone(cli: Run, small: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"input_ids": [i + j for j in range(40)]}) + "\n" for i in (2, 9, 40)))
+    out = tmp_path / "int8"
+    done = cli("build", small, *PLAIN, "--precision", "int8", "--max-seq-len", 64, "--out", out)
+    assert done.code == 0, done.err
+    done = cli("verify", out, "--data", texts, "--max-perplexity-increase", 1000, "--bisect", "--json")
+    precision = json.loads(done.out)["precision"]
+    assert precision["skipped"] == ""
+    assert precision["logits"]["tokens"] == 120
+    assert precision["layers"]
+    assert (precision["acceptance"], precision["greedy"]["prompts"]) == (None, 6)
+    assert "--draft " not in precision["bisection"]["command"]
+
+
+def test_its_options_repeat_it(cli: Run, plain: Path, tmp_path: Path) -> None:
+    done = cli("build", "--config", plain / "resolved_config.yaml", "--out", tmp_path / "again")
+    assert done.code == 0, done.err
+    first, second = Manifest.read(plain), Manifest.read(tmp_path / "again")
+    assert (first.target, first.drafter, first.speculation) == (second.target, second.drafter, second.speculation)
+
+
+def test_a_drafter_that_is_named_all_the_same_is_not_read(cli: Run, plain: Path, tmp_path: Path) -> None:
+    done = cli("build", "demo", *PLAIN, "--draft", tmp_path / "nowhere", "--out", tmp_path / "engine", "--json")
+    assert done.code == 0, done.err
+    (warning,) = json.loads(done.out)["warnings"]
+    assert "nowhere was not read" in warning
+    assert Manifest.read(tmp_path / "engine").drafter is None
+    done = cli("build", "demo", *PLAIN, "--draft-precision", "int8", "--out", tmp_path / "other")
+    assert (done.code, "--draft-precision int8 says nothing" in done.err) == (2, True)
+
+
+def test_it_is_planned_without_a_drafter(cli: Run, small: Path) -> None:
+    done = cli("build", small, *PLAIN, "--dry-run", "--json")
+    assert done.code == 0, done.err
+    plan = json.loads(done.out)
+    assert (plan["num_speculative_tokens"], plan["drafter"]["bytes"], plan["kv"]["drafter_slot_bytes"]) == (0, 0, 0)
+    assert plan["cache_length"] == plan["max_seq_len"] + 2
+
+
+def test_a_target_of_two_layers_needs_no_head(cli: Run, small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "engine"
+    done = cli("build", small, *PLAIN, "--max-seq-len", 64, "--out", out)
+    assert done.code == 0, done.err
+    (output,) = Engine.load(out).generate([[1, 2, 3]], SamplingParams(max_tokens=9, ignore_eos=True))
+    assert len(output.token_ids) == 9
+    done = cli("export", small, *PLAIN, "--max-seq-len", 64, "--out", tmp_path / "onnx")
+    assert done.code == 0, done.err
+    assert {path.name for path in (tmp_path / "onnx").iterdir() if path.is_dir()} == {"target"}
+    done = cli("export", small, "--out", tmp_path / "tapped")
+    assert (done.code, "2 layers has no usual taps" in done.err) == (5, True)
+    assert "--num-speculative-tokens 0" in done.err
+
+
+@pytest.mark.parametrize("model", ["gemma-4-31b", "owner/model"])
+def test_any_target_is_fetched_alone(
+    cli: Run, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """Those of the Hugging Face Hub, with a short name or without."""
+    asked = []
+
+    def download(repo: str, revision: str | None, **_: object) -> hub.Snapshot:
+        asked.append(repo)
+        return hub.Snapshot(small, "c" * 40)
+
+    monkeypatch.setattr(hub, "download", download)
+    done = cli("build", model, *PLAIN, "--max-seq-len", 64, "--out", tmp_path / "engine")
+    assert done.code == 0, done.err
+    assert asked == [{"gemma-4-31b": "google/gemma-4-31B-it"}.get(model, model)]
+    repeated = json.loads((tmp_path / "engine" / "resolved_config.yaml").read_text())
+    assert (repeated["model"], repeated["revision"], repeated["draft"]) == (model, "c" * 40, None)
+
+
+def test_plans_of_the_target_alone_give_the_same_text(plain: Path, tmp_path: Path) -> None:
+    """On the backend of TensorRT, over a stand-in: profiles, memory and windows without a drafter."""
+    manifest, reference = Manifest.read(plain), Engine.load(plain)
+    store, half = StageStore.default(), target_half(Target.open(Path(manifest.target.origin.source)))
+    graph = graph_stages.attach(
+        store, half, graph_stages.trace(store, half, "float32", Quiet()),
+        lowering=LOWERINGS["tensorrt"], cache_length=manifest.shapes.cache_length, progress=Quiet(),
+    )  # fmt: skip
+    graphs = {"target": graph.attached.path / graph_stages.MODEL}
+    engine, _ = plan_engine(tmp_path, plan_manifest(manifest, graphs, tmp_path), plain, slots=3)
+    outputs, expected = (each.generate(PROMPTS, MIXED) for each in (engine, reference))
+    assert [output.token_ids for output in outputs] == [output.token_ids for output in expected]
+    text = list(range(5, 15))
+    np.testing.assert_allclose(engine.target_logits(text), reference.target_logits(text), atol=1e-3)
+    with pytest.raises(UsageError, match="num_speculative_tokens"):
+        engine.generate(["x"], num_speculative_tokens=1)
