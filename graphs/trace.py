@@ -34,6 +34,7 @@ from . import operators
 from .drafters import DrafterSpec
 from .drafters.parallel_drafter import Drafter
 from .lowering.shared_passes import ROPE_METADATA
+from .modelling_errors import modelling
 from .targets import CacheSpec, TargetSpec
 from .targets.semantic_patches import RotaryTable, RotaryTables
 from .targets.skeleton import Skeleton
@@ -43,6 +44,8 @@ IR_VERSION = 11
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+_DRAFTERS_CONFIG = "the drafter's config.json"
 
 # Example sizes: all different and neither 0 nor 1, so that nothing is specialised on them.
 _B, _S, _E, _T = 2, 5, 4, 96
@@ -54,8 +57,9 @@ def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32
     Weights, caches, ``aux_hidden`` and ``logits`` are of ``dtype``; the policy's inputs stay float32.
     """
     family, model = skeleton.family, skeleton.modules_for_tracing()
-    family.prepare(model)
-    tables = _replace_rotary(model)
+    with modelling(skeleton.file):
+        family.prepare(model)
+        tables = _replace_rotary(model)
     _refuse_lost_buffers(model)
     model.to(_DTYPES[dtype])
     i64, i32, f32 = torch.int64, torch.int32, torch.float32
@@ -67,7 +71,8 @@ def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32
     shapes = [{0: b, 1: s}, *[{0: b}] * 4, {0: b, 1: e}, *[{0: b}] * 5]
     graph = TargetGraph(model, target.taps, family.patches())
     outputs = tuple(name for name in TARGET_OUTPUTS if target.taps or name != "aux_hidden")
-    return _trace(graph, inputs, shapes, target.caches, dtype, TARGET_INPUTS, outputs, tables, "model.")
+    names = (TARGET_INPUTS, outputs)
+    return _trace(graph, inputs, shapes, target.caches, dtype, *names, tables, "model.", skeleton.file)
 
 
 def trace_drafter(drafter: DrafterSpec, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
@@ -86,7 +91,8 @@ def trace_drafter(drafter: DrafterSpec, target: TargetSpec, dtype: Dtype = "floa
     inputs = (ids, _rows(i64), _rows(i32), _rows(i32), tokens, _rows(i32), aux)
     b, s, e = _dims("B", "S", "E")
     shapes = [{0: b, 1: s}, *[{0: b}] * 3, {0: b, 1: e}, {0: b}, {0: b, 1: s}]
-    return _trace(model, inputs, shapes, drafter.caches, dtype, DRAFTER_INPUTS, DRAFTER_OUTPUTS, {"rotary": rotary}, "")
+    names = (DRAFTER_INPUTS, DRAFTER_OUTPUTS)
+    return _trace(model, inputs, shapes, drafter.caches, dtype, *names, {"rotary": rotary}, "", _DRAFTERS_CONFIG)
 
 
 def drafter_rotary(drafter: DrafterSpec) -> RotaryTable:
@@ -96,14 +102,15 @@ def drafter_rotary(drafter: DrafterSpec) -> RotaryTable:
 
     heads, dim, rope = drafter.num_heads, drafter.cache.head_dim, dict(drafter.rope)
     trained = rope.get("original_max_position_embeddings", 2048)
-    config = LlamaConfig(
-        hidden_size=heads * dim,  # the drafter's own need not be a multiple; only head_dim matters here
-        num_attention_heads=heads,
-        head_dim=dim,
-        max_position_embeddings=int(rope.get("factor", 1) * trained),
-        rope_parameters=rope,
-    )
-    return RotaryTable(LlamaRotaryEmbedding(config))
+    with modelling(_DRAFTERS_CONFIG):
+        config = LlamaConfig(
+            hidden_size=heads * dim,  # the drafter's own need not be a multiple; only head_dim matters here
+            num_attention_heads=heads,
+            head_dim=dim,
+            max_position_embeddings=int(rope.get("factor", 1) * trained),
+            rope_parameters=rope,
+        )
+        return RotaryTable(LlamaRotaryEmbedding(config))
 
 
 def _rows(dtype: torch.dtype) -> torch.Tensor:
@@ -148,6 +155,7 @@ def _trace(
     output_names: Sequence[str],
     tables: Mapping[str, RotaryTable],
     prefix: str,
+    file: str,
 ) -> ir.Model:
     translations = operators.translations()
     length = _dims("T")[0]
@@ -156,9 +164,10 @@ def _trace(
     cache_shapes = [{0: shapes[0][0], 2: length}] * len(k)
     names = cache_names(len(caches))
     with torch.no_grad(), _quiet():
-        exported = torch.export.export(
-            graph, (*inputs, k, v), dynamic_shapes=(*shapes, cache_shapes, cache_shapes), strict=False
-        )
+        with modelling(file, "describes a model that cannot be traced"):
+            exported = torch.export.export(
+                graph, (*inputs, k, v), dynamic_shapes=(*shapes, cache_shapes, cache_shapes), strict=False
+            )
         program = torch.onnx.export(
             exported,
             (),

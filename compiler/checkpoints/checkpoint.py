@@ -15,8 +15,9 @@ from ...plugins.problems import Problems
 from .formats import StoredTensor, format_of
 from .formats.fp8_with_scales import Loss, ScaledFp8
 from .formats.stored_numbers import check_finite
+from .json_files import read_json
 from .safetensors import TensorEntry
-from .weight_files import read_json, stored_tensors
+from .weight_files import stored_tensors
 
 if TYPE_CHECKING:
     import numpy as np

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...plugins.errors import BuildError, UsageError, nearest
+from ...plugins.errors import UsageError, nearest
 from ..console.progress import Progress
 from . import hub
+from .json_files import read_json
 from .known_pairs import PAIRS, Folder, HubRepo, Pair, Source
 
 _CONFIG = "config.json"
+_NEEDED = "every checkpoint has one; is this the folder of the model itself?"
 _REVISION = {"--model": "--revision", "--draft": "--draft-revision"}
 
 
@@ -99,11 +100,13 @@ def target_config(model: str, revision: str | None = None) -> tuple[dict[str, An
     """
     pair, source = PAIRS.get(model), _source(model, "--model", revision)
     if pair and revision is None:
-        return _read_config(pair.config_folder), f"The configuration of {model} that is bundled with peagle-compile."
+        config = read_json(pair.config_folder / _CONFIG, _NEEDED)
+        return config, f"The configuration of {model} that is bundled with peagle-compile."
     if isinstance(source, HubRepo):
         snapshot = hub.download(source.repo, source.revision, files=hub.CONFIG)
-        return _read_config(snapshot.folder), f"The configuration of {source.repo} at commit {snapshot.commit}."
-    return _read_config(source.path), f"The configuration in {source.path}."
+        config = read_json(snapshot.folder / _CONFIG, _NEEDED)
+        return config, f"The configuration of {source.repo} at commit {snapshot.commit}."
+    return read_json(source.path / _CONFIG, _NEEDED), f"The configuration in {source.path}."
 
 
 def _source(name: str, flag: str, revision: str | None) -> Source:
@@ -143,18 +146,6 @@ def _fetch(source: Source, progress: Progress | None) -> tuple[Path, str | None]
         return source.path, None
     snapshot = hub.download(source.repo, source.revision, progress=progress)
     return snapshot.folder, snapshot.commit
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        content = json.loads((folder / _CONFIG).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise BuildError(
-            f"cannot read {folder / _CONFIG}", why=str(error), fix="name a checkpoint that has a config.json"
-        ) from None
-    if not isinstance(content, dict):
-        raise BuildError(f"{folder / _CONFIG} does not hold a JSON object", fix="download the file again")
-    return content
 
 
 def _unknown(name: str, flag: str) -> UsageError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from ...plugins.errors import BuildError
 from ...plugins.number_types import BY_SAFETENSORS
 from ...plugins.problems import shown
+from .json_files import parse_json, require_regular
 
 # Those of the format that nothing here computes with have only a size.
 _BITS = {name: kind.bits for name, kind in BY_SAFETENSORS.items()} | {
@@ -32,7 +33,6 @@ _STORED: dict[str, np.dtype[Any]] = {
     "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "BOOL": np.dtype("?"),
 }  # fmt: skip
 _MAX_HEADER = 100_000_000  # the limit of the format's own reader
-_MAX_ITEMS = 2_000_000  # brackets and commas: some 200 000 tensors. Each may cost Python 100 bytes.
 _MAX_RANK = 64  # of a NumPy array
 _ALIGNMENT = 8
 _OTHER_FORMATS = {
@@ -54,16 +54,10 @@ class TensorEntry:
     end: int
 
 
-def parse_json(raw: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
-    """JSON of bounded size. Raises ``ValueError`` or ``RecursionError``."""
-    if sum(map(raw.count, (b"{", b"[", b","))) > _MAX_ITEMS:
-        raise ValueError(f"it holds more than {_MAX_ITEMS} items")
-    return json.loads(raw, object_pairs_hook=pairs)
-
-
 def read_header(path: Path) -> dict[str, TensorEntry]:
     """Every tensor of a file by name, without reading weights. ``BuildError`` unless header and size agree exactly."""
     try:
+        require_regular(path)
         size = path.stat().st_size
         with path.open("rb") as file:
             head = file.read(32)

@@ -10,7 +10,7 @@ from typing import Any
 from ...graphs.targets import Family, TargetSpec
 from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources
 from ...graphs.targets.skeleton import Skeleton
-from .checkpoint import Checkpoint
+from .checkpoint import CONFIG, Checkpoint
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Target:
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Target:
         """The target of an opened checkpoint. Raises ``BuildError`` for an architecture that is not served."""
-        skeleton = Skeleton(checkpoint.config)
-        spec = skeleton.family.describe(checkpoint.config)
+        file = str(checkpoint.folder / CONFIG)
+        skeleton = Skeleton(checkpoint.config, file)
+        spec = skeleton.family.describe(checkpoint.config, file)
         return cls(checkpoint, spec, skeleton, Sources(skeleton.family, checkpoint.config, checkpoint.shapes))
 
     def with_taps(self, taps: Sequence[int] | None = None) -> Target:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,11 +11,14 @@ from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter
 from ...graphs.lowering import Lowering
 from ...graphs.targets import TargetSpec
 from ...plugins.errors import BuildError
+from ...plugins.problems import shown
 from ..store.publish import TOKENIZER
-from .checkpoint import Checkpoint
+from .checkpoint import CONFIG, Checkpoint
+from .json_files import read_json
 from .resolve_names import Resolved
 from .target import Target
 
+GENERATION_CONFIG = "generation_config.json"
 ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
 
 
@@ -139,12 +141,16 @@ def _check_tokenizer(folder: Path, vocab_size: int) -> None:
 
 def _eos(target: Target) -> tuple[int, ...]:
     """End-of-text ids: the generation config's if there is one, as transformers does."""
-    generation = target.folder / "generation_config.json"
-    try:
-        stated = json.loads(generation.read_bytes()) if generation.is_file() else {}
-        text = target.family.text(target.config)
-        value = stated.get("eos_token_id", target.config.get("eos_token_id", text.get("eos_token_id")))
-        ids = value if isinstance(value, list) else [value] if value is not None else []
-        return tuple(int(item) for item in ids)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise BuildError(f"cannot read eos_token_id of {target.folder}", why=str(error)) from error
+    file = target.folder / GENERATION_CONFIG
+    stated = read_json(file, "") if file.exists() else {}
+    text = target.family.text(target.config)
+    value = stated.get("eos_token_id", target.config.get("eos_token_id", text.get("eos_token_id")))
+    ids = value if isinstance(value, list) else [value] if value is not None else []
+    wrong = [each for each in ids if type(each) is not int or not 0 <= each < target.spec.vocab_size]
+    if wrong:
+        raise BuildError(
+            f"{file if 'eos_token_id' in stated else target.folder / CONFIG}: eos_token_id is {shown(repr(value))}",
+            why=f"end-of-text ids are numbers from 0 to {target.spec.vocab_size - 1}, the ids of the vocabulary",
+            fix="use the file that belongs to the checkpoint, or correct the entry",
+        )
+    return tuple(ids)

@@ -9,12 +9,12 @@ from typing import Any
 
 from ...plugins.errors import BuildError
 from ...plugins.problems import MOST, Problems, counted, listed, shown
-from .safetensors import TensorEntry, parse_json, read_header
+from .json_files import read_json
+from .safetensors import TensorEntry, read_header
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_MAX_JSON = 100_000_000
 _MAX_NAME = 1024
 _MAX_FILE_NAME = 255
 
@@ -139,22 +139,3 @@ def _check_names(names: Iterable[str], problems: Problems) -> None:
             why=f"a name has 1 to {_MAX_NAME} characters that can be printed",
             fix="do not use this checkpoint unless you know why it has such names",
         )
-
-
-def read_json(path: Path, hint: str) -> dict[str, Any]:
-    """The JSON object in a file of a checkpoint; ``hint`` says why it has to be there."""
-    try:
-        if path.stat().st_size > _MAX_JSON:
-            raise ValueError(f"it has more than {_MAX_JSON} bytes")
-        content = parse_json(path.read_bytes())
-    except FileNotFoundError:
-        raise BuildError(
-            f"{path.parent} has no {path.name}", why=hint, fix="pass the folder of the checkpoint"
-        ) from None
-    except OSError as error:
-        raise BuildError(f"cannot read {path}", why=str(error), fix="check the permissions of the file") from None
-    except (ValueError, RecursionError) as error:
-        raise BuildError(f"{path} is not JSON", why=str(error), fix="download the file again") from None
-    if not isinstance(content, dict):
-        raise BuildError(f"{path} does not hold a JSON object", fix="download the file again")
-    return content

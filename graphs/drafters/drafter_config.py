@@ -6,12 +6,12 @@ vLLM's layout is flat already, with some entries in ``eagle_config``. The ``spec
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from ...plugins.graph_contract import MAX_DRAFTS
 from ...plugins.problems import Problems
+from ..config_values import ROPE_NEEDS, ROPE_THETA, flag, is_positive, positive, rope_numbers
 
 Config = Mapping[str, Any]
 
@@ -29,13 +29,6 @@ _EAGLE_ENTRIES = (
 _HEADS_UNLESS_STATED = 32  # of LlamaConfig and Qwen3Config; older transformers left defaults out when saving
 
 _LAYER_KINDS = ("full_attention", "sliding_attention")
-_THETA = 10000.0  # of transformers, where a config does not say
-_NEEDS = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": ("factor", "original_max_position_embeddings"),
-}
 _MAY_HAVE = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
 
 
@@ -61,24 +54,6 @@ def flatten(config: Config, problems: Problems) -> dict[str, Any]:
     if kind == "eagle3" and flat.get("norm_before_residual") is None:
         flat["norm_before_residual"] = True  # as vLLM loads them; newer versions of the package always say
     return flat
-
-
-def positive(flat: Config, name: str, problems: Problems) -> int | None:
-    """A size from the config, None where it says nothing."""
-    value = flat.get(name)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
-        return value
-    problems.add(f"config entry {name} must be a positive integer, not {value!r}")
-    return None
-
-
-def flag(flat: Config, name: str, problems: Problems) -> bool | None:
-    """A switch from the config, None where it says nothing."""
-    value = flat.get(name)
-    if value is None or isinstance(value, bool):
-        return value
-    problems.add(f"config entry {name} must be true or false, not {value!r}")
-    return None
 
 
 def says_parallel(flat: Config) -> bool:
@@ -129,16 +104,14 @@ def read_rope(flat: Config, problems: Problems) -> dict[str, Any]:
     if any(isinstance(value, Mapping) for value in stated.values()):
         problems.add("rope_parameters per layer type are not supported: the drafter has one rotary embedding")
         return {}
-    if not isinstance(kind, str) or kind not in _NEEDS:
-        problems.add(f"RoPE type {kind!r} is not supported: use one of {', '.join(_NEEDS)}, which fit one table")
+    if not isinstance(kind, str) or kind not in ROPE_NEEDS:
+        problems.add(f"RoPE type {kind!r} is not supported: use one of {', '.join(ROPE_NEEDS)}, which fit one table")
         return {}
     rope: dict[str, Any] = {"rope_type": kind, "rope_theta": _theta(stated, flat, problems)}
     if stated.get("original_max_position_embeddings") is None:  # as transformers fills it in
         stated["original_max_position_embeddings"] = flat.get("max_position_embeddings")
-    for name in _NEEDS[kind]:
-        if not _is_positive(stated.get(name)):
-            problems.add(f"RoPE type {kind!r} needs a positive {name}, not {stated.get(name)!r}")
-        rope[name] = stated.get(name)
+    rope_numbers(stated, kind, ROPE_NEEDS[kind], problems)
+    rope |= {name: stated.get(name) for name in ROPE_NEEDS[kind]}
     if kind == "yarn":
         options = {name: stated[name] for name in _MAY_HAVE if stated.get(name) is not None}
         for name, value in options.items():
@@ -205,13 +178,9 @@ def _stated_rope(flat: Config, problems: Problems) -> dict[str, Any]:
 
 def _theta(stated: Config, flat: Config, problems: Problems) -> float:
     values = [v for v in (stated.get("rope_theta"), flat.get("rope_theta")) if v is not None]
-    if not all(_is_positive(v) for v in values):
+    if not all(is_positive(v) for v in values):
         problems.add(f"rope_theta must be a positive number, not {' or '.join(map(repr, values))}")
-        return _THETA
+        return ROPE_THETA
     if len({float(v) for v in values}) > 1:
         problems.add(f"config says rope_theta {values[1]}, and {values[0]} in its rope_parameters")
-    return float(values[0]) if values else _THETA
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return float(values[0]) if values else ROPE_THETA

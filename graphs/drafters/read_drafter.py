@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from ...plugins.errors import BuildError
 from ...plugins.problems import Problems
+from ..config_values import flag, number, positive
 from ..targets.family import CacheSpec, TargetSpec, check_taps, default_taps
-from .drafter_config import Config, flag, flatten, positive, read_rope, read_windows, says_parallel
+from .drafter_config import Config, flatten, read_rope, read_windows, says_parallel
 from .drafter_spec import DrafterSpec, drafter_problems
 from .tensor_layout import (
     EMBEDDING,
@@ -230,10 +230,5 @@ def _mask_id(flat: Config, parallel: bool, vocab: int, problems: Problems) -> in
 
 
 def _eps(flat: Config, problems: Problems) -> float:
-    value: Any = flat.get("rms_norm_eps")
-    if value is None:
-        return 1e-6
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        problems.add(f"config entry rms_norm_eps must be a number from 0 to 1, not {value!r}")
-        return 1e-6
-    return float(value)
+    value = number(flat, "rms_norm_eps", problems, least=0, below=1)
+    return 1e-6 if value is None else value

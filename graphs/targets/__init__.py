@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...plugins.errors import BuildError
+from ...plugins.problems import listed
 from .family import CacheSpec, Family, Piece, TargetSpec
 from .gemma4 import Gemma4
 from .gpt_oss import GptOss
@@ -20,13 +21,14 @@ FAMILIES: tuple[Family, ...] = (Llama(), Qwen3(), Qwen3Moe(), GptOss(), Gemma4()
 
 def family_for(config: Mapping[str, Any]) -> Family:
     """The family that serves ``config["architectures"]``. Raises ``BuildError`` naming those that exist."""
-    names = config.get("architectures") or []
+    stated = config.get("architectures")
+    names = [name for name in stated if isinstance(name, str)] if isinstance(stated, list) else []
     for family in FAMILIES:
         if any(name in family.architectures for name in names):
             return family
     served = ", ".join(name for family in FAMILIES for name in family.architectures)
     raise BuildError(
-        f"unsupported target architecture {', '.join(map(str, names)) or '(none named in config.json)'}",
+        f"unsupported target architecture {listed(names) or '(none named in config.json)'}",
         why=f"the families here serve {served}",
         fix="use one of those, or add a family file (docs/add-a-model.md)",
     )

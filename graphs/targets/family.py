@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ...plugins.errors import BuildError
+from .check_config import Entries, check_config
 
 Shape = tuple[int, ...]
 Config = Mapping[str, Any]
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size")
+"""The sizes of every decoder."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,8 @@ class Family:
     name: ClassVar[str]
     architectures: ClassVar[tuple[str, ...]]
     """Names in ``config.json`` that it serves; the first is also the ``transformers`` class that is traced."""
-    sizes: ClassVar[tuple[str, ...]] = (
-        "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size",
-    )  # fmt: skip
-    """Entries of the decoder's config that must be positive integers."""
+    entries: ClassVar[Entries] = Entries(SIZES)
+    """What the decoder's config holds."""
 
     def text(self, config: Config) -> Config:
         """Return the decoder's own part of ``config.json``."""
@@ -94,21 +96,15 @@ class Family:
         """What kind each layer is of; layers of one kind have the same nodes and the same weight shapes."""
         return tuple(text.get("layer_types") or ("layer",) * text["num_hidden_layers"])
 
-    def describe(self, config: Config) -> TargetSpec:
-        """Read the spec from ``config.json``. Raises ``BuildError`` listing every missing or illegal entry."""
+    def describe(self, config: Config, file: str = "config.json") -> TargetSpec:
+        """Read the spec from the content of ``file``. Raises ``BuildError`` for entries that are missing or illegal."""
         text = self.text(config)
-        require(text, *self.sizes)
+        check_config(text, self.entries, file)
         self.check(text)
         layers = text["num_hidden_layers"]
-        kinds = self.layer_kinds(text)
-        if len(kinds) != layers:
-            raise BuildError(
-                f"config.json names {len(kinds)} layer_types for {layers} layers",
-                fix="use the config.json that belongs to the checkpoint",
-            )
         return TargetSpec(
             family=self.name,
-            architecture=config["architectures"][0],
+            architecture=next(name for name in config["architectures"] if name in self.architectures),
             hidden_size=text["hidden_size"],
             num_layers=layers,
             vocab_size=text["vocab_size"],
@@ -133,7 +129,9 @@ class Family:
 
     def settings(self, config: Config) -> Any:
         """The configuration object that ``model_class`` takes."""
-        return self.model_class().config_class.from_dict(dict(self.text(config)))
+        return self.model_class().config_class.from_dict(
+            deepcopy(dict(self.text(config)))
+        )  # it changes what it is given
 
     def load(self, folder: Path, config: Config) -> Any:
         """The target in ``transformers`` with its weights, FP32, eager attention: what graphs are compared with."""
@@ -192,17 +190,6 @@ def check_taps(taps: Sequence[int], num_layers: int) -> tuple[int, ...]:
             fix="name other layers in the head's eagle_aux_hidden_state_layer_ids",
         )
     return tuple(taps)
-
-
-def require(config: Config, *names: str) -> None:
-    """Raise ``BuildError`` unless every name is a positive integer in the config."""
-    bad = [n for n in names if type(config.get(n)) is not int or config[n] <= 0]
-    if bad:
-        raise BuildError(
-            f"config.json lacks {', '.join(bad)}",
-            why="each must be a positive integer",
-            fix="use the config.json that belongs to the checkpoint",
-        )
 
 
 def count_kinds(kinds: Sequence[str]) -> dict[str, int]:

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import BuildError
-from .family import CacheSpec, Config, Family
+from ...plugins.problems import shown
+from ..config_values import ROPE_NEEDS
+from .check_config import Entries
+from .family import SIZES, CacheSpec, Config, Family
 
 _INSIDE = "model.language_model."
 _FULL = "full_attention"
@@ -25,11 +28,21 @@ class Gemma4(Family):
 
     name = "gemma-4"
     architectures = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
-    sizes = (*Family.sizes, "num_key_value_heads", "head_dim", "sliding_window")
+    entries = Entries(
+        (*SIZES, *_LAYER_SIZES, "sliding_window"),
+        layer_kinds=("sliding_attention", _FULL),
+        rope_kinds=(*ROPE_NEEDS, "proportional"),
+        by_layer=_LAYER_SIZES,
+    )
 
     def text(self, config: Config) -> Config:
         """Return the nested configuration, if it is nested."""
-        nested: Config = config.get("text_config") or config
+        nested = config.get("text_config") or config
+        if not isinstance(nested, Mapping):
+            raise BuildError(
+                f"config.json has no decoder: text_config is {shown(repr(nested))}",
+                fix="use the config.json that belongs to the weights",
+            )
         return nested
 
     def check(self, text: Config) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ...plugins.errors import BuildError
-from .family import Config, Family, Piece, Shape
+from .check_config import Entries
+from .family import SIZES, Config, Family, Piece, Shape
 
 _EXPERTS = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(gate_up_proj|down_proj)")
 
@@ -15,13 +15,10 @@ class GptOss(Family):
 
     name = "gpt-oss"
     architectures = ("GptOssForCausalLM",)
-    sizes = (*Family.sizes, "num_local_experts", "num_experts_per_tok", "sliding_window")
-
-    def check(self, text: Config) -> None:
-        """Refuse layers of an unknown name: by it they are told apart."""
-        unknown = set(text.get("layer_types") or ()) - {"sliding_attention", "full_attention"}
-        if unknown:
-            raise BuildError(f"unknown layer_types {sorted(unknown)}", fix="use the config.json of the checkpoint")
+    entries = Entries(
+        (*SIZES, "num_local_experts", "num_experts_per_tok", "sliding_window"),
+        layer_kinds=("sliding_attention", "full_attention"),
+    )
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
         """Return the stated kinds, else sliding and full in turn."""

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from .family import Config, Piece, Shape
+from .check_config import Entries
+from .family import SIZES, Config, Piece, Shape
 from .qwen3 import Qwen3
 
 _EXPERTS = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(gate_up_proj|down_proj)")
@@ -17,7 +18,7 @@ class Qwen3Moe(Qwen3):
 
     name = "qwen3-moe"
     architectures = ("Qwen3MoeForCausalLM",)
-    sizes = (*Qwen3.sizes, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
+    entries = Entries((*SIZES, "num_experts", "num_experts_per_tok", "moe_intermediate_size"))
 
     def text(self, config: Config) -> Config:
         """Name ``num_experts`` as published; transformers 5 saves it as ``num_local_experts``."""
@@ -25,7 +26,7 @@ class Qwen3Moe(Qwen3):
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
         """Call layers sparse unless the configuration exempts them."""
-        step, dense = text.get("decoder_sparse_step", 1), text.get("mlp_only_layers") or ()
+        step, dense = text.get("decoder_sparse_step") or 1, text.get("mlp_only_layers") or ()
         layers = range(text["num_hidden_layers"])
         return tuple("sparse" if i not in dense and (i + 1) % step == 0 else "dense" for i in layers)
 

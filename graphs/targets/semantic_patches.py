@@ -165,14 +165,6 @@ class RotaryTable(nn.Module):
 
     def __init__(self, original: Any, kind: str = "") -> None:
         super().__init__()
-        rope_type: Any = getattr(original, "rope_type", "default")
-        rope_type = rope_type[kind] if kind else rope_type
-        if rope_type in ("dynamic", "longrope"):
-            raise BuildError(
-                f"RoPE type {rope_type!r} is not supported",
-                why="its frequencies change with the length of the sequence, so they fit no table",
-                fix="use a checkpoint with rope type default, llama3, linear or yarn",
-            )
         real = type(original)(original.config)
         prefix = f"{kind}_" if kind else ""
         self.inv_freq: list[float] = [float(f) for f in getattr(real, f"{prefix}inv_freq")]

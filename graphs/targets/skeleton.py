@@ -6,6 +6,7 @@ from copy import deepcopy
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..modelling_errors import modelling
 from . import family_for
 from .family import Config, Shape
 from .range_shapes import RangeShapes, range_shapes
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
 class Skeleton:
     """The modules of the target that ``config`` describes, built when something is first asked of them, and only once.
 
-    What is built is never changed: ``modules`` and ``modules_for_tracing`` hand out copies.
+    ``file`` is where the configuration was read from. What is built is never changed: ``modules`` and
+    ``modules_for_tracing`` hand out copies.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(self, config: Config, file: str = "config.json") -> None:
+        self.config, self.file = config, file
         self.family = family_for(config)
 
     @cached_property
@@ -54,7 +56,7 @@ class Skeleton:
     def _built(self) -> nn.Module:
         import torch
 
-        with torch.device("meta"):
+        with modelling(self.file), torch.device("meta"):
             model: nn.Module = self.family.model_class()(self.family.settings(self.config)).eval()
         return model
 

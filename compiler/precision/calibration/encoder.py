@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ....plugins.errors import BuildError
+from ...checkpoints.json_files import read_json
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -65,11 +65,7 @@ class Encoder:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes()) if path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise BuildError(f"{path} is not JSON", why=str(error), fix="download the file again") from None
-    return content if isinstance(content, dict) else {}
+    return read_json(path, "") if path.exists() else {}
 
 
 def _template(folder: Path, config: Mapping[str, Any]) -> str:

@@ -15,7 +15,8 @@ from ....engines.folder.records import FileEntry
 from ....graphs.targets.range_shapes import RangeShapes
 from ....plugins.errors import BuildError
 from ....plugins.problems import listed
-from ...checkpoints.safetensors import parse_json, read_header, read_rows
+from ...checkpoints.json_files import parse_json
+from ...checkpoints.safetensors import read_header, read_rows
 from ...store.atomic_files import flush_tree, writing
 from ..precision_options import FACTS
 

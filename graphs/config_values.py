@@ -1,0 +1,106 @@
+"""The values of a ``config.json``, checked: types, ranges and sizes. What is wrong is a problem, and all are told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..plugins.problems import Problems, shown
+
+Config = Mapping[str, Any]
+
+# The largest sizes that are read, some ten times those of the largest published models: what is above is a mistake,
+# and would keep a machine busy until its memory is full.
+_LARGEST = {
+    "num_hidden_layers": 1_000,
+    "num_attention_heads": 4_096,
+    "num_key_value_heads": 4_096,
+    "num_global_key_value_heads": 4_096,
+    "head_dim": 8_192,
+    "global_head_dim": 8_192,
+    "num_experts": 4_096,
+    "num_local_experts": 4_096,
+    "hidden_size": 1 << 18,
+    "intermediate_size": 1 << 20,
+    "moe_intermediate_size": 1 << 20,
+    "vocab_size": 1 << 23,
+}
+_LARGEST_INT = 2**31 - 1
+
+ROPE_THETA = 10000.0  # of transformers, where a config does not say
+# The numbers that each type of RoPE needs; these types fit one table of positions.
+ROPE_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}
+_ROPE_NUMBERS = frozenset({
+    "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "beta_fast", "beta_slow",
+    "attention_factor", "mscale", "mscale_all_dim",
+})  # fmt: skip
+
+
+def positive(config: Config, name: str, problems: Problems, place: str = "") -> int | None:
+    """A size from the config, None where it says nothing; ``place`` is what its name begins with in the file."""
+    value = config.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or value <= 0:
+        problems.add(f"config entry {place}{name} must be a positive integer, not {shown(repr(value))}")
+        return None
+    most = _LARGEST.get(name, _LARGEST_INT)
+    if value > most:
+        problems.add(f"config entry {place}{name} is {shown(repr(value))}, and {most} is the most here")
+        return None
+    return value
+
+
+def flag(config: Config, name: str, problems: Problems) -> bool | None:
+    """A switch from the config, None where it says nothing."""
+    value = config.get(name)
+    if value is None or isinstance(value, bool):
+        return value
+    problems.add(f"config entry {name} must be true or false, not {shown(repr(value))}")
+    return None
+
+
+def number(config: Config, name: str, problems: Problems, *, least: float, below: float = math.inf) -> float | None:
+    """A finite number from the config, at least ``least`` and less than ``below``; None where it says nothing."""
+    value = config.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < min(below, 1e300):
+        span = f" of {least:g} or more" if below == math.inf else f" from {least:g} to {below:g}"
+        problems.add(f"config entry {name} must be a number{span}, not {shown(repr(value))}")
+        return None
+    return float(value)
+
+
+def names(config: Config, name: str, known: Sequence[str], count: int, problems: Problems) -> None:
+    """Check a list of one of the ``known`` names for each of ``count`` layers, if there is one."""
+    value = config.get(name)
+    if value is None:
+        return
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        problems.add(f"config entry {name} must be a list of names, not {shown(repr(value))}")
+        return
+    if len(value) != count:
+        problems.add(f"config entry {name} names {len(value)} layers, and num_hidden_layers is {count}")
+    unknown = sorted(set(value) - set(known))
+    if unknown:
+        problems.add(f"config entry {name} has {', '.join(map(shown, unknown))}: layers here are {' or '.join(known)}")
+
+
+def is_positive(value: Any) -> bool:
+    """Whether it is a finite number above 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e300
+
+
+def rope_numbers(stated: Config, kind: str, needs: Sequence[str], problems: Problems) -> None:
+    """Check the numbers that a RoPE of this type must have, and those that it may have."""
+    for name in (*needs, *sorted(_ROPE_NUMBERS.intersection(stated).difference(needs))):
+        value = stated.get(name)
+        if not is_positive(value) and (name in needs or value is not None):
+            problems.add(f"RoPE type {kind!r} needs a positive {name}, not {shown(repr(value))}")

@@ -1,0 +1,174 @@
+"""Checks of a target's configuration before anything is made of it: every family asks the same, of its own entries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...plugins.problems import Problems, shown
+from ..config_values import ROPE_NEEDS, Config, flag, is_positive, names, number, positive, rope_numbers
+
+_SIZES = (
+    "num_key_value_heads", "head_dim", "num_global_key_value_heads", "global_head_dim", "sliding_window",
+    "max_position_embeddings", "decoder_sparse_step",
+)  # fmt: skip
+_SWITCHES = (
+    "tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window", "norm_topk_prob", "attention_k_eq_v",
+    "enable_moe_block", "use_double_wide_mlp", "is_causal",
+)  # fmt: skip
+_ABOVE_ZERO = ("final_logit_softcapping", "swiglu_limit", "swiglu_alpha")
+_EXPERTS = ("num_experts", "num_local_experts")
+_MOST_EXPERTS = 1 << 17  # of all layers together
+_CHANGING = ("dynamic", "longrope")
+_OTHER_ATTENTION = "an engine computes causal attention: no token sees a later one"
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What a family's configurations hold: ``sizes`` are needed, ``kinds`` are those of its layers, and of its RoPE.
+
+    ``by_layer`` are the entries that may be said layer by layer (``per_layer_config``).
+    """
+
+    sizes: tuple[str, ...]
+    layer_kinds: tuple[str, ...] = ("full_attention",)
+    rope_kinds: tuple[str, ...] = tuple(ROPE_NEEDS)
+    by_layer: tuple[str, ...] = ()
+
+
+def check_config(text: Config, entries: Entries, file: str) -> None:
+    """Raise one ``BuildError`` that names every entry of ``text`` that is missing, impossible, or not served.
+
+    ``file`` is where it was read from.
+    """
+    problems = Problems(file, "is not of a model that is served", fix="use the config.json that belongs to the weights")
+    missing = [name for name in entries.sizes if text.get(name) is None]
+    if missing:
+        problems.add(f"config lacks {', '.join(missing)}")
+    for name in dict.fromkeys((*entries.sizes, *_SIZES)):
+        positive(text, name, problems)
+    for name in _SWITCHES:
+        flag(text, name, problems)
+    number(text, "rms_norm_eps", problems, least=0, below=1)
+    for name in _ABOVE_ZERO:
+        if text.get(name) is not None and not is_positive(text[name]):
+            problems.add(f"config entry {name} must be a positive number, not {shown(repr(text[name]))}")
+    problems.raise_any()  # what follows compares them
+    layers = text["num_hidden_layers"]
+    names(text, "layer_types", entries.layer_kinds, layers, problems)
+    _check_heads(text, problems)
+    _check_experts(text, layers, problems)
+    _check_attention(text, problems)
+    _check_layers(text, entries.by_layer, layers, problems)
+    _check_rope(text, entries.rope_kinds, problems)
+    problems.raise_any()
+
+
+def _check_heads(text: Config, problems: Problems) -> None:
+    heads = text["num_attention_heads"]
+    shared = text.get("num_key_value_heads") or heads
+    if heads % shared:
+        problems.add(f"{heads} query heads cannot share {shared} key heads evenly")
+    dim = text.get("head_dim") or text["hidden_size"] // heads
+    if dim % 2 or not dim:
+        problems.add(
+            f"head_dim {dim} is odd: rotary embedding turns pairs" if dim else "hidden_size has no room for heads"
+        )
+
+
+def _check_experts(text: Config, layers: int, problems: Problems) -> None:
+    count = next((text[name] for name in _EXPERTS if text.get(name) is not None), None)
+    chosen, dense = text.get("num_experts_per_tok"), text.get("mlp_only_layers")
+    if dense is not None and not (isinstance(dense, list) and all(type(layer) is int for layer in dense)):
+        problems.add(f"config entry mlp_only_layers must be a list of layer ids, not {shown(repr(dense))}")
+    if type(count) is not int or type(chosen) is not int:
+        return
+    if chosen > count:
+        problems.add(f"config says num_experts_per_tok {chosen}, of {count} experts")
+    if count * layers > _MOST_EXPERTS:
+        problems.add(f"config describes {layers} layers of {count} experts: {_MOST_EXPERTS} experts are the most here")
+
+
+def _check_attention(text: Config, problems: Problems) -> None:
+    """Refuse what makes tokens see later ones in ``transformers``: the trace would not show it."""
+    if text.get("is_causal") is False:
+        problems.add(f"config sets is_causal false, and {_OTHER_ATTENTION}")
+    two_way = text.get("use_bidirectional_attention")
+    if two_way not in (None, False, "vision"):  # "vision" is about images, and text alone stays causal
+        problems.add(f"config sets use_bidirectional_attention {shown(repr(two_way))}, and {_OTHER_ATTENTION}")
+    for name in ("is_encoder_decoder", "add_cross_attention"):
+        if text.get(name):
+            problems.add(f"config sets {name}: only decoders are served")
+
+
+def _check_layers(text: Config, served: Sequence[str], layers: int, problems: Problems) -> None:
+    stated = text.get("per_layer_config")
+    if not stated:
+        return
+    if not isinstance(stated, Mapping) or not all(isinstance(entries, Mapping) for entries in stated.values()):
+        problems.add(f"config entry per_layer_config must hold an object for each layer, not {shown(repr(stated))}")
+        return
+    known = [int(key) for key in stated if str(key).isascii() and str(key).isdigit() and len(str(key)) < 9]
+    if len(set(known)) != len(stated) or not all(layer < layers for layer in known):
+        problems.add(
+            f"config entry per_layer_config must name layers 0 to {layers - 1}, not {shown(', '.join(stated))}"
+        )
+    others = sorted({str(name) for entries in stated.values() for name in entries} - set(served))
+    if others:
+        problems.add(
+            f"config entry per_layer_config says {', '.join(map(shown, others))} layer by layer: "
+            f"{', '.join(served) or 'nothing'} may differ between layers here"
+        )
+    for key, entries in stated.items():
+        for name in (name for name in served if name in entries):
+            place = f"per_layer_config.{shown(str(key))}."
+            if positive(entries, name, problems, place) is None and entries[name] is None:
+                problems.add(f"config entry {place}{name} must be a positive integer, not None")
+
+
+def _check_rope(text: Config, kinds: Sequence[str], problems: Problems) -> None:
+    """Check every RoPE that is described, the one or that of each kind of layer."""
+    if text.get("rope_theta") is not None:
+        _check_theta(text, "config entry", problems)
+    if text.get("partial_rotary_factor") not in (None, 1):
+        problems.add(_partial(text["partial_rotary_factor"]))
+    for name in ("rope_parameters", "rope_scaling"):
+        stated = text.get(name)
+        if stated is None:
+            continue
+        if not isinstance(stated, Mapping):
+            problems.add(f"config entry {name} must be an object, not {shown(repr(stated))}")
+            continue
+        nested = {f"{name} of {kind}": value for kind, value in stated.items() if isinstance(value, Mapping)}
+        for where, rope in (nested or {name: stated}).items():
+            _check_one_rope(rope, where, kinds, problems)
+
+
+def _check_one_rope(rope: Config, where: str, kinds: Sequence[str], problems: Problems) -> None:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if isinstance(kind, str) and kind in _CHANGING:
+        problems.add(
+            f"RoPE type {kind!r} is not supported: its frequencies change with the length of the sequence, so they fit "
+            "no table"
+        )
+        return
+    if not isinstance(kind, str) or kind not in kinds:
+        problems.add(f"RoPE type {shown(repr(kind))} of {shown(where)} is not one of {', '.join(kinds)}")
+        return
+    _check_theta(rope, where, problems)
+    partial = rope.get("partial_rotary_factor")
+    if partial not in (None, 1) and (kind in ROPE_NEEDS or not is_positive(partial) or partial > 1):
+        problems.add(_partial(partial))
+    # Where it is not said, transformers takes max_position_embeddings for the length that was trained for.
+    needs = [name for name in ROPE_NEEDS.get(kind, ()) if name != "original_max_position_embeddings" or name in rope]
+    rope_numbers(rope, kind, needs, problems)
+
+
+def _check_theta(stated: Config, where: str, problems: Problems) -> None:
+    if "rope_theta" in stated and not is_positive(stated["rope_theta"]):
+        problems.add(f"{where} rope_theta must be a positive number, not {shown(repr(stated['rope_theta']))}")
+
+
+def _partial(factor: Any) -> str:
+    return f"partial_rotary_factor {shown(repr(factor))} is not supported: heads are rotated whole"

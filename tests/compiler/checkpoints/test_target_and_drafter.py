@@ -1,0 +1,54 @@
+"""What two checkpoints say together: the end of a text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.compiler.checkpoints.resolve_names import resolve
+from peagle.compiler.checkpoints.target_and_drafter import GENERATION_CONFIG, Inputs, read_inputs
+from peagle.compiler.request.request import SizeOptions
+from peagle.plugins.errors import BuildError
+from tests.models import Pair
+
+
+def read(pair: Pair) -> Inputs:
+    return read_inputs(SizeOptions(), resolve(str(pair.target), str(pair.head)))
+
+
+def say(pair: Pair, eos: Any) -> Path:
+    file = pair.target / GENERATION_CONFIG
+    file.write_text(json.dumps({"eos_token_id": eos}))
+    return file
+
+
+@pytest.mark.parametrize(("eos", "ids"), [(5, (5,)), ([1, 95], (1, 95)), (None, ()), ([], ())])
+def test_the_generation_config_says_where_a_text_ends(pair: Pair, eos: Any, ids: tuple[int, ...]) -> None:
+    say(pair, eos)
+    assert read(pair).eos_token_ids == ids
+
+
+@pytest.mark.parametrize("eos", [1_000_000_000, -1, 96, "5", 5.0, True, [1, None], {"a": 1}])
+def test_an_id_that_the_model_cannot_give_is_refused(pair: Pair, eos: Any) -> None:
+    file = say(pair, eos)
+    with pytest.raises(BuildError) as caught:
+        read(pair)
+    assert str(file) in caught.value.what
+    assert "0 to 95" in caught.value.why
+
+
+def test_the_configuration_is_asked_where_there_is_no_generation_config(pair: Pair) -> None:
+    (pair.target / GENERATION_CONFIG).unlink(missing_ok=True)
+    config = pair.config
+    (pair.target / "config.json").write_text(json.dumps(config | {"eos_token_id": 10**9}))
+    with pytest.raises(BuildError, match=r"config\.json: eos_token_id is 1000000000"):
+        read(pair)
+
+
+def test_a_generation_config_of_endless_depth_is_refused(pair: Pair) -> None:
+    (pair.target / GENERATION_CONFIG).write_text("[" * 100_000)
+    with pytest.raises(BuildError, match=r"generation_config\.json is not JSON"):
+        read(pair)

@@ -1,0 +1,46 @@
+"""What transformers and torch raise over a configuration names its file, and is nobody's traceback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peagle.graphs.modelling_errors import modelling
+from peagle.graphs.targets.skeleton import Skeleton
+from peagle.plugins.errors import BuildError, UsageError
+from tests.models import CONFIGS
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("factor"),
+        TypeError("'<' not supported"),
+        ZeroDivisionError("by zero"),
+        RuntimeError("a\n\nb"),
+        RecursionError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_a_library_names_the_file_and_what_was_said(error: Exception) -> None:
+    with pytest.raises(BuildError) as caught, modelling("folder/config.json"):
+        raise error
+    assert caught.value.what.startswith("folder/config.json cannot")
+    assert f"transformers says: {type(error).__name__}" in caught.value.why
+    assert caught.value.__cause__ is error
+    assert "\n" not in caught.value.why
+
+
+@pytest.mark.parametrize("error", [UsageError("no"), ModuleNotFoundError("transformers"), KeyboardInterrupt()])
+def test_what_says_enough_itself_passes(error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught, modelling("config.json"):
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("change", [{"hidden_act": "banana"}, {"pad_token_id": 5000}, {"initializer_range": "x"}])
+def test_a_value_that_only_transformers_looks_at_is_refused(change: dict[str, Any]) -> None:
+    skeleton = Skeleton(CONFIGS["llama"] | change, "folder/config.json")
+    with pytest.raises(BuildError, match=r"folder/config\.json cannot be made a model of"):
+        skeleton.modules()
