@@ -73,10 +73,15 @@ def _not_installed(extra: str, absent: Sequence[str], what: str) -> EnvironmentP
     )
 
 
-def install(extra: str, *, again: bool = False) -> str:
-    """The command that adds an extra to this installation, however it was made; ``again`` replaces what is there."""
+def install(*extras: str, again: bool = False) -> str:
+    """The command that adds extras to this installation, however it was made; ``again`` replaces what is there."""
     options = "--force-reinstall " if again else ""
-    return f"{_pip()} install {options}{_requirement(extra)}"
+    return f"{_pip()} install {options}{_requirement(extras)}"
+
+
+def install_to_build(extra: str) -> str:
+    """The command that adds an extra, and what every build needs where that is absent too."""
+    return install(*(["export"] if not all(map(is_there, EXTRAS["export"])) else []), extra)
 
 
 def upgrade() -> str:
@@ -94,8 +99,9 @@ def _pip() -> str:
     return "pip" if found and Path(found).parent == beside else f"{shlex.quote(sys.executable)} -m pip"
 
 
-def _requirement(extra: str) -> str:
+def _requirement(extras: Sequence[str]) -> str:
     """What pip is to be told: where this installation came from, or where that is gone the extra's own packages."""
+    extra = ",".join(extras)
     folder, editable = _folder()
     if folder is not None:
         return ("-e " if editable else "") + _quoted(f"{folder}[{extra}]")
@@ -105,7 +111,7 @@ def _requirement(extra: str) -> str:
         return _quoted(f"{PRODUCT}[{extra}]")
     if url.startswith("file:"):
         wheel = _path(url)
-        return _quoted(f"{wheel}[{extra}]") if wheel.exists() else " ".join(map(_quoted, _packages(extra)))
+        return _quoted(f"{wheel}[{extra}]") if wheel.exists() else " ".join(map(_quoted, _packages(extras)))
     repository = origin.get("vcs_info")
     if isinstance(repository, dict):
         url = f"{repository.get('vcs')}+{url}@{repository.get('commit_id')}"
@@ -141,10 +147,11 @@ def _is_installed() -> bool:
     return True
 
 
-def _packages(extra: str) -> list[str]:
-    """The requirements of an extra, as the metadata of this installation has them."""
+def _packages(extras: Sequence[str]) -> list[str]:
+    """The requirements of extras, as the metadata of this installation has them."""
+    asked = re.compile(rf"extra\s*==\s*['\"]({'|'.join(extras)})['\"]")
     lines = (line.partition(";") for line in metadata.requires(PRODUCT) or [])
-    return [name.strip() for name, _, marker in lines if re.search(rf"extra\s*==\s*['\"]{extra}['\"]", marker)]
+    return list(dict.fromkeys(name.strip() for name, _, marker in lines if asked.search(marker)))
 
 
 def _path(url: str) -> Path:

@@ -13,6 +13,7 @@ class Option:
     """How a field is asked for: ``--flag``, and ``name`` in a file of options.
 
     ``argument`` is what the same is called where it may stand without a flag; ``split`` has commas part one text.
+    ``former`` is a flag that is still taken and no longer shown.
     """
 
     flag: str
@@ -21,6 +22,7 @@ class Option:
     least: int | None = None
     argument: str = ""
     split: bool = False
+    former: str = ""
 
 
 def option(

@@ -92,16 +92,16 @@ class CalibrationAsked:
         "Ranges of an earlier calibration (the folder calibration/ of what it made), instead of a new one.",
     )
 
-    def given(self, flags: Mapping[str, str] | None = None) -> list[str]:
-        """The flags of a calibration that were given; ``flags`` are those of a verb that calls them otherwise."""
-        called = {each.name: option_of(each).flag for each in fields(self) if each.name != "scales"} | dict(flags or {})
+    def given(self) -> list[str]:
+        """The flags of a calibration that were given."""
+        called = {each.name: option_of(each).flag for each in fields(self) if each.name != "scales"}
         return [flag for name, flag in called.items() if getattr(self, name) is not None]
 
-    def check(self, flags: Mapping[str, str] | None = None) -> None:
+    def check(self) -> None:
         """Refuse what can be refused before anything is read."""
         if self.method not in (None, *METHODS):
             raise UsageError(f"the method {self.method!r} does not exist", fix=f"it is one of {', '.join(METHODS)}")
-        others = self.given(flags)
+        others = self.given()
         if self.scales is not None and others:
             raise UsageError(
                 f"--scales does not go with {', '.join(others)}",

@@ -10,7 +10,9 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ..hardware.gpus import MOE_LAYER_SMS, sm_name, sm_number
 from ..hardware.machine import look
 from ..precision.decide_recipe import decide
+from ..precision.recipes import emulated
 from .choose_backend import choose_backend
+from .refusals import check_build
 from .request import ONNXRUNTIME, CompileRequest, PlanAsked
 
 _MOE_LAYER_SINCE = 11
@@ -49,6 +51,14 @@ def platform_of(request: CompileRequest) -> BuildPlatform:
     platform = _platform(request)
     decide(request.precision, platform.lowering, gpus=platform.gpus, keeps_own=True)
     return platform
+
+
+def foretold(request: CompileRequest) -> list[str]:
+    """What a build should say before it begins. Raises for what ``build`` refuses before it reads a checkpoint."""
+    check_build(request)
+    platform = platform_of(request)
+    recipe = decide(request.precision, platform.lowering, gpus=platform.gpus, keeps_own=True)
+    return emulated(recipe, platform.lowering)
 
 
 def _platform(request: CompileRequest) -> BuildPlatform:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...graphs.lowering import ORT
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
-from ...plugins.optional_packages import install
+from ...plugins.optional_packages import install_to_build
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
 from ..hardware.gpus import DATA_CENTRE_SMS, RTX_SMS, require_targets, sm_name, sm_names, sm_number, supports
 from ..hardware.machine import Machine
@@ -15,6 +15,7 @@ from ..precision.allowed_recipes import available
 from .request import BackendAsked
 
 _KERNELS = ("int8", "int4")  # that ONNX Runtime multiplies in on a CPU, beside fp32
+EMULATED = ("fp8", "mxfp8")  # that it only rounds to
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ def choose_backend(
     """The backend for a build of ``precision`` (None: the backend's own) for ``gpus`` (none: those of the machine).
 
     With nothing requested that is TensorRT where a data-centre GPU and TensorRT are, else ONNX Runtime for what it has
-    kernels for. What it would only emulate must be asked for. Raises ``UsageError`` for what no machine could do, and
-    for what this one cannot ``EnvironmentProblem``, which says what is missing and what can be done instead.
+    kernels for. What it would only emulate must be asked for where there is a GPU. Raises ``UsageError`` for what no
+    machine could do, and for what this one cannot ``EnvironmentProblem``, which says what is missing and what can be
+    done instead.
     """
     BackendAsked(requested).check_known()
     named = sm_names(gpus)
@@ -52,6 +54,8 @@ def _choose(precision: str | None, named: tuple[str, ...], machine: Machine) -> 
         return _onnxruntime(precision, named, "TensorRT has no attention kernel for fp32")
     if not named and not ready and precision in (None, *_KERNELS):
         return BackendChoice("onnxruntime", (), "there is no data-centre GPU with TensorRT here")
+    if not named and not machine.gpus and precision in EMULATED:
+        return BackendChoice("onnxruntime", (), "there is no GPU here")
     if ready and (not named or set(named) <= {sm_name(sm) for sm in machine.sms}):
         return _tensorrt("tensorrt", precision, named, machine)
     if named and machine.has("tensorrt-rtx") and all(sm_number(gpu) in RTX_SMS for gpu in named):
@@ -110,7 +114,7 @@ def _rtx(precision: str | None, named: tuple[str, ...], machine: Machine) -> Bac
         raise EnvironmentProblem(
             "TensorRT-RTX is not installed",
             why="it builds the plans; it needs no GPU for that",
-            fix=f"{install(EXTRA_OF['tensorrt-rtx'])}; {_on_cpu(precision, named)}",
+            fix=f"{install_to_build(EXTRA_OF['tensorrt-rtx'])}; {_on_cpu(precision, named)}",
         )
     gpus = named or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
     if not gpus:
@@ -134,9 +138,9 @@ def _cannot(product: Product, precision: str | None, named: tuple[str, ...], mac
     elif not any(sm in DATA_CENTRE_SMS for sm in machine.sms):
         missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data-centre GPU")
     if not machine.has(product):
-        missing.append(f"TensorRT is not installed ({install(EXTRA_OF[product])})")
+        missing.append(f"TensorRT is not installed ({install_to_build(EXTRA_OF[product])})")
     rtx = [gpu for gpu in named if sm_number(gpu) in RTX_SMS and supports(gpu, precision or "")] or ["sm_120"]
-    first = "" if machine.has("tensorrt-rtx") else f" (after {install(EXTRA_OF['tensorrt-rtx'])})"
+    first = "" if machine.has("tensorrt-rtx") else f" (after {install_to_build(EXTRA_OF['tensorrt-rtx'])})"
     instead = " --precision fp8" if precision == "mxfp8" else ""  # none of its targets multiplies in MXFP8
     return EnvironmentProblem(
         f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"

@@ -8,7 +8,6 @@ from ..precision.allowed_recipes import lowering_for, require_known
 from ..precision.decide_recipe import decide
 from ..store.destination import require_apart, require_publishable
 from .request import CompileRequest
-from .verb_options import QUANTIZE
 
 
 def check_build(request: CompileRequest) -> None:
@@ -43,14 +42,20 @@ def export_lowering(request: CompileRequest) -> Lowering:
 
 def check_quantize(request: CompileRequest) -> None:
     """Raise ``UsageError`` for what no FP8 checkpoint can be made of."""
+    require_known(request.precision.name)
+    if request.precision.name not in (None, "fp8"):
+        raise UsageError(
+            f"no {request.precision.name} checkpoints are made",
+            why="fp8 is the format that is written; other recipes round the weights when an engine is built",
+            fix=f"leave --precision out, or `peagle-compile build --precision {request.precision.name}`",
+        )
     if request.precision.kv_cache not in (None, "fp8"):
         raise UsageError(
             f"--kv-cache-dtype {request.precision.kv_cache} cannot be stored",
             why="scales of cached keys and values are for fp8",
             fix="--kv-cache-dtype fp8, or leave it out",
         )
-    flags = QUANTIZE.flags("calibration")
-    request.calibration.check({name: flag for name, flag in flags.items() if name != "scales"})
+    request.calibration.check()
     require_apart(request.out, request.pair.model, request.calibration.scales)
     require_publishable(request.out)
 

@@ -33,14 +33,17 @@ class Entry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it is called in a file of options; before its group also as its field is."""
-        return self.option.name, named(self.option.flag)
+        """The names that it has in a file of options; before its group also that of its field."""
+        flags = (self.option.flag, self.option.former) if self.option.former else (self.option.flag,)
+        return self.option.name, *map(named, flags)
 
 
-def ask(group: str, *names: str, flag: str = "", help: str = "", default: str = "") -> tuple[Entry, ...]:
+def ask(
+    group: str, *names: str, flag: str = "", help: str = "", default: str = "", former: str = ""
+) -> tuple[Entry, ...]:
     """The options of a group, or those of its fields that are named.
 
-    A verb may call one otherwise, say other things of it, or add what its ``default`` is.
+    A verb may call one otherwise, say other things of it, add what its ``default`` is, or take a ``former`` flag.
     """
     kind = GROUPS[group]
     types = get_type_hints(kind)
@@ -49,7 +52,7 @@ def ask(group: str, *names: str, flag: str = "", help: str = "", default: str = 
     for name in names or declarations:
         declared = option_of(declarations[name])
         text = help or f"{declared.help} (default: {default})" if default else help or declared.help
-        changed = replace(declared, flag=flag or declared.flag, help=text)
+        changed = replace(declared, flag=flag or declared.flag, help=text, former=former)
         entries.append(Entry(group, name, changed, types[name], declarations[name].default))
     return tuple(entries)
 
@@ -64,10 +67,6 @@ class Form:
 
     def __iter__(self) -> Iterator[Entry]:
         return (entry for part in self.parts for entry in part)
-
-    def flags(self, group: str) -> dict[str, str]:
-        """What this verb calls the options of a group, by field."""
-        return {entry.field: entry.option.flag for entry in self if entry.group == group}
 
     def request(self, **values: Any) -> CompileRequest:
         """The request of these answers, by name of the option; None is no answer.
@@ -177,10 +176,11 @@ QUANTIZE = Form(
     (
         ask("pair", "model", "revision"),
         ask("", "out", default="MODEL-fp8"),
+        ask("precision", "name", help="What the matrices become: fp8. (default: fp8)"),
         ask("calibration", "data"),
-        ask("calibration", "method", flag="--method"),
-        ask("calibration", "num_samples", flag="--num-samples"),
-        ask("calibration", "max_length", flag="--max-length"),
+        ask("calibration", "method", former="--method"),
+        ask("calibration", "num_samples", former="--num-samples"),
+        ask("calibration", "max_length", former="--max-length"),
         ask(
             "precision",
             "exclude",

@@ -35,11 +35,16 @@ def build(request: CompileRequest, dry_run: DryRun = False, force: Force = False
         return
     from ..console.progress import shown
     from ..pipeline.build import build as run_build
+    from ..request.build_platform import foretold
 
+    told = foretold(request)
+    for text in told:
+        note(f"note: {text}")
     with shown() as progress:
         result = run_build(replace(request, force=force), progress)
     for warning in result.report["warnings"]:
-        note(f"warning: {warning}")
+        if warning not in told:
+            note(f"warning: {warning}")
     if as_json:
         emit({"engine": str(result.path), **result.report})
     else:

@@ -24,7 +24,6 @@ app = typer.Typer(
     name="peagle-compile",
     help="Turn a language model and its P-EAGLE drafter into an engine, and run it.",
     epilog=EXIT_CODES,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb in (build, export, quantize, run, verify, inspect, models, doctor):

@@ -13,6 +13,7 @@ import typer
 from ...plugins.errors import UsageError
 from ..request.config_file import read_config, read_settings
 from ..request.verb_options import Entry, Form
+from .completion import completion
 
 _ARGUMENT, _CONFIG, _SETTINGS, _CONTEXT = "model_argument", "config", "settings", "context"
 _OWN = {
@@ -71,20 +72,33 @@ def _form_parameters(form: Form) -> list[inspect.Parameter]:
     for entry in form:
         if entry.option.argument:
             same = typer.Argument(
-                metavar=entry.option.argument, help=f"The same as {entry.option.flag}.", show_default=False
+                metavar=entry.option.argument,
+                help=f"The same as {entry.option.flag}.",
+                show_default=False,
+                autocompletion=completion(entry),
             )
             parameters.append(_keyword(_ARGUMENT, Annotated[str | None, same], None))
         parameters.append(_option(entry))
+        if entry.option.former:
+            parameters.append(_option(entry, former=True))
     return parameters
 
 
-def _option(entry: Entry) -> inspect.Parameter:
+def _option(entry: Entry, *, former: bool = False) -> inspect.Parameter:
     option, kind, default = entry.option, entry.type, entry.default
     shown = isinstance(default, int) and not isinstance(default, bool)
-    info = typer.Option(option.flag, help=option.help, min=option.least, show_default=shown)
+    flag, name = (option.former, _former(entry)) if former else (option.flag, option.name)
+    info = typer.Option(
+        flag, help=option.help, min=option.least, show_default=shown, hidden=former, autocompletion=completion(entry)
+    )
     if not shown and not isinstance(default, bool):
         default, kind = None, _nullable(kind, split=option.split)
-    return _keyword(option.name, Annotated[kind, info], default)
+    return _keyword(name, Annotated[kind, info], default)
+
+
+def _former(entry: Entry) -> str:
+    """The name of the parameter that a flag no longer shown has."""
+    return f"former_{entry.option.name}"
 
 
 def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
@@ -102,11 +116,22 @@ def _merged(form: Form, answers: dict[str, Any]) -> dict[str, Any]:
     """The answers of the command line before those of ``--set``, and these before the file's."""
     path, settings = answers.pop(_CONFIG, None), answers.pop(_SETTINGS, None) or ()
     argument = answers.pop(_ARGUMENT, None)
-    model = answers.setdefault("model", argument) if argument else None
-    if model != argument:
-        raise UsageError(
-            f"two models were named: {argument} and {model}", fix="MODEL and --model mean the same: give one"
-        )
+    if argument is not None:
+        if "model" in answers:
+            raise UsageError(
+                f"the model was named twice: {argument} and --model {answers['model']}",
+                fix="MODEL and --model mean the same: give one",
+            )
+        answers["model"] = argument
+    for entry in form:
+        former = answers.pop(_former(entry), None)
+        if former is not None and entry.option.name in answers:
+            raise UsageError(
+                f"{entry.option.former} and {entry.option.flag} were both given",
+                fix=f"they mean the same: give {entry.option.flag}",
+            )
+        if former is not None:
+            answers[entry.option.name] = former
     merged = form.flat(read_config(path), f"--config {path}") if path else {}
     once: dict[str, Any] = {}
     for name, text in read_settings(settings):

@@ -25,7 +25,7 @@ def verify(
     prompts: Annotated[int, typer.Option(min=1, help="How many of the bundled prompts.")] = 24,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens generated after each.")] = 128,
     num_speculative_tokens: Annotated[
-        str, typer.Option(help="The values of K to compare with plain decoding.")
+        str, typer.Option(metavar="K,K,...", help="Several, with commas: each K is compared with plain decoding.")
     ] = "1,3,5,8",
     data: Annotated[
         Path | None,

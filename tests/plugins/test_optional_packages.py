@@ -13,7 +13,7 @@ import pytest
 
 from peagle.plugins import optional_packages
 from peagle.plugins.errors import EnvironmentProblem
-from peagle.plugins.optional_packages import EXTRAS, install, require, typed, upgrade
+from peagle.plugins.optional_packages import EXTRAS, install, install_to_build, require, typed, upgrade
 from tests.house.tree import PYPROJECT
 
 
@@ -68,6 +68,7 @@ def test_a_wheel_installs_from_itself_and_where_it_is_gone_its_packages_are_name
         metadata, "requires", lambda _: ["numpy>=2", 'torch<3,>=2; extra == "export"', 'cuda-core<2; extra == "rtx"']
     )
     assert install("export") == "pip install 'torch<3,>=2'"
+    assert install("export", "rtx") == "pip install 'torch<3,>=2' 'cuda-core<2'"
 
 
 def test_a_repository_is_asked_for_the_same_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +83,13 @@ def test_sources_on_the_path_install_from_themselves(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(metadata, "distribution", absent)
     assert re.search(r"pip install -e '/.*\[rtx\]'", install("rtx"))
+
+
+def test_what_a_backend_lacks_to_build_is_named_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed_from(monkeypatch, None)
+    assert install_to_build("rtx") == "pip install 'peagle-compile[rtx]'"
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert install_to_build("rtx") == "pip install 'peagle-compile[export,rtx]'"
 
 
 def test_pip_is_that_of_this_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ....plugins.errors import UsageError
+from ....plugins.problems import counted
 from .encoder import Encoder
 
 _BUNDLED = tuple(Path(__file__).parents[2] / "bundled" / "texts" / name for name in ("code.jsonl", "chat.jsonl"))
@@ -183,7 +184,7 @@ def _chosen(
     samples.check(vocab_size)
     if samples.tokens < limits.min_tokens:
         raise UsageError(
-            f"{name} is too short for calibration: {samples.tokens} tokens in {len(samples.ids)} samples",
+            f"too little text to calibrate with: {samples.tokens} tokens in {counted(samples.ids, 'sample')} of {name}",
             why=f"ranges seen in fewer than {limits.min_tokens} tokens say little about others",
             fix="add texts like those the model will serve",
         )

@@ -64,3 +64,33 @@ def test_a_file_that_names_what_the_verb_has_not_is_refused_by_name(cli: Run, co
 
 def test_the_model_may_stand_without_its_flag_over_the_file_s(cli: Run, config: Path) -> None:
     assert cli("build", "absent", "--dry-run", "--config", config).code == 2
+
+
+@pytest.mark.parametrize("second", ["demo", "other"])
+def test_a_model_that_is_named_twice_is_refused(cli: Run, second: str) -> None:
+    done = cli("build", "demo", "--model", second, "--dry-run")
+    assert done.code == 2
+    assert "named twice" in done.err
+
+
+def test_calibration_is_spelt_alike_and_the_former_flags_are_taken_still(cli: Run, tmp_path: Path) -> None:
+    shown = cli("quantize", "--help").out
+    assert "--calib-method" in shown
+    assert "--num-samples" not in shown
+    for flag in ("--calib-method", "--method"):
+        done = cli("quantize", "demo", "--out", tmp_path / "out", flag, "entropy")
+        assert done.code == 2
+        assert "the method 'entropy' does not exist" in done.err
+    (tmp_path / "c.yaml").write_text("model: demo\nmethod: entropy\n")
+    assert "'entropy'" in cli("quantize", "--config", tmp_path / "c.yaml").err
+    both = cli("quantize", "demo", "--method", "max", "--calib-method", "max")
+    assert both.code == 2
+    assert "--method and --calib-method were both given" in both.err
+
+
+def test_quantize_takes_the_precision_that_it_makes_and_no_other(cli: Run, tmp_path: Path) -> None:
+    done = cli("quantize", "demo", "--precision", "int8", "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "build --precision int8" in done.err
+    asked = cli("quantize", "demo", "--precision", "fp8", "--out", tmp_path / "out", "--calib-method", "entropy")
+    assert "'entropy'" in asked.err

@@ -287,10 +287,10 @@ def test_ranges_that_scale_nothing_are_refused_by_name(
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("--method", "entropy"), 2, "max, percentile, mse"),
+        (("--calib-method", "entropy"), 2, "max, percentile, mse"),
         (("--kv-cache-dtype", "int8"), 2, "--kv-cache-dtype int8 cannot be stored"),
-        (("--scales", "x", "--method", "max"), 2, "--scales does not go with --method"),
-        (("--num-samples", 0), 2, "--num-samples"),
+        (("--scales", "x", "--calib-method", "max"), 2, "--scales does not go with --calib-method"),
+        (("--calib-samples", 0), 2, "--calib-samples"),
         (("--scales", "absent"), 2, "--scales absent does not exist"),
         (("--calib-data", "absent.jsonl"), 2, "--calib-data absent.jsonl does not exist"),
         (("--exclude", "*"), 2, "leaves nothing to quantise"),
@@ -310,7 +310,7 @@ def test_what_cannot_be_done_is_refused(
         ("", "has no sample"),
         ("{", "line 1 is not a calibration sample"),
         ('{"input_ids": [1, 96]}', "token id 96 is not one of the model's"),
-        ('{"input_ids": [1, 2]}', "too short for calibration"),
+        ('{"input_ids": [1, 2]}', "too little text to calibrate with"),
     ],
 )
 def test_bad_calibration_data_is_named(cli: Run, pair: Pair, tmp_path: Path, content: str, says: str) -> None:
@@ -383,7 +383,9 @@ def test_an_interruption_leaves_nothing_and_the_next_run_ends_as_if_there_had_be
 
 def test_saved_ranges_give_the_same_checkpoint(cli: Run, pair: Pair, tmp_path: Path) -> None:
     data = samples(tmp_path / "data.jsonl")
-    done = cli("quantize", pair.target, "--out", tmp_path / "a", "--calib-data", data, "--method", "mse", "--json")
+    done = cli(
+        "quantize", pair.target, "--out", tmp_path / "a", "--calib-data", data, "--calib-method", "mse", "--json"
+    )
     assert done.code == 0, done.err
     report = json.loads(done.out)
     assert report["fp8_matrices"] == 49

@@ -58,7 +58,7 @@ def test_ids_of_another_model_are_to_be_tokenized_again(tmp_path: Path) -> None:
 
 def test_too_few_tokens_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "data.jsonl", {"input_ids": list(range(50))})
-    with pytest.raises(UsageError, match="too short for calibration: 6 tokens in 1 samples"):
+    with pytest.raises(UsageError, match="too little text to calibrate with: 6 tokens in 1 sample of"):
         read_jsonl(path, None, VOCAB, SampleLimits(max_length=6, min_tokens=7))
 
 
