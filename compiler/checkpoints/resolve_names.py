@@ -18,7 +18,10 @@ _NEEDED = "every checkpoint has one; is this the folder of the model itself?"
 _REVISION = {"--model": "--revision", "--draft": "--draft-revision"}
 
 
-_ADD_DRAFT = "add `--draft`, a P-EAGLE head trained for this model: a folder or an id of the Hugging Face Hub"
+_ADD_DRAFT = (
+    "add `--draft`, a P-EAGLE head trained for this model (a folder or an id of the Hugging Face Hub), or "
+    "`--num-speculative-tokens 0` for plain decoding, which takes none"
+)
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,18 @@ def resolve(
 ) -> Resolved:
     """Folders for ``--model`` and ``--draft``, downloaded when they are not here yet.
 
-    A short name brings its own drafter if it has one; anything else needs ``draft``. A revision is a branch, a tag or a
-    commit of the Hugging Face Hub. Nothing is downloaded before both names are understood.
+    The target of a known pair, by its short name or its id, brings the drafter if there is one; anything else needs
+    ``draft``. A revision is a branch, a tag or a commit of the Hugging Face Hub. Nothing is downloaded before both
+    names are understood.
     """
-    pair, target = PAIRS.get(model), _source(model, "--model", revision)
-    if draft is None and pair is None:
-        raise UsageError(f"--model {model} needs a drafter", why="only short names come with one", fix=_ADD_DRAFT)
-    draft = model if draft is None else draft
+    target = _source(model, "--model", revision)
+    if draft is None:
+        draft = model if model in PAIRS else _id_of_drafter(model)
     drafter = _source(draft, "--draft", draft_revision)
     target_folder, target_commit = _fetch(target, progress)
     drafter_folder, drafter_commit = _fetch(drafter, progress)
-    known = pair if pair is PAIRS.get(draft) else None
+    pair = pair_of(target)
+    known = pair if pair and pair.drafter and _is_same(pair.drafter, drafter) else None
     return Resolved(model, draft, target_folder, drafter_folder, known, target_commit, drafter_commit)
 
 
@@ -78,14 +82,26 @@ def resolve_target(model: str, revision: str | None = None, progress: Progress |
 
 
 def has_drafter(model: str) -> bool:
-    """Whether ``model`` is a short name that brings its drafter."""
+    """Whether ``model`` is the target of a known pair and brings its drafter."""
     return drafter_source(model, None) is not None
 
 
 def drafter_source(model: str, draft: str | None) -> Source | None:
     """The place that the drafter would come from, without fetching it; None where none is named or known."""
-    pair = PAIRS.get(model)
-    return _source(draft, "--draft", None) if draft is not None else pair.drafter if pair else None
+    if draft is not None:
+        return _source(draft, "--draft", None)
+    pair = known_pair(model)
+    return pair.drafter if pair else None
+
+
+def known_pair(model: str) -> Pair | None:
+    """The pair of the registry that a short name stands for, or whose target has this id."""
+    return pair_of(_source(model, "--model", None))
+
+
+def pair_of(target: Source) -> Pair | None:
+    """The pair of the registry whose target this is, at whatever revision."""
+    return next((pair for pair in PAIRS.values() if _is_same(pair.target, target)), None)
 
 
 def target_source(model: str, revision: str | None = None) -> Source:
@@ -117,7 +133,7 @@ def _source(name: str, flag: str, revision: str | None) -> Source:
     elif os.path.isdir(path):  # False for names that no folder can have, where pathlib raises
         source = Folder(Path(path).resolve())
     elif hub.is_id(name):
-        source = HubRepo(name)
+        source = _registered(HubRepo(name))
     else:
         raise _unknown(name, flag)
     if revision is None:
@@ -129,6 +145,36 @@ def _source(name: str, flag: str, revision: str | None) -> Source:
         why="it is a folder here, and only repositories of the Hugging Face Hub have revisions",
         fix=f"leave {_REVISION[flag]} out",
     )
+
+
+def _registered(repo: HubRepo) -> HubRepo:
+    """The repository as the registry spells it: the Hub knows names in one letter case, people in any."""
+    spelled = (source for pair in PAIRS.values() for source in (pair.target, pair.drafter))
+    known = (source for source in spelled if isinstance(source, HubRepo) and _is_same(source, repo))
+    return HubRepo(next(known, repo).repo)
+
+
+def _is_same(one: Source, other: Source) -> bool:
+    """Whether two sources are the same folder, or the same repository at whatever revision."""
+    if isinstance(one, Folder) and isinstance(other, Folder):
+        return one.path.resolve() == other.path.resolve()
+    return isinstance(one, HubRepo) and isinstance(other, HubRepo) and one.repo.lower() == other.repo.lower()
+
+
+def _id_of_drafter(model: str) -> str:
+    """The name of the drafter that an id brings."""
+    pair = known_pair(model)
+    if pair is None:
+        known = ", ".join(
+            pair.target.repo for pair in PAIRS.values() if pair.drafter and isinstance(pair.target, HubRepo)
+        )
+        raise UsageError(
+            f"--model {model} needs a drafter",
+            why=f"only short names and the ids of known targets come with one: {known}",
+            fix=_ADD_DRAFT,
+        )
+    source = _drafter(pair)
+    return source.repo if isinstance(source, HubRepo) else pair.name
 
 
 def _drafter(pair: Pair) -> Source:
@@ -150,6 +196,13 @@ def _fetch(source: Source, progress: Progress | None) -> tuple[Path, str | None]
 
 def _unknown(name: str, flag: str) -> UsageError:
     known = ", ".join(PAIRS)
+    repo, _, revision = name.partition("@")
+    if revision and hub.is_id(repo):
+        return UsageError(
+            f"{flag} {name!r} is not known",
+            why="the revision of a repository is an option of its own",
+            fix=f"`{flag} {repo} {_REVISION[flag]} {revision}`",
+        )
     near = nearest(name, PAIRS, 1, cutoff=0.5)
     if near:
         why = f"did you mean {near[0]}? the known names are: {known}"

@@ -8,8 +8,8 @@ from ...graphs.lowering import Lowering
 from ...graphs.targets import family_for
 from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.known_pairs import PAIRS, Folder
-from ..checkpoints.resolve_names import drafter_source, target_config, target_source
+from ..checkpoints.known_pairs import Folder
+from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head
 from ..console.printing import emit
@@ -96,7 +96,7 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
     """The forecast for a target and, where its checkpoint lies on this machine, its drafter."""
     model, draft, sizes = request.pair.model, request.pair.draft, request.sizes
     config, origin = target_config(model, request.pair.revision)
-    pair, source = PAIRS.get(model), drafter_source(model, draft) if sizes.drafts else None
+    pair, source = known_pair(model), drafter_source(model, draft) if sizes.drafts else None
     head, unknown = None, UNKNOWN_HEAD
     if not sizes.drafts:
         unknown = "none: plain decoding"

@@ -31,7 +31,7 @@ class ModelRef:
         argument="MODEL",
     )
     draft: str | None = option(
-        "--draft", "The P-EAGLE head: a folder, OWNER/NAME, or a short name. Short names bring theirs."
+        "--draft", "The P-EAGLE head: a folder, OWNER/NAME, or a short name. Known targets bring theirs."
     )
     revision: str | None = option("--revision", "Branch, tag or commit of the target. (default: the newest)")
     draft_revision: str | None = option("--draft-revision", "The same for the P-EAGLE head.")

@@ -37,7 +37,8 @@ def models(as_json: Json = False) -> None:
     print(columns(rows))
     for pair in pairs:
         print("\n" + columns(_remarks(pair)))
-    print("\nAny other pair: --model and --draft also take checkpoint folders (config.json and safetensors)")
+    print("\nThe id of a target brings the same drafter as its short name.")
+    print("Any other pair: --model and --draft also take checkpoint folders (config.json and safetensors)")
     print("and ids of the Hugging Face Hub (OWNER/NAME), which --revision and --draft-revision pin.")
 
 

@@ -6,13 +6,14 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from peagle.compiler.checkpoints import hub
 from peagle.compiler.checkpoints.known_pairs import PAIRS, Folder, HubRepo, Pair
-from peagle.compiler.checkpoints.resolve_names import resolve, target_config
+from peagle.compiler.checkpoints.resolve_names import has_drafter, resolve, target_config
 from peagle.plugins.errors import BuildError, UsageError
 
 BUNDLED = [name for name, pair in PAIRS.items() if isinstance(pair.target, Folder)]
@@ -85,17 +86,58 @@ def test_short_names_are_fetched_from_their_repositories(monkeypatch: pytest.Mon
     assert found.target_commit == found.drafter_commit == "c" * 40
 
 
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if PAIRS[name].drafter])
+@pytest.mark.parametrize("spelled", [str, str.lower, str.upper])
+def test_the_id_of_a_known_target_brings_its_drafter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, spelled: Callable[[str], str]
+) -> None:
+    """In any letter case, and the Hub is asked for it in its own."""
+    pair, asked = PAIRS[name], []
+
+    def download(repo: str, revision: str | None, **_: object) -> hub.Snapshot:
+        asked.append(HubRepo(repo, revision))
+        return hub.Snapshot(tmp_path, "c" * 40)
+
+    monkeypatch.setattr(hub, "download", download)
+    assert isinstance(pair.target, HubRepo)
+    assert isinstance(pair.drafter, HubRepo)
+    found = resolve(spelled(pair.target.repo), None, "v1")
+    assert asked == [HubRepo(pair.target.repo, "v1"), pair.drafter]
+    assert (found.pair, found.draft) == (pair, pair.drafter.repo)
+    assert has_drafter(spelled(pair.target.repo))
+    again = resolve(**found.repeatable())
+    assert (again.pair, again.repeatable()) == (pair, found.repeatable())
+    assert resolve(name, spelled(pair.drafter.repo)).pair is pair
+    assert resolve(name, "owner/other").pair is None
+
+
 def test_a_model_without_a_public_drafter_says_so(tmp_path: Path) -> None:
-    for draft in (None, "gemma-4-31b"):
+    for model, draft in (
+        ("gemma-4-31b", None), ("gemma-4-31b", "gemma-4-31b"), ("google/gemma-4-31B-it", None)
+    ):  # fmt: skip
         with pytest.raises(UsageError, match="no drafter of its own") as caught:
-            resolve("gemma-4-31b", draft)
+            resolve(model, draft)
         assert "no P-EAGLE head" in caught.value.why
         assert "--draft" in caught.value.fix
+        assert "--num-speculative-tokens 0" in caught.value.fix
 
 
-def test_a_folder_needs_a_drafter(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="needs a drafter"):
-        resolve(str(tmp_path))
+def test_what_no_drafter_is_known_for_needs_one(tmp_path: Path) -> None:
+    for model in (str(tmp_path), "owner/model"):
+        with pytest.raises(UsageError, match="needs a drafter") as caught:
+            resolve(model)
+        assert "Qwen/Qwen3-Coder-30B-A3B-Instruct" in caught.value.why
+        assert "--num-speculative-tokens 0" in caught.value.fix
+        assert not has_drafter(model)
+
+
+def test_a_revision_in_a_name_is_told_its_option() -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve("openai/gpt-oss-20b@main", "demo")
+    assert "`--model openai/gpt-oss-20b --revision main`" in caught.value.fix
+    with pytest.raises(UsageError) as caught:
+        resolve("demo", "owner/head@v1")
+    assert "`--draft owner/head --draft-revision v1`" in caught.value.fix
 
 
 def test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
