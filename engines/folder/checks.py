@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from ...plugins.errors import EnvironmentProblem
@@ -17,10 +18,11 @@ REBUILD = "build the engine again with `peagle-compile build`"
 def check_files(files: Mapping[str, FileEntry], folder: Path, *, hashes: bool = True) -> None:
     """Refuse a folder whose files are not the ones that were built; ``hashes=False`` looks at sizes only."""
     for name, entry in files.items():
-        path = folder / name
-        if not path.is_file():
+        with _readable(folder / name) as path:
+            is_file = path.is_file()
+            size = path.stat().st_size if is_file else 0
+        if not is_file:
             raise EnvironmentProblem(f"{path} is missing", why="the manifest lists it", fix=REBUILD)
-        size = path.stat().st_size
         if size != entry.size:
             raise EnvironmentProblem(
                 f"{path} has {size} bytes, built with {entry.size}",
@@ -28,12 +30,25 @@ def check_files(files: Mapping[str, FileEntry], folder: Path, *, hashes: bool = 
                 fix="copy the whole folder again, or " + REBUILD,
             )
     for name, entry in files.items() if hashes else ():
-        if FileEntry.of(folder / name).sha256 != entry.sha256:
+        with _readable(folder / name) as path:
+            found = FileEntry.of(path).sha256
+        if found != entry.sha256:
             raise EnvironmentProblem(
-                f"{folder / name} is not the file that was built",
+                f"{path} is not the file that was built",
                 why="its content does not match the hash in the manifest",
                 fix="copy the whole folder again, or " + REBUILD,
             )
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[Path]:
+    """Lend a path, and turn what the file system has against it into an error of ours."""
+    try:
+        yield path
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"cannot read {path}", why=error.strerror or str(error), fix="check the permissions, or " + REBUILD
+        ) from error
 
 
 def check_gpu(backend: BackendRecord, gpu: str | None) -> None:
@@ -153,4 +168,4 @@ def _is_inside(name: str) -> bool:
 
 def _release(version: str) -> tuple[int, ...]:
     """The leading numbers that matter for compatibility: ``"1.31.1+cpu"`` is (1, 31)."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    return tuple(int(number) for number in re.findall(r"\d{1,9}", version)[:2])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams
 from ..base import Chunk, Steps
 from .lanes import Emitted, Row, SessionLanes, Sessions
-from .loaded_graphs import default_threads, open_session
+from .loaded_graphs import default_threads, open_session, tensors_of
 from .memory import CacheArrays, SlotArrays
 from .prefill import SessionPrompt
 
@@ -33,10 +35,10 @@ class OnnxRuntimeBackend:
         self.prefill_columns = manifest.shapes.max_seq_len
         count = threads or default_threads(manifest)
         self._sessions = Sessions(
-            open_session(folder / manifest.target.file, count),
-            open_session(folder / manifest.drafter.file, count) if manifest.drafter else None,
+            _checked_session(folder, manifest, "target", count),
+            _checked_session(folder, manifest, "drafter", count) if manifest.drafter else None,
             features=len(manifest.shapes.taps) * manifest.shapes.hidden_size,
-            least_columns=1 if manifest.precision["weights"] == "fp32" else _LEAST_COLUMNS,
+            least_columns=1 if manifest.precision.get("weights") == "fp32" else _LEAST_COLUMNS,
         )
         caches = CacheArrays(manifest, num_slots)
         self._slots = [SlotArrays(caches, slot) for slot in range(num_slots)]
@@ -105,3 +107,12 @@ class OnnxRuntimeBackend:
         row = self._row(0, len(ids), emitted)
         row.window.fill(ids, 0, draft_len)
         return row
+
+
+def _checked_session(folder: Path, manifest: Manifest, half: str, threads: int) -> Any:
+    """The session of one half, whose tensors are those that memory will be bound for."""
+    part = manifest.parts[half]
+    path = folder / part.file
+    session = open_session(path, threads)
+    check_graph(path, half, part, manifest.shapes, "float32", *tensors_of(session))
+    return session

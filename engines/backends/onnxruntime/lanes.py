@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ....plugins.graph_contract import written
-from .loaded_graphs import bind
+from .loaded_graphs import bind, run
 from .memory import Arrays, RowWindow, SlotArrays
 
 HELD = 64  # columns that rounds without drafts keep for the drafter
@@ -70,7 +70,7 @@ class Row:
         first = int(self.window.start[0]) + self.window.committed
         numbers = self._slot.numbers[first : first + emitted]
         self._uniform[0, : len(numbers)] = numbers
-        self._sessions.target.run_with_iobinding(self.target(columns, emitted))
+        run(self._sessions.target, self.target(columns, emitted))
 
     def target(self, columns: int, emitted: int) -> Any:
         """The target's binding at this shape."""
@@ -87,7 +87,7 @@ class Row:
 
     def draft(self, k: int) -> None:
         """Run one drafter pass over what ``verify`` committed, and before it what was held."""
-        self._sessions.drafter.run_with_iobinding(self._catching_up(k) if self.held else self.drafter(k))
+        run(self._sessions.drafter, self._catching_up(k) if self.held else self.drafter(k))
         self.held = 0
 
     def hold(self) -> None:

@@ -1,17 +1,41 @@
-"""ONNX Runtime sessions: one graph each, loaded once, run over arrays that are bound by address."""
+"""ONNX Runtime sessions: one graph each, loaded once, run over arrays that are bound by address.
+
+Whatever ONNX Runtime raises becomes an error of ours here, and nowhere else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ....plugins.errors import EnvironmentProblem
+from ...folder.checks import REBUILD
+from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
 
 SMALL_TARGET = 64 * 2**20  # bytes of weights as stored: a pass takes as long as they do, within a factor of two
+
+
+_TYPES = {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(int32)": "int32"}
+
+
+@contextmanager
+def refusals(what: str, fix: str) -> Iterator[None]:
+    """Turn what ONNX Runtime raises, and a lack of memory, into an ``EnvironmentProblem`` that says ``what`` failed.
+
+    The binding raises its own family of exceptions, of no common base, and plain ones too.
+    """
+    try:
+        yield
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        if isinstance(error, MemoryError) or "allocat" in lines[0]:
+            fix = "load with a smaller max_batch_size, rebuild with a smaller --max-seq-len, or free memory"
+        raise EnvironmentProblem(what, why=lines[0], fix=fix) from error
 
 
 def open_session(path: Path, threads: int) -> Any:
@@ -28,14 +52,25 @@ def open_session(path: Path, threads: int) -> Any:
     # Types that no kernel multiplies in (FP8) are computed as the graph spells them: fusions meant for integers fail on
     # them. Weights that a node scales are folded at load, so they take as much memory as wide ones.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    try:
+    with refusals(
+        f"ONNX Runtime {onnxruntime.__version__} cannot load {path}",
+        "rebuild the engine with the installed version (`peagle-compile build`)",
+    ):
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the binding raises its own family of exceptions
-        raise EnvironmentProblem(
-            f"ONNX Runtime {onnxruntime.__version__} cannot load {path}",
-            why=str(error).splitlines()[0],
-            fix="rebuild the engine with the installed version (`peagle-compile build`)",
-        ) from error
+
+
+def tensors_of(session: Any) -> tuple[Tensors, Tensors]:
+    """The inputs and outputs of a session."""
+    return _found(session.get_inputs()), _found(session.get_outputs())
+
+
+def _found(values: Any) -> Tensors:
+    return {
+        value.name: FoundTensor(
+            _TYPES.get(value.type, value.type), tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+        )
+        for value in values
+    }
 
 
 def default_threads(manifest: Manifest) -> int:
@@ -49,9 +84,16 @@ def bind(session: Any, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, n
     """Bind arrays by address: a later run reads and writes these very arrays."""
     from onnxruntime import OrtValue
 
-    binding = session.io_binding()
-    for name, array in inputs.items():
-        binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
-    for name, array in outputs.items():
-        binding.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
+    with refusals("ONNX Runtime does not take the memory of a graph", REBUILD):
+        binding = session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
+        for name, array in outputs.items():
+            binding.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
     return binding
+
+
+def run(session: Any, binding: Any) -> None:
+    """Run a graph once over what is bound."""
+    with refusals("ONNX Runtime does not run a graph of this engine", REBUILD):
+        session.run_with_iobinding(binding)

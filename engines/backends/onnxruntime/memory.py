@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ....plugins.errors import EnvironmentProblem
 from ....plugins.graph_contract import TENSORS, cache_names
 from ...folder.manifest import Manifest
 from ...folder.records import Part
+from ...machine import memory_bytes
 from ...requests.params import SamplingParams, policy_of
 
 Arrays = dict[str, np.ndarray]
@@ -21,9 +23,45 @@ class CacheArrays:
     """Key and value caches of every graph, for every slot."""
 
     def __init__(self, manifest: Manifest, slots: int) -> None:
+        """Reserve them. Raises ``EnvironmentProblem`` where this machine could not hold what they may come to."""
         length = manifest.shapes.cache_length
-        self.target = _allocate(manifest.target, slots, length)
-        self.drafter = _allocate(manifest.drafter, slots, length) if manifest.drafter else {}
+        check_room(_row_bytes(manifest), slots, length)
+        try:
+            self.target = _allocate(manifest.target, slots, length)
+            self.drafter = _allocate(manifest.drafter, slots, length) if manifest.drafter else {}
+        except MemoryError as error:  # a limit of the process
+            raise _no_room(_row_bytes(manifest), slots, length, str(error)) from error
+
+
+def check_room(row: int, slots: int, length: int) -> None:
+    """Refuse caches of ``row`` bytes a request that are more than all the memory there is.
+
+    An allocation would succeed: pages are given when they are written to, and the process is killed then.
+    """
+    memory = memory_bytes()
+    if row * slots > memory:
+        rows = int(memory // row)
+        fits = f"{rows} would fit" if rows else "not one fits"
+        raise _no_room(row, slots, length, f"this machine has {_gib(memory)}: {fits}")
+
+
+def _no_room(row: int, slots: int, length: int, why: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"the caches of {slots} requests of up to {length} tokens need {_gib(row * slots)} of memory",
+        why=why,
+        fix="load with a smaller max_batch_size, rebuild with a smaller --max-seq-len, or free memory",
+    )
+
+
+def _gib(count: float) -> str:
+    return f"{count / 2**30:.3g} GiB"
+
+
+def _row_bytes(manifest: Manifest) -> int:
+    """The bytes of all caches of one request."""
+    caches = [cache for part in manifest.parts.values() for cache in part.caches]
+    numbers = 2 * manifest.shapes.cache_length * sum(cache.heads * cache.head_dim for cache in caches)
+    return numbers * np.dtype(np.float32).itemsize
 
 
 def _allocate(part: Part, slots: int, length: int) -> Arrays:

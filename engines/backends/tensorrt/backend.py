@@ -12,13 +12,14 @@ from ....plugins.errors import UsageError
 from ....plugins.graph_contract import POLICY
 from ....plugins.tensorrt.import_tensorrt import Product
 from ...folder.checks import check_gpu
+from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams, policy_of
 from ..base import Chunk, Steps
 from .device import CapturedGraph, CudaDevice, Device, find_gpu
 from .lanes import PlanLanes
-from .loaded_graphs import PREFILL, VERIFY, Runtime, load_product, profile_of
-from .memory import Memory, WindowSizes, itemsize
+from .loaded_graphs import PREFILL, VERIFY, Plan, Runtime, load_product, profile_of
+from .memory import Memory, Sizer, WindowSizes, itemsize
 from .pinned import LateEmission, Staging
 from .prefill import PlanPrompt
 
@@ -65,7 +66,11 @@ class TensorRTBackend:
     def __init__(self, folder: Path, manifest: Manifest, num_slots: int, device: Device, trt: Any) -> None:
         self.manifest, self.num_slots, self._device = manifest, num_slots, device
         runtime = Runtime(trt, device)
-        plans = {half: runtime.load(folder / part.file, half, part) for half, part in manifest.parts.items()}
+        plans: dict[str, Plan] = {}
+        for half, part in manifest.parts.items():
+            path, wide = folder / part.file, Sizer(manifest).wide
+            plans[half] = runtime.load(path, half, part)
+            check_graph(path, half, part, manifest.shapes, wide, *plans[half].tensors())
         verify, prefill = (_largest(manifest, name) for name in (VERIFY, PREFILL))
         self._most_drafts, self.prefill_columns = min(verify.columns, verify.emitted) - 1, prefill.columns
         decode = WindowSizes(num_slots, verify.columns, verify.emitted)

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ....plugins.errors import EnvironmentProblem
+from ....plugins.number_types import tensorrt_name
 from ....plugins.tensorrt import errors as plugin_errors
 from ....plugins.tensorrt.import_tensorrt import Product, load
 from ...folder.checks import REBUILD, check_runtime
+from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
 from ...folder.records import Part, Profile
 from .device import Device
@@ -93,15 +95,16 @@ class Plan:
     def __init__(self, runtime: Runtime, engine: Any, name: str, part: Part) -> None:
         self.runtime, self.engine, self.name = runtime, engine, name
         self.part = part
-        count = engine.num_io_tensors
-        tensors = [engine.get_tensor_name(i) for i in range(count)]
-        inputs = {name for name in tensors if engine.get_tensor_mode(name) == runtime.trt.TensorIOMode.INPUT}
-        if inputs != set(part.inputs) or set(tensors) - inputs != set(part.outputs):
-            raise EnvironmentProblem(
-                f"the {name}'s plan is not the one that the manifest describes",
-                why=f"its inputs are {sorted(inputs)}, its outputs {sorted(set(tensors) - inputs)}",
-                fix=REBUILD,
-            )
+
+    def tensors(self) -> tuple[Tensors, Tensors]:
+        """The inputs and outputs, as TensorRT knows them."""
+        engine = self.engine
+        found: tuple[dict[str, FoundTensor], dict[str, FoundTensor]] = ({}, {})
+        for name in map(engine.get_tensor_name, range(engine.num_io_tensors)):
+            is_input = engine.get_tensor_mode(name) == self.runtime.trt.TensorIOMode.INPUT
+            dims = tuple(None if dim < 0 else int(dim) for dim in engine.get_tensor_shape(name))
+            found[not is_input][name] = FoundTensor(tensorrt_name(engine.get_tensor_dtype(name)), dims)
+        return found
 
     def scratch_bytes(self) -> int:
         """Device memory that a context needs while it runs, whatever the profile."""

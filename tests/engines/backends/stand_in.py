@@ -13,6 +13,7 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import onnxruntime
 
 from peagle.engines.backends.tensorrt.device import ALIGNMENT
 from peagle.engines.folder.records import Profile
+from peagle.plugins.number_types import BY_NAME
 from tests.engines.backends.host_device import HostDevice
 
 DTYPES = {
@@ -107,6 +109,14 @@ class _Engine:
 
     def get_tensor_mode(self, name: str) -> _TensorIOMode:
         return _TensorIOMode.INPUT if name in self.inputs else _TensorIOMode.OUTPUT
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        shape = {**self.inputs, **self.outputs}[name].shape
+        return tuple(dim if isinstance(dim, int) else -1 for dim in shape)
+
+    def get_tensor_dtype(self, name: str) -> SimpleNamespace:
+        dtype = DTYPES[{**self.inputs, **self.outputs}[name].type]
+        return SimpleNamespace(name=BY_NAME[dtype].tensorrt)
 
     def get_device_memory_size_for_profile_v2(self, index: int) -> int:
         return 1024 * (index + 1)

@@ -184,6 +184,21 @@ def test_a_folder_in_the_place_of_a_file_is_refused(engine: Path) -> None:
     assert "tokenizer.json" in refusal(engine).what
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000 + "a"])
+def test_a_path_that_no_disk_takes_is_refused(engine: Path, name: str) -> None:
+    files = Manifest.read(engine).files
+    dataclasses.replace(Manifest.read(engine), files={**files, name: FileEntry(0, "0" * 64)}).write(engine)
+    assert "cannot read" in refusal(engine).what
+
+
+def test_a_version_of_very_many_digits_is_compared(engine: Path) -> None:
+    manifest = Manifest.read(engine)
+    with pytest.raises(EnvironmentProblem, match="built with onnxruntime"):
+        check_runtime(
+            dataclasses.replace(manifest.backend, versions={"onnxruntime": "9" * 5000}), {"onnxruntime": "1.31.0"}
+        )
+
+
 def test_sizes_alone_can_be_checked(engine: Path) -> None:
     (engine / "tokenizer.json").write_bytes(b"[]")
     check_files(Manifest.read(engine).files, engine, hashes=False)
@@ -196,7 +211,7 @@ def test_a_future_format_says_what_was_found_and_what_to_do(engine: Path) -> Non
     assert f"format {FORMAT_VERSION + 1}" in problem.what
     assert f"format {FORMAT_VERSION}" in problem.what
     assert "9.0" in problem.why
-    assert "upgrade" in problem.fix
+    assert "install that version" in problem.fix
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"[]", b"null", b'"engine"', b"9" * 5000])

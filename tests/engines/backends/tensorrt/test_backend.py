@@ -240,8 +240,25 @@ def test_a_plan_that_does_not_load_is_refused_with_the_logger_s_words(
 
 def test_a_plan_of_another_graph_is_refused(wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path) -> None:
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
-    with pytest.raises(EnvironmentProblem, match="target's plan is not the one"):
+    with pytest.raises(EnvironmentProblem, match="is not the target that the manifest describes"):
         _backend(replace(manifest, target=replace(manifest.target, inputs=manifest.target.inputs[1:])), tmp_path)
+
+
+def test_memory_is_not_reserved_for_sizes_or_types_that_a_plan_does_not_have(
+    wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
+) -> None:
+    """The manifest reserves it and the plan writes it: on a GPU nobody would notice."""
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    shapes, plan = manifest.shapes, manifest.target.plan
+    assert plan is not None
+    halves = tuple(replace(t, dtype="float16") if t.dtype == "float32" else t for t in plan.tensors)
+    for changed, says in (
+        (replace(manifest, shapes=replace(shapes, hidden_size=shapes.hidden_size // 2)), "aux_hidden is float32"),
+        (replace(manifest, shapes=replace(shapes, vocab_size=shapes.vocab_size - 1)), "logits is float32"),
+        (replace(manifest, target=replace(manifest.target, plan=replace(plan, tensors=halves))), "manifest float16"),
+    ):
+        with pytest.raises(EnvironmentProblem, match=says):
+            _backend(changed, tmp_path)
 
 
 def test_a_plan_without_its_profiles_is_refused(wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""What a graph says of its own inputs and outputs, held against the manifest.
+
+Memory is reserved by the manifest and written by the graph, so where they differ nothing may run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...plugins import graph_contract as contract
+from ...plugins.errors import EnvironmentProblem
+from .checks import REBUILD
+from .records import Part, Shapes
+
+_NAMES = {
+    "target": (contract.TARGET_INPUTS, contract.TARGET_OUTPUTS),
+    "drafter": (contract.DRAFTER_INPUTS, contract.DRAFTER_OUTPUTS),
+}
+
+
+@dataclass(frozen=True)
+class FoundTensor:
+    """The type of an input or output, and its dims; None is one that varies or is not known."""
+
+    dtype: str
+    dims: tuple[int | None, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype} [{', '.join('*' if dim is None else str(dim) for dim in self.dims)}]"
+
+
+Tensors = Mapping[str, FoundTensor]
+
+
+def check_graph(
+    path: Path, half: str, part: Part, shapes: Shapes, wide: str, inputs: Tensors, outputs: Tensors
+) -> None:
+    """Refuse a graph or plan whose own tensors are not those of the contract, in the sizes of the manifest.
+
+    ``wide`` is the type of features and logits, and of caches that have no other.
+    """
+    expected_inputs, expected_outputs = _expected(half, part, shapes, wide)
+    for kind, listed, expected, found in (
+        ("inputs", part.inputs, expected_inputs, inputs),
+        ("outputs", part.outputs, expected_outputs, outputs),
+    ):
+        why = _difference(kind, listed, expected, found)
+        if why:
+            raise EnvironmentProblem(f"{path} is not the {half} that the manifest describes", why=why, fix=REBUILD)
+
+
+def _expected(half: str, part: Part, shapes: Shapes, wide: str) -> tuple[Tensors, Tensors]:
+    sizes = {
+        "F": len(shapes.taps) * shapes.hidden_size,
+        "V": shapes.vocab_size,
+        "Vd": shapes.draft_vocab_size,
+    }
+
+    def tensor(name: str) -> FoundTensor:
+        kind = contract.TENSORS[name]
+        dtype = wide if kind.dtype == contract.WIDE else kind.dtype
+        return FoundTensor(dtype, tuple(sizes.get(dim) for dim in kind.dims))
+
+    pairs = zip(contract.cache_names(len(part.caches)), (*part.caches, *part.caches), strict=True)
+    caches = {
+        name: FoundTensor(cache.dtype or wide, (None, cache.heads, shapes.cache_length, cache.head_dim))
+        for name, cache in pairs
+    }
+    inputs, outputs = ({name: tensor(name) for name in names} for names in _NAMES[half])
+    if not shapes.taps:  # and no drafter that would read them
+        outputs.pop("aux_hidden", None)
+    return inputs | caches, outputs | {contract.written(name): cache for name, cache in caches.items()}
+
+
+def _difference(kind: str, listed: tuple[str, ...], expected: Tensors, found: Tensors) -> str:
+    """The first reason why these tensors are not the expected ones, or nothing."""
+    names = sorted(found)
+    if sorted(expected) != names or sorted(listed) != names:
+        odd = sorted({*expected, *listed, *found} - (expected.keys() & {*listed} & found.keys()))
+        return f"its {kind} are not those of the manifest: {', '.join(odd[:5]) or 'one is listed twice'}"
+    for name, tensor in found.items():
+        if not _fits(tensor, expected[name]):
+            return f"{name} is {tensor}, by the manifest {expected[name]}"
+    return ""
+
+
+def _fits(found: FoundTensor, expected: FoundTensor) -> bool:
+    """Whether both say the same, as far as they say anything."""
+    return (
+        found.dtype == expected.dtype
+        and len(found.dims) == len(expected.dims)
+        and all(a == b or a is None or b is None for a, b in zip(found.dims, expected.dims, strict=True))
+    )

@@ -1,0 +1,56 @@
+"""What ONNX Runtime raises is an error of ours, with its words and a cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.backends.onnxruntime import loaded_graphs
+from peagle.plugins.errors import EnvironmentProblem
+
+
+@pytest.mark.parametrize(
+    ("error", "cure"),
+    [
+        (RuntimeError("[ONNXRuntimeError] : 1 : FAIL : a node\nand more"), "build the engine again"),
+        (ValueError("ONNXRuntimeError"), "build the engine again"),
+        (MemoryError(), "max_batch_size"),
+        (RuntimeError("[ONNXRuntimeError] : 6 : Failed to allocate memory for requested buffer"), "max_batch_size"),
+    ],
+)
+def test_whatever_a_run_raises_is_told_as_one_of_ours(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, cure: str
+) -> None:
+    engine = Engine.load(tiny_folder, threads=1, check_hashes=False)
+
+    class Broken:
+        def __init__(self, session: Any) -> None:
+            self._session = session
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._session, name)
+
+        def run_with_iobinding(self, binding: Any) -> None:
+            raise error
+
+    sessions: Any = engine._backend._sessions  # type: ignore[attr-defined]
+    object.__setattr__(sessions, "drafter", Broken(sessions.drafter))
+    with pytest.raises(EnvironmentProblem, match="does not run a graph") as caught:
+        engine.generate([[5, 6]], SamplingParams(max_tokens=4))
+    assert caught.value.why == (str(error).splitlines() or ["MemoryError"])[0]
+    assert cure in caught.value.fix
+
+
+def test_memory_that_a_graph_does_not_know_is_told_as_one_of_ours(tiny_folder: Path) -> None:
+    session = loaded_graphs.open_session(tiny_folder / "target" / "model.onnx", 1)
+    with pytest.raises(EnvironmentProblem, match="does not take the memory"):
+        loaded_graphs.bind(session, {"no_such_input": np.zeros(1, np.float32)}, {})
+
+
+def test_an_interruption_is_not_told_as_anything_else() -> None:
+    with pytest.raises(KeyboardInterrupt), loaded_graphs.refusals("it", "that"):
+        raise KeyboardInterrupt

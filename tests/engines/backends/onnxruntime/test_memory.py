@@ -1,0 +1,35 @@
+"""Caches that this machine cannot hold are refused with what they need and what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peagle.engines import Engine
+from peagle.engines.backends.onnxruntime import memory
+from peagle.plugins.errors import EnvironmentProblem
+
+
+def test_a_batch_whose_caches_cannot_fit_is_refused_with_what_would(tiny_folder: Path) -> None:
+    with pytest.raises(
+        EnvironmentProblem, match=r"caches of 1000000000 requests of up to \d+ tokens need \S+ GiB"
+    ) as caught:
+        Engine.load(tiny_folder, max_batch_size=10**9, check_hashes=False)
+    assert "this machine has" in caught.value.why
+    assert "would fit" in caught.value.why
+    assert "max_batch_size" in caught.value.fix
+
+
+def test_one_request_that_cannot_fit_is_refused() -> None:
+    with pytest.raises(EnvironmentProblem, match="not one fits"):
+        memory.check_room(2**60, 1, 10**9)
+
+
+def test_memory_that_the_process_may_not_have_is_told(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError("Unable to allocate 3 GiB")
+
+    monkeypatch.setattr(memory, "_allocate", refuse)
+    with pytest.raises(EnvironmentProblem, match="Unable to allocate 3 GiB"):
+        Engine.load(tiny_folder, check_hashes=False)

@@ -1,0 +1,23 @@
+"""Memory is the machine's, or that of a container."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peagle.engines.machine import memory_bytes, most_threads
+
+
+@pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
+def test_a_container_s_limit_counts_where_there_is_one(tmp_path: Path, name: str) -> None:
+    whole = memory_bytes(tmp_path)
+    assert whole > 2**20
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    for content, expected in (("max\n", whole), ("4096\n", 4096), (f"{2**62}\n", whole)):
+        (tmp_path / name).write_text(content)
+        assert memory_bytes(tmp_path) == expected
+
+
+def test_every_machine_may_be_asked_for_the_threads_of_a_large_one() -> None:
+    assert most_threads() >= 64
