@@ -13,7 +13,7 @@ from ..checkpoints.target_and_drafter import Inputs, read_inputs
 from ..console.progress import Progress, Quiet
 from ..hardware.packages import export_versions
 from ..precision.decide_recipe import decide
-from ..precision.recipes import Recipe
+from ..precision.recipes import Recipe, first_words
 from ..request.build_platform import BuildPlatform, platform_of
 from ..request.refusals import check_build
 from ..request.request import CompileRequest
@@ -79,7 +79,8 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
                     run, manifest, assembly.folder, stages, inputs.depth, engine=request.out
                 )
             manifest = replace(manifest, speculation=replace(manifest.speculation, num_speculative_tokens=choice.k))
-        warnings += _of_choice(request, platform, choice, k)
+        first = first_words(manifest.precision)
+        warnings = [*([first] if first else []), *warnings, *_of_choice(request, platform, choice, k)]
         warnings += [*blueprint.warnings(), *graphs.notes(), *(plans.warnings() if plans else ())]
         report = BuildReport(manifest, run.phases, sizes, choice, warnings, graphs, plans, recipe.wide)
         content = report.as_json()

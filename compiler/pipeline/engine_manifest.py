@@ -12,7 +12,7 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.target_and_drafter import Inputs
 from ..hardware.packages import product_version
 from ..precision.calibration.obtain_ranges import in_words
-from ..precision.recipes import RECIPES, Recipe
+from ..precision.recipes import MULTIPLIED, RECIPES, Recipe
 from ..request.build_platform import BuildPlatform
 from .graph_stages import MODEL
 from .plan_stages import PLAN, Plans
@@ -32,6 +32,7 @@ def engine_manifest(
 ) -> Manifest:
     """Return what is known before any file is placed."""
     spec, head, ranges = inputs.target.spec, inputs.drafter[1] if inputs.drafter else None, graphs.ranges
+    first = graphs.first_words(plans.products() if plans else {})
     parts = {
         name: Part(
             origin=origin,
@@ -49,7 +50,9 @@ def engine_manifest(
         target=parts["target"],
         drafter=drafter,
         backend=BackendRecord(platform.backend, platform.lowering.name, versions, platform.gpus),
-        precision=recipe.record() | ({"calibration": in_words(ranges)} if ranges else {}),
+        precision=({MULTIPLIED: first} if first else {})
+        | recipe.record()
+        | ({"calibration": in_words(ranges)} if ranges else {}),
         speculation=Speculation(k, inputs.max_k, inputs.trained_depth),
         shapes=Shapes(
             max_seq_len=inputs.max_seq_len,

@@ -17,6 +17,7 @@ from ..console.progress import Progress, Quiet
 from ..hardware.packages import export_versions, product_version
 from ..precision.calibration.obtain_ranges import describe
 from ..precision.decide_recipe import decide
+from ..precision.recipes import MULTIPLIED
 from ..request.refusals import check_export, export_lowering
 from ..request.request import CompileRequest
 from ..store.destination import EXPORT
@@ -85,7 +86,8 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
         report = _report(job, graphs, run, sizes, imports)
         assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")
         with run.progress.step("publish"):
-            assembly.place_text(EXPORT, json.dumps(_manifest(job, versions, assembly), indent=2) + "\n")
+            manifest = _manifest(job, graphs, versions, assembly)
+            assembly.place_text(EXPORT, json.dumps(manifest, indent=2) + "\n")
     return ExportResult(request.out, report)
 
 
@@ -130,8 +132,8 @@ def _report(job: _Job, graphs: Graphs, run: PipelineRun, sizes: Mapping[str, int
     Time and memory of every phase are in it, and memory beyond what importing the libraries took.
     """
     peak = peak_rss()
-    checkpoints, blueprint = job.checkpoints(), job.blueprint
-    report: dict[str, Any] = {
+    checkpoints, blueprint, first = job.checkpoints(), job.blueprint, graphs.first_words({})
+    report: dict[str, Any] = ({MULTIPLIED: first} if first else {}) | {
         "phases": run.phases.done,
         "seconds": round(sum(record["seconds"] for record in run.phases.done), 3),
         "peak_rss_bytes": peak,
@@ -142,17 +144,18 @@ def _report(job: _Job, graphs: Graphs, run: PipelineRun, sizes: Mapping[str, int
         "bytes": dict(sizes),
         "for": blueprint.lowering.name,
         "recipe": blueprint.recipe.record(),
-        "warnings": [*job.warnings, *blueprint.warnings(), *graphs.notes()],
+        "warnings": [*([first] if first else []), *job.warnings, *blueprint.warnings(), *graphs.notes()],
     }
     if graphs.ranges:
         report["calibration"] = describe(graphs.ranges)
     return report | graphs.products({})
 
 
-def _manifest(job: _Job, versions: Mapping[str, str], assembly: Assembly) -> dict[str, Any]:
+def _manifest(job: _Job, graphs: Graphs, versions: Mapping[str, str], assembly: Assembly) -> dict[str, Any]:
     """Return the content of ``export.json``: what the folder is, and enough to make it again."""
-    blueprint = job.blueprint
+    blueprint, first = job.blueprint, graphs.first_words({})
     return {
+        **({MULTIPLIED: first} if first else {}),
         "format_version": FORMAT_VERSION,
         "product_version": product_version(),
         "for": blueprint.lowering.name,

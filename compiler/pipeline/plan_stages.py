@@ -10,6 +10,7 @@ from typing import cast
 
 from ...engines.folder.records import Profile
 from ...plugins.tensorrt.import_tensorrt import Product
+from ..precision.product_table import BuiltProduct
 from ..request.build_platform import BuildPlatform
 from ..request.request import DEFAULT_BATCH_SIZE, CompileRequest
 from ..store.atomic_files import require_space
@@ -46,6 +47,10 @@ class Plans:
     def versions(self) -> dict[str, str]:
         """Return what the libraries that built the plans say of themselves, which a load compares."""
         return {name: version for plan in self.halves.values() for name, version in plan.facts.versions.items()}
+
+    def products(self) -> dict[str, tuple[BuiltProduct, ...]]:
+        """Return TensorRT's account of the products of each plan, by half."""
+        return {name: plan.facts.products for name, plan in self.halves.items()}
 
     def warnings(self) -> list[str]:
         """List what the builds of the plans warned of."""
@@ -111,8 +116,8 @@ def build_plan(
     weights = sum(entry.size for entry in graph.attached.files.values())
 
     def make(folder: Path) -> None:
-        from ..precision.quantization_proof import require_effect
         from ..tensorrt.build_plan import build_plan as build
+        from ..tensorrt.plan_proof import require_effect
 
         require_space(store.root, weights)
         facts = build(plan_request, folder / PLAN, run.progress)

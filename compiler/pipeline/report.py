@@ -8,6 +8,7 @@ from typing import Any
 
 from ...engines.folder.manifest import Manifest
 from ..precision.calibration.obtain_ranges import describe
+from ..precision.recipes import MULTIPLIED, first_words
 from ..store.phase_clock import Phases
 from .choose_k import KChoice
 from .plan_stages import Plans
@@ -37,7 +38,8 @@ class BuildReport:
         Of plans it says what TensorRT took to build them, whenever that was.
         """
         plans = self.plans.halves if self.plans else {}
-        report: dict[str, Any] = {
+        first = first_words(self.manifest.precision)
+        report: dict[str, Any] = ({MULTIPLIED: first} if first else {}) | {
             "product_version": self.manifest.product_version,
             "phases": self.phases.done,
             "bytes": dict(self.sizes),
@@ -48,7 +50,7 @@ class BuildReport:
         }
         if self.choice:
             report["choose_k"] = {"speedup": round(self.choice.speedup, 3), **asdict(self.choice)}
-        report |= self.graphs.products({name: plan.facts.products for name, plan in plans.items()})
+        report |= self.graphs.products(self.plans.products() if self.plans else {})
         if self.graphs.ranges:
             report["calibration"] = describe(self.graphs.ranges)
         if plans:

@@ -9,7 +9,7 @@ from typing import Any
 from ...engines.folder.manifest import Manifest
 from ..console.printing import size
 from ..precision.product_table import described
-from ..precision.recipes import rows_of
+from ..precision.recipes import first_words, rows_of
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c1c1c; }
@@ -26,6 +26,7 @@ def report_html(report: Mapping[str, Any], manifest: Manifest, title: str) -> st
     """Return the page for what ``build_report.json`` and the manifest hold."""
     parts = [
         f"<h1>{escape(title)}</h1>",
+        *_first(manifest),
         f"<p>peagle-compile {escape(str(report['product_version']))}, "
         f"{escape(str(report['num_speculative_tokens'] or 'no'))} drafts per round</p>",
         *_warnings(report["warnings"]),
@@ -48,6 +49,11 @@ def report_html(report: Mapping[str, Any], manifest: Manifest, title: str) -> st
         f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body>\n</html>\n"
     )
+
+
+def _first(manifest: Manifest) -> list[str]:
+    words = first_words(manifest.precision)
+    return [f"<p><strong>{escape(words)}</strong></p>"] if words else []
 
 
 def _warnings(warnings: Sequence[str]) -> list[str]:
@@ -116,6 +122,7 @@ def _products(tables: Mapping[str, Any]) -> Iterable[str]:
 
 def _row(row: Mapping[str, Any]) -> tuple[Any, ...]:
     note = "unpacked to memory before every product" if row["unpacked"] else row.get("why", "")
+    note = note or ("emulated: its factors were rounded before" if "emulates" in row else "")
     return row["weight"], row["stored"], row["computed"], row["numbers"], row["by"], note
 
 

@@ -21,6 +21,7 @@ from ..precision.recipes import Recipe, emulated, twice_rounded, widened
 from ..store.phase_clock import Phases
 from ..store.publish import Assembly
 from ..store.stages import Stage, StageStore
+from ..tensorrt.plan_proof import shortfall_of
 from .calibration_stage import calibrated
 from .graph_stages import Compiled, attach, noted, trace
 from .model_half import Half, drafter_half, target_half
@@ -58,14 +59,22 @@ class Blueprint:
 
     def warnings(self) -> list[str]:
         """List what the recipe does that a user may not expect."""
-        recipe, target = self.recipe, self.target.checkpoint
-        return [*widened(recipe, target), *twice_rounded(recipe, target), *emulated(recipe, self.lowering)]
+        return [*widened(self.recipe, self.target.checkpoint), *twice_rounded(self.recipe, self.target.checkpoint)]
+
+    def require_multiplied(self) -> None:
+        """Raise ``BuildError`` where too little would be multiplied as the recipe says, before hours of work."""
+        from ..precision.multiplied_share import require_multiplied
+        from ..precision.weight_source import selection_of
+
+        if self.recipe.quantized_type:
+            require_multiplied(selection_of(self.target, self.recipe), self.lowering)
 
 
 @dataclass(frozen=True)
 class Graphs:
     """The finished graphs of a blueprint, by half, and the calibrated ranges that they round with."""
 
+    blueprint: Blueprint
     halves: tuple[Half, ...]
     compiled: Mapping[str, Compiled]
     ranges: Scales | None
@@ -73,6 +82,16 @@ class Graphs:
     def stages(self) -> dict[str, Stage]:
         """Return the stages that hold the lowered graphs and their weights, by half."""
         return {name: graph.attached for name, graph in self.compiled.items()}
+
+    def first_words(self, built: Mapping[str, Sequence[BuiltProduct]]) -> str:
+        """What is said before all else: less is multiplied in the recipe's type than is stored in it; else nothing.
+
+        ``built`` is TensorRT's account of the plans, by half.
+        """
+        records = {name: graph.precision for name, graph in self.compiled.items() if graph.precision}
+        said = [*emulated(self.blueprint.recipe, self.blueprint.lowering)]
+        said += [shortfall_of(name, record, built.get(name, ())) for name, record in records.items()]
+        return "; ".join(filter(None, said))
 
     def notes(self) -> list[str]:
         """List what the proofs of the recipe have to tell."""
@@ -111,6 +130,7 @@ def compile_graphs(
     Their weights are kept in ``store``, if that is given. Raises ``UsageError`` or ``BuildError``.
     """
     recipe, lowering = blueprint.recipe, blueprint.lowering
+    blueprint.require_multiplied()
     ranges = calibrated(
         ranges_from, blueprint.target, recipe, lowering, run.store, run.phases, run.progress,
         model=model,
@@ -128,7 +148,7 @@ def compile_graphs(
             )  # fmt: skip
             record["reused"] = graph.attached.reused
         compiled[half.name] = graph
-    return Graphs(halves, compiled, ranges)
+    return Graphs(blueprint, halves, compiled, ranges)
 
 
 def bytes_of(stages: Mapping[str, Stage]) -> dict[str, int]:

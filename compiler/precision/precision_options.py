@@ -46,19 +46,39 @@ class PrecisionAsked:
         "Modules of the target to leave wide, for example 'layers.0.*'. May be given several times.",
         (),
     )
+    allow_wide: tuple[str, ...] = option(
+        "--allow-wide",
+        "Weights that may be stored in the recipe's type and multiplied wide where the GPU's layer of them does no "
+        "more: experts. Every report then says so first. (default: none; such a build fails)",
+        (),
+        split=True,
+    )
+
+    def check(self) -> None:
+        """Raise ``UsageError`` for weights that cannot be permitted to be multiplied wide."""
+        from .recipes import ALLOWED_WIDE
+
+        if unknown := [name for name in self.allow_wide if name not in ALLOWED_WIDE]:
+            raise UsageError(
+                f"--allow-wide {unknown[0]!r} names no weights that may be multiplied wide",
+                why=f"it is for {', '.join(ALLOWED_WIDE)}",
+                fix=f"--allow-wide {ALLOWED_WIDE[0]}, or leave it out; what shall be stored wide goes to --exclude",
+            )
 
     @classmethod
     def recorded(cls, table: Mapping[str, str]) -> PrecisionAsked:
         """What asks for the table that a manifest records."""
         from .recipes import patterns
 
+        allowed = tuple(filter(None, table.get("allow_wide", "").split(",")))
         return cls(table.get("recipe"), table.get("kv_cache"), table.get("lm_head"), table.get("drafter"),
-                   patterns(table))  # fmt: skip
+                   patterns(table), allowed)  # fmt: skip
 
     def of(self, recipe: Recipe) -> Recipe:
         """The recipe with what was asked for by itself."""
         from .recipes import SHARE
 
+        recipe = replace(recipe, allow_wide=self.allow_wide if recipe.quantized_type else ())
         asked = {"kv_cache": self.kv_cache, "lm_head": self.lm_head, "drafter": self.drafter}
         changed: dict[str, Any] = {name: kind for name, kind in asked.items() if kind and kind != getattr(recipe, name)}
         if not changed and not self.exclude:

@@ -62,6 +62,7 @@ def described(table: Mapping[str, Any]) -> str:
         stored, computed = (_short(total[kind]) for kind in ("stored", "computed"))
         how = "" if stored == computed else f" multiplied in {computed}"
         how = f" unpacked to {computed} before every product" if total["unpacked"] else how
+        how = f" emulated in {computed}" if total.get("emulated") else how
         parts.append(f"{total['matmuls']} {stored}{how} ({total['share']:.1%}{of})")
         of = ""
     sources = {row["by"] for row in table["list"]}
@@ -74,7 +75,11 @@ def _short(name: str) -> str:
 
 
 def _of_graph(row: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: row[name] for name in ("weight", "stored", "computed", "numbers", "role", "why") if name in row}
+    kept = {
+        name: row[name]
+        for name in ("weight", "stored", "computed", "emulates", "numbers", "role", "why")
+        if name in row
+    }
     return kept | {"unpacked": False, "by": "graph"}
 
 
@@ -92,9 +97,9 @@ def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ``share`` is of all weights that are multiplied, counted as numbers. A weight counts once, as the widest of its
     products has it.
     """
-    groups: dict[tuple[str, str, bool], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str, bool, bool], list[Mapping[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["stored"], row["computed"], row["unpacked"]), []).append(row)
+        groups.setdefault((row["stored"], row["computed"], row["unpacked"], "emulates" in row), []).append(row)
     whole, widest = max(_numbers(rows), 1), _once(rows)
     widest_rows = {kind: [row for row in group if widest[row["weight"]] is row] for kind, group in groups.items()}
     totals = [
@@ -102,6 +107,7 @@ def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "stored": kind[0],
             "computed": kind[1],
             "unpacked": kind[2],
+            **({"emulated": True} if kind[3] else {}),
             "matmuls": len(group),
             "numbers": _numbers(widest_rows[kind]),
             "bytes": _bytes(widest_rows[kind]),

@@ -1,7 +1,4 @@
-"""Whether a recipe took effect.
-
-The products of the lowered graph are held against what the recipe declares, and those of a plan against the graph's.
-"""
+"""Whether a recipe took effect: the products of a lowered graph are held against what the recipe declares."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import BuildError
-from ...plugins.number_types import BY_NUMPY
+from ...plugins.number_types import BY_NUMPY, BY_PRECISION
 from ...plugins.problems import listed
-from .product_table import BuiltProduct
+from .multiplied_share import Shares, is_emulated, names_inputs, shares, shortfall, too_little
 from .recipes import DRAFTER_ROLE, LM_HEAD
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 _LISTED = 8
 _UNSIGNED, _KERNELS = ("uint8", "uint4"), ("MatMulNBits", "QMoE")  # what ONNX Runtime's kernels read, and they
 _EXPERTS = "experts"
-_UNPROVEN = ("inspector",)  # its answers were never seen on hardware: what they deny is told, and fails nothing
 _UNREAD = (
     "ONNX Runtime has no kernel that reads it so, and would widen it at load; of routed experts it takes both stacks "
     "or none"
@@ -48,7 +44,7 @@ class QuantizedGraphs:
     rewrite: Quantization
     products: Sequence[GraphProduct] = field(default=())
     _parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    _kernels: bool = False
+    _lowering: Lowering | None = None
 
     @classmethod
     def of(cls, source: WeightSource, *models: ir.Model) -> QuantizedGraphs:
@@ -70,40 +66,66 @@ class QuantizedGraphs:
         return (self.source.scales if stream.scales else self.source.codes)(stream.weight, shape)
 
     def prove(self, lowered: Lowered, lowering: Lowering) -> None:
-        """Raise ``BuildError`` if less than the recipe's share is quantized, or an asked-for lm_head is not."""
+        """Raise ``BuildError`` if less than the recipe's share is as it says, or an asked-for lm_head is not quantized.
+
+        A weight of a type that names both factors of a product counts if both are of it in the graph.
+        """
         from ...graphs.quantization import products_of
 
         self.products = products_of(lowered.model)
         self._parts = {weight.name: weight.parts for weight in lowered.weights}
-        self._kernels = lowering.has_kernels
-        selection, share, wide = self.source.selection, self.share, self.wide
+        self._lowering = lowering
+        selection, counted, wide = self.source.selection, self.shares, self.wide
         recipe = selection.recipe
         roles = {name: weight.role for name, weight in selection.weights.items()}
         head = next((why for name, why in wide.items() if roles[name] == LM_HEAD), "")
-        if share >= recipe.share and not head:
-            return
-        flag = "--draft-precision" if DRAFTER_ROLE in roles.values() else "--precision"
-        if share >= recipe.share:
+        if counted.stored < recipe.share:
+            flag = "--draft-precision" if DRAFTER_ROLE in roles.values() else "--precision"
+            raise BuildError(
+                f"{counted.stored:.1%} of the weights that {flag} {recipe.name} narrows are {recipe.title} in the "
+                f"graph, {recipe.share:.0%} is the least that may be called so",
+                why=_reasons(wide) or "there are no such weights",
+                fix=f"name those with --exclude, so that they do not count, or build in {recipe.wide}",
+            )
+        if counted.accepted < recipe.share:
+            raise too_little(selection, lowering, counted.multiplied, self.multiplied_wide)
+        if head:
             raise BuildError(
                 f"--lm-head-precision {recipe.lm_head} has no effect", why=head, fix="leave --lm-head-precision out"
             )
-        raise BuildError(
-            f"{share:.1%} of the weights that {flag} {recipe.name} narrows are {recipe.title} in the graph, "
-            f"{recipe.share:.0%} is the least that may be called so",
-            why=_reasons(wide) or "there are no such weights",
-            fix=f"name those with --exclude, so that they do not count, or build in {recipe.wide}",
-        )
 
     @property
-    def share(self) -> float:
-        """The share of the weights to quantize that the lowered graph multiplies as the recipe says, by numbers."""
-        return self.source.selection.share_without(self.wide)
+    def shares(self) -> Shares:
+        """The shares of the weights to quantize that the lowered graph stores, and multiplies, as the recipe says."""
+        return shares(self.source.selection, self._lowered_for, self.wide, self.multiplied_wide)
+
+    @property
+    def multiplied_wide(self) -> dict[str, str]:
+        """The weights of a type that names both factors whose products are in another; which, by weight.
+
+        Those that the graph does not store so are not among them, and of an emulation the graph's own types count.
+        """
+        selection, wide, found = self.source.selection, self.wide, {}
+        for product in self.products:
+            for name in self._weights(product):
+                weight = selection.weights.get(name)
+                if weight is None or name in wide or product.computed == product.stored:
+                    continue
+                if names_inputs(weight, selection.recipe, self._lowered_for):
+                    found[name] = product.computed
+        return found
+
+    @property
+    def _lowered_for(self) -> Lowering:
+        if self._lowering is None:
+            raise ValueError("the graph was not proved yet")
+        return self._lowering
 
     @property
     def wide(self) -> dict[str, str]:
         """The weights to quantize that the lowered graph does not multiply so, and why."""
         effective = {name for p in self.products for name in self._weights(p) if self._takes_effect(p, name)}
-        lost = _UNREAD if self._kernels else "the lowered graph multiplies it wide"
+        lost = _UNREAD if self._lowered_for.has_kernels else "the lowered graph multiplies it wide"
         return {name: self.reasons.get(name, lost) for name in self.source.selection.weights if name not in effective}
 
     def record(self) -> dict[str, Any]:
@@ -111,13 +133,16 @@ class QuantizedGraphs:
 
         Call it when the weights are written: only then is known what re-scaling cost.
         """
-        wide, selection = self.wide, self.source.selection
+        wide, selection, counted = self.wide, self.source.selection, self.shares
         return {
             "recipe": selection.recipe.record(),
-            "share": round(self.share, 6),
+            "share": round(counted.multiplied, 6),
+            "stored_share": round(counted.stored, 6),
+            "accepted_share": round(counted.accepted, 6),
             "least_share": selection.recipe.share,
             "numbers": selection.count,
-            "matmuls": [asdict(product) | self._use(product, wide) for product in self.products],
+            "shortfall": self._shortfall(),
+            "matmuls": [self._row(product, wide) for product in self.products],
             "shared_inputs": [asdict(shared) for shared in self.rewrite.shared],
             "losses": {name: round(loss, 6) for name, loss in sorted(self.source.losses.items())},
             "notes": self._notes(wide),
@@ -133,7 +158,7 @@ class QuantizedGraphs:
         weight, how = self.source.selection.weights.get(name), self.taken.get(name)
         if weight is None or how is None or product.stored != STORED[how.codes]:
             return False
-        if self._kernels and how.codes in _UNSIGNED:
+        if self._lowered_for.has_kernels and how.codes in _UNSIGNED:
             return product.op in _KERNELS
         return how.input is None or product.computed == STORED[how.input.codes]
 
@@ -147,77 +172,34 @@ class QuantizedGraphs:
         is_quantized = any(name in selected for name in every) and not why
         return {"role": roles[0] if roles else "", "narrow": is_quantized} | ({"why": why} if why else {})
 
+    def _row(self, product: GraphProduct, wide: Mapping[str, str]) -> dict[str, Any]:
+        """Say all of a product; one that is emulated is multiplied wide, whatever its factors were rounded to."""
+        row, selection = asdict(product) | self._use(product, wide), self.source.selection
+        weights = [selection.weights[name] for name in self._weights(product) if name in selection.weights]
+        if product.computed != product.stored or not any(
+            is_emulated(weight, selection.recipe, self._lowered_for) for weight in weights
+        ):
+            return row
+        return row | {"computed": BY_PRECISION[selection.recipe.wide].name, "emulates": product.computed}
+
+    def _shortfall(self) -> str:
+        """What reports say first: too few weights are multiplied in the type that they are stored in; else nothing."""
+        selection, share, wide = self.source.selection, self.shares.multiplied, self.multiplied_wide
+        recipe = selection.recipe
+        wide = {n: kind for n, kind in wide.items() if not is_emulated(selection.weights[n], recipe, self._lowered_for)}
+        return shortfall(selection, share, wide) if wide and share < recipe.share else ""
+
     def _notes(self, wide: Mapping[str, str]) -> list[str]:
         notes, selection = [], self.source.selection
         recipe = selection.recipe
         experts = {n for n, weight in selection.weights.items() if weight.role == _EXPERTS and n not in wide}
-        if any(p.computed == recipe.dtype and experts.intersection(self._weights(p)) for p in self.products):
+        stored_only = any(p.computed == recipe.dtype and experts.intersection(self._weights(p)) for p in self.products)
+        if stored_only and not self._shortfall():
             notes.append(f"routed experts are stored in {recipe.title} and multiplied in {recipe.wide}")
         if wide:
             stay = "s that {} narrows stay" if len(wide) > 1 else " that {} narrows stays"
             notes.append(f"{len(wide)} weight{stay.format(recipe.name)} {recipe.wide}: {_reasons(wide)}")
         return notes + self.source.notes()
-
-
-def require_effect(name: str, record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> list[str]:
-    """Return what to tell of a plan that keeps what its graph promised.
-
-    ``record`` is what ``QuantizedGraphs`` said of the graph, ``built`` TensorRT's own account of the plan's products.
-
-    Raises ``BuildError`` with the weights that are not as they should be, when less than the recipe's share is.
-    """
-    lost = losses(record, built)
-    sure = {name: why for name, why in lost.items() if not any(b.weight == name and b.by in _UNPROVEN for b in built)}
-    numbers = {promised["weight"]: promised["numbers"] for promised in record["matmuls"]}
-    share = record["share"] - sum(numbers[weight] for weight in sure) / max(record["numbers"], 1)
-    recipe = record["recipe"]["recipe"]
-    if share < record["least_share"]:
-        raise BuildError(
-            f"{max(share, 0.0):.1%} of the weights that --precision {recipe} narrows are {recipe.upper()} in the "
-            f"{name} plan, {record['least_share']:.0%} is the least that may be called so",
-            why=_reasons(sure),
-            fix="this version of TensorRT does not take them as they are; build in bf16 or fp16",
-        )
-    count = f"{len(lost)} weights that {recipe} narrows are" if len(lost) > 1 else f"1 weight that {recipe} narrows is"
-    notes = [f"{count} not {recipe.upper()} in the {name} plan: {_reasons(lost)}"] if lost else []
-    return notes + _unpacked(name, record, built)
-
-
-def losses(record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> dict[str, str]:
-    """Return what of each quantized weight in the graph is lost in the plan. The worst of its products counts."""
-    lost: dict[str, str] = {}
-    for promised in record["matmuls"]:
-        if not promised["narrow"]:
-            continue
-        products = [product for product in built if product.weight == promised["weight"]]
-        reasons = [_loss(promised, product) for product in products]
-        reasons = reasons or ["no layer of TensorRT's network multiplies with it"]
-        if why := next(filter(None, reasons), ""):
-            lost[promised["weight"]] = why
-    return lost
-
-
-def _loss(promised: Mapping[str, Any], built: BuiltProduct) -> str:
-    if built.stored != promised["stored"]:
-        return f"TensorRT stores it as {built.stored}"
-    if promised["computed"] == promised["stored"] != built.computed:
-        return f"TensorRT multiplies it in {built.computed}"
-    if built.unpacked and promised["role"] != _EXPERTS:
-        return f"TensorRT writes it to memory in {built.computed} before every product"
-    return ""
-
-
-def _unpacked(name: str, record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> list[str]:
-    """Tell of routed experts that are widened in memory; they take less room all the same."""
-    rows = record["matmuls"]
-    experts = {promised["weight"] for promised in rows if promised["narrow"] and promised["role"] == _EXPERTS}
-    unpacked = [product for product in built if product.unpacked and product.weight in experts]
-    if not unpacked:
-        return []
-    return [
-        f"{len(unpacked)} weights of routed experts are stored in {record['recipe']['experts']}, and written to memory "
-        f"in {unpacked[0].computed} before every product of the {name} plan: they take less room, and no less time"
-    ]
 
 
 def _reasons(why: Mapping[str, str]) -> str:

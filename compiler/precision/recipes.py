@@ -18,6 +18,9 @@ LM_HEAD: Literal["lm_head"] = "lm_head"
 DRAFTER_ROLE: Literal["drafter"] = (
     "drafter"  # of the drafter's matrices: stored as a type says, and what enters them stays wide
 )
+ALLOWED_WIDE = ("experts",)  # what --allow-wide can name: roles whose products may be wider than their type says
+EMULATED = ("fp8", "mxfp8")  # types that ONNX Runtime has no arithmetic for
+MULTIPLIED = "multiplied"  # of a recorded table: what is to be said before all else, where products are not as named
 SHARE = 0.9
 _AT_RUN_TIME = "int8 at run time"  # ONNX Runtime's kernels for integer weights round what enters them themselves
 
@@ -28,8 +31,8 @@ class Recipe:
 
     ``weights`` are the matrices of attention and MLP, ``activations`` what they are multiplied with, ``experts`` and
     ``expert_activations`` the same of routed experts. ``wide`` is everything else, and what flows between layers.
-    ``exclude`` are patterns of modules that stay wide all the same. A build whose graph stores less than ``share`` of
-    what the recipe quantizes in the type that it names has failed.
+    ``exclude`` are patterns of modules that stay wide all the same. A build that multiplies less than ``share`` of what
+    the recipe quantizes in the type that it names has failed, but for the roles ``allow_wide``.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Recipe:
     share: float = 0.0
     says: str = ""
     exclude: tuple[str, ...] = field(default=())
+    allow_wide: tuple[str, ...] = field(default=())
 
     @property
     def dtype(self) -> Dtype:
@@ -111,12 +115,13 @@ class Recipe:
         """The table, as the manifest of an engine keeps it; ``patterns`` reads what is excluded."""
         fields = _FIELDS if self.is_quantized else _UNIFORM_FIELDS
         table = {"recipe": self.name} | {name: getattr(self, name) for name in fields if name != "wide"}
-        return table | ({"exclude": json.dumps(self.exclude)} if self.exclude else {})
+        table |= {"exclude": json.dumps(self.exclude)} if self.exclude else {}
+        return table | ({"allow_wide": ",".join(self.allow_wide)} if self.allow_wide else {})
 
 
 def rows_of(record: Mapping[str, str]) -> list[tuple[str, str]]:
     """A recorded table as rows for people, its recipe first."""
-    named = {"recipe": record.get("recipe", "")} | dict(record)
+    named = {"recipe": record.get("recipe", "")} | {name: kind for name, kind in record.items() if name != MULTIPLIED}
     named |= {"exclude": ", ".join(patterns(record))} if "exclude" in record else {}
     return [(name.replace("_", " "), kind) for name, kind in named.items()]
 
@@ -130,6 +135,11 @@ def in_words(record: Mapping[str, str]) -> str:
     if len(by_type) == 1:
         return record["recipe"]
     return f"{record['recipe']}: " + "; ".join(f"{', '.join(names)} in {kind}" for kind, names in by_type.items())
+
+
+def first_words(record: Mapping[str, str]) -> str:
+    """What is said before all else of an engine in a recorded table; empty where it multiplies as the table says."""
+    return record.get(MULTIPLIED, "")
 
 
 def patterns(record: Mapping[str, str]) -> tuple[str, ...]:
@@ -146,7 +156,7 @@ _ROLES: Mapping[str, str] = {
 }  # fmt: skip
 _UNIFORM_FIELDS = ("weights", "activations", "kv_cache", "lm_head", "drafter")
 _FIELDS = ("wide", *_UNIFORM_FIELDS, "experts", "expert_activations", "router")
-_NOT_TYPES = ("recipe", "exclude", "calibration")  # of a recorded table
+_NOT_TYPES = ("recipe", "exclude", "allow wide", "calibration")  # of a recorded table
 _INTEGERS = {"int8": "8-bit integers", "int4": "4-bit integers"}
 
 
@@ -179,13 +189,14 @@ RECIPES: Mapping[str, Recipe] = {
 
 
 def emulated(recipe: Recipe, lowering: Lowering) -> list[str]:
-    """Notes on types that a CPU has no arithmetic for."""
-    kinds = sorted({*recipe.quantized_types, recipe.drafter} & {"fp8", "mxfp8"})
+    """Notes on types that a CPU has no arithmetic for, to be said before all else."""
+    kinds = sorted({*recipe.quantized_types, recipe.drafter} & {*EMULATED})
     if lowering.is_tensorrt or not kinds:
         return []
+    titles = " or ".join(kinds).upper()
     return [
-        f"{' and '.join(kinds)} is emulated here: numbers are rounded to it and multiplied in {recipe.wide}, which "
-        "tells what it costs in accuracy and makes nothing faster"
+        f"{' and '.join(kinds)} is emulated here: 0% of the weights are multiplied in {titles}; numbers are rounded to "
+        f"it and multiplied in {recipe.wide}, which tells what it costs in accuracy and makes nothing faster"
     ]
 
 

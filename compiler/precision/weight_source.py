@@ -66,15 +66,21 @@ def of_target(
     """
     if not recipe.quantized_type:
         return None
-    selection = Selection.of_target(target.skeleton.weights, recipe)
-    if not selection.weights:
-        raise UsageError("--exclude leaves nothing to quantise", fix=f"exclude less, or build in {recipe.wide}")
+    selection = selection_of(target, recipe)
     stored = [key for name, weight in selection.weights.items() for key in _in_fp8(target, name, weight.shape)]
     if stored and recipe.quantized_types == {"fp8"}:
         return StoredFp8(target, selection, lowering, ranges)
     if stored:
         raise _twice(target, recipe, stored)
     return RoundedHere(selection, lowering, target.read, ranges)
+
+
+def selection_of(target: Target, recipe: Recipe) -> Selection:
+    """The weights of a target that ``recipe`` quantizes. Raises ``UsageError`` where an exclusion leaves none."""
+    selection = Selection.of_target(target.skeleton.weights, recipe)
+    if not selection.weights:
+        raise UsageError("--exclude leaves nothing to quantise", fix=f"exclude less, or build in {recipe.wide}")
+    return selection
 
 
 def of_drafter(

@@ -14,6 +14,7 @@ def check_build(request: CompileRequest) -> None:
     """Raise ``UsageError`` for what no build can be made of."""
     request.backend.check_known()
     require_known(request.precision.name)
+    request.precision.check()
     request.calibration.check()
     request.backend.check_lowering()
     request.sizes.check(
@@ -28,6 +29,7 @@ def check_build(request: CompileRequest) -> None:
 def check_export(request: CompileRequest) -> None:
     """Raise ``UsageError`` for what no export can be made of."""
     require_known(request.precision.name)
+    request.precision.check()
     decide(request.precision, export_lowering(request))
     request.calibration.check()
     request.sizes.check(fix="it is the number of tokens drafted per round; the caches have room for two rounds of them")

@@ -137,7 +137,7 @@ BUILD = Form(
             default="fp32 for onnxruntime; for TensorRT fp8 from an FP8 checkpoint with scales for its inputs, else "
             "bf16 where the checkpoint has any, else fp16",
         ),
-        ask("precision", "kv_cache", "lm_head", "drafter", "exclude"),
+        ask("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
         ask("calibration"),
         ask("sizes"),
         ask("backend", "lowering"),
@@ -159,7 +159,7 @@ EXPORT = Form(
             "--dry-run --gpu, tensorrt)",
         ),
         ask("precision", "name", default="fp32 for ort and std, bf16 for tensorrt"),
-        ask("precision", "kv_cache", "lm_head", "drafter", "exclude"),
+        ask("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
         ask("calibration"),
         ask(
             "sizes",

@@ -31,19 +31,24 @@ _TYPES = (  # the first that a description has
 def inspected(trt: Any, logger: Any, plan: Path) -> tuple[list[Program], list[str]]:
     """Return the programs of an engine file, none where there is no GPU for it or the inspector does not answer.
 
-    Beside them what to tell: a plan for which memory is short is not looked at, since whoever runs out of it loses the
-    plan.
+    Beside them what to tell: why there are none. A plan for which memory is short is not looked at, since whoever runs
+    out of it loses the plan.
     """
+    held, free = plan.stat().st_size, free_memory()
+    if _COPIES * held > free:
+        return _not_inspected(f"it has {size(held)}, and {size(free)} of memory are free")
     try:
-        held, free = plan.stat().st_size, free_memory()
-        if _COPIES * held > free:
-            note = f"the plan was not inspected: it has {size(held)}, and {size(free)} of memory are free"
-            return [], [f"{note}; of its products is said what TensorRT parsed"]
         engine = trt.Runtime(logger).deserialize_cuda_engine(plan.read_bytes())
         text = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-        return programs_of(json.loads(text)), []
-    except Exception:  # of whatever kind: the engine is built, and its inspection is no part of that
-        return [], []
+        answer = json.loads(text)
+    except Exception as error:  # of whatever kind: the engine is built, and its inspection is no part of that
+        return _not_inspected(f"{type(error).__name__}: {' '.join(str(error).split())}")
+    programs = programs_of(answer)
+    return (programs, []) if programs else _not_inspected("the inspector's answer has no layers with details")
+
+
+def _not_inspected(why: str) -> tuple[list[Program], list[str]]:
+    return [], [f"the plan was not inspected: {why}; of its products is said what TensorRT parsed"]
 
 
 def free_memory(proc: Path = Path("/proc"), group: Path = Path("/sys/fs/cgroup")) -> float:

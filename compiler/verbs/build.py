@@ -52,12 +52,14 @@ def build(request: CompileRequest, dry_run: DryRun = False, force: Force = False
 
 
 def _summary(result: BuildResult) -> str:
-    from .precision_rows import precision_rows
+    from ..precision.recipes import first_words
+    from .precision_rows import first_rows, precision_rows
 
     report = result.report
     reused = [phase["phase"] for phase in report["phases"] if phase.get("reused")]
     gpus = ", ".join(result.manifest.backend.gpus)
     rows = [
+        *first_rows(first_words(result.manifest.precision)),
         ("engine", f"{result.path}, for {result.manifest.backend.name}" + (f" on {gpus}" if gpus else "")),
         *precision_rows(result.manifest.precision, report),
         ("plans" if gpus else "weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),

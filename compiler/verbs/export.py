@@ -50,7 +50,8 @@ def export(
 
 
 def _summary(result: ExportResult) -> str:
-    from .precision_rows import precision_rows
+    from ..precision.recipes import MULTIPLIED
+    from .precision_rows import first_rows, precision_rows
 
     report = result.report
     reused = [phase["phase"] for phase in report["phases"] if phase.get("reused")]
@@ -59,6 +60,7 @@ def _summary(result: ExportResult) -> str:
         for name, count in report["checkpoint_bytes"].items()
     )
     rows = [
+        *first_rows(report.get(MULTIPLIED, "")),
         ("export", f"{result.path}, for {report['for']}"),
         *precision_rows(report["recipe"], report),
         ("checkpoints", stored),

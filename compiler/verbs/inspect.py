@@ -32,6 +32,8 @@ def inspect(
 
 def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
     from ..precision.product_table import described
+    from ..precision.recipes import first_words
+    from .precision_rows import first_rows
 
     speculation, shapes, backend = engine["speculation"], engine["shapes"], engine["backend"]
     gpus = f" for {', '.join(backend['gpus'])}" if backend["gpus"] else ""
@@ -41,6 +43,7 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
     ]
     heads = f" (drafter {shapes['draft_vocab_size']})" if engine["drafter"] else ""
     rows: list[tuple[str, Any]] = [
+        *first_rows(first_words(engine["precision"])),
         ("engine", f"{engine['engine']}, {size(engine['bytes'])}, made by peagle-compile {engine['product_version']}"),
         ("backend", f"{backend['name']} {backend['versions'].get(backend['name'], '')}{gpus}"),
         ("lowering", backend["lowering"]),

@@ -1,4 +1,4 @@
-"""What a summary says of precision, the same for a build and an export."""
+"""What a summary says of precision, the same for a build, an export and an inspection."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any
 
 from ..precision.product_table import described
 from ..precision.recipes import in_words, patterns
+
+
+def first_rows(said: str) -> list[tuple[str, str]]:
+    """The row before all others, where less is multiplied as the recipe says than is stored so."""
+    return [("multiplied", said)] if said else []
 
 
 def precision_rows(table: Mapping[str, str], report: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -204,4 +204,5 @@ def rebuild_command(manifest: Manifest, recipe: Recipe, exclude: Sequence[str]) 
         words += [flag, kind] if kind != getattr(usual, field) else []
     for pattern in dict.fromkeys([*recipe.exclude, *exclude]):
         words += ["--exclude", pattern]
+    words += ["--allow-wide", ",".join(recipe.allow_wide)] if recipe.allow_wide else []
     return shlex.join([*words, "--max-seq-len", str(manifest.shapes.max_seq_len), "--out", "ENGINE"])

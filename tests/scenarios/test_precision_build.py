@@ -26,6 +26,8 @@ from tests.fixtures.stages import cache_with_the_traces
 from tests.fp8_pairs import fp8_pair
 from tests.models import BLOCKED, Pair, make_pair
 
+E4M3 = "float8e4m3fn"
+
 TEXTS = [text * 20 for text in ("def gcd(a, b):", "while b: a, b = b, a % b", "return a")]  # bytes are tokens
 
 
@@ -109,7 +111,8 @@ def test_integer_weights_take_effect_and_generate(dense: Pair, precision: str, t
 def test_routed_experts_take_effect_and_generate(sparse: Pair, precision: str, texts: Path, tmp_path: Path) -> None:
     ranges = CalibrationAsked(data=texts) if precision == "fp8" else CalibrationAsked()
     result = built(sparse, tmp_path / "engine", precision, ranges=ranges)
-    assert result.report["precision"]["target"]["share"] == 1
+    record = result.report["precision"]["target"]
+    assert (record["share"], record["stored_share"]) == (0 if precision == "fp8" else 1, 1), "fp8 is emulated"
     assert result.manifest.precision["experts"] == precision
     assert len(generated(tmp_path / "engine")) == 6
 
@@ -164,7 +167,11 @@ def test_fp8_calibrates_first_once_and_says_so(dense: Pair, texts: Path, tmp_pat
             "--max-seq-len", 64, "--num-speculative-tokens", 3, "--calib-data", texts, "--out", tmp_path / name, *more,
         )  # fmt: skip
         assert done.code == 0, done.err
-        assert "fp8 is emulated here" in done.err
+        assert "fp8 is emulated here: 0% of the weights are multiplied in FP8" in done.err
+        assert done.out.splitlines()[0].split()[:4] == ["multiplied", "fp8", "is", "emulated"]
+        assert next(iter(json.loads((tmp_path / name / "engine.json").read_text())["precision"])) == "multiplied"
+        page = (tmp_path / name / "build_report.html").read_text()
+        assert page.index("<strong>fp8 is emulated here") < page.index("peagle-compile")
         assert "calibration" not in done.out
         return json.loads((tmp_path / name / "build_report.json").read_text())
 
@@ -175,7 +182,10 @@ def test_fp8_calibrates_first_once_and_says_so(dense: Pair, texts: Path, tmp_pat
     assert first["calibration"]["method"]["name"] == "max"
     assert second["calibration"]["method"]["name"] == "percentile"
     assert first["graphs"] == third["graphs"] != second["graphs"]
-    assert first["precision"]["target"]["share"] == 1
+    record = first["precision"]["target"]
+    assert (record["share"], record["stored_share"]) == (0, 1), "nothing is multiplied in what is emulated"
+    rows = [row for row in first["matmuls"]["target"]["list"] if row["stored"] == E4M3]
+    assert {(row["computed"], row["emulates"]) for row in rows} == {("float32", E4M3)}
     config = json.loads((tmp_path / "second" / "resolved_config.yaml").read_text())
     assert (config["calib_method"], config["calib_data"]) == ("percentile", str(texts))
     assert f"{len(TEXTS)} samples" in config["recipe"]["calibration"]

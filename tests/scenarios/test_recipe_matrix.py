@@ -40,14 +40,23 @@ class Types(NamedTuple):
 
 
 EXPECTED = {
-    (ORT, "fp8"): Types(E4M3, E4M3, E4M3),
-    (ORT, "mxfp8"): Types(E4M3, E4M3, FP32),
+    (ORT, "fp8"): Types(E4M3, FP32, FP32),  # emulated
+    (ORT, "mxfp8"): Types(E4M3, FP32, FP32),
     (ORT, "int8"): Types(INT8, INT8, INT8),
     (ORT, "int4"): Types(INT4, INT8, INT8),
     (RTX, "fp8"): Types(E4M3, E4M3, E4M3),
     (RTX, "int8"): Types(INT8, INT8, INT8),
     (RTX, "int4"): Types(INT4, FP16, FP16),
 }
+
+WIDE_NAME = {FP32: "fp32", FP16: "fp16", "bfloat16": "bf16"}
+# What an export's graphs multiply linears and routed experts in; of TensorRT's own layer of experts, everything wide.
+EXPORTED = {
+    ("tensorrt", "fp8"): (E4M3, E4M3), ("tensorrt", "int8"): (INT8, INT8), ("tensorrt", "int4"): (FP16, FP16),
+    ("tensorrt", "mxfp8"): (E4M3, FP16), ("tensorrt-sm100", "fp8"): (E4M3, FP16),
+    ("tensorrt-sm100", "int8"): (INT8, FP16), ("tensorrt-sm100", "int4"): (FP16, FP16),
+    ("tensorrt-sm100", "mxfp8"): (E4M3, FP16),
+}  # fmt: skip
 
 needs_rtx = pytest.mark.skipif(not look().has(RTX), reason="TensorRT-RTX is not installed")
 Models = Callable[[str], tuple[str, str | None]]
@@ -112,7 +121,8 @@ def _ranges(texts: Path, precision: str, overrides: PrecisionAsked, *, tensorrt:
 
 def check_types(result: BuildResult, expected: Types, wide: str, *, sparse: bool, by: str) -> None:
     """Every weight that the recipe narrows is what it should be, and every other one is wide."""
-    assert result.report["precision"]["target"]["share"] == 1
+    record, emulated = result.report["precision"]["target"], expected.stored == E4M3 and by == "graph"
+    assert (record["share"], record["stored_share"], record["accepted_share"]) == (0 if emulated else 1, 1, 1)
     rows = result.report["matmuls"]["target"]["list"]
     found: dict[str, set[tuple[str, str]]] = {}
     for row in rows:
@@ -126,7 +136,7 @@ def check_types(result: BuildResult, expected: Types, wide: str, *, sparse: bool
     assert {row["by"] for row in rows} == {by}
     assert not any(row["unpacked"] for row in rows)
     told = any("routed experts are stored" in note for note in result.report["warnings"])
-    assert told == (sparse and expected.experts == wide)
+    assert told == (sparse and expected.experts == wide and record["recipe"]["expert_activations"] == WIDE_NAME[wide])
 
 
 def check_decoding(result: BuildResult) -> None:
@@ -191,7 +201,8 @@ def test_head_and_drafter_can_be_narrow_by_themselves(
         "qwen3", "fp16" if backend == RTX else "fp32", backend, overrides=PrecisionAsked(lm_head=kind, drafter=drafter)
     )
     expected = EXPECTED[backend, kind]
-    assert {half: record["share"] for half, record in result.report["precision"].items()} == {
+    shares = "stored_share" if (backend, kind) == (ORT, "fp8") else "share"
+    assert {half: record[shares] for half, record in result.report["precision"].items()} == {
         half: 1 for half in ("target", "drafter") if half == "target" or drafter
     }
     found = {
@@ -245,12 +256,24 @@ def test_graphs_of_every_recipe_can_be_kept(
     target, draft = models("qwen3-moe")
     calibrated = precision == "fp8" or (precision == "int8" and lowering != "ort")
     samples = ("--calib-data", texts) if calibrated else ()
-    done = cli(
+    linears, experts = EXPORTED.get((lowering, precision), EXPECTED[ORT, precision][1:])
+    falls_short = lowering != "ort" and precision != "int4" and experts == FP16
+    arguments = (
         "export", target, "--draft", draft, "--for", lowering, "--precision", precision, "--max-seq-len", 64,
         "--out", tmp_path / "out", "--json", *samples,
     )  # fmt: skip
+    if falls_short:
+        refused = cli(*arguments)
+        assert refused.code == 5
+        assert "--allow-wide experts" in refused.err
+    done = cli(*arguments, *(("--allow-wide", "experts") if falls_short else ()))
     assert done.code == 0, done.err
     record = json.loads(done.out)["precision"]["target"]
-    assert record["share"] == 1
-    kinds = {each["stored"] for each in record["matmuls"] if each["narrow"]}
-    assert kinds == {EXPECTED[ORT, precision].stored}
+    assert record["stored_share"] == record["accepted_share"] == 1
+    rows = [row for row in record["matmuls"] if row["narrow"]]
+    assert {row["stored"] for row in rows} == {EXPECTED[ORT, precision].stored}
+    assert {row["computed"] for row in rows if row["role"] == "experts"} == {experts}
+    assert {row["computed"] for row in rows if row["role"] != "experts"} == {linears}
+    multiplied = sum(row["numbers"] for row in rows if row["computed"] == row["stored"] or precision == "int4")
+    assert record["share"] == pytest.approx(multiplied / sum(row["numbers"] for row in rows), abs=0.02)
+    assert bool(record["shortfall"]) == falls_short

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,9 +70,49 @@ def test_an_answer_without_details_is_no_program(answer: object) -> None:
     assert programs_of(answer) == []
 
 
-def test_an_engine_that_cannot_be_loaded_is_no_program(tmp_path: Path) -> None:
-    (tmp_path / "plan").write_bytes(b"no engine")
-    assert inspected(object(), None, tmp_path / "plan") == ([], [])
+class StandIn:
+    """TensorRT as far as an inspection goes: it loads ``plan`` alone, and of that answers ``text``."""
+
+    def __init__(self, plan: bytes, text: str) -> None:
+        self.LayerInformationFormat = SimpleNamespace(JSON="json")
+        self._plan, self._text = plan, text
+
+    def Runtime(self, _: object) -> StandIn:
+        return self
+
+    def deserialize_cuda_engine(self, plan: bytes) -> StandIn | None:
+        return self if plan == self._plan else None  # as TensorRT does with what it cannot read
+
+    def create_engine_inspector(self) -> StandIn:
+        return self
+
+    def get_engine_information(self, form: str) -> str:
+        assert form == "json"
+        return self._text
+
+
+def test_an_engine_that_answers_is_read_as_programs(tmp_path: Path) -> None:
+    (tmp_path / "plan").write_bytes(b"an engine")
+    programs, notes = inspected(StandIn(b"an engine", json.dumps(ANSWER)), None, tmp_path / "plan")
+    assert programs == programs_of(ANSWER) != []
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "JSONDecodeError: "),
+        ('{"Layers": ["a name"]}', "the inspector's answer has no layers with details"),
+        (None, "AttributeError: 'NoneType' object has no attribute 'create_engine_inspector'"),
+    ],
+)
+def test_why_an_engine_was_not_inspected_is_told(text: str | None, why: str, tmp_path: Path) -> None:
+    (tmp_path / "plan").write_bytes(b"an engine")
+    trt = StandIn(b"an engine" if text is not None else b"another", text or "")
+    programs, (note,) = inspected(trt, None, tmp_path / "plan")
+    assert programs == []
+    assert note.startswith(f"the plan was not inspected: {why}")
+    assert note.endswith("; of its products is said what TensorRT parsed")
 
 
 def test_a_plan_that_memory_is_short_for_is_not_inspected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

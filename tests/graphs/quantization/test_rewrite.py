@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -68,7 +68,8 @@ def quantized_of(
 
         @cache
         def compiled(lowering: str) -> graph_stages.Compiled:
-            half = target_half(target, RECIPES["fp8"], LOWERINGS[lowering])
+            recipe = replace(RECIPES["fp8"], allow_wide=("experts",))  # that of tensorrt-sm100
+            half = target_half(target, recipe, LOWERINGS[lowering])
             return graph_stages.attach(
                 StageStore.default(), half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()
             )

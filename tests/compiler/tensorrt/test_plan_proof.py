@@ -10,8 +10,8 @@ import pytest
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.precision.product_table import BuiltProduct
-from peagle.compiler.precision.quantization_proof import losses, require_effect
 from peagle.compiler.tensorrt.build_plan import build_plan
+from peagle.compiler.tensorrt.plan_proof import losses, require_effect
 from peagle.plugins.errors import BuildError
 from tests.compiler.tensorrt.products import products
 from tests.compiler.tensorrt.small import request
@@ -27,7 +27,14 @@ def _record(**products: dict[str, Any]) -> dict[str, Any]:
     ]
     recipe = {"recipe": "fp8", "experts": "fp8"}
     share = sum(row["numbers"] for row in rows if row["narrow"]) / (10 * len(rows))
-    return {"recipe": recipe, "share": share, "least_share": 0.9, "numbers": 10 * len(rows), "matmuls": rows}
+    return {
+        "recipe": recipe,
+        "share": share,
+        "accepted_share": share,
+        "least_share": 0.9,
+        "numbers": 10 * len(rows),
+        "matmuls": rows,
+    }
 
 
 def _built(*names: str, **changes: Any) -> list[BuiltProduct]:

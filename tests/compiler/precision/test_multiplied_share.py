@@ -1,0 +1,108 @@
+"""A recipe that names both factors of its products counts those that have both in its type, experts included."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.precision.multiplied_share import multiplied_wide, require_multiplied, shares
+from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.precision.weight_selection import Selection
+from peagle.graphs.lowering import LOWERINGS
+from peagle.graphs.targets.skeleton import Skeleton
+from peagle.graphs.targets.weight_roles import RoledWeight
+from peagle.plugins.errors import BuildError, UsageError
+
+MODELS = Path(__file__).parents[3] / "compiler" / "bundled" / "models"
+QWEN, GPT_OSS, DENSE = "qwen3-coder-30b", "gpt-oss-120b", "gemma-4-31b"
+
+
+@cache
+def weights(model: str) -> tuple[RoledWeight, ...]:
+    return Skeleton(json.loads((MODELS / model / "config.json").read_text())).weights
+
+
+def selection(model: str, precision: str, lowering: str, asked: PrecisionAsked | None = None) -> Selection:
+    recipe = (asked or PrecisionAsked()).of(RECIPES[precision].on("bf16", LOWERINGS[lowering]))
+    return Selection.of_target(weights(model), recipe)
+
+
+def multiplied(model: str, precision: str, lowering: str) -> float:
+    selected = selection(model, precision, lowering)
+    return shares(selected, LOWERINGS[lowering], {}, multiplied_wide(selected, LOWERINGS[lowering])).multiplied
+
+
+def test_three_percent_of_qwen3_coder_would_be_multiplied_in_fp8_on_sm100() -> None:
+    assert multiplied(QWEN, "fp8", "tensorrt-sm100") == pytest.approx(0.0303, abs=5e-4)
+    assert multiplied(QWEN, "fp8", "tensorrt") == 1
+
+
+@pytest.mark.parametrize("precision", ["fp8", "int8", "mxfp8"])
+@pytest.mark.parametrize("model", [QWEN, GPT_OSS])
+def test_a_build_that_falls_short_is_refused_with_the_true_share(model: str, precision: str) -> None:
+    lowering = LOWERINGS["tensorrt-sm100"]
+    share = multiplied(model, precision, "tensorrt-sm100")
+    with pytest.raises(BuildError) as caught:
+        require_multiplied(selection(model, precision, "tensorrt-sm100"), lowering)
+    error = caught.value
+    assert error.exit_code == 5
+    assert f"{share:.1%} of the weights that --precision {precision} names would be multiplied" in error.what
+    assert "routed experts" in error.why
+    assert "layers.0.mlp.experts.gate_up_proj" in error.why
+    assert "--allow-wide experts" in error.fix
+    assert "build in bf16" in error.fix
+    require_multiplied(selection(model, precision, "tensorrt-sm100", PrecisionAsked(allow_wide=("experts",))), lowering)
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "lowering"),
+    [(QWEN, "int4", "tensorrt-sm100"), (DENSE, "fp8", "tensorrt-sm100"), (DENSE, "mxfp8", "tensorrt"),
+     (QWEN, "int8", "tensorrt"), (QWEN, "fp8", "ort"), (QWEN, "mxfp8", "std"), (QWEN, "int8", "ort")],
+)  # fmt: skip
+def test_what_does_as_it_says_needs_no_permission(model: str, precision: str, lowering: str) -> None:
+    require_multiplied(selection(model, precision, lowering), LOWERINGS[lowering])
+
+
+def test_the_nearest_recipe_that_holds_is_named() -> None:
+    with pytest.raises(BuildError, match="mxfp8") as caught:
+        require_multiplied(selection(QWEN, "mxfp8", "tensorrt"), LOWERINGS["tensorrt"])
+    assert "build in fp8, the nearest recipe that is multiplied as it says" in caught.value.fix
+
+
+def test_experts_that_are_excluded_do_not_count() -> None:
+    asked = PrecisionAsked(exclude=("*.mlp.experts",))
+    require_multiplied(selection(QWEN, "fp8", "tensorrt-sm100", asked), LOWERINGS["tensorrt-sm100"])
+
+
+def test_permission_covers_the_group_alone() -> None:
+    selected = selection(QWEN, "fp8", "tensorrt-sm100", PrecisionAsked(allow_wide=("experts",)))
+    attention = {name: "bfloat16" for name, weight in selected.weights.items() if weight.role == "attention"}
+    experts = multiplied_wide(selected, LOWERINGS["tensorrt-sm100"])
+    counted = shares(selected, LOWERINGS["tensorrt-sm100"], {}, attention | experts)
+    assert counted.multiplied == pytest.approx(0)
+    assert counted.accepted == pytest.approx(1 - 0.0303, abs=5e-4)
+    narrow = replace(selected, weights={name: selected.weights[name] for name in attention})
+    assert shares(narrow, LOWERINGS["tensorrt-sm100"], {}, attention).accepted == 0
+
+
+def test_of_an_emulation_nothing_is_multiplied_and_all_is_accepted() -> None:
+    assert shares(selection(QWEN, "fp8", "ort"), LOWERINGS["ort"], {}, {}) == (1, pytest.approx(0), 1)
+    assert shares(selection(QWEN, "int8", "ort"), LOWERINGS["ort"], {}, {}) == (1, 1, 1)
+
+
+def test_only_experts_may_be_multiplied_wide() -> None:
+    with pytest.raises(UsageError, match="--allow-wide 'attention' names no weights"):
+        PrecisionAsked(allow_wide=("attention",)).check()
+    PrecisionAsked(allow_wide=("experts",)).check()
+
+
+def test_what_was_permitted_is_recorded_and_read_again() -> None:
+    recipe = PrecisionAsked(allow_wide=("experts",)).of(RECIPES["fp8"])
+    assert recipe.record()["allow_wide"] == "experts"
+    assert PrecisionAsked.recorded(recipe.record()).of(RECIPES["fp8"]) == recipe
+    assert PrecisionAsked(allow_wide=("experts",)).of(RECIPES["bf16"]) == RECIPES["bf16"], "nothing is narrow in it"
