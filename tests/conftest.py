@@ -19,7 +19,7 @@ except ImportError:
     sys.modules["peagle"].__path__ = [str(Path(__file__).resolve().parent.parent)]
 
 # What several folders share; such a file imports what is heavy inside its fixtures, for tests/gpu runs without it.
-_FIXTURES = ("stages", "bodies", "commands", "engines", "graphs", "pairs", "thrift", "trials")
+_FIXTURES = ("stages", "attacks", "bodies", "commands", "engines", "graphs", "pairs", "thrift", "trials")
 pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
 
 # The models of the tests are tiny: a second thread costs more than it brings, most of all on a busy machine.

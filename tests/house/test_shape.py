@@ -11,7 +11,7 @@ MAX_ENTRIES = 16
 MIN_LINES = 20
 
 # Test folders that mirror nothing: what crosses the tree, golden cases, GPUs, this house, and what is not packaged.
-NOT_MIRRORED = {"benchmarks", "conformance", "examples", "gpu", "house", "scenarios", "serving", "tools"}
+NOT_MIRRORED = {"attacks", "benchmarks", "conformance", "examples", "gpu", "house", "scenarios", "serving", "tools"}
 
 
 def full_folders(root: Path) -> list[str]:
