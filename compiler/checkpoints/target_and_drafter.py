@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...engines.folder.checks import least_cache_length
-from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter
+from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter, unknown_architectures
 from ...graphs.lowering import Lowering
 from ...graphs.targets import TargetSpec
 from ...plugins.errors import BuildError
@@ -80,6 +80,7 @@ def read_inputs(options: Sizes, resolved: Resolved) -> Inputs:
     drafter = Checkpoint.open(resolved.drafter)
     head = read_head(drafter, target.spec)
     max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
+    warnings += _doubts(drafter)
     depth = head.trained_depth or (resolved.pair.trained_depth if resolved.pair else None)
     if depth is None:
         warnings.append(f"the head does not say how many drafts it was trained for; {ASSUMED_DEPTH} assumed")
@@ -96,6 +97,14 @@ def read_inputs(options: Sizes, resolved: Resolved) -> Inputs:
         eos_token_ids=_eos(target),
         warnings=tuple(warnings),
     )
+
+
+def _doubts(drafter: Checkpoint) -> list[str]:
+    """List what a user should know of a head that was read all the same."""
+    unknown = unknown_architectures(drafter.config.get("architectures") or [])
+    if not unknown:
+        return []
+    return [f"the head's architecture {unknown} is not known here; it was read as P-EAGLE, which its mask_hidden says"]
 
 
 def longest_sequence(target: Target, max_seq_len: int) -> tuple[int, list[str]]:

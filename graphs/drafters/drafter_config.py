@@ -6,7 +6,7 @@ vLLM's layout is flat already, with some entries in ``eagle_config``. The ``spec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...plugins.graph_contract import MAX_DRAFTS
@@ -21,7 +21,8 @@ ARCHITECTURES = frozenset({
     "Eagle3Speculator", "LlamaForCausalLMPeagle", "LlamaEagle3DraftModel",
 })  # fmt: skip
 _SPECULATORS_TYPES = ("peagle", "eagle3")
-_MASK_ID_KEYS = ("mask_token_id", "pard_token", "ptd_token_id")
+# What vLLM and other tools have called it; the first stands in an object of that name.
+MASK_ID_KEYS = ("dflash_config.mask_token_id", "mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 _EAGLE_ENTRIES = (
     "eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state", "norm_before_fc", "fc_norm", "norm_output",
     "parallel_draft_step",
@@ -54,6 +55,11 @@ def flatten(config: Config, problems: Problems) -> dict[str, Any]:
     if kind == "eagle3" and flat.get("norm_before_residual") is None:
         flat["norm_before_residual"] = True  # as vLLM loads them; newer versions of the package always say
     return flat
+
+
+def unknown_architectures(architectures: Sequence[str]) -> str:
+    """Join the names of a head's ``architectures`` where none of them is one of a head; nothing to say is ''."""
+    return "" if ARCHITECTURES.intersection(architectures) else ", ".join(architectures)
 
 
 def says_parallel(flat: Config) -> bool:
@@ -134,14 +140,13 @@ def _architectures(config: Config, problems: Problems) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         problems.add(f"config entry architectures must be a list of names, not {names!r}")
         return []
-    if names and not ARCHITECTURES.intersection(names):
-        problems.add(f"architecture {', '.join(names)} is no EAGLE-3 or P-EAGLE head known here")
     return names
 
 
 def _mask_token_id(config: Config, problems: Problems) -> int | None:
     """The mask token's id, which some heads write as text."""
-    stated = {key: config[key] for key in _MASK_ID_KEYS if config.get(key) is not None}
+    within = {f"dflash_config.{name}": value for name, value in _mapping(config, "dflash_config", problems).items()}
+    stated = {key: value for key in MASK_ID_KEYS if (value := (within | dict(config)).get(key)) is not None}
     ids = [int(v) if isinstance(v, str) and v.isdecimal() else v for v in stated.values()]
     if not all(type(value) is int for value in ids):
         problems.add(f"the mask token id must be a number, not {' or '.join(map(repr, stated.values()))}")

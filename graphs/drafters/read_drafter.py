@@ -9,7 +9,15 @@ from ...plugins.errors import BuildError
 from ...plugins.problems import Problems
 from ..config_values import flag, number, positive
 from ..targets.family import CacheSpec, TargetSpec, check_taps, default_taps
-from .drafter_config import Config, flatten, read_rope, read_windows, says_parallel
+from .drafter_config import (
+    MASK_ID_KEYS,
+    Config,
+    flatten,
+    read_rope,
+    read_windows,
+    says_parallel,
+    unknown_architectures,
+)
 from .drafter_spec import DrafterSpec, drafter_problems
 from .tensor_layout import (
     EMBEDDING,
@@ -84,8 +92,17 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
 
 
 def _refuse_other_kinds(flat: Config, parts: Parts, tensors: Mapping[str, Shape], problems: Problems) -> dict[str, str]:
-    """Name heads of other kinds for what they are. Returns what to say of tensors that such a head lacks."""
+    """Name heads of other kinds for what they are. Returns what to say of tensors that such a head lacks.
+
+    A head that has ``mask_hidden`` is P-EAGLE, whatever its config calls it.
+    """
     reasons: dict[str, str] = {}
+    unknown = unknown_architectures(flat["architectures"])
+    if unknown and not parts.mask_hidden:
+        problems.add(
+            f"architecture {unknown} is no EAGLE-3 or P-EAGLE head known here, and there is no tensor mask_hidden, "
+            "which says that it is one"
+        )
     if (positive(flat, "parallel_draft_step", problems) or 1) > 1 or has_medusa_heads(tensors):
         problems.add(
             "this is a Model-Optimizer head with parallel_draft_step > 1: its parallel_draft_heads are Medusa heads "
@@ -222,7 +239,7 @@ def _mask_id(flat: Config, parallel: bool, vocab: int, problems: Problems) -> in
     mask_id: int | None = flat["mask_token_id"]
     if mask_id is None:
         if parallel:
-            problems.add("config names no mask token id (mask_token_id, pard_token or ptd_token_id)")
+            problems.add(f"config names no mask token id ({', '.join(MASK_ID_KEYS)})")
         return -1
     if not 0 <= mask_id < vocab:
         problems.add(f"mask token id {mask_id} is outside the vocabulary of {vocab}")

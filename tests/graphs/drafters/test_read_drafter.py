@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from peagle.graphs.drafters import read_drafter
+from peagle.graphs.drafters import read_drafter, unknown_architectures
 from peagle.graphs.targets import TargetSpec, family_for
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.errors import BuildError
@@ -64,7 +64,7 @@ def test_every_misfit_is_named_at_once(target: TargetSpec, shapes: dict[str, tup
 
 # Contradictions that do not hide one another: config entries, tensors (None: taken away), and what the refusal says.
 CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, tuple[int, ...] | None], str]] = [
-    ({"architectures": ["MambaForCausalLM"]}, {}, "architecture MambaForCausalLM"),
+    ({"architectures": ["MambaForCausalLM"]}, {"mask_hidden": None}, "architecture MambaForCausalLM"),
     ({"hidden_size": 64}, {}, "hidden_size 64, the tensors 48"),
     ({"intermediate_size": 0}, {}, "intermediate_size must be a positive integer"),
     ({"num_hidden_layers": 3}, {}, "num_hidden_layers 3, the tensors 2"),
@@ -243,6 +243,31 @@ def test_fused_projections_are_named_and_what_they_hold_is_not_missed(
     message = refusal(CONFIG, shapes, target)
     assert "(1 problem)" in message
     assert "is fused: store q_proj, k_proj, v_proj instead" in message
+
+
+@pytest.mark.parametrize("names", [["OwnHeadForCausalLM"], ["A", "B"], [""]])
+def test_a_head_of_an_unknown_architecture_is_what_its_tensors_say(
+    target: TargetSpec, shapes: dict[str, tuple[int, ...]], names: list[str]
+) -> None:
+    known = read_drafter(CONFIG, shapes, target)
+    assert read_drafter(CONFIG | {"architectures": names}, shapes, target) == known
+    assert unknown_architectures(names) == ", ".join(names)
+    assert not unknown_architectures(["LlamaForCausalLMEagle3", *names])
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"dflash_config": {"mask_token_id": 5}}, {"dspark_noise_token_id": 5}, {"mask_token_id": 5},
+        {"pard_token": "5"}, {"ptd_token_id": 5, "dflash_config": {"mask_token_id": 5, "block_size": 8}},
+    ],
+)  # fmt: skip
+def test_the_mask_id_is_read_under_every_name_that_tools_gave_it(
+    target: TargetSpec, shapes: dict[str, tuple[int, ...]], stated: dict[str, Any]
+) -> None:
+    assert read_drafter(CONFIG | {"ptd_token_id": None} | stated, shapes, target).mask_token_id == 5
+    with pytest.raises(BuildError, match="several mask token ids"):
+        read_drafter(CONFIG | {"ptd_token_id": None, "mask_token_id": 6, "dspark_noise_token_id": 5}, shapes, target)
 
 
 def test_mask_hidden_may_have_any_shape(target: TargetSpec, shapes: dict[str, tuple[int, ...]]) -> None:

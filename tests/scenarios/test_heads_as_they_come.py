@@ -1,0 +1,88 @@
+"""Heads whose configuration says less or more than is usual, from the command line, on a target of three layers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from peagle.engines import Engine, SamplingParams
+from tests.fixtures.commands import Outcome, Run
+from tests.models import CONFIGS, Pair, save_target
+
+TAPS = "eagle_aux_hidden_state_layer_ids"
+
+
+@pytest.fixture(scope="module")
+def shallow(tiny_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """A target of three layers, and a head whose configuration a test completes."""
+    folder = tmp_path_factory.mktemp("shallow")
+    target = save_target(folder / "target", CONFIGS["qwen3"] | {"num_hidden_layers": 3})
+    return Pair(target, Path(shutil.copytree(tiny_pair.head, folder / "head")))
+
+
+def head_saying(pair: Pair, folder: Path, **entries: Any) -> Path:
+    """A copy of the head with these entries in its configuration."""
+    head = Path(shutil.copytree(pair.head, folder / "head"))
+    (head / "config.json").write_text(json.dumps(pair.head_config | entries))
+    return head
+
+
+def build(cli: Run, pair: Pair, head: Path, out: Path) -> Outcome:
+    return cli("build", pair.target, "--draft", head, "--num-speculative-tokens", 2, "--max-seq-len", 64, "--out", out)
+
+
+def test_a_head_that_names_its_taps_is_built(cli: Run, shallow: Pair, tmp_path: Path) -> None:
+    head, out = head_saying(shallow, tmp_path, **{TAPS: [0, 1, 2]}), tmp_path / "engine"
+    done = build(cli, shallow, head, out)
+    assert done.code == 0, done.err
+    engine = Engine.load(out)
+    assert engine.manifest.shapes.taps == (0, 1, 2)
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    texts = {engine.generate([[5, 9, 30]], params, num_speculative_tokens=k)[0].token_ids for k in (0, 1, 2)}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("taps", "says"),
+    [
+        ([0, 1, 3], "taps [0, 1, 3] do not fit a target of 3 layers"),
+        ([0, 1, 47], "taps [0, 1, 47] do not fit a target of 3 layers"),
+        ([2, 1, 0], "taps [2, 1, 0] do not fit"),
+        (None, f"a target of 3 layers has no usual taps, and config names none ({TAPS})"),
+    ],
+)
+def test_taps_that_cannot_be_are_refused_by_name(
+    cli: Run, shallow: Pair, tmp_path: Path, taps: list[int] | None, says: str
+) -> None:
+    head, out = head_saying(shallow, tmp_path, **{TAPS: taps}), tmp_path / "engine"
+    for more in ((), ("--dry-run",)):
+        done = cli("build", shallow.target, "--draft", head, "--out", out, *more)
+        assert (done.code, says in done.err) == (5, True), done.err
+    assert not out.exists()
+
+
+def test_a_head_of_an_unknown_architecture_is_built_with_a_warning(cli: Run, shallow: Pair, tmp_path: Path) -> None:
+    entries = {TAPS: [0, 1, 2], "architectures": ["OwnHead"], "ptd_token_id": None, "dspark_noise_token_id": 1}
+    done = build(cli, shallow, head_saying(shallow, tmp_path, **entries), tmp_path / "engine")
+    assert done.code == 0, done.err
+    assert "the head's architecture OwnHead is not known here" in done.err
+
+
+def test_a_head_of_no_kind_is_refused(cli: Run, shallow: Pair, tmp_path: Path) -> None:
+    head = head_saying(shallow, tmp_path, **{TAPS: [0, 1, 2], "architectures": ["OwnHead"]})
+    tensors = load_file(head / "model.safetensors")
+    del tensors["mask_hidden"]
+    save_file(tensors, head / "model.safetensors")
+    done = build(cli, shallow, head, tmp_path / "engine")
+    assert (done.code, "architecture OwnHead is no EAGLE-3 or P-EAGLE head" in done.err) == (5, True)
+
+
+def test_a_depth_beyond_what_the_kernels_look_at_is_refused(cli: Run, shallow: Pair, tmp_path: Path) -> None:
+    head = head_saying(shallow, tmp_path, **{TAPS: [0, 1, 2], "num_speculative_tokens": 1_000_000})
+    done = build(cli, shallow, head, tmp_path / "engine")
+    assert (done.code, "drafts 1000000 tokens a round, the kernels look at 63" in done.err) == (5, True)
