@@ -30,7 +30,8 @@ Source = Folder | HubRepo
 class Pair:
     """A target and its P-EAGLE head that belong together, and what is known about them.
 
-    ``taps`` are what the head is fed if its own configuration does not say; ``taps_source`` says why these.
+    ``taps`` are what a build is expected to feed the head, for `models` to show: a build asks the head's own
+    configuration, and takes the default where that does not say. ``taps_source`` says which it is.
     ``drafter_size`` is what is published of the head's. ``evidence`` is what was verified for exactly these
     checkpoints, as (level, how); ``notes`` say what that leaves open, ``unknown`` what only the head will tell.
     """

@@ -107,6 +107,11 @@ def lacks(sm: int, kind: str) -> str:
     return ""
 
 
+def export_form(sms: Sequence[int]) -> str:
+    """The lowering that full TensorRT of today builds for GPUs of these SM numbers, as ``export --for`` names it."""
+    return "tensorrt-sm100" if sms and set(sms) <= set(MOE_LAYER_SMS) else "tensorrt"
+
+
 def require_targets(product: Product, gpus: Sequence[str], present: Sequence[int]) -> None:
     """Refuse GPUs that ``product`` cannot build for on a machine that holds those of ``present`` (SM numbers).
 
@@ -148,7 +153,7 @@ def _require_present(sms: Sequence[int], present: Sequence[int]) -> None:
             why=f"it builds for the GPU that is present, and {_here(present)}",
             fix=f"build on a host that has {_whose(sm)}"
             + (f", or ahead of time with --backend tensorrt-rtx --gpu {sm_name(sm)}" if rtx else "")
-            + ", or prepare the graphs here with `peagle-compile export --for tensorrt`",
+            + "; the same command does it there, from the checkpoint",
         )
 
 

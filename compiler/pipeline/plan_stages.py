@@ -107,7 +107,6 @@ def build_plan(
         profiles=sizes,
         workspace_bytes=None if request.plans.workspace_gb is None else int(request.plans.workspace_gb * _GB),
         optimization_level=request.plans.optimization_level,
-        weight_streaming=request.plans.weight_streaming,
         timing_cache=store.root / "timing" / f"{platform.backend}-{platform.version}.cache",
     )
     key = asdict(plan_request) | {"graph": graph.attached.path.name, "timing_cache": None, "version": platform.version}

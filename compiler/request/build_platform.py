@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from ...graphs.lowering import TENSORRT, Lowering, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
-from ..hardware.gpus import MOE_LAYER_SMS, sm_name, sm_number
+from ..hardware.gpus import export_form, sm_name, sm_number
 from ..hardware.machine import look
 from ..precision.decide_recipe import decide
 from ..precision.recipes import emulated
@@ -89,12 +89,8 @@ def _platform(request: CompileRequest) -> BuildPlatform:
 
 def _lowering(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:
     """TensorRT's own layer for routed experts is there from 11.0 on, for some GPUs only, and never in TensorRT-RTX."""
-    native = (
-        backend == "tensorrt"
-        and int(installed.partition(".")[0]) >= _MOE_LAYER_SINCE
-        and set(map(sm_number, gpus)) <= set(MOE_LAYER_SMS)
-    )
-    return lowering_named("tensorrt-sm100") if native else TENSORRT
+    native = backend == "tensorrt" and int(installed.partition(".")[0]) >= _MOE_LAYER_SINCE
+    return lowering_named(export_form([*map(sm_number, gpus)])) if native else TENSORRT
 
 
 def _refuse_tensorrts(gpus: tuple[str, ...], plans: PlanAsked) -> None:

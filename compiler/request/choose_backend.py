@@ -9,7 +9,16 @@ from ...graphs.lowering import ORT
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from ...plugins.optional_packages import install_to_build
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
-from ..hardware.gpus import DATA_CENTRE_SMS, RTX_SMS, require_targets, sm_name, sm_names, sm_number, supports
+from ..hardware.gpus import (
+    DATA_CENTRE_SMS,
+    RTX_SMS,
+    export_form,
+    require_targets,
+    sm_name,
+    sm_names,
+    sm_number,
+    supports,
+)
 from ..hardware.machine import Machine
 from ..precision.allowed_recipes import available
 from .request import BackendAsked
@@ -139,6 +148,7 @@ def _cannot(product: Product, precision: str | None, named: tuple[str, ...], mac
         missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data-centre GPU")
     if not machine.has(product):
         missing.append(f"TensorRT is not installed ({install_to_build(EXTRA_OF[product])})")
+    sms = [sm_number(gpu) for gpu in named] or [sm for sm in machine.sms if sm in DATA_CENTRE_SMS]
     rtx = [gpu for gpu in named if sm_number(gpu) in RTX_SMS and supports(gpu, precision or "")] or ["sm_120"]
     first = "" if machine.has("tensorrt-rtx") else f" (after {install_to_build(EXTRA_OF['tensorrt-rtx'])})"
     instead = " --precision fp8" if precision == "mxfp8" else ""  # none of its targets multiplies in MXFP8
@@ -146,7 +156,8 @@ def _cannot(product: Product, precision: str | None, named: tuple[str, ...], mac
         f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"
         + (f" on {', '.join(named)}" if named else ""),
         why="; ".join(missing),
-        fix="`peagle-compile export --for tensorrt` prepares the graphs here for a host that can; "
+        fix=f"run the same command on a host that has it; `peagle-compile export --for {export_form(sms)}` writes here "
+        "the graphs that it would make a plan of, to look at; "
         f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} builds ahead of time for RTX GPUs{first}; "
         + _on_cpu(precision, named),
     )

@@ -11,8 +11,7 @@ from typing import Any, get_args
 from ...plugins.errors import UsageError
 from ..console.option_fields import Option
 
-_SWITCH = {"true": True, "false": False}
-_KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
+_KINDS = {str: "a text", int: "a whole number", float: "a number", Path: "a path"}
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -93,9 +92,7 @@ def _texts(value: Any, option: Option, key: str) -> tuple[str, ...]:
 
 
 def _read(text: str | int, kind: Any) -> Any:
-    """The number or the switch that a text says; None where it says none."""
-    if kind is bool:
-        return _SWITCH.get(str(text).strip().lower())
+    """The number that a text says; None where it says none."""
     try:
         return kind(text)
     except (ValueError, OverflowError):
@@ -108,4 +105,4 @@ def _taken(value: Any, kind: Any) -> Any:
         return Path(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return _read(value, kind)
-    return value if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)) else None
+    return value if isinstance(value, kind) and not isinstance(value, bool) else None

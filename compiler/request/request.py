@@ -114,7 +114,6 @@ class PlanAsked:
     max_batch_size: int | None = option("--max-batch-size", "TensorRT: rows that decode together. (default: 8)")
     optimization_level: int | None = option("--optimization-level", "TensorRT: 0 builds fastest, 5 searches longest.")
     workspace_gb: float | None = option("--workspace-gb", "TensorRT: GPU memory that a layer may work in.")
-    weight_streaming: bool = option("--weight-streaming", "TensorRT: weights may stay in host memory.", False)
 
     def given(self) -> list[str]:
         """The flags that were given."""

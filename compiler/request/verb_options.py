@@ -19,6 +19,7 @@ GROUPS = {
     "calibration": CalibrationAsked, "sizes": SizeOptions, "plans": PlanAsked,
 }  # fmt: skip
 _RECORDS = ("recipe",)  # what a resolved configuration says beside the options
+_WITHDRAWN = ("weight_streaming",)  # options that there were: one that was not used is no reason to refuse a file
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Form:
         """Answers by option from a mapping that may have them in groups; ``where`` it is from, for errors."""
         answers: dict[str, Any] = {}
         for key, value in content.items():
-            if key in _RECORDS:
+            if key in _RECORDS or (key in _WITHDRAWN and not value):
                 continue
             if key in GROUPS and isinstance(value, Mapping):
                 for name, answer in value.items():

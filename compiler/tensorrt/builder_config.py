@@ -21,8 +21,7 @@ def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest) -> A
     config = builder.create_builder_config()
     if request.product == "tensorrt-rtx":
         _set_targets(trt, config, request)
-    if request.product == "tensorrt-rtx" and not request.weight_streaming:
-        # TensorRT-RTX lets a CUDA graph hold only engines that allocate nothing for themselves; streamed weights do.
+        # TensorRT-RTX lets a CUDA graph hold only engines that allocate nothing for themselves.
         config.set_flag(_offered(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", "engines that a CUDA graph can hold"))
     for profile in request.profiles:
         config.add_optimization_profile(_profile(builder, survey, profile))
@@ -31,8 +30,6 @@ def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest) -> A
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, request.workspace_bytes)
     if request.optimization_level is not None:
         config.builder_optimization_level = request.optimization_level
-    if request.weight_streaming:
-        config.set_flag(_offered(trt.BuilderFlag, "WEIGHT_STREAMING", "weight streaming"))
     if survey.aliases:
         feature = _offered(trt.PreviewFeature, "ALIASED_PLUGIN_IO_10_03", "plugins that write in place")
         config.set_preview_feature(feature, True)

@@ -45,7 +45,6 @@ class PlanRequest:
     layers: Mapping[str, int] | None = None
     workspace_bytes: int | None = None
     optimization_level: int | None = None
-    weight_streaming: bool = False
     timing_cache: Path | None = None
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ _RESUME = "nothing was published; finished steps are kept, and the same command 
 def export(
     request: CompileRequest, dry_run: DryRun = False, gpu: Gpu = None, force: Force = False, as_json: Json = False
 ) -> None:
-    """Write a model and its drafter as ONNX graphs with external data, to keep or to build from.
+    """Write a model and its drafter as ONNX graphs with external data, to keep or to run elsewhere.
 
     Each gets semantic.onnx (one node per meaning, operators of the domain peagle) and model.onnx (lowered for what will
     run it); both share one file of weights.

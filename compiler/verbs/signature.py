@@ -86,12 +86,12 @@ def _form_parameters(form: Form) -> list[inspect.Parameter]:
 
 def _option(entry: Entry, *, former: bool = False) -> inspect.Parameter:
     option, kind, default = entry.option, entry.type, entry.default
-    shown = isinstance(default, int) and not isinstance(default, bool)
+    shown = isinstance(default, int)
     flag, name = (option.former, _former(entry)) if former else (option.flag, option.name)
     info = typer.Option(
         flag, help=option.help, min=option.least, show_default=shown, hidden=former, autocompletion=completion(entry)
     )
-    if not shown and not isinstance(default, bool):
+    if not shown:
         default, kind = None, _nullable(kind, split=option.split)
     return _keyword(name, Annotated[kind, info], default)
 

@@ -234,7 +234,7 @@ def test_a_damaged_plan_is_refused_before_anything_reads_it(cli: Run, plans: Pat
         (["demo", *RTX, "--max-batch-size", 0], 2, ["not from 1 to 256"]),
         (["demo", *RTX, "--optimization-level", 9], 2, ["not from 0 to 5"]),
         (["demo", *RTX, "--workspace-gb", -1], 2, ["not a size"]),
-        (["demo", "--max-batch-size", 4, "--weight-streaming"], 2, ["--max-batch-size and --weight-streaming"]),
+        (["demo", "--max-batch-size", 4, "--workspace-gb", 2], 2, ["--max-batch-size and --workspace-gb"]),
         (["demo", "--backend", "onnxruntime", "--gpu", "sm_120"], 2, ["does not go with ONNX Runtime"]),
         (["demo", "--backend", "openvino"], 2, ["onnxruntime, tensorrt, tensorrt-rtx"]),
     ],

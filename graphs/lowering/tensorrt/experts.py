@@ -19,6 +19,7 @@ TRT = "trt"
 _OP = "TRT_MoE"
 _SILU = 1  # of the attribute activation_type
 _END = 2**62
+_SWIGLU = {"swiglu_alpha": 1.0, "swiglu_beta": 0.0, "swiglu_limit": 0.0}  # what the layer computes unless told
 
 _FLAT = """
   last = Constant<value_ints = [-1]>()
@@ -85,9 +86,10 @@ def _rewrite(model: ir.Model, node: ir.Node) -> None:
     weights.append(op.Transpose(down, perm=[0, 2, 1]))
     if biases:
         weights += [*_halves(op, biases[0]), biases[1]]
-    attributes: dict[str, float] = {"activation_type": _SILU, "swiglu_alpha": alpha, "swiglu_beta": beta}
-    if limit:
-        attributes["swiglu_limit"] = limit
+    # The parser asks for a SwiGLU of other numbers as soon as it sees one of these.
+    numbers = {"swiglu_alpha": alpha, "swiglu_beta": beta, "swiglu_limit": limit}
+    attributes: dict[str, float] = {"activation_type": _SILU}
+    attributes |= {name: number for name, number in numbers.items() if number != _SWIGLU[name]}
     function = ir.serde.deserialize_function(onnx.parser.parse_function(_body(bool(biases), bool(limit))))
     mixed = op.op(_OP, [*rows, *weights], attributes, domain=TRT, overload=function.overload)
     y = op.Squeeze(mixed, op.constant([1]))
@@ -106,7 +108,10 @@ def _body(biased: bool, limited: bool) -> str:
     """The layer in plain ops, every expert on every token; the overload names the form."""
     overload = "_".join(["dense", *["bias"] * biased, *["limited"] * limited])
     inputs = "hidden, experts, scores, gate, up, down" + ", gate_bias, up_bias, down_bias" * biased
-    attributes = "activation_type, swiglu_alpha, swiglu_beta" + ", swiglu_limit" * limited
+    attributes = "activation_type" + "".join(
+        f", {name}: float = {_SWIGLU[name]}" for name in ("swiglu_alpha", "swiglu_beta")
+    )
+    attributes += ", swiglu_limit" * limited
     nodes = [
         _FLAT,
         _BIASED_PRODUCTS if biased else _PRODUCTS,

@@ -14,6 +14,8 @@ import pytest
 from peagle.compiler.checkpoints import hub
 from peagle.compiler.checkpoints.known_pairs import PAIRS, Folder, HubRepo, Pair
 from peagle.compiler.checkpoints.resolve_names import has_drafter, resolve, target_config
+from peagle.graphs.targets import family_for
+from peagle.graphs.targets.family import default_taps
 from peagle.plugins.errors import BuildError, UsageError
 
 BUNDLED = [name for name, pair in PAIRS.items() if isinstance(pair.target, Folder)]
@@ -33,6 +35,10 @@ def test_a_bundled_pair_brings_its_drafter_and_its_evidence(name: str) -> None:
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 def test_what_was_not_verified_is_said(pair: Pair) -> None:
     assert pair.taps_source
+    config, _ = target_config(pair.name)
+    head = json.loads((pair.drafter.path / "config.json").read_text()) if isinstance(pair.drafter, Folder) else {}
+    layers = family_for(config).describe(config).num_layers
+    assert pair.taps == tuple(head.get("eagle_aux_hidden_state_layer_ids", default_taps(layers))), "as a build feeds it"
     assert pair.evidence or any("never loaded here" in note for note in pair.notes)
     assert pair.name in BUNDLED or pair.unknown
     for source in (pair.target, pair.drafter):

@@ -69,7 +69,12 @@ def test_the_backend_fits_request_and_machine(
     assert choice.why
 
 
-ALTERNATIVES = ("export --for tensorrt", "--backend tensorrt-rtx --gpu sm_120", "--backend onnxruntime")
+ALTERNATIVES = (
+    "run the same command on a host that has it",
+    "to look at",
+    "--backend tensorrt-rtx --gpu sm_120",
+    "--backend onnxruntime",
+)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +89,10 @@ ALTERNATIVES = ("export --for tensorrt", "--backend tensorrt-rtx --gpu sm_120", 
         (B200_BARE, "tensorrt", None, (), (f"TensorRT is not installed ({install('tensorrt')})", *ALTERNATIVES)),
         (RTX, None, "fp8", (), ("RTX 5090 (sm_120) is not a data-centre GPU", *ALTERNATIVES)),
         (H200, None, "fp8", ("b200",), ("NVIDIA H200 (sm_90), not sm_100", *ALTERNATIVES)),
-        (H200, "tensorrt", "fp16", ("b200",), ("sm_100", "this machine has sm_90", "export --for tensorrt")),
+        (H200, "tensorrt", "fp16", ("b200",), ("sm_100", "this machine has sm_90", "the same command does it there")),
+        (CPU, "tensorrt", "fp16", ("b200",), ("`peagle-compile export --for tensorrt-sm100` writes",)),
+        (CPU, "tensorrt", "fp16", ("h200",), ("`peagle-compile export --for tensorrt` writes",)),
+        (B200_BARE, "tensorrt", None, (), ("`peagle-compile export --for tensorrt-sm100` writes",)),
         (LAPTOP, "tensorrt-rtx", None, ("sm_120",), ("not installed", install("rtx"))),
     ],
 )

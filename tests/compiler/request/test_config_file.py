@@ -24,8 +24,6 @@ def asked(**values: Any) -> dict[str, Any]:
         ("max_seq_len", 64, 64),
         ("workspace_gb", 2, 2.0),
         ("workspace_gb", "0.5", 0.5),
-        ("weight_streaming", "true", True),
-        ("weight_streaming", False, False),
         ("calib_data", "x.jsonl", Path("x.jsonl")),
         ("exclude", "layers.0.*", ("layers.0.*",)),
         ("exclude", ["a,b", "c"], ("a,b", "c")),
@@ -45,8 +43,6 @@ def test_a_value_is_read_as_the_command_line_reads_it(name: str, value: object, 
         ("max_seq_len", 1.5, "is not a whole number"),
         ("max_seq_len", True, "is not a whole number"),
         ("workspace_gb", [], "is not a number"),
-        ("weight_streaming", "perhaps", "is not true or false"),
-        ("weight_streaming", 1, "is not true or false"),
         ("revision", 1234, "is not a text"),
         ("calib_data", 5, "is not a path"),
         ("exclude", 5, "is not a list of texts"),
@@ -86,7 +82,7 @@ def test_an_enormous_value_is_refused_in_few_words() -> None:
         "revision: 2024-99-99",
         "max_seq_len: !!int x",
         "max_seq_len: !!int ''",
-        "weight_streaming: !!bool x",
+        "revision: !!bool x",
         "revision: !!timestamp x",
         "max_seq_len: " + "9" * 5000,
         "exclude: " + "[" * 5000,
@@ -125,3 +121,9 @@ def test_a_setting_has_a_name_and_a_value() -> None:
     for wrong in ("max_seq_len", "=5"):
         with pytest.raises(UsageError, match="sets nothing"):
             read_settings([wrong])
+
+
+def test_a_resolved_configuration_of_before_an_option_was_withdrawn_is_read() -> None:
+    assert BUILD.flat({"model": "demo", "weight_streaming": False}, "file") == {"model": "demo"}
+    with pytest.raises(UsageError, match="no option 'weight_streaming'"):
+        BUILD.flat({"model": "demo", "weight_streaming": True}, "file")

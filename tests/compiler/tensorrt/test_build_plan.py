@@ -96,7 +96,6 @@ def test_every_limit_is_taken(tmp_path: Path) -> None:
         written(tmp_path),
         workspace_bytes=1 << 28,
         optimization_level=1,
-        weight_streaming=True,
         timing_cache=tmp_path / "timings",
     )
     assert build_plan(asked, tmp_path / "new folder" / "plan", Quiet()).size > 0

@@ -49,6 +49,8 @@ def test_every_layer_of_experts_is_one_node_without_empty_inputs(family: str, tr
     assert {len(node.inputs) for node in layers} == {9 if family == "gpt-oss" else 6}
     assert all(None not in node.inputs and node.domain == "trt" for node in layers)
     assert [f.name for f in model.functions.values() if f.domain == "trt"] == ["TRT_MoE"]
+    swiglu = {name for node in layers for name in node.attributes if name.startswith("swiglu")}
+    assert swiglu == ({"swiglu_alpha", "swiglu_beta", "swiglu_limit"} if family == "gpt-oss" else set())
     check(traced.built("target", LOWERING))
 
 
