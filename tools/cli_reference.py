@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -49,11 +51,20 @@ def reference() -> str:
     program = typer.main.get_command(app)
     groups = ", ".join(f"`{name}`" for name in GROUPS if name)
     parts = [_HEAD.replace("{groups}", groups)]
-    for name, verb in program.commands.items():  # type: ignore[attr-defined]
+    for name, verb in _verbs(program):
         rows = [record for each in verb.params if (record := each.get_help_record(typer.Context(verb)))]
         table = [f"| `{_cell(option)}` | {_cell(text)} |" for option, text in rows]
         parts.append(f"## {name}\n\n{_paragraphs(verb.help)}\n\n| | |\n|---|---|\n" + "\n".join(table) + "\n")
     return "\n".join(parts)
+
+
+def _verbs(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what can be called, by all of its name."""
+    for name, verb in getattr(group, "commands", {}).items():
+        if hasattr(verb, "commands"):
+            yield from _verbs(verb, f"{before}{name} ")
+        else:
+            yield before + name, verb
 
 
 def _paragraphs(text: str) -> str:

@@ -19,6 +19,7 @@ from ..request.refusals import check_build
 from ..request.request import CompileRequest
 from ..request.resolved_config import FILE_NAME as RESOLVED
 from ..request.resolved_config import resolved_config
+from ..store.made_for import MadeFor
 from ..store.publish import Assembly, assembling
 from ..store.stages import Stage, StageStore
 from .choose_k import KChoice, kept_choice
@@ -57,6 +58,9 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         warnings = [*inputs.warnings, *request.unused()]
         warnings += [_FP8_TAKEN] if request.precision.name is None and recipe.name == "fp8" else []
         request = replace(request, precision=replace(request.precision, name=recipe.name))
+    names = resolved.repeatable()
+    made_for = MadeFor("build", names["model"] or "", names["draft"] or "", recipe.name, platform.lowering.name)
+    run = replace(run, store=replace(run.store, made_for=made_for))
     blueprint = _blueprint(inputs, recipe, platform)
     graphs = compile_graphs(run, blueprint, request.calibration, model=request.pair.model)
     plans = None

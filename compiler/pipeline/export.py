@@ -21,6 +21,7 @@ from ..precision.recipes import MULTIPLIED
 from ..request.refusals import check_export, export_lowering
 from ..request.request import CompileRequest
 from ..store.destination import EXPORT
+from ..store.made_for import MadeFor
 from ..store.phase_clock import peak_rss
 from ..store.publish import Assembly, assembling
 from ..store.stages import StageStore
@@ -73,9 +74,14 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
     imports = peak_rss()
     with run.phases("read"), run.progress.step("read checkpoints"):
         job = read()
+    names, blueprint = job.repeat, job.blueprint
+    made_for = MadeFor(
+        "export", str(names["model"]), names["draft"] or "", blueprint.recipe.name, blueprint.lowering.name
+    )
+    run = replace(run, store=replace(run.store, made_for=made_for))
     # The export takes the weights away: nobody else may hold them.
     store_of_exports = replace(run.store, root=run.store.root / "exports")
-    graphs = compile_graphs(run, job.blueprint, request.calibration, model=request.pair.model, store=store_of_exports)
+    graphs = compile_graphs(run, blueprint, request.calibration, model=request.pair.model, store=store_of_exports)
     stages = graphs.stages()
     sizes = bytes_of(stages)
     with assembling(request.out, sizes) as assembly:

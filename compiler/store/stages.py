@@ -8,10 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
-import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +20,33 @@ from ..console import interrupts
 from ..console.half_made import half_made
 from .atomic_files import flush_tree, move_into_place, writing
 from .import_closure import code_digest
-from .locks import locked
+from .killed_stages import clear_killed, clear_killed_of, lock_of, step_aside
+from .locks import Hold, locked_file
+from .made_for import MadeFor
 
 _RECORD = "stage.json"
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A finished step: its folder, its files with their hashes, and whether an earlier build had made it."""
+    """A finished step: its folder, its files with their hashes, and whether an earlier build had made it.
+
+    As long as somebody has it, it is not removed from the store.
+    """
 
     path: Path
     files: Mapping[str, FileEntry]
     reused: bool
+    hold: Hold = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class StageStore:
-    """Finished steps below ``root``. ``force`` makes every step anew."""
+    """Finished steps below ``root``. ``force`` makes every step anew; ``made_for`` is kept with what is made."""
 
     root: Path
     force: bool = False
+    made_for: MadeFor | None = None
 
     @classmethod
     def default(cls, *, force: bool = False) -> StageStore:
@@ -61,37 +67,47 @@ class StageStore:
         is handed: values by themselves, files by their hash. ``needed`` is the size to name when the disk is full.
         """
         key = stage_key(name, make, key_parts)
+        with writing(self.root, needed), self.place(name, key) as final:
+            if not self.force and (stage := _finished(final)):
+                with suppress(OSError):  # a store may be for reading only
+                    os.utime(final)
+                return stage
+            clear_killed(self.root)
+            return self._make(final, make)
+
+    @contextmanager
+    def place(self, name: str, key: str) -> Iterator[Path]:
+        """Lend the place of what is kept as ``name`` for ``key``: another process that wants it waits."""
         final = self.root / name / key
-        with writing(self.root, needed):
-            final.parent.mkdir(parents=True, exist_ok=True)
-            lock = final.with_suffix(".lock")
-            lock.touch()
-            with locked(lock):  # another process that wants the same stage waits, and then finds it done
-                if not self.force and (stage := _finished(final)):
-                    return stage
-                return _make(final, make)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with locked_file(lock_of(final)):
+            yield final
+
+    def note(self, folder: Path) -> None:
+        """Write into the folder of a step what it is made for."""
+        if self.made_for:
+            self.made_for.write(folder)
+
+    def _make(self, final: Path, make: Callable[[Path], None]) -> Stage:
+        clear_killed_of(final)
+        temporary = step_aside(final)
+        with half_made(temporary):
+            temporary.mkdir()
+            make(temporary)
+            interrupts.check()
+            files = {str(path.relative_to(temporary).as_posix()): FileEntry.of(path) for path in _files(temporary)}
+            record = {path: [entry.size, entry.sha256] for path, entry in files.items()}
+            (temporary / _RECORD).write_text(json.dumps(record))
+            self.note(temporary)
+            flush_tree(temporary)
+            move_into_place(temporary, final)
+        return Stage(final, files, reused=False, hold=Hold(final))
 
 
 def stage_key(name: str, make: Callable[..., object], key_parts: Any) -> str:
     """Return the content address of a stage: its inputs, and the code of ``make``, which turns them into it."""
     content = json.dumps([name, code_digest(make), key_parts], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:32]
-
-
-def _make(final: Path, make: Callable[[Path], None]) -> Stage:
-    for left_over in final.parent.glob(f".{final.name}.*"):  # of a process that was killed: we hold the lock
-        shutil.rmtree(left_over, ignore_errors=True)
-    temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
-    with half_made(temporary):
-        temporary.mkdir()
-        make(temporary)
-        interrupts.check()
-        files = {str(path.relative_to(temporary).as_posix()): FileEntry.of(path) for path in _files(temporary)}
-        record = {path: [entry.size, entry.sha256] for path, entry in files.items()}
-        (temporary / _RECORD).write_text(json.dumps(record))
-        flush_tree(temporary)
-        move_into_place(temporary, final)
-    return Stage(final, files, reused=False)
 
 
 def _finished(final: Path) -> Stage | None:
@@ -101,9 +117,9 @@ def _finished(final: Path) -> Stage | None:
         files = {name: FileEntry(size, sha256) for name, (size, sha256) in record.items()}
         if any(FileEntry.of(final / name) != entry for name, entry in files.items()):
             return None
+        return Stage(final, files, reused=True, hold=Hold(final))
     except (OSError, ValueError, TypeError, AttributeError):
         return None
-    return Stage(final, files, reused=True)
 
 
 def _files(folder: Path) -> list[Path]:

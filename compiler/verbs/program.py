@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .build import build
+from .cache import cache, list_cache, prune_cache
 from .doctor import doctor
 from .export import export
 from .inspect import inspect
@@ -28,6 +29,9 @@ app = typer.Typer(
 )
 for verb in (build, export, quantize, run, verify, inspect, models, doctor):
     app.command(epilog=EXIT_CODES)(verb)
+cache.command("list", epilog=EXIT_CODES)(list_cache)
+cache.command("prune", epilog=EXIT_CODES)(prune_cache)
+app.add_typer(cache, name="cache")
 
 
 def _version(is_asked: bool) -> None:

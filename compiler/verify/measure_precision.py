@@ -13,6 +13,7 @@ from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from ..console.progress import Advance, Progress
 from ..hardware.packages import export_versions
 from ..precision.recipes import Recipe
+from ..store.made_for import MadeFor
 from ..store.stages import StageStore
 from .bisect import Bisection, BisectTrial, bisect, rebuild_command
 from .engine_origin import Origins, is_reference, on_cpu, recipe_of, reference_recipe
@@ -60,7 +61,9 @@ def measure(
         export_versions()
         origins = Origins.open(manifest)
         recipe = recipe_of(manifest, origins.target.checkpoint)
-        store = request.store or StageStore.default()
+        drafter = manifest.drafter.origin.id if manifest.drafter else ""
+        made_for = MadeFor("verify", manifest.target.origin.id, drafter, name)
+        store = replace(request.store or StageStore.default(), made_for=made_for)
         workshop = Workshop(folder, manifest, origins, store, progress)
         return _Measurement(workshop, recipe, engine, texts, request).result()
     except (EnvironmentProblem, BuildError) as error:

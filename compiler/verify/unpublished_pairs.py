@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,9 @@ from ..pipeline.graph_stages import MODEL, Compiled, attach, trace
 from ..pipeline.model_half import Half, drafter_half, target_half
 from ..precision.recipes import Recipe
 from ..store.atomic_files import writing
-from ..store.locks import locked
-from ..store.stages import StageStore
+from ..store.killed_stages import SCRATCH, SCRATCH_LOCK
+from ..store.locks import locked_file
+from ..store.stages import Stage, StageStore
 from .engine_origin import Origins
 from .engine_ranges import ranges_again
 from .logits import Array
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from ..precision.calibration import Scales
 
 _SHORT = 64  # T of a graph that only ever sees one text is a multiple of it
-_SCRATCH = ".bisect."
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Workshop:
     origins: Origins
     store: StageStore
     progress: Progress
+    held: list[Stage] = field(default_factory=list)  # what runs of its pairs and targets read
 
     def pair(self, recipe: Recipe, lowering: Lowering, *, wide_drafter: bool = False) -> Engine:
         """Return target and drafter, where it has one, as an engine with the sizes of the one that is verified.
@@ -116,7 +117,10 @@ class Workshop:
         self, half: Half, recipe: Recipe, lowering: Lowering, length: int, store: StageStore | None = None
     ) -> Compiled:
         traced = trace(self.store, half, recipe.dtype, self.progress)
-        return attach(store or self.store, half, traced, lowering=lowering, cache_length=length, progress=self.progress)
+        store = store or self.store
+        graph = attach(store, half, traced, lowering=lowering, cache_length=length, progress=self.progress)
+        self.held.append(graph.attached)
+        return graph
 
     def _part(self, part: Part, graph: Compiled) -> Part:
         file = self._stored(graph, MODEL)
@@ -193,10 +197,9 @@ def scratch(root: Path) -> Iterator[StageStore]:
     """
     with writing(root, 0):
         root.mkdir(parents=True, exist_ok=True)
-        lock = root / "bisect.lock"
-        lock.touch()
-    with locked(lock):
-        for left_over in root.glob(f"{_SCRATCH}*"):
+        (root / SCRATCH_LOCK).touch()
+    with locked_file(root / SCRATCH_LOCK):
+        for left_over in root.glob(f"{SCRATCH}*"):
             shutil.rmtree(left_over, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=root, prefix=_SCRATCH) as folder:
+        with tempfile.TemporaryDirectory(dir=root, prefix=SCRATCH) as folder:
             yield StageStore(Path(folder))

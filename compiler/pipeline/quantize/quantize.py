@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from ...request.refusals import check_quantize
 from ...request.request import CompileRequest
 from ...store.atomic_files import require_space
 from ...store.destination import QUANTIZED
+from ...store.made_for import MadeFor
 from ...store.phase_clock import Phases, peak_rss
 from ...store.publish import Assembly, assembling
 from ...store.stages import StageStore
@@ -65,6 +66,7 @@ def quantize(
         work = make_worklist(target, request.precision.exclude, kv_cache=request.precision.kv_cache is not None)
         size = total_bytes(layout(checkpoint, work))
         require_space(request.out.absolute().parent, size)
+    store = replace(store, made_for=MadeFor("quantize", request.pair.model, precision="fp8"))
     with phase("calibrate"):
         scales = obtain(request.calibration, target, store, progress, model=request.pair.model)
     with assembling(request.out, {"weights": size}) as assembly:

@@ -7,7 +7,6 @@ once those of the next are safely there.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ import numpy as np
 from ....engines.folder.records import FileEntry
 from ....plugins.errors import EnvironmentProblem
 from ...store.atomic_files import flush_tree, writing
-from ...store.locks import locked
+from ...store.made_for import FILE_NAME as MADE_FOR
 from ...store.stages import StageStore, stage_key
 
 if TYPE_CHECKING:
@@ -45,13 +44,12 @@ class Kept:
 
         ``needed`` is the size to name when the disk is full.
         """
-        folder = store.root / _NAME / stage_key(_NAME, make, key_parts)
-        with writing(store.root, needed):
-            folder.mkdir(parents=True, exist_ok=True)
-            with locked(folder):
-                if store.force:
-                    _empty(folder)
-                yield cls(folder)
+        with writing(store.root, needed), store.place(_NAME, stage_key(_NAME, make, key_parts)) as folder:
+            folder.mkdir(exist_ok=True)
+            if store.force:
+                _empty(folder)
+            store.note(folder)
+            yield cls(folder)
 
     def finished(self) -> int:
         """The number of steps that are done and undamaged; what cannot be gone on from is removed."""
@@ -151,5 +149,5 @@ def _empty(folder: Path) -> None:
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        else:
-            os.unlink(path)
+        elif path.name != MADE_FOR:
+            path.unlink()

@@ -7,11 +7,14 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from peagle.compiler.store import stages
+from peagle.compiler.store.locks import locked, locked_if_free
+from peagle.compiler.store.made_for import MadeFor
 from peagle.compiler.store.stages import StageStore
 from peagle.plugins.errors import BuildError, EnvironmentProblem
 
@@ -107,6 +110,47 @@ def test_what_a_killed_process_left_is_cleared(store: StageStore) -> None:
     stage.path.rename(left)
     assert not store.run("trace", ["x"], Maker()).reused
     assert not left.exists()
+
+
+def test_what_a_killed_process_left_of_another_step_is_cleared(store: StageStore, tmp_path: Path) -> None:
+    other = store.run("attach", ["y"], Maker()).path
+    exported = StageStore(store.root / "exports").run("attach", ["z"], Maker()).path
+    killed = [path.with_name(f".{path.name}.0123abcd") for path in (other, exported)]
+    for left in killed:
+        left.mkdir()
+    with locked(other.with_suffix(".lock")):  # its maker lives
+        store.run("trace", ["x"], Maker())
+    assert [left.exists() for left in killed] == [True, False]
+    store.run("trace", ["x2"], Maker())
+    assert not killed[0].exists()
+    assert other.exists()
+
+
+def test_a_step_says_what_it_was_made_for(store: StageStore) -> None:
+    made_for = MadeFor("build", "demo", "head", "int8", "ort")
+    stage = replace(store, made_for=made_for).run("trace", ["x"], Maker())
+    assert MadeFor.read(stage.path) == made_for
+    assert set(stage.files) == {"sub/a", "b"}
+    assert MadeFor.read(replace(store, made_for=None).run("trace", ["x"], Maker()).path) == made_for
+    assert MadeFor.read(store.run("trace", ["y"], Maker()).path) is None
+
+
+def test_the_use_of_a_step_is_noted(store: StageStore) -> None:
+    path = store.run("trace", ["x"], Maker()).path
+    os.utime(path, (1000, 1000))
+    store.run("trace", ["x"], Maker())
+    assert path.stat().st_mtime > 1000
+
+
+def test_a_step_is_held_as_long_as_somebody_has_it(store: StageStore) -> None:
+    first, second = store.run("trace", ["x"], Maker()), store.run("trace", ["x"], Maker())
+    path = first.path
+    for stage in (first, second):
+        with locked_if_free(path) as is_free:
+            assert not is_free, stage
+    del first, second, stage
+    with locked_if_free(path) as is_free:
+        assert is_free
 
 
 def _build_slowly(root: Path, made: Path) -> None:

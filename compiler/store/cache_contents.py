@@ -1,0 +1,114 @@
+"""What the stage cache holds, and the removal of what has not been used for longest."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from .atomic_files import writing
+from .killed_stages import killed, lock_of, step_aside, steps
+from .leftovers import remove
+from .locks import locked_if_free
+from .made_for import MadeFor
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """A kept step, or what a killed process left of one: its kind, its size, and when it was last used.
+
+    ``bytes`` is what its removal gives back: a file that has a second name, as an engine of an earlier version may
+    have given it, counts for nothing. ``used`` is in seconds since 1970.
+    """
+
+    path: Path
+    kind: str
+    bytes: int
+    used: float
+    made_for: MadeFor | None
+    is_leftover: bool = False
+
+    @classmethod
+    def of(cls, root: Path, path: Path, *, is_leftover: bool = False) -> CacheEntry:
+        """Look at the folder of a step."""
+        kind = path.parent.relative_to(root).as_posix()
+        return cls(path, kind, _bytes(path), path.stat().st_mtime, MadeFor.read(path), is_leftover)
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What a pruning removed, or would have; what it had to leave because it is in use; and the bytes that remain."""
+
+    removed: tuple[CacheEntry, ...]
+    in_use: tuple[CacheEntry, ...]
+    remaining_bytes: int
+
+    @property
+    def freed_bytes(self) -> int:
+        """The room that was made."""
+        return sum(entry.bytes for entry in self.removed)
+
+
+def entries(root: Path) -> list[CacheEntry]:
+    """Return what is below ``root``, leftovers first, then what was used longest ago."""
+    with writing(root, 0):
+        found = [_entry(root, path, is_leftover=True) for path in killed(root)]
+        found += [_entry(root, path, is_leftover=False) for path in steps(root)]
+    there = [entry for entry in found if entry]
+    return sorted(there, key=lambda entry: (not entry.is_leftover, entry.used, entry.path))
+
+
+def prune(
+    root: Path, *, older_than: float | None = None, max_bytes: int | None = None, dry_run: bool = False
+) -> Pruned:
+    """Remove leftovers, steps that were not used for ``older_than`` seconds, and the oldest beyond ``max_bytes``.
+
+    What was used longest ago goes first. What a running command uses stays. Raises ``EnvironmentProblem`` where the
+    cache cannot be written.
+    """
+    found, now = entries(root), time.time()
+    remaining = sum(entry.bytes for entry in found)
+    removed, in_use = [], []
+    with writing(root, 0):
+        for entry in found:
+            is_old = older_than is not None and now - entry.used > older_than
+            if not (entry.is_leftover or is_old or (max_bytes is not None and remaining > max_bytes)):
+                continue
+            if _take_away(entry, dry_run):
+                removed.append(entry)
+                remaining -= entry.bytes
+            else:
+                in_use.append(entry)
+    return Pruned(tuple(removed), tuple(in_use), remaining)
+
+
+def _entry(root: Path, path: Path, *, is_leftover: bool) -> CacheEntry | None:
+    try:
+        return CacheEntry.of(root, path, is_leftover=is_leftover)
+    except FileNotFoundError:  # just now removed by another process
+        return None
+
+
+def _take_away(entry: CacheEntry, dry_run: bool) -> bool:
+    """Remove an entry, or only see whether it could be; False if somebody uses it."""
+    if entry.is_leftover:
+        if not dry_run:
+            remove(entry.path)
+        return True
+    lock = lock_of(entry.path)
+    with ExitStack() as stack:
+        if not all(stack.enter_context(locked_if_free(path)) for path in (lock, entry.path)):
+            return False
+        if not dry_run:
+            aside = step_aside(entry.path)
+            entry.path.rename(aside)  # no half of a step is ever taken for one
+            remove(aside)
+            lock.unlink()
+    return True
+
+
+def _bytes(folder: Path) -> int:
+    found = (Path(parent, name).lstat() for parent, _, names in os.walk(folder) for name in names)
+    return sum(each.st_size for each in found if each.st_nlink == 1)

@@ -1,0 +1,142 @@
+"""``peagle-compile cache``: the finished steps that builds keep, listed and removed."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...plugins.errors import UsageError
+from ..console.printing import columns, emit, interruptible, note, size
+from .shared_flags import Json
+
+if TYPE_CHECKING:
+    from ..store.cache_contents import CacheEntry, Pruned
+
+_HOURS = {"h": 1, "d": 24, "w": 24 * 7}
+_AGE = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(_HOURS)})")
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE = re.compile(rf"(\d+(?:\.\d+)?) *({'|'.join(_UNITS)})", re.IGNORECASE)
+
+cache = typer.Typer(help="List and remove the finished steps that builds keep.")
+
+OlderThan = Annotated[
+    str | None,
+    typer.Option(metavar="AGE", help="Remove what was not used for this long: 12h, 30d, 8w.", show_default=False),
+]
+MaxSize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE", help="Remove what was used longest ago until this much is left: 50GB, 0.", show_default=False
+    ),
+]
+Preview = Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")]
+
+
+@cache.callback(invoke_without_command=True)
+def _cache(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@interruptible("nothing was changed")
+def list_cache(as_json: Json = False) -> None:
+    """List the finished steps that builds keep: what for, how large, and when each was last used.
+
+    Example: peagle-compile cache list
+    """
+    from ..store.cache_contents import entries
+    from ..store.stages import StageStore
+
+    root = StageStore.default().root
+    found = entries(root)
+    total = sum(entry.bytes for entry in found)
+    if as_json:
+        emit({"cache": str(root), "bytes": total, "entries": [_fields(entry) for entry in found]})
+        return
+    if found:
+        print(columns([("step", "size", "last used", "made for"), *map(_row, reversed(found))]) + "\n")
+    print(f"{size(total)} in {len(found)} steps below {root}")
+
+
+@interruptible("what was not named yet is still there")
+def prune_cache(
+    older_than: OlderThan = None, max_size: MaxSize = None, dry_run: Preview = False, as_json: Json = False
+) -> None:
+    """Remove kept steps, those first that were used longest ago; without an option, only what killed builds left.
+
+    No engine needs them, and what a running command uses stays. A build makes again what it misses.
+
+    Example: peagle-compile cache prune --older-than 30d --max-size 50GB
+    """
+    from ..store.cache_contents import prune
+    from ..store.stages import StageStore
+
+    root = StageStore.default().root
+    done = prune(root, older_than=_seconds(older_than), max_bytes=_bytes(max_size), dry_run=dry_run)
+    if as_json:
+        emit(
+            {
+                "cache": str(root),
+                "dry_run": dry_run,
+                "freed_bytes": done.freed_bytes,
+                "remaining_bytes": done.remaining_bytes,
+                "removed": [_fields(entry) for entry in done.removed],
+                "in_use": [_fields(entry) for entry in done.in_use],
+            }
+        )
+    else:
+        print(_summary(done, dry_run))
+        if older_than is None and max_size is None:
+            note("only what killed builds left is removed unless --older-than or --max-size asks for more")
+
+
+def _summary(done: Pruned, dry_run: bool) -> str:
+    verb = "would go" if dry_run else "removed"
+    rows = [(verb, *_row(entry)) for entry in done.removed]
+    rows += [("in use, stays", *_row(entry)) for entry in done.in_use]
+    table = [columns(rows) + "\n"] if rows else []
+    freed = f"{size(done.freed_bytes)} {'would be' if dry_run else 'were'} freed, {size(done.remaining_bytes)} remain"
+    return "\n".join([*table, freed])
+
+
+def _row(entry: CacheEntry) -> tuple[str, str, str, str]:
+    made_for = "a killed process" if entry.is_leftover else str(entry.made_for or "unknown")
+    return f"{entry.kind}/{entry.path.name[:12]}", size(entry.bytes), _ago(entry.used), made_for
+
+
+def _ago(used: float) -> str:
+    hours = max(time.time() - used, 0) / 3600
+    if hours < 1:
+        return "within the hour"
+    return f"{hours:.0f} hours ago" if hours < 48 else f"{hours / 24:.0f} days ago"
+
+
+def _fields(entry: CacheEntry) -> dict[str, Any]:
+    return {
+        "path": str(entry.path),
+        "kind": entry.kind,
+        "bytes": entry.bytes,
+        "last_used": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.used)),
+        "made_for": asdict(entry.made_for) if entry.made_for else None,
+        "leftover": entry.is_leftover,
+    }
+
+
+def _seconds(age: str | None) -> float | None:
+    if age is None:
+        return None
+    if not (match := _AGE.fullmatch(age)):
+        raise UsageError(f"--older-than {age} is not an age", fix="hours, days or weeks: 12h, 30d, 8w")
+    return float(match[1]) * _HOURS[match[2]] * 3600
+
+
+def _bytes(count: str | None) -> int | None:
+    if count is None:
+        return None
+    if not (match := _SIZE.fullmatch(count)):
+        raise UsageError(f"--max-size {count} is not a size", fix="for example 500MB, 50GB, 1.5TB, or 0 for nothing")
+    return int(float(match[1]) * _UNITS[match[2].upper()])

@@ -1,0 +1,107 @@
+"""``peagle-compile cache``: what it says of the cache, and what it takes away."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.store.made_for import MadeFor
+from peagle.compiler.store.stages import StageStore
+from tests.fixtures.commands import Run
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with a step of the demo, and an older one that does not say what it was made for."""
+    monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path))
+    for store, name, used in (
+        (
+            StageStore(tmp_path, made_for=MadeFor("build", "demo", "demo", "int8", "ort")),
+            "attach-target",
+            1_790_000_000,
+        ),
+        (StageStore(tmp_path), "trace-target", 1_700_000_000),
+    ):
+        path = store.run(name, [], lambda folder: (folder / "weights").write_bytes(bytes(50_000)) and None).path
+        os.utime(path, (used, used))
+    return tmp_path
+
+
+def test_a_build_says_what_its_steps_are_for(cli: Run, demo_engine: Path) -> None:
+    listed = json.loads(cli("cache", "list", "--json").out)
+    made_for = [entry["made_for"] for entry in listed["entries"] if entry["kind"] == "attach-target"]
+    assert {"command": "build", "model": "demo", "drafter": "demo", "precision": "fp32", "lowering": "ort"} in made_for
+    assert listed["bytes"] == sum(entry["bytes"] for entry in listed["entries"])
+
+
+def test_the_list_says_what_for_how_large_and_when(cli: Run, cache: Path) -> None:
+    lines = cli("cache", "list").out.splitlines()
+    assert "demo, int8, ort" in lines[1]
+    assert "50." in lines[1]
+    assert "days ago" in lines[2]
+    assert "unknown" in lines[2]
+    assert f"in 2 steps below {cache}" in lines[-1]
+
+
+def test_an_empty_cache_is_said_to_be_empty(cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "none"))
+    assert cli("cache", "list").out == f"0 B in 0 steps below {tmp_path / 'none'}\n"
+    assert "0 B were freed" in cli("cache", "prune").out
+
+
+def test_pruning_says_what_went_and_what_remains(cli: Run, cache: Path) -> None:
+    dry = cli("cache", "prune", "--max-size", "60KB", "--dry-run")
+    assert "would go" in dry.out
+    done = json.loads(cli("cache", "prune", "--max-size", "60kb", "--json").out)
+    assert [entry["kind"] for entry in done["removed"]] == ["trace-target"]
+    assert (done["in_use"], done["dry_run"]) == ([], False)
+    assert done["freed_bytes"] > 50_000
+    assert [path.name for path in (cache / "trace-target").iterdir()] == []
+    assert "were freed, 0 B remain" in cli("cache", "prune", "--older-than", "1.5h", "--max-size", "0").out
+
+
+def test_without_an_option_only_leftovers_go(cli: Run, cache: Path) -> None:
+    (step,) = (path for path in (cache / "trace-target").iterdir() if path.is_dir())
+    left = step.with_name(f".{step.name}.killed")
+    left.mkdir()
+    assert "a killed process" in cli("cache", "list").out
+    done = cli("cache", "prune")
+    assert not left.exists()
+    assert step.exists()
+    assert "--older-than or --max-size" in done.err
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--older-than", "30"),
+        ("--older-than", "-1d"),
+        ("--older-than", "soon"),
+        ("--max-size", "-1"),
+        ("--max-size", "x"),
+    ],
+)
+def test_what_is_no_age_and_no_size_is_refused(cli: Run, cache: Path, wrong: tuple[str, str]) -> None:
+    done = cli("cache", "prune", *wrong)
+    assert done.code == 2
+    assert wrong[1] in done.err
+    assert len(list(cache.glob("*/*"))) == 4
+
+
+def test_the_group_alone_shows_its_verbs(cli: Run) -> None:
+    done = cli("cache")
+    assert done.code == 0
+    assert "prune" in done.out
+
+
+@pytest.mark.parametrize("place", ["/dev/null/x", "file"])
+def test_a_cache_that_is_no_folder_is_refused(
+    cli: Run, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / place))
+    for verb in ("list", "prune"):
+        assert "fault in" not in cli("cache", verb).err
