@@ -47,12 +47,12 @@ def require_apart(out: Path, *read: str | Path | None) -> None:
 
 def is_export(folder: Path) -> bool:
     """Whether the folder was written by ``peagle-compile export``."""
-    return (folder / EXPORT).is_file()
+    return os.path.isfile(folder / EXPORT)
 
 
 def is_quantized(folder: Path) -> bool:
     """Whether the folder was written by ``peagle-compile quantize``."""
-    return (folder / QUANTIZED).is_file()
+    return os.path.isfile(folder / QUANTIZED)
 
 
 def _require_name(out: Path) -> None:

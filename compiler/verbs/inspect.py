@@ -3,31 +3,89 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..console.printing import columns, emit, interruptible, size
-from .shared_flags import EngineFolder, Json
+from .shared_flags import Json
+
+Folder = Annotated[
+    Path,
+    typer.Argument(metavar="FOLDER", help="What `build`, `export` or `quantize` made.", show_default=False),
+]
 
 
 @interruptible("nothing was changed")
 def inspect(
-    engine: EngineFolder,
+    folder: Folder,
     hashes: Annotated[bool, typer.Option(help="Check the hash of every file.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Show what an engine folder holds, after checking that it is whole. Needs no GPU and no TensorRT.
+    """Show what an engine, an export or a quantized checkpoint holds, after checking that it is whole.
+
+    Needs no GPU and no TensorRT.
 
     Example: peagle-compile inspect demo-engine
     """
-    from ..pipeline.engine_contents import inspect_engine
+    from ..store.destination import is_export, is_quantized
 
-    content = inspect_engine(engine, hashes=hashes)
+    if is_export(folder):
+        rows, content = _export(folder, hashes=hashes)
+    elif is_quantized(folder):
+        rows, content = _quantized(folder)
+    else:
+        from ..pipeline.engine_contents import inspect_engine
+
+        content = inspect_engine(folder, hashes=hashes)
+        rows = _rows(content)
     if as_json:
         emit(content)
     else:
-        print(columns(_rows(content)))
+        print(columns(rows))
+
+
+def _export(folder: Path, *, hashes: bool) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
+    """Return what an export says of itself, as rows and as it is."""
+    from ..pipeline.recorded_contents import inspect_export
+    from .precision_rows import first_rows
+
+    said, content = inspect_export(folder, hashes=hashes)
+    rows = [
+        *first_rows(said.multiplied),
+        ("export", f"{folder}, {size(content['bytes'])}, made by peagle-compile {said.product_version}"),
+        ("for", said.lowering),
+        ("precision", said.precision),
+        ("model", said.model),
+        ("drafter", said.draft or "none: the target was exported alone"),
+        ("max_seq_len", f"{said.max_seq_len} (caches hold {said.cache_length})"),
+        ("drafts per round", f"up to {said.max_num_speculative_tokens}"),
+        *((f"{name} checkpoint", revision[:16]) for name, revision in said.checkpoints.items()),
+        *((name, size(entry.size)) for name, entry in said.files.items()),
+    ]
+    return rows, content
+
+
+def _quantized(folder: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
+    """Return what a quantized checkpoint says of itself, as rows and as it is."""
+    from ..pipeline.recorded_contents import inspect_quantized
+
+    said, content = inspect_quantized(folder)
+    ranges = said.calibration
+    rows = [
+        ("checkpoint", f"{folder}, {size(said.bytes)}, made by peagle-compile {said.product_version}"),
+        ("format", said.format),
+        ("model", said.model),
+        ("  checkpoint", f"{said.source_fingerprint[:16]}, {size(said.source_bytes)}"),
+        ("FP8", f"{said.fp8_matrices} matrices, {size(said.fp8_bytes)}"),
+        ("excluded", ", ".join(said.exclude) or "nothing more than the recipe leaves wide"),
+        ("KV cache", said.kv_cache_dtype or "no scales"),
+        ("calibrated with", f"{ranges.num_tokens} tokens in {ranges.num_samples} samples of {ranges.dataset}"),
+        *(("warning", warning) for warning in said.warnings),
+        *((name, size(count)) for name, count in content["files"].items()),
+    ]
+    return rows, content
 
 
 def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:

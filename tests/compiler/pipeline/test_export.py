@@ -45,6 +45,31 @@ def test_the_folder_holds_what_it_says(exported: Path) -> None:
     )  # fmt: skip
 
 
+def test_an_export_is_inspected(cli: Run, exported: Path) -> None:
+    said = cli("inspect", exported).out
+    assert all(text in said for text in ("for", "ort", "fp32", "demo", "up to 8", "target/model.onnx.data"))
+    content = json.loads(cli("inspect", exported, "--json").out)
+    assert content["bytes"] == sum(entry["size"] for entry in content["files"].values())
+    assert content["export"] == str(exported)
+
+
+@pytest.mark.parametrize("damage", ["files", "for", "max_seq_len"])
+def test_an_export_whose_record_is_damaged_is_refused(cli: Run, exported: Path, tmp_path: Path, damage: str) -> None:
+    record = json.loads((exported / EXPORT).read_text())
+    for changed in (record | {damage: [None]}, {name: value for name, value in record.items() if name != damage}, []):
+        (tmp_path / EXPORT).write_text(json.dumps(changed))
+        done = cli("inspect", tmp_path)
+        assert done.code == 3
+        assert "not a record of ours" in done.err
+
+
+def test_an_export_that_is_not_whole_is_refused(cli: Run, exported: Path, tmp_path: Path) -> None:
+    (tmp_path / EXPORT).write_bytes((exported / EXPORT).read_bytes())
+    done = cli("inspect", tmp_path)
+    assert done.code == 3
+    assert "is missing" in done.err
+
+
 @pytest.mark.parametrize("part", ["target", "drafter"])
 @pytest.mark.parametrize("graph", ["semantic", "model"])
 def test_graphs_pass_the_checker(exported: Path, part: str, graph: str) -> None:

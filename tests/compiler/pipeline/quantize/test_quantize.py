@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -97,6 +98,23 @@ def expert_partner(name: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------- what is written
+
+
+def test_a_quantized_checkpoint_is_inspected(cli: Run, tiny: Tiny, tmp_path: Path) -> None:
+    out = quantized(tiny("qwen3").target, tmp_path / "out", kv_cache_dtype="fp8")
+    report = json.loads((out / QUANTIZED).read_text())
+    said = cli("inspect", out).out
+    assert all(
+        text in said for text in ("modelopt-fp8", f"{report['fp8_matrices']} matrices", "20 tokens in 2 samples")
+    )
+    content = json.loads(cli("inspect", out, "--json").out)
+    assert content["checkpoint"] == str(out)
+    assert content["files"]["model.safetensors"] == (out / "model.safetensors").stat().st_size
+    (out / QUANTIZED).write_text(json.dumps(report | {"calibration": 3}))
+    assert cli("inspect", out).code == 3
+    (out / QUANTIZED).write_text(json.dumps(report))
+    os.truncate(out / "model.safetensors", 100)
+    assert cli("inspect", out).code == 5
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,0 +1,117 @@
+"""What an export or a quantized checkpoint holds, read from the record that it was written with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from ...engines.folder.checks import check_files
+from ...engines.folder.records import FileEntry
+from ...engines.folder.strict_json import decode
+from ...plugins.errors import EnvironmentProblem
+from ..checkpoints.checkpoint import Checkpoint
+from ..store.destination import EXPORT, QUANTIZED
+
+T = TypeVar("T")
+
+_AGAIN = "copy the whole folder again, or run the command that made it again"
+
+
+@dataclass(frozen=True)
+class ExportRecord:
+    """What of ``export.json`` is shown, under its names there but for ``lowering``, its ``for``."""
+
+    product_version: str
+    lowering: str
+    precision: str
+    cache_length: int
+    max_seq_len: int
+    max_num_speculative_tokens: int
+    model: str
+    draft: str | None
+    checkpoints: Mapping[str, str]
+    files: Mapping[str, FileEntry]
+    multiplied: str = ""
+
+
+@dataclass(frozen=True)
+class CalibrationRecord:
+    """What of a report is shown of the ranges."""
+
+    dataset: str
+    num_samples: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class QuantizedRecord:
+    """What of ``quantize_report.json`` is shown, under its names there."""
+
+    product_version: str
+    format: str
+    model: str
+    source_fingerprint: str
+    source_bytes: int
+    bytes: int
+    fp8_matrices: int
+    fp8_bytes: int
+    exclude: tuple[str, ...]
+    kv_cache_dtype: str | None
+    calibration: CalibrationRecord
+    warnings: tuple[str, ...]
+
+
+def inspect_export(folder: Path, *, hashes: bool = True) -> tuple[ExportRecord, dict[str, Any]]:
+    """Return what ``export.json`` says, after a check of the files that it lists. Raises ``EnvironmentProblem``."""
+    content = _read(folder / EXPORT)
+    record = _decoded(ExportRecord, content | {"lowering": content.get("for")}, folder / EXPORT)
+    check_files(record.files, folder, hashes=hashes)
+    size = sum(entry.size for entry in record.files.values())
+    return record, {"export": str(folder), **content, "bytes": size}
+
+
+def inspect_quantized(folder: Path) -> tuple[QuantizedRecord, dict[str, Any]]:
+    """Return what ``quantize_report.json`` says, and the sizes of all files, after a look whether no tensor is cut.
+
+    Raises ``EnvironmentProblem`` for a damaged report, ``BuildError`` for damaged weights.
+    """
+    content = _read(folder / QUANTIZED)
+    record = _decoded(QuantizedRecord, content, folder / QUANTIZED)
+    Checkpoint.open(folder)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    return record, {"checkpoint": str(folder), **content, "files": sizes}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot read {path}", why=str(error), fix="check its permissions") from None
+    except (ValueError, RecursionError) as error:
+        raise EnvironmentProblem(f"{path} is not JSON", why=str(error), fix=_AGAIN) from None
+    if not isinstance(content, dict):
+        raise EnvironmentProblem(f"{path} is not a record of ours", why="it must hold an object", fix=_AGAIN)
+    return content
+
+
+def _decoded(kind: type[T], content: Mapping[str, Any], path: Path) -> T:
+    """Return the fields that are shown; later versions may have others."""
+    problems: list[str] = []
+    record = decode(kind, _shown(kind, content), problems)
+    if record is None:
+        raise EnvironmentProblem(f"{path} is not a record of ours", why="; ".join(problems), fix=_AGAIN)
+    return record
+
+
+def _shown(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of ``content`` that are fields of ``kind``."""
+    hints = get_type_hints(kind)
+    return {
+        name: _shown(hint, content[name]) if is_dataclass(hint) and isinstance(content[name], dict) else content[name]
+        for name, hint in hints.items()
+        if name in content
+    }
