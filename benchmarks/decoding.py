@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true")
     arguments = parser.parse_args()
     engine = Engine.load(arguments.engine, threads=arguments.threads)
-    depths = arguments.k or sorted({engine.num_speculative_tokens, 3, 5, 8})
+    depths = arguments.k or (sorted({engine.num_speculative_tokens, 3, 5, 8}) if engine.manifest.drafter else [])
     prompts = [engine.tokenizer.encode(p.text) for p in code_prompts(arguments.prompts)]
     with tempfile.TemporaryDirectory() as folder:
         plain = ours(engine, 0)

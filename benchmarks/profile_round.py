@@ -93,15 +93,18 @@ def report(title: str, path: Path, width: int, emitted: int) -> None:
 
 
 def main() -> None:
-    """Profile the three passes."""
+    """Profile the three passes; one where there is no drafter."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", type=Path)
     parser.add_argument("--k", type=int, help="drafts per round; default: the engine's")
     arguments = parser.parse_args()
     manifest = Manifest.read(arguments.engine)
     k = arguments.k or manifest.speculation.num_speculative_tokens
-    target, drafter = (arguments.engine / part.file for part in (manifest.target, manifest.drafter))
+    target = arguments.engine / manifest.target.file
     report("target, 1 column (plain decoding)", target, 1, 1)
+    if manifest.drafter is None:
+        return
+    drafter = arguments.engine / manifest.drafter.file
     report(f"target, {k + 1} columns (verification)", target, k + 1, k + 1)
     committed = max(1, (k + 1) // 2)
     report(f"drafter, {committed} committed columns, K = {k}", drafter, committed, k + 1)
