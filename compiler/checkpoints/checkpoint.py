@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...engines.folder.records import FileEntry
 from ...plugins.errors import BuildError, nearest
 from ...plugins.problems import Problems
+from ..console.progress import Advance, Progress
 from .formats import StoredTensor, format_of
 from .formats.fp8_with_scales import Loss, ScaledFp8
 from .formats.stored_numbers import check_finite
@@ -105,12 +107,19 @@ class Checkpoint:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the configuration and of every byte of the weights, whatever the folder is called."""
+        return self._hashed(lambda _: None)
+
+    def take_fingerprint(self, advance: Advance) -> None:
+        """Read all bytes for the ``fingerprint`` now; ``advance`` is told of the weights' as they are read."""
+        if "fingerprint" not in self.__dict__:
+            self.__dict__["fingerprint"] = self._hashed(advance)
+
+    def _hashed(self, advance: Advance) -> str:
         digest = hashlib.sha256()
         entries = [*(tensor.entry for tensor in self.tensors.values()), *self.companions.values()]
         configs = [self.folder / CONFIG, self.folder / MODELOPT_CONFIG]
         for file in (*filter(Path.is_file, configs), *sorted({entry.file for entry in entries})):
-            with file.open("rb") as stream:
-                content = hashlib.file_digest(stream, "sha256").hexdigest()
+            content = FileEntry.of(file, advance).sha256
             digest.update(f"{file.name} {content}\n".encode(errors="surrogateescape"))
         return digest.hexdigest()
 
@@ -123,6 +132,13 @@ class Checkpoint:
                 fix="check that the weights and config.json are of the same model",
             )
         return self.tensors[name]
+
+
+def take_fingerprints(checkpoints: Sequence[Checkpoint], progress: Progress) -> None:
+    """Read all bytes of some checkpoints, which takes minutes for a large one, where it can be seen."""
+    with progress.step("read all weights", sum(checkpoint.stored_bytes for checkpoint in checkpoints)) as advance:
+        for checkpoint in checkpoints:
+            checkpoint.take_fingerprint(advance)
 
 
 def _length(tensor: StoredTensor) -> int:

@@ -71,6 +71,10 @@ def emit(result: Any) -> None:
 def note(text: str) -> None:
     """Print a line for people, on standard error."""
     print(text, file=sys.stderr)
+    if "logging" in sys.modules:  # else nobody keeps a log
+        from .logbook import shown
+
+        shown(text)
 
 
 def columns(rows: Iterable[Sequence[object]]) -> str:

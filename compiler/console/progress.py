@@ -1,4 +1,4 @@
-"""What long work shows while it runs: bars on a terminal, nothing anywhere else."""
+"""What long work tells while it runs, and how: as bars on a terminal, as lines anywhere else, or not at all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
+
+from .progress_lines import Lines
 
 if TYPE_CHECKING:
     import rich.progress
@@ -31,24 +33,35 @@ class Quiet:
 
 
 class Bars:
-    """Progress as rich bars on standard error."""
+    """Progress as rich bars on standard error; those of parts go when they are done, that of the whole stays."""
 
     def __init__(self, bars: rich.progress.Progress) -> None:
         self._bars = bars
+        self._depth = 0
 
     @contextmanager
     def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
         """One piece of work with a bar of its own."""
-        task = self._bars.add_task(text, total=total)
-        yield lambda amount: self._bars.update(task, advance=amount)
-        self._bars.update(task, total=total or 1, completed=total or 1)
+        task = self._bars.add_task("  " * self._depth + text, total=total)
+        self._depth += 1
+        try:
+            yield lambda amount: self._bars.update(task, advance=amount)
+            self._bars.update(task, total=total or 1, completed=total or 1)
+        finally:
+            self._depth -= 1
+            if self._depth:
+                self._bars.remove_task(task)
 
 
 @contextmanager
-def shown() -> Iterator[Progress]:
-    """Bars when standard error is a terminal, else quiet."""
-    if not sys.stderr.isatty():
+def shown(*, quiet: bool = False) -> Iterator[Progress]:
+    """Bars when standard error is a terminal, else lines; nothing when ``quiet``."""
+    if quiet:
         yield Quiet()
+        return
+    if not sys.stderr.isatty():
+        with Lines().beating() as lines:
+            yield lines
         return
     from rich.console import Console
     from rich.progress import (

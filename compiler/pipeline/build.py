@@ -10,7 +10,7 @@ from typing import Any
 from ...engines.folder.manifest import Manifest
 from ..checkpoints.resolve_names import Resolved, resolve, resolve_target
 from ..checkpoints.target_and_drafter import Inputs, read_inputs
-from ..console.progress import Progress, Quiet
+from ..console.progress import Progress
 from ..hardware.packages import export_versions
 from ..precision.decide_recipe import decide
 from ..precision.recipes import Recipe, first_words
@@ -47,12 +47,12 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     it was before or the finished engine, and finished steps are reused by the next build.
     """
     check_build(request)
-    run = PipelineRun(store or StageStore.default(force=request.force), progress or Quiet())
+    run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
     with run.phases("resolve"):
         platform = platform_of(request)
         versions = {platform.backend: platform.version, **export_versions()}
         resolved = _resolve(request, run.progress)
-    with run.phases("read"), run.progress.step("read checkpoints"):
+    with run.phases("read", "read checkpoints"):
         inputs = read_inputs(request.sizes, resolved)
         recipe = decide(request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True)
         warnings = [*inputs.warnings, *request.unused()]
@@ -73,7 +73,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     stages = plans.stages() if plans else graphs.stages()
     sizes = bytes_of(stages)
     with assembling(request.out, sizes) as assembly:
-        with run.phases("assemble"), run.progress.step("assemble"):
+        with run.phases("assemble"):
             _assemble(assembly, inputs, graphs, plans, stages, run.progress)
             manifest = assembly.write_manifest(manifest)
         choice = None

@@ -118,7 +118,8 @@ def kept_choice(
     def make(stage: Path) -> None:
         from ...engines import Engine, SamplingParams
 
-        loaded = Engine.load(folder, check_hashes=False)
+        with run.progress.step("load the engine"):
+            loaded = Engine.load(folder, check_hashes=False)
         params = SamplingParams(max_tokens=_TOKENS, ignore_eos=True)
 
         def decode(prompt: str, k: int) -> tuple[int, float]:

@@ -13,7 +13,7 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.resolve_names import Resolved, has_drafter, resolve, resolve_target
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, cache_length, longest_sequence, read_inputs
-from ..console.progress import Progress, Quiet
+from ..console.progress import Progress
 from ..hardware.packages import export_versions, product_version
 from ..precision.calibration.obtain_ranges import describe
 from ..precision.decide_recipe import decide
@@ -63,16 +63,16 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
     export.
     """
     check_export(request)
-    run = PipelineRun(store or StageStore.default(force=request.force), progress or Quiet())
+    run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
     with run.phases("resolve"):
         versions = export_versions()
         read = _resolve(request, run.progress)
-    with run.phases("import"), run.progress.step("import"):
+    with run.phases("import", "import torch and transformers"):
         import onnxscript  # noqa: F401  # measured apart: what the libraries take is not what the export takes
         import torch  # noqa: F401
         import transformers  # noqa: F401
     imports = peak_rss()
-    with run.phases("read"), run.progress.step("read checkpoints"):
+    with run.phases("read", "read checkpoints"):
         job = read()
     names, blueprint = job.repeat, job.blueprint
     made_for = MadeFor(
@@ -85,7 +85,7 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
     stages = graphs.stages()
     sizes = bytes_of(stages)
     with assembling(request.out, sizes) as assembly:
-        with run.phases("assemble"), run.progress.step("assemble"):
+        with run.phases("assemble"):
             for name, stage in stages.items():
                 assembly.take_stage(stage, name, run.progress)
             graphs.furnish(assembly, job.blueprint.target.folder)

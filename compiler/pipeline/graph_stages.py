@@ -43,7 +43,10 @@ def trace(store: StageStore, half: Half, dtype: Dtype, progress: Progress) -> St
     """The half's semantic graph, without weights; ``dtype`` is that of weights, caches and features."""
 
     def make(folder: Path) -> None:
-        from ...graphs.graph_files import save
+        with progress.step("import torch"):
+            import torch  # noqa: F401
+
+            from ...graphs.graph_files import save
 
         save(half.trace(dtype), folder / SEMANTIC)
 

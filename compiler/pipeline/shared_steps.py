@@ -7,14 +7,14 @@ publishes an engine; an export publishes the graphs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...graphs.drafters import DrafterSpec
-from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint, take_fingerprints
 from ..checkpoints.target import Target
-from ..console.progress import Progress
+from ..console.progress import Progress, Quiet
 from ..precision.precision_options import FOLDER, CalibrationAsked
 from ..precision.product_table import BuiltProduct, product_table
 from ..precision.recipes import Recipe, emulated, twice_rounded, widened
@@ -37,7 +37,13 @@ class PipelineRun:
 
     store: StageStore
     progress: Progress
-    phases: Phases = field(default_factory=Phases)
+    phases: Phases
+
+    @classmethod
+    def begin(cls, store: StageStore, progress: Progress | None) -> PipelineRun:
+        """Start the clock; without ``progress`` nothing is shown."""
+        progress = progress or Quiet()
+        return cls(replace(store, progress=progress), progress, Phases(progress))
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,9 @@ def compile_graphs(
     """
     recipe, lowering = blueprint.recipe, blueprint.lowering
     blueprint.require_multiplied()
+    checkpoints = [blueprint.target.checkpoint, *(blueprint.drafter or ())[:1]]
+    with run.phases("hash", "hash the checkpoints"):
+        take_fingerprints(checkpoints, run.progress)
     ranges = calibrated(
         ranges_from, blueprint.target, recipe, lowering, run.store, run.phases, run.progress,
         model=model,

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..console.progress import Progress, Quiet
+
 
 def peak_rss() -> int:
     """Return the most memory that this process has had resident so far, in bytes."""
@@ -19,16 +21,18 @@ def peak_rss() -> int:
 
 @dataclass
 class Phases:
-    """Seconds of each phase and the process's peak memory at its end, for the report."""
+    """Seconds of each phase and the process's peak memory at its end, for the report; ``progress`` shows each."""
 
+    progress: Progress = field(default_factory=Quiet)
     done: list[dict[str, Any]] = field(default_factory=list)
 
     @contextmanager
-    def __call__(self, name: str) -> Iterator[dict[str, Any]]:
-        """Time what is inside; whoever is there may add to the record."""
+    def __call__(self, name: str, text: str = "") -> Iterator[dict[str, Any]]:
+        """Time what is inside, and show it as ``text``; whoever is there may add to the record."""
         record: dict[str, Any] = {"phase": name}
         started = time.perf_counter()
-        yield record
+        with self.progress.step(text or name):
+            yield record
         record["seconds"] = round(time.perf_counter() - started, 3)
         record["peak_rss_bytes"] = peak_rss()
         self.done.append(record)

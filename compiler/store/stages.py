@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ...engines.folder.records import FileEntry
 from ...plugins.errors import EnvironmentProblem
 from ..console import interrupts
 from ..console.half_made import half_made
+from ..console.progress import Progress, Quiet
 from .atomic_files import flush_tree, move_into_place, writing
 from .import_closure import code_digest
 from .killed_stages import clear_killed, clear_killed_of, lock_of, step_aside
@@ -25,6 +27,7 @@ from .locks import Hold, locked_file
 from .made_for import MadeFor
 
 _RECORD = "stage.json"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class StageStore:
-    """Finished steps below ``root``. ``force`` makes every step anew; ``made_for`` is kept with what is made."""
+    """Finished steps below ``root``. ``force`` makes every step anew; ``made_for`` is kept with what is made.
+
+    ``progress`` shows what of that takes long.
+    """
 
     root: Path
     force: bool = False
     made_for: MadeFor | None = None
+    progress: Progress = field(default_factory=Quiet, compare=False)
 
     @classmethod
     def default(cls, *, force: bool = False) -> StageStore:
@@ -68,19 +75,24 @@ class StageStore:
         """
         key = stage_key(name, make, key_parts)
         with writing(self.root, needed), self.place(name, key) as final:
-            if not self.force and (stage := _finished(final)):
+            if not self.force and (stage := _finished(final, self.progress)):
+                _log.info("%s: kept from before, as %s", name, final)
                 with suppress(OSError):  # a store may be for reading only
                     os.utime(final)
                 return stage
             clear_killed(self.root)
-            return self._make(final, make)
+            stage = self._make(final, make)
+            _log.info("%s: made, and kept as %s", name, final)
+            return stage
 
     @contextmanager
     def place(self, name: str, key: str) -> Iterator[Path]:
         """Lend the place of what is kept as ``name`` for ``key``: another process that wants it waits."""
         final = self.root / name / key
         final.parent.mkdir(parents=True, exist_ok=True)
-        with locked_file(lock_of(final)):
+        with ExitStack() as until_the_end:
+            with self.progress.step(f"wait for another process to make {name}"):
+                until_the_end.enter_context(locked_file(lock_of(final)))
             yield final
 
     def note(self, folder: Path) -> None:
@@ -95,11 +107,16 @@ class StageStore:
             temporary.mkdir()
             make(temporary)
             interrupts.check()
-            files = {str(path.relative_to(temporary).as_posix()): FileEntry.of(path) for path in _files(temporary)}
+            made = {path.relative_to(temporary).as_posix(): path for path in _files(temporary)}
+            with self.progress.step(
+                "hash what was made", sum(path.stat().st_size for path in made.values())
+            ) as advance:
+                files = {name: FileEntry.of(path, advance) for name, path in made.items()}
             record = {path: [entry.size, entry.sha256] for path, entry in files.items()}
             (temporary / _RECORD).write_text(json.dumps(record))
             self.note(temporary)
-            flush_tree(temporary)
+            with self.progress.step("wait for the disk"):
+                flush_tree(temporary)
             move_into_place(temporary, final)
         return Stage(final, files, reused=False, hold=Hold(final))
 
@@ -110,13 +127,14 @@ def stage_key(name: str, make: Callable[..., object], key_parts: Any) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def _finished(final: Path) -> Stage | None:
+def _finished(final: Path, progress: Progress) -> Stage | None:
     """The stage if it is there and undamaged: what a disk or a hand did to it must not reach an engine."""
     try:
         record = json.loads((final / _RECORD).read_bytes())
         files = {name: FileEntry(size, sha256) for name, (size, sha256) in record.items()}
-        if any(FileEntry.of(final / name) != entry for name, entry in files.items()):
-            return None
+        with progress.step("check what is kept", sum(entry.size for entry in files.values())) as advance:
+            if any(FileEntry.of(final / name, advance) != entry for name, entry in files.items()):
+                return None
         return Stage(final, files, reused=True, hold=Hold(final))
     except (OSError, ValueError, TypeError, AttributeError):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from ...plugins.errors import BuildError
 from ...plugins.tensorrt.import_tensorrt import child_environment
 from ..console import interrupts
 from ..console.half_made import half_made, ours
+from ..console.logbook import OURS
 from ..console.progress import Advance, Progress
 from ..hardware.gpus import sm_name
 from ..hardware.machine import look
@@ -25,6 +27,8 @@ from .worker_protocol import STEPS, PlanFacts, PlanRequest, raised
 
 _SAID = 5  # last lines of a dead process that are worth showing
 _PATIENCE = 5.0
+_LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)  # by TensorRT's severity
+_log = logging.getLogger(__name__)
 
 
 def build_plan(request: PlanRequest, out: Path, progress: Progress) -> PlanFacts:
@@ -53,6 +57,9 @@ def _run(request: PlanRequest, out: Path, log: IO[bytes], advance: Advance) -> P
             if "done" in message:
                 advance(message["done"] - reached)
                 reached = message["done"]
+            elif "log" in message:
+                severity, text = message["log"]
+                _log.log(_LEVELS[severity], "%s: %s", request.product, text)
             elif "error" in message:
                 raise raised(message["error"])
             else:
@@ -68,7 +75,7 @@ def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subproce
     """Start the building process, in a session of its own so that Ctrl-C reaches only us."""
     from . import worker
 
-    command = [sys.executable, "-P", "-m", worker.__name__, str(out)]
+    command = [sys.executable, "-P", "-m", worker.__name__, str(out), str(_severity())]
     pipe = subprocess.PIPE
     with tempfile.TemporaryDirectory(prefix="peagle-library-") as private, half_made(Path(private)):
         environment = child_environment(Path(private)) if request.product == "tensorrt-rtx" else _on_its_gpu(request)
@@ -83,6 +90,12 @@ def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subproce
         )
         with ours(child), _ended(child):
             yield child
+
+
+def _severity() -> int:
+    """Return the least grave severity of TensorRT's that anybody logs."""
+    is_kept = logging.getLogger(OURS).level != logging.NOTSET
+    return max((severity for severity, level in enumerate(_LEVELS) if is_kept and _log.isEnabledFor(level)), default=-1)
 
 
 def _on_its_gpu(request: PlanRequest) -> dict[str, str]:

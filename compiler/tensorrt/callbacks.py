@@ -94,8 +94,8 @@ class Fraction:
         return min((phase.done + running) / phase.steps, 1.0)
 
 
-def logger(trt: Any, log: Log) -> Any:
-    """Return a TensorRT logger that fills ``log``."""
+def logger(trt: Any, log: Log, tell: Callable[[int, str], None] = lambda severity, text: None) -> Any:
+    """Return a TensorRT logger that fills ``log`` and tells ``tell`` every line."""
 
     class Logger(trt.ILogger):
         def __init__(self) -> None:
@@ -103,6 +103,7 @@ def logger(trt: Any, log: Log) -> Any:
 
         def log(self, severity: Any, text: str) -> None:
             log.add(int(severity), text)
+            tell(int(severity), text)
 
     return Logger()
 

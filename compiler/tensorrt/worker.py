@@ -1,4 +1,4 @@
-"""The building process: ``python -m peagle.compiler.tensorrt.worker PLAN`` with a ``PlanRequest`` on standard input.
+"""The building process: ``python -m peagle.compiler.tensorrt.worker PLAN SEVERITY``, a ``PlanRequest`` on its input.
 
 TensorRT can abort, run out of memory or corrupt its own; here that ends nothing but one plan. The process dies with its
 parent: when standard input closes, it removes what it has written and exits.
@@ -29,14 +29,17 @@ from .parse_network import Parsed, parse, plugin_complaint, require_layers
 from .plan_products import as_built, of_network
 from .plan_programs import read_programs
 from .preflight import Survey, survey
-from .worker_protocol import STEPS, Channel, PlanFacts, PlanRequest
+from .worker_protocol import SILENT, STEPS, Channel, PlanFacts, PlanRequest
 
 OLDEST = {"tensorrt": (10, 15), "tensorrt-rtx": (1, 7)}
 
 
-def main(out: Path) -> int:
-    """Build one plan into ``out`` and say how it went; the exit status is 0 when it went well."""
-    channel = Channel.take_stdout()
+def main(out: Path, severity: int = SILENT) -> int:
+    """Build one plan into ``out`` and say how it went; the exit status is 0 when it went well.
+
+    Lines of TensorRT's log up to ``severity`` are handed over.
+    """
+    channel = Channel.take_stdout(severity)
     request = PlanRequest.from_json(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, args=(sys.stdin, out), daemon=True).start()
     try:
@@ -66,7 +69,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     _require_version(trt, request)
     register.register(trt)
     log = Log()
-    log_to = logger(trt, log)
+    log_to = logger(trt, log, channel.log)
     builder = _builder(trt, log_to, log)
     parsed = parse(trt, builder, log_to, log, surveyed)
     require_layers(parsed.layers, request.layers)
@@ -162,6 +165,6 @@ def _end_with_parent(stdin: TextIO, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    status = main(Path(sys.argv[1]))
+    status = main(Path(sys.argv[1]), int(sys.argv[2]))
     sys.stdout.flush()
     os._exit(status)  # the destructors of a library that saw no GPU are no longer of interest

@@ -1,6 +1,7 @@
 """What crosses between us and the building process, as JSON: what a plan is asked for, and what came of it.
 
-The process reads one request and answers with one object a line: ``{"done": permille}`` while it builds, then either
+The process reads one request and answers with one object a line: ``{"done": permille}`` or
+``{"log": [severity, text]}`` while it builds, then either
 ``{"facts": ...}`` or ``{"error": ...}``.
 """
 
@@ -25,6 +26,7 @@ from ..hardware.gpus import PRODUCTS
 from ..precision.product_table import BuiltProduct
 
 STEPS = 1000
+SILENT = -1  # below the gravest severity of TensorRT's log
 
 
 @dataclass(frozen=True)
@@ -116,18 +118,25 @@ class Channel:
 
     file: TextIO
     lock: Lock
+    severity: int = SILENT
 
     @classmethod
-    def take_stdout(cls) -> Channel:
+    def take_stdout(cls, severity: int = SILENT) -> Channel:
         """Keep standard output for messages; whatever libraries print there goes to standard error from now on."""
         file = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        return cls(file, Lock())
+        return cls(file, Lock(), severity)
 
     def done(self, permille: int) -> None:
         """Say how far the build is. TensorRT asks for this, and survives no exception: a lost parent is ignored."""
         with suppress(BrokenPipeError):
             self._send({"done": permille})
+
+    def log(self, severity: int, text: str) -> None:
+        """Hand a line of TensorRT's log over, if it is grave enough: 0 is an internal error, 4 is verbose."""
+        if severity <= self.severity:
+            with suppress(BrokenPipeError):
+                self._send({"log": [severity, text]})
 
     def facts(self, facts: PlanFacts) -> None:
         """Say what came of a build that went well; the last message."""

@@ -11,6 +11,7 @@ from ..request.request import CompileRequest
 from ..request.verb_options import BUILD
 from .shared_flags import DryRun, Force, Json
 from .signature import asks
+from .speaks import Voice, speaks
 
 if TYPE_CHECKING:
     from ..pipeline.build import BuildResult
@@ -20,7 +21,10 @@ _RESUME = "nothing was published; finished steps are kept, and the same command 
 
 @interruptible(_RESUME)
 @asks(BUILD)
-def build(request: CompileRequest, dry_run: DryRun = False, force: Force = False, as_json: Json = False) -> None:
+@speaks
+def build(
+    request: CompileRequest, voice: Voice, dry_run: DryRun = False, force: Force = False, as_json: Json = False
+) -> None:
     """Build an engine from a model and its P-EAGLE drafter.
 
     An interrupted build leaves no engine and resumes; one that is repeated skips what has not changed.
@@ -31,16 +35,17 @@ def build(request: CompileRequest, dry_run: DryRun = False, force: Force = False
         require("export", "the forecast")
         from ..forecast.dry_run import forecast_build, print_forecast
 
-        print_forecast(forecast_build(request), as_json=as_json)
+        with voice.work() as progress, progress.step("make the forecast"):
+            forecast = forecast_build(request)
+        print_forecast(forecast, as_json=as_json)
         return
-    from ..console.progress import shown
     from ..pipeline.build import build as run_build
     from ..request.build_platform import foretold
 
     told = foretold(request)
     for text in told:
         note(f"note: {text}")
-    with shown() as progress:
+    with voice.work() as progress:
         result = run_build(replace(request, force=force), progress)
     for warning in result.report["warnings"]:
         if warning not in told:

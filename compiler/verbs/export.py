@@ -11,6 +11,7 @@ from ..request.request import CompileRequest
 from ..request.verb_options import EXPORT
 from .shared_flags import DryRun, Force, Gpu, Json
 from .signature import asks
+from .speaks import Voice, speaks
 
 if TYPE_CHECKING:
     from ..pipeline.export import ExportResult
@@ -20,8 +21,14 @@ _RESUME = "nothing was published; finished steps are kept, and the same command 
 
 @interruptible(_RESUME)
 @asks(EXPORT)
+@speaks
 def export(
-    request: CompileRequest, dry_run: DryRun = False, gpu: Gpu = None, force: Force = False, as_json: Json = False
+    request: CompileRequest,
+    voice: Voice,
+    dry_run: DryRun = False,
+    gpu: Gpu = None,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Write a model and its drafter as ONNX graphs with external data, to keep or to run elsewhere.
 
@@ -34,12 +41,13 @@ def export(
         require("export", "the forecast")
         from ..forecast.dry_run import forecast_export, print_forecast
 
-        print_forecast(forecast_export(request, gpu), as_json=as_json)
+        with voice.work() as progress, progress.step("make the forecast"):
+            forecast = forecast_export(request, gpu)
+        print_forecast(forecast, as_json=as_json)
         return
-    from ..console.progress import shown
     from ..pipeline.export import export as run_export
 
-    with shown() as progress:
+    with voice.work() as progress:
         result = run_export(replace(request, force=force), progress)
     for warning in result.report["warnings"]:
         note(f"warning: {warning}")

@@ -10,6 +10,7 @@ from ..request.request import CompileRequest
 from ..request.verb_options import QUANTIZE
 from .shared_flags import Force, Json
 from .signature import asks
+from .speaks import Voice, speaks
 
 if TYPE_CHECKING:
     from ..pipeline.quantize import QuantizeResult
@@ -19,17 +20,17 @@ _RESUME = "nothing was published; calibrated layers are kept, and the same comma
 
 @interruptible(_RESUME)
 @asks(QUANTIZE)
-def quantize(request: CompileRequest, force: Force = False, as_json: Json = False) -> None:
+@speaks
+def quantize(request: CompileRequest, voice: Voice, force: Force = False, as_json: Json = False) -> None:
     """Make an FP8 checkpoint of a BF16, FP16 or FP32 one, in the format of NVIDIA ModelOpt, to build from.
 
     Calibrates layer by layer, so that one layer's weights are in memory. The drafter is not quantised.
 
     Example: peagle-compile quantize --model demo --out demo-fp8
     """
-    from ..console.progress import shown
     from ..pipeline.quantize import quantize as run_quantize
 
-    with shown() as progress:
+    with voice.work() as progress:
         result = run_quantize(replace(request, force=force), progress)
     for warning in result.report["warnings"]:
         note(f"warning: {warning}")

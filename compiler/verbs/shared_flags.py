@@ -19,3 +19,13 @@ EngineFolder = Annotated[Path, typer.Argument(metavar="ENGINE", help="Engine fol
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
 _THREADS = "CPU threads. (default: one for a small model, else one per core)"
 Threads = Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; warnings and errors are still told.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more about each step, on standard error.")]
+Log = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Add everything that is done and told, with times and versions, to this file.",
+        show_default=False,
+    ),
+]

@@ -12,6 +12,7 @@ from ...plugins.errors import UsageError, VerificationError
 from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible
 from .shared_flags import EngineFolder, Json, Threads
+from .speaks import Voice, speaks
 
 if TYPE_CHECKING:
     from ...engines.folder.manifest import Manifest
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 
 
 @interruptible("nothing was written")
+@speaks
 def verify(
     engine: EngineFolder,
+    voice: Voice,
     prompts: Annotated[int, typer.Option(min=1, help="How many of the bundled prompts.")] = 24,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens generated after each.")] = 128,
     num_speculative_tokens: Annotated[
@@ -58,14 +61,14 @@ def verify(
     from ...engines.folder.checks import check_files
     from ...engines.folder.manifest import Manifest
     from ..bundled.prompts import code_prompts
-    from ..console.progress import shown
     from ..verify import FILE_NAME, verify_folder
     from ..verify.printing import lines
 
     manifest = Manifest.read(engine)
-    check_files(manifest.files, engine)
     request = _request(manifest, data, max_perplexity_increase, bisect)
-    with shown() as progress:
+    with voice.work() as progress:
+        with progress.step("check the files", sum(entry.size for entry in manifest.files.values())) as advance:
+            check_files(manifest.files, engine, advance=advance)
         verification = verify_folder(
             engine,
             manifest,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -15,8 +15,17 @@ from .records import BackendRecord, FileEntry, Part, PlanRecord, Shapes, Specula
 REBUILD = "build the engine again with `peagle-compile build`"
 
 
-def check_files(files: Mapping[str, FileEntry], folder: Path, *, hashes: bool = True) -> None:
-    """Refuse a folder whose files are not the ones that were built; ``hashes=False`` looks at sizes only."""
+def check_files(
+    files: Mapping[str, FileEntry],
+    folder: Path,
+    *,
+    hashes: bool = True,
+    advance: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Refuse a folder whose files are not the ones that were built; ``hashes=False`` looks at sizes only.
+
+    ``advance`` is told of the bytes as they are read.
+    """
     for name, entry in files.items():
         with _readable(folder / name) as path:
             is_file = path.is_file()
@@ -31,7 +40,7 @@ def check_files(files: Mapping[str, FileEntry], folder: Path, *, hashes: bool = 
             )
     for name, entry in files.items() if hashes else ():
         with _readable(folder / name) as path:
-            found = FileEntry.of(path).sha256
+            found = FileEntry.of(path, advance).sha256
         if found != entry.sha256:
             raise EnvironmentProblem(
                 f"{path} is not the file that was built",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -16,10 +18,15 @@ class FileEntry:
     sha256: str
 
     @classmethod
-    def of(cls, path: Path) -> FileEntry:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return cls(file.tell(), digest)
+    def of(cls, path: Path, advance: Callable[[int], object] = lambda _: None) -> FileEntry:
+        """Read a file; ``advance`` is told of the bytes as they are read."""
+        digest, size, piece = hashlib.sha256(), 0, memoryview(bytearray(_PIECE))
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(piece):
+                digest.update(piece[:count])
+                size += count
+                advance(count)
+        return cls(size, digest.hexdigest())
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...checkpoints.checkpoint import CONFIG, Checkpoint
+from ...checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
 from ...checkpoints.resolve_names import resolve_target
 from ...checkpoints.target import Target
-from ...console.progress import Progress, Quiet
+from ...console.progress import Progress
 from ...hardware.packages import export_versions, product_version
 from ...precision.calibration.obtain_ranges import describe, obtain
 from ...precision.precision_options import FOLDER
@@ -24,6 +24,7 @@ from ...store.made_for import MadeFor
 from ...store.phase_clock import Phases, peak_rss
 from ...store.publish import Assembly, assembling
 from ...store.stages import StageStore
+from ..shared_steps import PipelineRun
 from .modelopt_config import QUANT_CONFIG, hf_quant_config, quantization_config
 from .select_matrices import Worklist, make_worklist
 from .write_shards import layout, total_bytes, write
@@ -53,20 +54,21 @@ def quantize(
     Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``; whatever goes wrong, ``request.out`` is what it was
     before or the finished checkpoint. Finished layers of a calibration are kept, and the same call goes on from there.
     """
-    progress = progress or Quiet()
     check_quantize(request)
-    store = store or StageStore.default(force=request.force)
-    phase = Phases()
+    run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
+    phase, progress, store = run.phases, run.progress, run.store
     with phase("resolve"):
         export_versions()
         resolved = resolve_target(request.pair.model, request.pair.revision, progress)
-    with phase("plan"), progress.step("read the checkpoint"):
+    with phase("plan", "read the checkpoint"):
         target = Target.open(resolved.target)
         checkpoint = target.checkpoint
         work = make_worklist(target, request.precision.exclude, kv_cache=request.precision.kv_cache is not None)
         size = total_bytes(layout(checkpoint, work))
         require_space(request.out.absolute().parent, size)
     store = replace(store, made_for=MadeFor("quantize", request.pair.model, precision="fp8"))
+    with phase("hash", "hash the checkpoint"):
+        take_fingerprints([checkpoint], progress)
     with phase("calibrate"):
         scales = obtain(request.calibration, target, store, progress, model=request.pair.model)
     with assembling(request.out, {"weights": size}) as assembly:

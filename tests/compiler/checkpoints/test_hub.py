@@ -238,7 +238,7 @@ def test_the_configuration_is_read_without_weights(server: FakeHub) -> None:
 def test_the_command_line_obeys_the_environment_and_shows_no_traceback(server: FakeHub, tmp_path: Path) -> None:
     """In a process of its own, as a user sets it up: HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE."""
     own = {"HF_ENDPOINT": server.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": ""}
-    build = [sys.executable, "-c", "from peagle.compiler.cli import main; main()", "build", "--json"]
+    build = [sys.executable, "-c", "from peagle.compiler.cli import main; main()", "build", "--json", "--quiet"]
     build += ["--model", "demo", "--draft", "owner/model", "--out", str(tmp_path / "out")]
 
     def run(**changes: str) -> dict[str, object]:

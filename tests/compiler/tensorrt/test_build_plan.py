@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import signal
@@ -89,6 +90,15 @@ def test_progress_grows_to_the_end_and_memory_is_the_child_s_own(tmp_path: Path)
     ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     assert 50_000_000 < facts.peak_rss_bytes < len(weight) < ours
     assert 0 < facts.seconds < 60
+
+
+def test_every_line_of_tensorrts_log_is_kept_where_there_is_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "peagle")
+    build_plan(request(written(tmp_path)), tmp_path / "plan", Quiet())
+    levels = {record.levelno for record in caplog.records if "tensorrt-rtx: " in record.getMessage()}
+    assert {logging.INFO, logging.DEBUG} <= levels
 
 
 def test_every_limit_is_taken(tmp_path: Path) -> None:

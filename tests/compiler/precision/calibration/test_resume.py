@@ -43,7 +43,10 @@ class Cut:
         yield advance
 
 samples = Samples.of("random", eval(lists))
-calibrate(Target.open(Path(target)), samples, Settings(), StageStore(Path(store)), Cut())
+try:
+    calibrate(Target.open(Path(target)), samples, Settings(), StageStore(Path(store)), Cut())
+except KeyboardInterrupt:
+    interrupts.leave(130)
 """
 
 

@@ -1,0 +1,66 @@
+"""How much a verb of long work says: ``--quiet``, ``--verbose`` and ``--log``, in one place for all of them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from ...plugins.errors import UsageError
+from ..console.progress import Progress, shown
+from .shared_flags import Log, Quiet, Verbose
+
+_FLAGS = {"quiet": (Quiet, False), "verbose": (Verbose, False), "log": (Log, None)}
+
+
+@dataclass(frozen=True)
+class Voice:
+    """How much is said, as it was asked for; what may take long happens within ``work``."""
+
+    quiet: bool = False
+    log: Path | None = None
+
+    @contextmanager
+    def work(self) -> Iterator[Progress]:
+        """Show progress while it lasts."""
+        with shown(quiet=self.quiet) as progress:
+            if self.log is None:
+                yield progress
+                return
+            from ..console.logbook import Logged
+
+            yield Logged(progress)
+
+
+def speaks(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb that takes a ``voice`` the options that it follows, after its own."""
+    hints = get_type_hints(verb, include_extras=True)
+    kept = [
+        p.replace(annotation=hints[name]) for name, p in inspect.signature(verb).parameters.items() if name != "voice"
+    ]
+    flags = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in _FLAGS.items()
+    ]
+
+    @functools.wraps(verb)
+    def speaking(*arguments: Any, **values: Any) -> None:
+        quiet, verbose, log = (values.pop(name, default) for name, (_, default) in _FLAGS.items())
+        if quiet and verbose:
+            raise UsageError("--quiet and --verbose contradict each other", fix="give one")
+        voice = Voice(quiet, log)
+        if not verbose and log is None:
+            verb(*arguments, voice=voice, **values)
+            return
+        from ..console.logbook import logged
+
+        with logged(log, verbose=verbose):
+            verb(*arguments, voice=voice, **values)
+
+    speaking.__signature__ = inspect.Signature([*kept, *flags])  # type: ignore[attr-defined]
+    speaking.__annotations__ = {parameter.name: parameter.annotation for parameter in (*kept, *flags)}
+    return speaking

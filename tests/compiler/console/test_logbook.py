@@ -1,0 +1,84 @@
+"""A log that holds everything: phases, versions, what is shown, other libraries' lines and where a fault happened."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.console.logbook import Logged, logged
+from peagle.compiler.console.printing import note
+from peagle.compiler.console.progress import Quiet
+from peagle.plugins.errors import BuildError, EnvironmentProblem
+
+OURS = logging.getLogger("peagle.compiler.tensorrt.build_plan")
+
+
+def test_the_file_holds_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log"
+
+    def work() -> None:
+        note("warning: K is large")
+        OURS.debug("tensorrt: a verbose line")
+        logging.getLogger("another.library").info("said elsewhere")
+        warnings.warn("an overflow", RuntimeWarning, stacklevel=1)
+        with Logged(Quiet()).step("trace target"):
+            raise ZeroDivisionError("division by zero")
+
+    with pytest.raises(ZeroDivisionError), logged(path):
+        work()
+    content = path.read_text()
+    for text in (
+        "command: ",
+        "Python 3.",
+        "onnxruntime ",
+        "warning: K is large",
+        "DEBUG peagle.compiler.tensorrt.build_plan: tensorrt: a verbose line",
+        "said elsewhere",
+        "an overflow",
+        "trace target begins",
+        "trace target ends after ",
+        "Traceback (most recent call last)",
+        "ZeroDivisionError: division by zero",
+    ):
+        assert text in content, text
+    assert capsys.readouterr().err == "warning: K is large\n"
+
+
+def test_verbose_says_what_matters_of_it_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        note("warning: K is large")
+        OURS.info("tensorrt: a line")
+        OURS.debug("tensorrt: a verbose line")
+        raise BuildError("told by whoever catches it")
+
+    with pytest.raises(BuildError), logged(None, verbose=True):
+        work()
+    told = capsys.readouterr().err
+    assert told.count("warning: K is large") == told.count("tensorrt: a line") == 1
+    assert "Python 3." in told
+    assert "verbose" not in told.replace("--verbose", "")
+    assert "told by whoever" not in told
+
+
+def test_a_log_is_added_to_and_then_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("from before\n")
+    with logged(path):
+        OURS.info("inside")
+    OURS.error("outside")
+    content = path.read_text()
+    assert content.startswith("from before\n")
+    assert "inside" in content
+    assert "outside" not in content
+    assert not logging.getLogger().handlers or all(
+        not isinstance(handler, logging.FileHandler) or handler.baseFilename != str(path)
+        for handler in logging.getLogger().handlers
+    )
+
+
+def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="cannot write the log"), logged(tmp_path / "no folder" / "log"):
+        pass

@@ -1,0 +1,106 @@
+"""Work that nobody watches: a line when it is done, and never ten seconds without one, by a made-up clock."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.compiler.console.progress_lines import Lines
+
+PAUSE = 0.5  # between two looks of the thread
+
+
+class Clock:
+    """A clock that stands still until it is told, and what was said at which time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.said: list[tuple[float, str]] = []
+        self.lines = Lines(lambda text: self.said.append((self.now - 100, text)), lambda: self.now)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; the thread would look twice a second."""
+        end = self.now + seconds
+        while self.now + PAUSE <= end:
+            self.now += PAUSE
+            self.lines.beat()
+        self.now = end
+
+
+def test_each_phase_has_one_line_with_its_time() -> None:
+    clock = Clock()
+    with clock.lines.step("read checkpoints"):
+        clock.wait(0.5)
+    with clock.lines.step("trace target"):
+        clock.wait(3.25)
+    assert [text for _, text in clock.said] == ["read checkpoints ... 0.5 s", "trace target ... 3.2 s"]
+
+
+def test_long_work_says_how_far_it_is() -> None:
+    clock = Clock()
+    with clock.lines.step("hash the checkpoints"), clock.lines.step("read all weights", 200) as advance:
+        clock.wait(5)
+        advance(50)
+        clock.wait(7)
+        advance(100)
+        clock.wait(8)
+    with clock.lines.step("import torch"):
+        clock.wait(10)
+    assert clock.said == [
+        (9, "read all weights: 25% after 9 s"),
+        (18, "read all weights: 75% after 18 s"),
+        (20, "read all weights ... 20.0 s"),
+        (20, "hash the checkpoints ... 20.0 s"),
+        (29, "import torch: 9 s"),
+        (30, "import torch ... 10.0 s"),
+    ]
+
+
+def test_parts_that_take_no_time_have_no_line() -> None:
+    clock = Clock()
+    with clock.lines.step("attach target"):
+        with clock.lines.step("attach target weights", 10):
+            clock.wait(0.5)
+        with clock.lines.step("attach target"):
+            clock.wait(5)
+    assert [text for _, text in clock.said] == ["attach target ... 5.5 s"]
+
+
+def test_what_fails_has_no_line() -> None:
+    clock = Clock()
+    with pytest.raises(KeyError), clock.lines.step("trace target"):
+        raise KeyError
+    clock.wait(9)
+    assert clock.said == [(9, "at work for 9 s")]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["begin", "end", "wait"]), st.floats(0, 60)), max_size=30))
+def test_there_is_never_silence_for_ten_seconds(work: list[tuple[str, float]]) -> None:
+    clock = Clock()
+    with ExitStack() as all_work:
+        running = []
+        for what, seconds in work:
+            if what == "begin":
+                running.append(all_work.enter_context(ExitStack()))
+                running[-1].enter_context(clock.lines.step("work", 100))
+            elif what == "end" and running:
+                running.pop().close()
+            else:
+                clock.wait(seconds)
+    times = [0.0, *(time for time, _ in clock.said), clock.now - 100]
+    assert all(later - earlier < 10 for earlier, later in pairwise(times))
+
+
+def test_the_thread_beats_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    beaten = threading.Event()
+    lines = Lines(lambda text: None, lambda: 0.0)
+    monkeypatch.setattr(lines, "beat", beaten.set)
+    count = threading.active_count()
+    with lines.beating():
+        assert beaten.wait(60)
+    assert threading.active_count() == count
