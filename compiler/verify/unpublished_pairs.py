@@ -18,6 +18,7 @@ from ...engines.folder.records import BackendRecord, Cache, Part
 from ...engines.requests.params import SamplingParams, policy_of
 from ...plugins.graph_contract import cache_names, written
 from ..checkpoints.target_and_drafter import cache_length
+from ..console.half_made import half_made
 from ..console.progress import Progress
 from ..pipeline.graph_stages import MODEL, Compiled, attach, trace
 from ..pipeline.model_half import Half, drafter_half, target_half
@@ -201,5 +202,5 @@ def scratch(root: Path) -> Iterator[StageStore]:
     with locked_file(root / SCRATCH_LOCK):
         for left_over in root.glob(f"{SCRATCH}*"):
             shutil.rmtree(left_over, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=root, prefix=SCRATCH) as folder:
+        with tempfile.TemporaryDirectory(dir=root, prefix=SCRATCH) as folder, half_made(Path(folder)):
             yield StageStore(Path(folder))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...engines.folder.manifest import Manifest
 from ...plugins.errors import EnvironmentProblem
 from ..bundled.prompts import Prompt, code_prompts
+from ..console.half_made import half_made
 from ..console.progress import Progress, Quiet
 from .engine_origin import is_reference, loses_without_running
 from .losslessness import Losslessness, compare_on_and_off
@@ -157,6 +158,7 @@ def _kept(folder: Path, verification: Verification) -> Verification:
     """Write ``verify.json`` so that a reader sees the old file or the new one."""
     path = folder / FILE_NAME
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(verification.as_json(), indent=2, allow_nan=False) + "\n")
-    temporary.replace(path)
+    with half_made(temporary):
+        temporary.write_text(json.dumps(verification.as_json(), indent=2, allow_nan=False) + "\n")
+        temporary.replace(path)
     return verification

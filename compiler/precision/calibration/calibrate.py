@@ -12,6 +12,7 @@ import numpy as np
 from ....graphs.names import LM_HEAD, layer_prefix, weight_name
 from ...checkpoints.target import Target
 from ...console import interrupts
+from ...console.half_made import half_made
 from ...console.progress import Advance, Progress, Quiet
 from ...store.atomic_files import require_space
 from ...store.stages import StageStore
@@ -110,7 +111,8 @@ def _run(work: _Calibration, done: int, progress: Progress) -> None:
     states = States(work.samples.lengths, work.target.spec.hidden_size, DTYPES[work.settings.dtype])
     first = max(done - 1, 0)
     text = f"calibrate layers {first} to {layers - 1}" if first < layers else "calibrate the head"
-    with torch.no_grad(), progress.step(text, work.samples.tokens * max(layers - first, 1)) as advance:
+    tokens = work.samples.tokens * max(layers - first, 1)
+    with half_made(work.kept.scratch), torch.no_grad(), progress.step(text, tokens) as advance:
         for step in range(done, layers + 2):
             interrupts.check()
             if step == 0:

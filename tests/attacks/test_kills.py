@@ -1,0 +1,135 @@
+"""Builds that are stopped or killed at a random moment: what was there stays, and nothing half-made does."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.folder.checks import check_files
+from peagle.engines.folder.manifest import Manifest
+from tests.fixtures.attacks import Size
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+BUILD = ("build", "demo", "--num-speculative-tokens", "4", "--quiet")
+PROGRAM = """
+from peagle.compiler.console import interrupts
+watch = interrupts.watch
+def watched(last_words):
+    watch(last_words)
+    print(".", flush=True)
+interrupts.watch = watched
+from peagle.compiler.cli import main
+main()
+"""
+LONGEST = {"cold": 25.0, "warm": 3.0}  # seconds until a stop comes, at most; one that comes too late counts as well
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where builds happen: their cache, and the folder of the engine."""
+
+    cache: Path
+    out: Path
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Begin a build, and wait until it heeds signals: what comes before that is Python's own affair."""
+        environment = os.environ | {"PEAGLE_CACHE": str(self.cache)}
+        command = [sys.executable, "-c", PROGRAM, *BUILD, "--out", str(self.out)]
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"."
+        return process
+
+    def killed(self, number: signal.Signals, after: float) -> tuple[int, str]:
+        """Build, and send a signal after some seconds; returns the exit code and what was said."""
+        with self.start() as process:
+            try:
+                _, said = process.communicate(timeout=after)
+            except subprocess.TimeoutExpired:
+                process.send_signal(number)
+                _, said = process.communicate(timeout=120)
+        return process.returncode, said.decode()
+
+    def half_made(self) -> list[str]:
+        """What an unfinished build has left."""
+        folders = [self.out.parent, *(path for path in self.cache.glob("*") if path.is_dir())]
+        return [str(path) for folder in folders for path in folder.glob(".*") if not path.name.endswith(".lock")]
+
+
+def _text(engine: Path) -> str:
+    manifest = Manifest.read(engine)
+    check_files(manifest.files, engine)
+    return Engine.load(engine, threads=1).generate(["def gcd("], SamplingParams(max_tokens=12))[0].text
+
+
+def _kill(place: Place, number: signal.Signals, after: float, right: str, had_one: bool) -> str:
+    """Kill one build and look at what is left; returns how it ended."""
+    killed_before = place.half_made()
+    code, said = place.killed(number, after)
+    assert code in (0, -number if number == signal.SIGKILL else 128 + number), said
+    assert "Traceback" not in said
+    assert "fault" not in said
+    if place.out.exists():
+        assert _text(place.out) == right
+    else:
+        assert code != 0
+        # SIGKILL may fall between the two renames of a swap: the next build brings the engine back
+        assert not had_one or number == signal.SIGKILL
+    if number != signal.SIGKILL:
+        assert set(place.half_made()) <= set(killed_before)
+    return "done" if code == 0 else number.name
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path / "cache", tmp_path / "engines" / "demo")
+    made.out.parent.mkdir()
+    made.cache.mkdir()
+    yield made
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+def _attack(place: Place, engine: Path, kinds: Mapping[int, str], seed: int) -> Counter[str]:
+    ended: Counter[str] = Counter()
+    right = _text(engine)
+    shutil.copytree(engine, place.out)
+    for number, kind in kinds.items():
+        drawn = random.Random(f"{seed} {number}")
+        if kind == "cold":
+            shutil.rmtree(place.cache, ignore_errors=True)
+            place.cache.mkdir()
+        if drawn.random() < 0.3:
+            shutil.rmtree(place.out, ignore_errors=True)
+        signal_number, after = SIGNALS[number % len(SIGNALS)], drawn.uniform(0.0, LONGEST[kind])
+        ended[f"{kind} {_kill(place, signal_number, after, right, place.out.exists())}"] += 1
+    with place.start() as process:
+        _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said.decode()
+    assert _text(place.out) == right
+    assert place.half_made() == []
+    return ended
+
+
+def test_a_build_that_is_killed_leaves_what_was_there(place: Place, demo_engine: Path) -> None:
+    for stage in ("trace-target", "trace-drafter"):
+        kept = Path(os.environ["PEAGLE_CACHE"]) / stage
+        shutil.copytree(kept, place.cache / stage, ignore=shutil.ignore_patterns(".*"))
+    _attack(place, demo_engine, dict.fromkeys(range(3), "warm"), seed=0)
+
+
+@pytest.mark.slow
+def test_builds_that_are_killed_leave_what_was_there(place: Place, demo_engine: Path, attack_size: Size) -> None:
+    """Three warm builds for a cold one; 60 attacks are half an hour."""
+    kinds = {number: "warm" if number % 4 else "cold" for number in attack_size.numbers}
+    print(dict(sorted(_attack(place, demo_engine, kinds, attack_size.seed).items())))
