@@ -1,9 +1,10 @@
 """A stop that is asked for is obeyed: Ctrl-C, SIGTERM or SIGHUP unwinds the program, or ends it where nothing unwinds.
 
 A handler raises in whatever code runs at that moment. Some of it swallows that (the callback of a weak reference,
-``__del__``, a library that catches everything), and the import system would be left with its lock held. So a stop is
-asked for again until it is on its way. What has not ended after ``PATIENCE`` seconds, as a native call that does not
-come back, or at a second Ctrl-C, is ended by a thread, which removes what is half-made first.
+``__del__``, a library that catches everything), the import system would be left with its lock held, and a native module
+that is being loaded may abort. So a stop is asked for again until it is on its way. What has not ended after
+``PATIENCE`` seconds, as a native call that does not come back, or at a second Ctrl-C, is ended by a thread, which
+removes what is half-made first.
 """
 
 from __future__ import annotations
@@ -110,13 +111,20 @@ def _obey(number: int, frame: FrameType | None) -> None:
     """Handle a signal: raise, unless this is no moment for it; then the thread asks again."""
     if _stop.number is None and number in _STOPS:
         _stop.number = number
-    if _stop.is_due and not half_made.is_held() and not _is_importer(frame):
+    if _stop.is_due and not half_made.is_held() and not _is_importing(frame):
         raise _stop.exception()
 
 
-def _is_importer(frame: FrameType | None) -> bool:
-    """Whether the import system itself is at work, not a module that it executes."""
-    return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether the import system itself is at work (not a module that it executes), or a native module is being loaded.
+
+    C++ that calls Python while it sets up a module may end the process when that raises.
+    """
+    if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        return True
+    while frame is not None and not frame.f_code.co_qualname.startswith("ExtensionFileLoader."):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _quiet_about_stops(hook: Callable[[Any], object]) -> Callable[[Any], object]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType, FunctionType
 
 import pytest
 
@@ -164,6 +165,17 @@ def test_the_import_system_is_not_interrupted_while_it_holds_its_lock(monkeypatc
     interrupts._obey(signal.SIGINT, names["here"])  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         interrupts._obey(interrupts._AGAIN, frame)
+
+
+def test_nothing_is_raised_into_a_native_module_that_is_being_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> FrameType:
+        return (lambda: sys._getframe())()  # an enumeration that C++ makes, for example
+
+    monkeypatch.setattr(interrupts, "_stop", interrupts._Stop())
+    code = load.__code__.replace(co_qualname="ExtensionFileLoader.exec_module")
+    interrupts._obey(signal.SIGINT, FunctionType(code, globals())())
+    with pytest.raises(KeyboardInterrupt):
+        interrupts._obey(interrupts._AGAIN, sys._getframe())
 
 
 def test_one_stop_is_raised_once_while_it_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
