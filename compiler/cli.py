@@ -1,6 +1,6 @@
 """The ``peagle-compile`` program from its start to its end: streams, stops, and the exit code.
 
-What takes a moment to import is imported when a stop is heeded.
+What takes a moment to import is imported when a stop is heeded; until then Ctrl-C ends the process without a word.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from .console import interrupts, streams
-
 
 def main() -> NoReturn:
     """Entry point of the ``peagle-compile`` command."""
     arguments = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from .console import interrupts, streams
+
     streams.prepare()
     interrupts.watch(lambda number: _report_stop(number, arguments))
     gc.set_threshold(100_000, 50, 100)  # else torch's many objects are walked through again and again
@@ -25,6 +26,8 @@ def main() -> NoReturn:
 
 def run_cli(arguments: Sequence[str]) -> int:
     """Run the command line; returns its exit code. Errors are told on standard error, never raised."""
+    from .console import interrupts
+
     try:
         from .verbs.program import app
 

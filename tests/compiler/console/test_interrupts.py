@@ -137,21 +137,21 @@ def test_who_started_it_with_nohup_has_it_go_on(tmp_path: Path) -> None:
     assert list((tmp_path / "trace").glob("*/part"))
 
 
-def test_ctrl_c_while_the_program_is_imported_is_told_without_a_traceback() -> None:
-    code = """
+@pytest.mark.parametrize(("name", "code", "said"), [("typer", 130, "error: interrupted\n"), ("weakref", -2, "")])
+def test_ctrl_c_while_the_program_is_imported_shows_no_traceback(name: str, code: int, said: str) -> None:
+    program = f"""
 import builtins, os, signal
 import_module = builtins.__import__
 def interrupted(name, *rest, **more):
-    if name == "typer":
+    if name == {name!r}:
         os.kill(os.getpid(), signal.SIGINT)
     return import_module(name, *rest, **more)
 builtins.__import__ = interrupted
 from peagle.compiler.cli import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "error: interrupted\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
 def test_the_import_system_is_not_interrupted_while_it_holds_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
