@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...graphs.lowering import Lowering
 from ...graphs.targets import family_for
-from ...plugins.errors import UsageError
+from ...plugins.errors import EnvironmentProblem, UsageError
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.known_pairs import Folder
 from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head
 from ..console.printing import emit
-from ..hardware.gpus import is_architecture, sm_names
+from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_number
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
 from ..precision.decide_recipe import decide, precision_of, table_of, wide_of
 from ..precision.recipes import Recipe
 from ..precision.weight_source import of_target
 from ..precision.weights_stored_quantized import StoredFp8
+from ..request.build_platform import platform_of
+from ..request.refusals import check_build
 from ..request.request import ONNXRUNTIME, CompileRequest, ModelRef
 from .forecast import UNKNOWN_HEAD, make_forecast
 from .printing import render
@@ -28,12 +31,16 @@ from .weight_bytes import share_note
 
 @dataclass(frozen=True)
 class Decided:
-    """What a request comes to before anything is made; ``gpu`` is one whose memory is known."""
+    """What a request comes to before anything is made; ``gpu`` is one whose memory is known.
+
+    ``plans``: whether TensorRT builds plans.
+    """
 
     lowering: Lowering
     recipe: Recipe
     gpu: str | None
     notes: tuple[str, ...]
+    plans: bool = False
 
 
 def print_forecast(forecast: Forecast, *, as_json: bool) -> None:
@@ -55,41 +62,61 @@ def forecast_export(request: CompileRequest, gpu: str | None = None) -> Forecast
 
 
 def decide_build(request: CompileRequest) -> Decided:
-    """What a build comes to, whose precision is the checkpoint's own for TensorRT unless told."""
-    request.backend.check_known()
-    backend, lowering = request.backend.name, request.backend.lowering
-    if backend is not None:
-        lowering = (lowering or "ort") if backend == ONNXRUNTIME else "tensorrt"
-    return _decided(request, lowering, ",".join(request.backend.gpus) or None, keeps_own=True)
+    """What a build comes to: on the platform that it would choose, refused as it would be.
+
+    Where this machine cannot build for what was named, the plan is for a machine that can, and says so.
+    """
+    check_build(request)
+    notes: list[str] = []
+    asked = request.backend
+    try:
+        platform = platform_of(request)
+        lowering, gpus, backend = platform.lowering, platform.gpus, platform.backend
+    except EnvironmentProblem as error:
+        if not asked.gpus and asked.name is None:
+            raise
+        gpus = sm_names(asked.gpus)
+        sms = [sm_number(gpu) for gpu in gpus]
+        backend = asked.name or ("tensorrt-rtx" if set(sms) <= set(RTX_SMS) else "tensorrt")
+        lowering = lowering_for(export_form(sms) if backend == "tensorrt" else "tensorrt")
+        decide(request.precision, lowering, gpus=gpus, keeps_own=True)
+        notes = [f"this machine cannot build it ({error.why or error.what}): the plan is for one that can"]
+    verdict, more = _gpu(asked.gpus[0] if asked.gpus else None)
+    if len(asked.gpus) > 1:
+        verdict, more = None, [f"{', '.join(gpus)}: one GPU by its name, for example b200, gets a verdict"]
+    decided = _decided(request, lowering, gpus, [*notes, *more], keeps_own=True)
+    return replace(decided, gpu=verdict, plans=backend != ONNXRUNTIME)
 
 
 def decide_export(request: CompileRequest, gpu: str | None = None) -> Decided:
-    """What an export comes to; it is for what runs on the GPU unless told."""
-    return _decided(request, request.backend.lowering, gpu, keeps_own=False)
+    """What an export comes to; it is for what full TensorRT builds for the GPU unless told."""
+    verdict, notes = _gpu(gpu)
+    form = request.backend.lowering or ("ort" if gpu is None else export_form([sm_number(gpu)]))
+    lowering = lowering_for(form)
+    if verdict and not lowering.is_tensorrt:
+        notes.append(f"the verdict compares bytes: what runs on a GPU here is TensorRT, not {lowering}")
+    on = sm_names([gpu]) if gpu and not verdict else ()
+    return replace(_decided(request, lowering, on, notes, keeps_own=False), gpu=verdict)
 
 
-def _decided(request: CompileRequest, lowering: str | None, gpu: str | None, *, keeps_own: bool) -> Decided:
+def _decided(
+    request: CompileRequest, planned: Lowering, gpus: Sequence[str], notes: list[str], *, keeps_own: bool
+) -> Decided:
     """Types by the headers of a checkpoint that lies here. Refuses what a build or an export of it refuses."""
     request.calibration.check()
-    planned = lowering_for(lowering or ("ort" if gpu is None else "tensorrt"))
+    request.precision.check()
     known = available(planned)
-    verdict_gpu, notes = _gpu(gpu)
     target = _local_target(request.pair)
     asked = request.precision
-    is_own = target is not None and keeps_own and planned.is_tensorrt and asked.name is None
-    on = sm_names([gpu]) if gpu and (is_own or not verdict_gpu) else ()
-    asked = replace(asked, name=precision_of(asked, planned, target, on, keeps_own=keeps_own))
+    asked = replace(asked, name=precision_of(asked, planned, target, gpus, keeps_own=keeps_own))
     recipe = table_of(asked, planned, wide_of(target.checkpoint if target else None, planned))
-    if not verdict_gpu:
-        require_gpus(recipe, on)
+    require_gpus(recipe, gpus)
     if asked.name in known:
         notes += _lost(target, recipe, planned) if target else []
         decide(asked, planned, target)
     else:
         notes.append(f"nothing is written in {asked.name} for {planned} ({', '.join(known)} are): this is arithmetic")
-    if verdict_gpu and not planned.is_tensorrt:
-        notes.append(f"the verdict compares bytes: what runs on a GPU here is TensorRT, not {planned}")
-    return Decided(planned, recipe, verdict_gpu, tuple(notes))
+    return Decided(planned, recipe, None, tuple(notes))
 
 
 def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
@@ -119,6 +146,7 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
         head=head,
         head_note="" if head else unknown,
         notes=(*decided.notes, *request.unused()),
+        plans=decided.plans,
     )
 
 

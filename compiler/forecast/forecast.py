@@ -13,7 +13,9 @@ from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import PIECE
 from ..checkpoints.target_and_drafter import cache_length
 from ..hardware.gpus import find_gpu
+from ..precision.multiplied_share import foretold
 from ..precision.recipes import Recipe
+from .build_work import BuildWork
 from .record import TABLES, DrafterSize, Forecast, GraphSize, HostMemory, KvCache, Time, Verdict, fit
 from .weight_bytes import BYTES, head_weights, line, too_wide, weight_lines
 
@@ -28,7 +30,7 @@ UNKNOWN_HEAD = "unknown until downloaded"
 # `make bench-export` writes 120 MB/s in FP16 and 187 MB/s in FP32 (docs/performance.md); below both, on the safe side.
 BYTES_PER_SECOND = 80e6
 
-# Upper figures. Measured: 0.45 GB after the libraries have traced a few layers; 90 kB per node of a whole semantic
+# Rounded up. Measured: 0.45 GB after the libraries have traced a few layers; 90 kB per node of a whole semantic
 # graph; 0.23 GB beyond the trace while weights were written.
 _LIBRARIES = 600_000_000
 _NODE = 100_000
@@ -50,13 +52,14 @@ def make_forecast(
     head: DrafterSpec | None = None,
     head_note: str = "",
     notes: tuple[str, ...] = (),
+    plans: bool = False,
     bytes_per_second: float = BYTES_PER_SECOND,
 ) -> Forecast:
     """Forecast for the target whose ``config.json`` is ``config``; traces a few of its layers, without weights.
 
     ``num_speculative_tokens`` are the drafts that the caches have room for; with 0 there is no drafter. ``head_note``
-    says what is known of a head that is not at hand. Raises one ``UsageError`` for all sizes and names that are wrong,
-    ``BuildError`` for an unknown target.
+    says what is known of a head that is not at hand, ``plans`` whether TensorRT builds plans of the graphs. Raises one
+    ``UsageError`` for all sizes and names that are wrong, ``BuildError`` for an unknown target.
     """
     _check(max_seq_len, num_speculative_tokens, gpu, slots)
     from ...graphs.targets.layer_trials import run_trials
@@ -94,7 +97,9 @@ def make_forecast(
         graph=graph,
         host=HostMemory(_LIBRARIES, _buffers(census), graph.semantic * _NODE + tables * _TABLE_COPIES),
         time=Time(trials.trace_seconds, written / bytes_per_second, bytes_per_second),
+        work=BuildWork.of(census, recipe, lowering, written, plans=plans),
         gpu=_verdict(gpu, recipe, written, kv, slots),
+        multiplied=foretold(census, recipe, lowering),
         notes=(*cut, *(too_wide(census, head, recipe, lowering) if recipe.is_quantized else ()), *notes),
     )
 

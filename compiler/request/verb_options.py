@@ -157,7 +157,7 @@ EXPORT = Form(
             "lowering",
             flag="--for",
             help="What will run the graphs: ort, tensorrt, or std (standard operators only). (default: ort; with "
-            "--dry-run --gpu, tensorrt)",
+            "--dry-run --gpu, what full TensorRT builds for it)",
         ),
         ask("precision", "name", default="fp32 for ort and std, bf16 for tensorrt"),
         ask("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),

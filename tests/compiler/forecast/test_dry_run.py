@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.forecast.dry_run import decide_build, decide_export, forecast_export
+from peagle.compiler.hardware.machine import LocalGpu, Machine
+from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.quantize import quantize
 from peagle.compiler.precision.recipes import wide_type
 from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE
 from peagle.compiler.store.stages import StageStore
-from peagle.plugins.errors import BuildError
+from peagle.plugins.errors import BuildError, PeagleError
 from tests.fixtures.commands import Run
 from tests.models import make_pair
 
@@ -36,12 +39,15 @@ def test_qwen3_coder_in_fp8_on_a_b200_is_what_a_hand_calculates(cli: Run, tmp_pa
     in_fp8 = layers * (attention + experts * 3 * inner * hidden)
     router, norms = experts * hidden, 2 * hidden + 2 * 128
     in_bf16 = 2 * vocab * hidden + layers * (router + norms) + hidden
-    scales = layers * (4 + experts * 3) * 2 * 4  # a weight's and an input's, FP32, for every matrix
+    scales = layers * (2 * 4 + experts * 3) * 4  # FP32: of a weight, and where it is rounded of its input
     cache = 2112  # 2048 and two rounds of 18 drafts, rounded up to a multiple of 64
     tables = 2 * cache * 64 * 2
     assert plan["weight_count"] == in_fp8 + in_bf16 == 30_532_122_624
     assert plan["weight_bytes"] == in_fp8 + 2 * in_bf16 + scales + tables
     assert plan["gpu"]["fits"] is True
+    assert plan["lowering"] == "tensorrt-sm100"
+    assert next(iter(plan)) == "multiplied"
+    assert "3.0% of the weights that --precision fp8 names would be multiplied in FP8" in plan["multiplied"]
     assert not list(tmp_path.iterdir())
 
 
@@ -49,6 +55,7 @@ def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: 
     done = cli("build", "demo", "--dry-run")
     assert done.code == 0, done.err
     assert "demo for ort in fp32; nothing is written" in done.out
+    assert "at most" not in done.out, "nothing here is a bound"
     assert "unknown" not in done.out
     assert not list(tmp_path.iterdir())
 
@@ -82,7 +89,8 @@ def test_what_cannot_be_planned_is_refused(cli: Run, arguments: tuple[object, ..
 def test_a_gpu_changes_what_is_planned_for_only_where_nothing_was_said() -> None:
     demo, for_ort = EXPORT.request(model="demo"), EXPORT.request(model="demo", lowering="ort")
     assert decide_export(demo).lowering.name == "ort"
-    assert decide_export(demo, "b200").lowering.name == "tensorrt"
+    assert decide_export(demo, "b200").lowering.name == "tensorrt-sm100"
+    assert decide_export(demo, "h200").lowering.name == "tensorrt"
     assert decide_export(for_ort, "b200").lowering.name == "ort"
 
 
@@ -116,3 +124,57 @@ def test_an_fp8_checkpoint_is_planned_as_a_build_takes_it(fp8: Path) -> None:
     assert of_build(exclude=["layers.0.*"]) == "fp8"
     with pytest.raises(BuildError, match="quantised already"):
         of_build(precision="int8")
+
+
+CPU, B200 = Machine((), {}), Machine((LocalGpu("NVIDIA B200", 100),), {"tensorrt": "11.4.0"})
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch) -> Callable[[Machine], None]:
+    """Puts the program on a machine."""
+    return lambda machine: monkeypatch.setattr("peagle.compiler.request.build_platform.look", lambda: machine)
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "lowering", "plans", "elsewhere"),
+    [
+        (B200, {"precision": "fp8"}, "tensorrt-sm100", True, False),
+        (CPU, {"gpus": "b200", "precision": "fp8"}, "tensorrt-sm100", True, True),
+        (CPU, {"gpus": "h200"}, "tensorrt", True, True),
+        (CPU, {"gpus": "sm_120"}, "tensorrt", True, True),
+        (CPU, {"backend": "tensorrt-rtx", "gpus": ["sm_89", "sm_120"]}, "tensorrt", True, True),
+        (CPU, {"precision": "int8"}, "ort", False, False),
+        (CPU, {"lowering": "std", "backend": "onnxruntime"}, "std", False, False),
+    ],
+)
+def test_a_build_is_planned_for_the_platform_that_it_would_choose(
+    machine: Machine, options: dict[str, Any], lowering: str, plans: bool, elsewhere: bool, on: Any
+) -> None:
+    on(machine)
+    decided = decide_build(BUILD.request(model="demo", **options))
+    assert (decided.lowering.name, decided.plans) == (lowering, plans)
+    assert any("this machine cannot build it" in note for note in decided.notes) == elsewhere
+
+
+@pytest.mark.parametrize(
+    ("machine", "options"),
+    [
+        (CPU, {"precision": "fp16"}),
+        (CPU, {"backend": "onnxruntime", "gpus": "b200"}),
+        (CPU, {"gpus": "a100-80gb", "precision": "fp8"}),
+        (B200, {"lowering": "ort", "backend": "tensorrt"}),
+        (B200, {"max_seq_len": 0}),
+        (B200, {"precision": "fp8", "allow_wide": "attention"}),
+    ],
+)
+def test_what_a_build_refuses_is_not_planned(machine: Machine, options: dict[str, Any], on: Any) -> None:
+    on(machine)
+    request = BUILD.request(model="demo", **options)
+    with pytest.raises(PeagleError) as of_forecast:
+        decide_build(request)
+    if "gpus" in options and "backend" not in options:  # a B200 would refuse it too
+        on(Machine((LocalGpu("NVIDIA A100", 80),), {"tensorrt": "11.4.0"}))
+    with pytest.raises(PeagleError) as of_build:
+        build(request)
+    assert type(of_forecast.value) is type(of_build.value)
+    assert of_forecast.value.what == of_build.value.what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -118,3 +119,11 @@ def test_ties_go_to_the_even_code_and_what_is_beyond_the_last_is_the_last(kind: 
     given_, ones = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 1e30, -1e30], np.float32), np.float32(1)
     codes = rounded(given_, ones, kind).astype(np.int64) - MIDDLE.get(kind, 0)
     assert codes.tolist() == [0, 2, 2, 0, -2, LARGEST[kind], SMALLEST[kind]]
+
+
+def test_values_of_every_e4m3_code_are_those_of_the_type() -> None:
+    codes = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
+    scales = np.float32([[0.3], [1e-30], [1e30]])
+    every = np.broadcast_to(codes, (3, 256)).copy()
+    with np.errstate(over="ignore"):
+        assert values_of(every, scales, "float8_e4m3fn").tobytes() == (codes.astype(np.float32) * scales).tobytes()

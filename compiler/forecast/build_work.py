@@ -1,0 +1,92 @@
+"""What a build or an export does beside tracing and writing: about, by what was measured on a CPU.
+
+None of it is a bound. ``_READ`` and ``_ROUND`` are seconds for a number on one core, from a checkpoint in BF16 (with
+disk in the page cache) and for codes of a matrix that lies in memory; ``_BUILDER`` is what the process that builds a
+plan held at its peak, by the bytes of the weights, with TensorRT-RTX 1.7. Full TensorRT was never measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..precision.quantization_schemes import rounds_input, scheme
+from ..precision.recipes import Recipe
+from ..precision.weight_selection import Selection
+
+if TYPE_CHECKING:
+    from ...graphs.lowering import Lowering
+    from ...graphs.targets.weight_roles import RoledWeight
+
+_READ = 1.7e-9
+_ROUND = {"fp8": 7.4e-9, "int8": 7.2e-9, "mxfp8": 12.4e-9, "int4": 17.3e-9}
+_BUILDER = 3.07
+_FP32 = 4
+_LAYERS = "layers"
+
+
+@dataclass(frozen=True)
+class BuildWork:
+    """Bytes of memory and seconds of steps, 0 where there is no such step.
+
+    ``calibration_bytes``: the largest layer in FP32. ``calibration_seconds`` are those of reading every layer; what its
+    tokens take to compute comes on top. ``rounding_seconds`` are spent while weights are written, if the checkpoint
+    holds them wide. ``builder_bytes`` are those of TensorRT's own process; of an export and of ONNX Runtime 0.
+    """
+
+    calibration_bytes: int
+    calibration_seconds: float
+    rounding_seconds: float
+    builder_bytes: int
+
+    @classmethod
+    def of(
+        cls, census: Iterable[RoledWeight], recipe: Recipe, lowering: Lowering, weight_bytes: int, *, plans: bool
+    ) -> BuildWork:
+        """Work it out from the weights of a target; ``plans``: whether TensorRT builds plans of its graphs."""
+        every = tuple(census)
+        layers: Counter[str] = Counter()
+        for weight in every:
+            layers[_layer(weight.name)] += weight.count
+        layers.pop("", 0)
+        calibrates = _calibrates(every, recipe, lowering)
+        return cls(
+            calibration_bytes=_FP32 * max(layers.values(), default=0) if calibrates else 0,
+            calibration_seconds=_READ * sum(layers.values()) if calibrates else 0.0,
+            rounding_seconds=_rounding(every, recipe, lowering),
+            builder_bytes=math.ceil(_BUILDER * weight_bytes) if plans else 0,
+        )
+
+
+def _layer(name: str) -> str:
+    """The layer that a weight is in, as a prefix of its name; empty for those of none."""
+    parts = name.split(".")
+    return ".".join(parts[: parts.index(_LAYERS) + 2]) if _LAYERS in parts else ""
+
+
+def _calibrates(census: tuple[RoledWeight, ...], recipe: Recipe, lowering: Lowering) -> bool:
+    """Whether something is rounded with a scale that is measured before; a checkpoint in FP8 may have it already."""
+    if recipe.kv_cache == "fp8":
+        return True
+    if not recipe.quantized_type:
+        return False
+    for weight in Selection.of_target(census, recipe).weights.values():
+        how = scheme(recipe.precision(weight.role), lowering)
+        if how.input is not None and not how.powers and rounds_input(recipe, weight.role, lowering):
+            return True
+    return False
+
+
+def _rounding(census: tuple[RoledWeight, ...], recipe: Recipe, lowering: Lowering) -> float:
+    """Seconds: a weight with few scales is read twice, one with blocks of them once."""
+    if not recipe.quantized_type:
+        return 0.0
+    seconds = 0.0
+    for weight in Selection.of_target(census, recipe).weights.values():
+        kind = recipe.precision(weight.role)
+        passes = 1 if scheme(kind, lowering).block else 2
+        seconds += weight.count * (passes * _READ + _ROUND[kind])
+    return seconds
