@@ -45,19 +45,29 @@ def verify(
     bisect: Annotated[
         bool, typer.Option("--bisect", help="Find the layers that cost most, and what to leave wide with --exclude.")
     ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PART,PART,...",
+            help="Check these parts alone: losslessness (needs the engine alone), parity, precision. (default: all)",
+            show_default=False,
+        ),
+    ] = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Prove that speculation changes no token, and measure what the precision costs.
 
     Greedy and seeded sampling, with speculation on and off; then logits against torch for an FP32 engine, and for every
-    other one perplexity, logits, layers, greedy text and acceptance length against the same pair in FP32. This takes
-    the checkpoints that the engine was built from. Writes verify.json into the engine folder.
+    other one perplexity, logits, layers, greedy text and acceptance length against the same pair in FP32. These
+    two take the checkpoints that the engine was built from. Writes verify.json into its folder, after each part.
 
     Example: peagle-compile verify demo-engine
     """
     depths = _depths(num_speculative_tokens)
-    require("export", "verifying")
+    parts = tuple(part.strip() for part in only.split(",")) if only is not None else ()
+    if parts != ("losslessness",):
+        require("export", "verifying")
     from ...engines.folder.checks import check_files
     from ...engines.folder.manifest import Manifest
     from ..bundled.prompts import code_prompts
@@ -77,6 +87,7 @@ def verify(
             max_tokens=max_tokens,
             k=depths,
             request=request,
+            only=parts,
             progress=progress,
         )
     if as_json:

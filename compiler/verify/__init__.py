@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from .losslessness import Divergence, Losslessness
 from .precision_cost import Precision
-from .verify_engine import DEFAULT_K, FILE_NAME, Verification, verify, verify_elsewhere, verify_folder
+from .verify_engine import (
+    DEFAULT_K,
+    FILE_NAME,
+    PARTS,
+    Verification,
+    require_parts,
+    verify,
+    verify_elsewhere,
+    verify_folder,
+)
 
 __all__ = [
     "DEFAULT_K",
     "FILE_NAME",
+    "PARTS",
     "Divergence",
     "Losslessness",
     "Precision",
     "Verification",
+    "require_parts",
     "verify",
     "verify_elsewhere",
     "verify_folder",

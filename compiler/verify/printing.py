@@ -15,17 +15,18 @@ _RANKED = 5
 
 def lines(verification: Verification) -> list[Line]:
     """Return the lines of a whole verification, one for each measure."""
-    rows = (
-        lossless_lines(verification.losslessness)
-        if verification.losslessness
-        else [("speculation", f"skipped: {verification.not_run}")]
-    )
+    rows = [("multiplied", verification.multiplied)] if verification.multiplied else []
+    if verification.losslessness:
+        rows += lossless_lines(verification.losslessness)
+    elif "losslessness" not in verification.left_out:
+        rows.append(("speculation", f"skipped: {verification.not_run}"))
     for check in verification.parity:
         number = "" if check.largest_difference is None else f" ({check.largest_difference:.1e} of the largest)"
         rows.append((check.name, f"{check.status}: {check.detail}{number}"))
     rows += precision_lines(verification.precision) if verification.precision else []
     unknown = verification.precision is not None and verification.precision.status == "skipped"
     passed = "passed, but for what the precision costs" if unknown else "passed"
+    rows += [("left out", ", ".join(verification.left_out))] if verification.left_out else []
     return [*rows, ("result", passed if verification.passed else "FAILED")]
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...engines.folder.manifest import Manifest
-from ...plugins.errors import EnvironmentProblem
+from ...plugins.errors import EnvironmentProblem, UsageError
 from ..bundled.prompts import Prompt, code_prompts
 from ..console.half_made import half_made
 from ..console.progress import Progress, Quiet
+from ..precision.recipes import MULTIPLIED, first_words
 from .engine_origin import is_reference, loses_without_running
 from .losslessness import Losslessness, compare_on_and_off
 from .measure_precision import MeasureRequest, measure
-from .parity import Parity, compare_with_sources
+from .parity import Parity, compare_with_sources, gone
 from .precision_cost import Precision, finite
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "verify.json"
 DEFAULT_K = (1, 3, 5, 8)
+PARTS = ("losslessness", "parity", "precision")
 _NO_DRAFTER = "the engine has no drafter, so every text is plain decoding's"
 
 
@@ -32,7 +34,9 @@ _NO_DRAFTER = "the engine has no drafter, so every text is plain decoding's"
 class Verification:
     """All that ``verify`` found out.
 
-    ``losslessness`` is None where the engine cannot run, or has no drafter: ``not_run`` says which.
+    ``losslessness`` is None where the engine cannot run, or has no drafter: ``not_run`` says which. ``multiplied`` is
+    what an engine says first of what its recipe multiplies. ``left_out`` are parts that were not asked for, ``to_come``
+    those that were not reached.
     """
 
     engine: str
@@ -41,29 +45,43 @@ class Verification:
     parity: tuple[Parity, ...] = field(default=())
     precision: Precision | None = None
     not_run: str = ""
+    multiplied: str = ""
+    left_out: tuple[str, ...] = ()
+    to_come: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether something was checked and nothing failed; a check that could not be made does not fail."""
+        """Whether something was checked and nothing failed; a check that could not be made does not fail.
+
+        Nothing has passed while a part is still to come.
+        """
         verdicts = [check.status for check in self.parity]
         verdicts += [self.precision.status] if self.precision else []
         checked = self.losslessness.passed if self.losslessness else "passed" in verdicts
-        return checked and "failed" not in verdicts
+        return checked and "failed" not in verdicts and not self.to_come
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of ``verify.json``."""
         lossless, precision = self.losslessness, self.precision
+        first = {MULTIPLIED: self.multiplied} if self.multiplied else {}
         return finite(
-            {
+            first
+            | {
                 "passed": self.passed,
                 "engine": self.engine,
                 "product_version": self.product_version,
+                "parts": {name: self._state(name) for name in PARTS},
                 "losslessness": {"passed": lossless.passed, **asdict(lossless)} if lossless else None,
                 "not_run": self.not_run,
                 "parity": [asdict(check) for check in self.parity],
                 "precision": precision.as_json() if precision else None,
             }
         )
+
+    def _state(self, part: str) -> str:
+        if part in self.left_out:
+            return "left out"
+        return "not reached" if part in self.to_come else "done" if getattr(self, part) else "not run"
 
 
 def verify_folder(
@@ -75,20 +93,25 @@ def verify_folder(
     max_tokens: int = 128,
     k: Sequence[int] = DEFAULT_K,
     request: MeasureRequest | None = None,
+    only: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Verification:
     """Check the engine in ``folder``, whose files were compared with ``manifest``; see ``verify``.
 
-    Where it cannot run, its recipe is emulated. Raises ``EnvironmentProblem`` for one that cannot be emulated either.
+    Where it cannot run, its recipe is emulated. Raises ``EnvironmentProblem`` for one that cannot be emulated either,
+    and for parts in ``only`` that lack what they need.
     """
     from ...engines import Engine
 
+    require_parts(manifest, only)
     try:
         engine = Engine.load(folder, threads=threads, check_hashes=False)
     except EnvironmentProblem as error:
+        if only and "precision" not in only:
+            raise
         _require_emulation(manifest, error)
         return verify_elsewhere(folder, manifest, error.what, request=request, progress=progress)
-    return verify(engine, prompts=prompts, max_tokens=max_tokens, k=k, request=request, progress=progress)
+    return verify(engine, prompts=prompts, max_tokens=max_tokens, k=k, request=request, only=only, progress=progress)
 
 
 def verify(
@@ -98,11 +121,13 @@ def verify(
     max_tokens: int = 128,
     k: Sequence[int] = DEFAULT_K,
     request: MeasureRequest | None = None,
+    only: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Verification:
     """Check ``engine`` and write ``verify.json`` into its folder; a K that it has no room for is left out.
 
-    Of one without a drafter the logits are checked, and what its precision costs.
+    Of one without a drafter the logits are checked, and what its precision costs. ``only`` names the parts to check
+    (all: none). The file is written after each, so that an interrupted run keeps those that were done.
     """
     progress = progress or Quiet()
     prompts = code_prompts() if prompts is None else prompts
@@ -110,14 +135,62 @@ def verify(
     depths = [i for i in k if i <= most] or [most]
     exact = is_reference(engine.manifest.precision) or not engine.manifest.backend.gpus
     drafts = engine.manifest.drafter is not None
-    losslessness = compare_on_and_off(engine, prompts, max_tokens, depths, progress, exact=exact) if drafts else None
-    parity = _unlike_torch(engine.manifest) or compare_with_sources(engine, prompts, progress)
-    precision = measure(engine.folder, engine.manifest, engine, request or MeasureRequest(), progress)
-    why = "" if drafts else _NO_DRAFTER
-    return _kept(
-        engine.folder,
-        Verification(str(engine.folder), engine.manifest.product_version, losslessness, parity, precision, why),
-    )
+    asked = [part for part in PARTS if not only or part in only]
+    done = _begun(engine.folder, engine.manifest, asked)
+    if "losslessness" in asked:
+        if drafts:
+            compared = compare_on_and_off(engine, prompts, max_tokens, depths, progress, exact=exact)
+            done = replace(done, losslessness=compared)
+        else:
+            done = replace(done, not_run=_NO_DRAFTER)
+        done = _kept(engine.folder, _reached(done, "losslessness"))
+    if "parity" in asked:
+        parity = _unlike_torch(engine.manifest) or compare_with_sources(engine, prompts, progress)
+        done = _kept(engine.folder, _reached(replace(done, parity=parity), "parity"))
+    if "precision" in asked:
+        precision = measure(engine.folder, engine.manifest, engine, request or MeasureRequest(), progress)
+        done = _kept(engine.folder, _reached(replace(done, precision=precision), "precision"))
+    return done
+
+
+def require_parts(manifest: Manifest, only: Sequence[str]) -> None:
+    """Raise for parts that were asked for by name and cannot be checked of this engine, or here.
+
+    ``UsageError`` where it is the engine, ``EnvironmentProblem`` for checkpoints that are gone or were changed.
+    """
+    exact, kind = is_reference(manifest.precision), manifest.precision.get("recipe")
+    never = {
+        "losslessness": _NO_DRAFTER if manifest.drafter is None else "",
+        "parity": "" if exact else f"logits are those of torch in fp32 only, and the engine is in {kind}",
+        "precision": "the engine is in fp32, which precisions are measured against" if exact else "",
+    }
+    for part in only:
+        if part not in PARTS:
+            fix = f"it is one of {', '.join(PARTS)}, or several with commas"
+            raise UsageError(f"verify has no part {part!r}", fix=fix)
+        if never[part]:
+            others = [name for name, why in never.items() if not why]
+            raise UsageError(f"--only {part} checks nothing: {never[part]}", fix=f"--only {','.join(others)}")
+        if part == "losslessness":
+            continue
+        for half, origin in ((name, each.origin) for name, each in manifest.parts.items()):
+            if why := gone(origin):
+                raise EnvironmentProblem(
+                    f"--only {part} needs the checkpoint of the {half}: {why}",
+                    why=f"the engine was built from {origin.source}, and {part} compares it with that",
+                    fix="put it back there; --only losslessness needs the engine alone",
+                )
+
+
+def _begun(folder: Path, manifest: Manifest, asked: Sequence[str]) -> Verification:
+    """Of what was ``asked``, nothing is done yet."""
+    left_out = tuple(part for part in PARTS if part not in asked)
+    said, version = first_words(manifest.precision), manifest.product_version
+    return Verification(str(folder), version, None, multiplied=said, left_out=left_out, to_come=tuple(asked))
+
+
+def _reached(done: Verification, part: str) -> Verification:
+    return replace(done, to_come=tuple(each for each in done.to_come if each != part))
 
 
 def verify_elsewhere(
@@ -130,7 +203,8 @@ def verify_elsewhere(
 ) -> Verification:
     """Check an engine that cannot run here (``why``): its recipe is emulated, and no more is checked."""
     precision = measure(folder, manifest, None, request or MeasureRequest(), progress or Quiet())
-    return _kept(folder, Verification(str(folder), manifest.product_version, None, precision=precision, not_run=why))
+    begun = _begun(folder, manifest, ("precision",))
+    return _kept(folder, _reached(replace(begun, precision=precision, not_run=why, left_out=()), "precision"))
 
 
 def _require_emulation(manifest: Manifest, error: EnvironmentProblem) -> None:

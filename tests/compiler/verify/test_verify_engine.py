@@ -1,0 +1,111 @@
+"""Verification in parts: each by itself, each written when it is done, and clear words for what one lacks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.compiler.console.progress import Quiet
+from peagle.compiler.precision.recipes import MULTIPLIED, RECIPES
+from peagle.compiler.verify import FILE_NAME, Verification, require_parts, verify, verify_engine, verify_folder
+from peagle.compiler.verify.printing import lines
+from peagle.engines import Engine
+from peagle.engines.folder.manifest import Manifest
+from peagle.plugins.errors import EnvironmentProblem, UsageError
+from tests.fixtures.commands import Run
+
+SHORT = ("--prompts", 1, "--max-tokens", 6, "--num-speculative-tokens", 2)
+
+
+@pytest.fixture
+def folder(tiny_folder: Path, tmp_path: Path) -> Path:
+    """An FP32 engine of a tiny pair, to write into."""
+    return Path(shutil.copytree(tiny_folder, tmp_path / "engine"))
+
+
+@pytest.fixture
+def fp8(folder: Path) -> Manifest:
+    """What the manifest would say if it were in FP8, emulated."""
+    return replace(Manifest.read(folder), precision={MULTIPLIED: "0%"} | RECIPES["fp8"].record())
+
+
+def test_losslessness_alone_needs_the_engine_alone(folder: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("compare_with_sources", "measure", "gone"):
+        monkeypatch.setattr(verify_engine, name, lambda *_: pytest.fail("it looked for checkpoints"))
+    monkeypatch.setattr("peagle.compiler.verbs.verify.require", lambda *_: pytest.fail("it asked for an extra"))
+    done = cli("verify", folder, *SHORT, "--only", "losslessness", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["passed"] is found["losslessness"]["passed"] is True
+    assert found["parts"] == {"losslessness": "done", "parity": "left out", "precision": "left out"}
+    assert json.loads((folder / FILE_NAME).read_text()) == found
+
+
+def test_an_interrupted_run_keeps_the_parts_that_were_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify_engine, "compare_with_sources", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        verify(Engine.load(folder), max_tokens=4, k=(2,), prompts=verify_engine.code_prompts(1))
+    found = json.loads((folder / FILE_NAME).read_text())
+    assert found["losslessness"]["passed"] is True
+    assert found["passed"] is False, "two parts are still to come"
+    assert found["parts"] == {"losslessness": "done", "parity": "not reached", "precision": "not reached"}
+
+
+@pytest.mark.parametrize("part", ["parity", "precision"])
+def test_a_part_without_its_checkpoint_says_which_and_where(
+    part: str, folder: Path, fp8: Manifest, tmp_path: Path
+) -> None:
+    manifest = fp8 if part == "precision" else Manifest.read(folder)
+    manifest = replace(
+        manifest, target=replace(manifest.target, origin=replace(manifest.target.origin, source=str(tmp_path / "gone")))
+    )
+    with pytest.raises(EnvironmentProblem) as caught:
+        require_parts(manifest, (part,))
+    assert f"--only {part} needs the checkpoint of the target" in caught.value.what
+    assert str(tmp_path / "gone") in caught.value.why
+    require_parts(manifest, ("losslessness",))
+
+
+@pytest.mark.parametrize(
+    ("part", "narrow", "drafts", "why"),
+    [
+        ("speed", False, True, "verify has no part 'speed'"),
+        ("precision", False, True, "the engine is in fp32"),
+        ("parity", True, True, "the engine is in fp8"),
+        ("losslessness", False, False, "has no drafter"),
+    ],
+)
+def test_a_part_that_this_engine_does_not_have_is_refused(
+    part: str, narrow: bool, drafts: bool, why: str, folder: Path, fp8: Manifest
+) -> None:
+    manifest = fp8 if narrow else Manifest.read(folder)
+    manifest = manifest if drafts else replace(manifest, drafter=None)
+    with pytest.raises(UsageError, match=why):
+        require_parts(manifest, (part,))
+
+
+def test_an_engine_that_cannot_run_here_is_refused_what_only_a_run_shows(
+    folder: Path, fp8: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = replace(fp8, backend=replace(fp8.backend, gpus=("sm_100",)))
+
+    def load(*_: Any, **__: Any) -> None:
+        raise EnvironmentProblem("there is no NVIDIA GPU")
+
+    monkeypatch.setattr("peagle.engines.Engine.load", load)
+    with pytest.raises(EnvironmentProblem, match="there is no NVIDIA GPU"):
+        verify_folder(folder, manifest, only=("losslessness",), progress=Quiet())
+
+
+def test_what_is_multiplied_is_said_first() -> None:
+    found = Verification("e", "1", None, multiplied="3.0% of the weights")
+    assert next(iter(found.as_json().items())) == ("multiplied", "3.0% of the weights")
+    assert lines(found)[0] == ("multiplied", "3.0% of the weights")
