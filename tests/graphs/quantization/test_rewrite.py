@@ -113,6 +113,11 @@ def test_the_body_of_tensorrt_s_layer_of_experts_computes_what_fake_quantisation
     experts = [each for each in quantized.found("tensorrt-sm100").values() if each.op == "TRT_MoE"]
     assert len(experts) == 2 * (LAYERS - 1)
     assert {(each.stored, each.computed) for each in experts} == {(E4M3, "float32")}
+    record = quantized.compiled("tensorrt-sm100").precision
+    assert record is not None
+    wide = sum(each.numbers for each in experts) / record["numbers"]
+    assert record["share"] == pytest.approx(1 - wide, abs=1e-5), "experts do not count as FP8"
+    assert "routed experts" in record["shortfall"]
 
 
 def _compare(quantized: QuantizedPair, lowering: str, rng: np.random.Generator, tmp_path: Path) -> None:
