@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..verify.measure_precision import MeasureRequest
 
 
-@interruptible("nothing was written")
+@interruptible("verify.json in the engine folder holds the parts that were done")
 @speaks
 def verify(
     engine: EngineFolder,
@@ -71,10 +71,11 @@ def verify(
     from ...engines.folder.checks import check_files
     from ...engines.folder.manifest import Manifest
     from ..bundled.prompts import code_prompts
-    from ..verify import FILE_NAME, verify_folder
+    from ..verify import FILE_NAME, require_parts, verify_folder
     from ..verify.printing import lines
 
     manifest = Manifest.read(engine)
+    require_parts(manifest, parts)
     request = _request(manifest, data, max_perplexity_increase, bisect)
     with voice.work() as progress:
         with progress.step("check the files", sum(entry.size for entry in manifest.files.values())) as advance:
