@@ -23,6 +23,8 @@ from ..precision.weights_stored_quantized import StoredFp8
 from ..request.build_platform import platform_of
 from ..request.refusals import check_build
 from ..request.request import ONNXRUNTIME, CompileRequest, ModelRef
+from ..store.stages import StageStore
+from .disk import disk_of
 from .forecast import UNKNOWN_HEAD, make_forecast
 from .printing import render
 from .record import Forecast
@@ -53,12 +55,13 @@ def print_forecast(forecast: Forecast, *, as_json: bool) -> None:
 
 def forecast_build(request: CompileRequest) -> Forecast:
     """The forecast of a build. Raises ``UsageError`` or ``BuildError`` for what cannot be made."""
-    return _forecast(request, decide_build(request))
+    forecast = _forecast(request, decided := decide_build(request))
+    return _with_disk(forecast, request, has_plans=decided.lowering.is_tensorrt)
 
 
 def forecast_export(request: CompileRequest, gpu: str | None = None) -> Forecast:
     """The forecast of an export, with a verdict for a GPU. Raises what a forecast of a build does."""
-    return _forecast(request, decide_export(request, gpu))
+    return _with_disk(_forecast(request, decide_export(request, gpu)), request, is_moved=True)
 
 
 def decide_build(request: CompileRequest) -> Decided:
@@ -148,6 +151,15 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
         notes=(*decided.notes, *request.unused()),
         plans=decided.plans,
     )
+
+
+def _with_disk(
+    forecast: Forecast, request: CompileRequest, *, has_plans: bool = False, is_moved: bool = False
+) -> Forecast:
+    """The forecast with a note on what its weights take of the disks."""
+    written = forecast.weight_bytes + (forecast.drafter.bytes or 0)
+    disk = disk_of(StageStore.default().root, request.out, written, has_plans=has_plans, is_moved=is_moved)
+    return replace(forecast, notes=(*forecast.notes, disk.said()))
 
 
 def _local_target(pair: ModelRef) -> Target | None:
