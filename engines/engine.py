@@ -117,7 +117,7 @@ class Engine:
         """
         slots = integer("max_batch_size", max_batch_size, 1)
         if threads is not None:
-            threads = integer("threads", threads, 1, most_threads(), why="no machine like this one has use for more")
+            threads = integer("threads", threads, 1, most_threads(), fix="leave it out, and the engine chooses")
         hashes = flag("check_hashes", check_hashes)
         try:
             folder = Path(path)

@@ -95,7 +95,12 @@ def _one_prompt(text: str | None, prompt: str | None) -> str:
         return _argument_text("the prompt" if prompt is None else "--prompt", given)
     if sys.stdin is None or sys.stdin.isatty():  # None: the handle is closed
         raise UsageError("no prompt was given", fix="add --prompt TEXT, or pipe one in")
-    content = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    try:
+        content = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    except OSError as error:  # a handle for writing only
+        raise UsageError(
+            "no prompt was given", why=f"standard input cannot be read: {error.strerror}", fix="add --prompt TEXT"
+        ) from None
     if len(content) > _MOST_BYTES:
         raise UsageError(
             f"standard input has more than {_MOST_BYTES // 2**20} MiB", why="no prompt is that long", fix="pipe in less"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -55,6 +56,17 @@ def test_without_standard_input_a_prompt_must_be_given(
     done = cli("run", demo_engine)
     assert done.code == 2
     assert "no prompt was given" in done.err
+
+
+def test_standard_input_that_cannot_be_read_is_told(
+    cli: Run, demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    descriptor = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
+    with open(descriptor, encoding="utf-8") as handle:
+        monkeypatch.setattr(sys, "stdin", handle)
+        done = cli("run", demo_engine)
+    assert done.code == 2
+    assert "standard input cannot be read" in done.err
 
 
 def test_a_pipe_without_end_is_not_read_for_ever(cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
