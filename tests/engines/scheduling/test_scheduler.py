@@ -132,6 +132,16 @@ def test_an_abandoned_late_stream_leaves_the_engine_usable(tiny_engine: Engine) 
     assert _told(late, [[5, 6, 7]], [params], 4) == expected
 
 
+@pytest.mark.parametrize("lag", [1, 2])
+def test_a_generation_may_begin_at_the_delta_that_ends_a_late_stream(tiny_engine: Engine, lag: int) -> None:
+    late, _ = _late(tiny_engine, lag)
+    params = SamplingParams(max_tokens=6, ignore_eos=True)
+    expected = _told(tiny_engine, [[5, 6, 7]], [params], 4)
+    for delta in late.stream([9, 9], params):
+        if delta.finish_reason:
+            assert _told(late, [[5, 6, 7]], [params], 4) == expected
+
+
 def _request(engine: Engine, index: int, prompt: list[int], tokens: int) -> Request:
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
     return Request(index, tuple(prompt), params, 0, Transcript(params, engine.tokenizer, tokens), tokens)
