@@ -57,7 +57,10 @@ def _call(engine: Engine, given: dict[str, Any]) -> str | None:
     prompt, k = given.get("prompt", [5, 9, 30]), given.get("k")
     fields = {name.partition(".")[2]: value for name, value in given.items() if name.startswith("params.")}
     fields.pop("unknown", None)
-    params = given["params"] if "params" in given else SamplingParams(**{"max_tokens": 8, **fields})
+    if "params" in given:
+        params, fields = given["params"], {"max_tokens": SamplingParams().max_tokens}  # None is the default
+    else:
+        params = SamplingParams(**{"max_tokens": 8, **fields})
     match given.get("call", "generate"):
         case "target_logits":
             logits = engine.target_logits(prompt)

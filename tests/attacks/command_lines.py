@@ -75,6 +75,9 @@ def draw(rng: random.Random, world: World, *, whole: bool = True) -> list[Piece]
         pieces.append(_piece(rng, world, verbs[verb]))
     if verb in ("build", "export") and not whole and rng.random() < 0.8:
         pieces.append(("--max-seq-len", "many"))  # is read after everything else was
+    said = {part for piece in pieces for part in piece}
+    if verb == "build" and said & {"--gpu", "tensorrt-rtx"}:  # a plan takes minutes; they have tests of their own
+        pieces.append(("--dry-run",))
     return pieces
 
 
