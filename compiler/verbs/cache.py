@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from ..store.cache_contents import CacheEntry, Pruned
 
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
-_AGE = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(_HOURS)})")
+_NUMBER = r"(\d{1,15}(?:\.\d+)?)"
+_AGE = re.compile(rf"{_NUMBER}({'|'.join(_HOURS)})", re.ASCII)
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_SIZE = re.compile(rf"(\d+(?:\.\d+)?) *({'|'.join(_UNITS)})", re.IGNORECASE)
+_SIZE = re.compile(rf"{_NUMBER} *({'|'.join(_UNITS)})", re.IGNORECASE | re.ASCII)
 
 cache = typer.Typer(help="List and remove the finished steps that builds keep.")
 

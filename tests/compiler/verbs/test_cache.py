@@ -105,3 +105,12 @@ def test_a_cache_that_is_no_folder_is_refused(
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / place))
     for verb in ("list", "prune"):
         assert "fault in" not in cli("cache", verb).err
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"), [("--max-size", "9" * 400), ("--max-size", "5\u212aB"), ("--older-than", "٣d")]
+)
+def test_a_number_that_is_none_is_refused(cli: Run, cache: Path, flag: str, text: str) -> None:
+    done = cli("cache", "prune", flag, text)
+    assert (done.code, done.out) == (2, "")
+    assert len(list(cache.glob("*/*"))) == 4
