@@ -131,6 +131,8 @@ def _value(rng: random.Random, world: World, parameter: Parameter) -> str:
         return nasty.argument(rng)
     if "<int" in parameter.takes or "<float" in parameter.takes:
         return nasty.number_as_text(rng)
+    if "SIZE" in parameter.takes or "AGE" in parameter.takes:
+        return nasty.number_as_text(rng) + rng.choice(("", "d", "w", "GB", "kb", "\u212aB"))
     if "<path" in parameter.takes or name in ("model", "draft", "model-argument"):
         return rng.choice(world.paths)
     return nasty.argument(rng)
