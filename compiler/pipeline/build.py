@@ -22,6 +22,7 @@ from ..request.resolved_config import resolved_config
 from ..store.made_for import MadeFor
 from ..store.publish import Assembly, assembling
 from ..store.stages import Stage, StageStore
+from .check_numbers import kept_check, not_checked
 from .choose_k import KChoice, kept_choice
 from .engine_manifest import engine_manifest
 from .plan_stages import Plans, build_plans
@@ -83,6 +84,11 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
                     run, manifest, assembly.folder, stages, inputs.depth, engine=request.out
                 )
             manifest = replace(manifest, speculation=replace(manifest.speculation, num_speculative_tokens=choice.k))
+        elif platform.runs_here:
+            with run.phases("check numbers") as record:
+                record["reused"] = kept_check(run, manifest, assembly.folder, stages, name=request.out)
+        else:
+            warnings.append(not_checked(platform.gpus))
         first = first_words(manifest.precision)
         warnings = [*([first] if first else []), *warnings, *_of_choice(request, platform, choice, k)]
         warnings += [*blueprint.warnings(), *graphs.notes(), *(plans.warnings() if plans else ())]

@@ -11,19 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ...engines.folder.manifest import Manifest
-from ...plugins.errors import BuildError
-from ..bundled.prompts import code_prompts
 from ..console.progress import Advance
 from ..store.stages import Stage
+from .check_numbers import Ids, prompts_for, require_numbers
 from .shared_steps import PipelineRun
 
 _SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
 
 # (prompt, K) -> (tokens, seconds of decoding); K = 0 is plain decoding
-Decode = Callable[[str, int], tuple[int, float]]
+Decode = Callable[[Any, int], tuple[int, float]]
 
 
 @dataclass(frozen=True)
@@ -50,34 +47,9 @@ class KChoice:
         return by_k[self.k] / by_k[0]
 
 
-def require_finite(
-    logits_of: Callable[[str], np.ndarray[Any, Any]], prompts: Sequence[str], manifest: Manifest, engine: Path
-) -> None:
-    """Raise ``BuildError`` for a target whose logits after a prompt (``[len, V]``) are not all numbers.
-
-    Whatever K it is given, it would be fast and say nothing.
-    """
-    bad = [prompt for prompt in prompts if not np.isfinite(logits_of(prompt)).all()]
-    if not bad:
-        return
-    kinds = set(manifest.precision.values())
-    if kinds == {"fp32"}:
-        why, fix = "fp32 has room for all numbers that a model computes with", "download the checkpoint again"
-    else:
-        why = f"the weights overflow in this precision, {manifest.precision['recipe']}"
-        wider = ["--precision bf16, whose numbers reach as far as those of fp32"]
-        wider = wider if manifest.backend.gpus and "bf16" not in kinds else []
-        fix = f"build with {', or with '.join([*wider, '--backend onnxruntime --precision fp32'])}"
-    raise BuildError(
-        f"{engine} would not work: its target's logits are not finite after {len(bad)} of {len(prompts)} prompts",
-        why=why,
-        fix=fix,
-    )
-
-
 def choose_k(
     decode: Decode,
-    prompts: Sequence[str],
+    prompts: Sequence[Any],
     depth: int,
     *,
     sweeps: int = 3,
@@ -122,12 +94,12 @@ def kept_choice(
             loaded = Engine.load(folder, check_hashes=False)
         params = SamplingParams(max_tokens=_TOKENS, ignore_eos=True)
 
-        def decode(prompt: str, k: int) -> tuple[int, float]:
+        def decode(prompt: Ids, k: int) -> tuple[int, float]:
             output = loaded.generate([prompt], params, num_speculative_tokens=k)[0]
             return len(output.token_ids) - 1, output.decode_seconds  # the first is the prompt's pass
 
-        prompts = [prompt.text for prompt in code_prompts(_PROMPTS)]
-        require_finite(lambda text: loaded.target_logits(loaded.tokenizer.encode(text)), prompts, manifest, engine)
+        prompts = prompts_for(loaded, _PROMPTS)
+        require_numbers(loaded, prompts, engine)
         with run.progress.step(f"choose K among 1..{depth}", _SWEEPS * len(prompts)) as advance:
             choice = choose_k(decode, prompts, depth, sweeps=_SWEEPS, advance=advance)
         (stage / "choice.json").write_text(json.dumps(asdict(choice)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -26,17 +27,30 @@ def fix_cache_length(model: ir.Model, length: int) -> None:
 def fill_rope_tables(model: ir.Model, length: int) -> None:
     """Fill in cos and sin of every position 0..T-1, ``[T, D/2]``, from the frequencies the modelling code computed.
 
-    Computed in FP32 and rounded once, to the type that the graph declares.
+    Computed in FP32 and rounded once, to the type that the graph declares. Raises ``BuildError`` for what is no number.
     """
     for prefix, rope in json.loads(model.metadata_props.pop(ROPE_METADATA)).items():
-        inverse = np.array(rope["inv_freq"], np.float32)
-        angles = np.arange(length, dtype=np.float32)[:, None] * inverse
-        for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
+        with np.errstate(all="ignore"):  # what it leaves is looked at
+            inverse = np.array(rope["inv_freq"], np.float32)
+            angles = np.arange(length, dtype=np.float32)[:, None] * inverse
+            tables = {name: f(angles) * np.float32(rope["scaling"]) for name, f in (("cos", np.cos), ("sin", np.sin))}
+        for name, table in tables.items():
             value = model.graph.initializers.get(f"{prefix}.{name}")
             if value is not None:
-                scaled = (table * np.float32(rope["scaling"])).astype(value.const_value.dtype.numpy())
+                scaled = table.astype(value.const_value.dtype.numpy())
+                _require_numbers(f"{prefix}.{name}", scaled)
                 value.const_value = ir.tensor(scaled, name=value.name)
                 value.shape = ir.Shape(table.shape)
+
+
+def _require_numbers(name: str, table: np.ndarray[Any, Any]) -> None:
+    finite = np.isfinite(table.astype(np.float32)).all(axis=1)
+    if not finite.all():
+        raise BuildError(
+            f"the rotary table {name} holds no numbers from position {int(finite.argmin())} on",
+            why="rope_theta or another entry of rope_parameters in config.json gives frequencies that cannot be",
+            fix="use the config.json that belongs to the checkpoint",
+        )
 
 
 def finish(model: ir.Model) -> Lowered:

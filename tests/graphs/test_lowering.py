@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import onnx
 import onnx_ir as ir
 import pytest
 
-from peagle.graphs.lowering import LOWERINGS, lowering_named
+from peagle.graphs import graph_files
+from peagle.graphs.lowering import LOWERINGS, lower, lowering_named
 from peagle.graphs.lowering.lowering_result import Lowered
-from peagle.plugins.errors import UsageError
+from peagle.graphs.lowering.shared_passes import ROPE_METADATA
+from peagle.plugins.errors import BuildError, UsageError
 from tests.graphs.traced import CACHE, Traced
 from tests.models import LAYERS
 
@@ -92,6 +95,16 @@ def test_a_rotary_table_covers_the_cache(qwen3: Traced) -> None:
     graph = qwen3.lowered("target", "ort").model.graph
     tables = [v for n, v in graph.initializers.items() if "rotary_emb" in n]
     assert [list(t.shape) for t in tables] == [[CACHE, 8], [CACHE, 8]]
+
+
+@pytest.mark.parametrize(("field", "value"), [("scaling", float("nan")), ("inv_freq", [float("inf")] * 8)])
+def test_a_rotary_table_without_numbers_is_refused(qwen3: Traced, field: str, value: object) -> None:
+    model = graph_files.load(qwen3.folder / "target.onnx")
+    ropes = json.loads(model.metadata_props[ROPE_METADATA])
+    model.metadata_props[ROPE_METADATA] = json.dumps({name: rope | {field: value} for name, rope in ropes.items()})
+    with pytest.raises(BuildError, match="no numbers from position 0 on") as caught:
+        lower(model, LOWERINGS["ort"], cache_length=CACHE)
+    assert "rope_theta" in caught.value.why
 
 
 def test_a_lowering_is_found_by_its_name_and_knows_what_follows_from_it() -> None:

@@ -254,6 +254,31 @@ def test_weights_that_are_not_finite_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_position_embeddings": "48"},
+        {"rope_parameters": []},
+        {"rope_parameters": {"rope_type": "banana"}},
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0}},
+        {"layer_types": 3},
+        {"hidden_act": ["silu"]},
+        {"is_causal": False},
+        {"eos_token_id": 10**9},
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused_by_its_file(pair: Pair, change: dict[str, Any]) -> None:
+    (pair.target / "generation_config.json").unlink(missing_ok=True)
+    edit_config(pair.target, **change)
+    assert "target/config.json" in refusal(BuildError, pair).what
+
+
+def test_a_configuration_that_is_a_device_is_refused(pair: Pair) -> None:
+    (pair.target / "config.json").unlink()
+    (pair.target / "config.json").symlink_to("/dev/null")
+    assert "no regular file" in refusal(BuildError, pair).why
+
+
 def test_a_tokenizer_is_needed(pair: Pair) -> None:
     (pair.target / "tokenizer.json").unlink()
     assert "has no tokenizer.json" in refusal(BuildError, pair).what

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from peagle.compiler.bundled.prompts import code_prompts
-from peagle.compiler.pipeline.choose_k import choose_k, require_finite
-from peagle.engines.folder.records import BackendRecord
-from peagle.plugins.errors import BuildError
-from tests.engines.folder.test_manifest import manifest_of
+from peagle.compiler.pipeline.choose_k import choose_k
 
 PROMPTS = ["a", "b"]
 
@@ -63,27 +58,6 @@ def test_it_stops_after_a_whole_sweep_when_time_is_up() -> None:
     choice = choose_k(lambda _, k: (calls.append(k), (1, 1.0))[1], PROMPTS, 3, seconds=0.0)
     assert len(calls) == 2 + 4
     assert len(choice.rates) == 4
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize(
-    ("table", "gpus", "fix"),
-    [
-        ({"recipe": "fp32", "weights": "fp32"}, (), "download the checkpoint again"),
-        ({"recipe": "int4", "weights": "int4"}, (), "build with --backend onnxruntime --precision fp32"),
-        ({"recipe": "fp16", "weights": "fp16"}, ("sm_90",), "build with --precision bf16, whose numbers"),
-        ({"recipe": "int8", "lm_head": "bf16"}, ("sm_90",), "build with --backend onnxruntime --precision fp32"),
-    ],
-)
-def test_an_engine_without_numbers_is_no_engine(
-    bad: float, table: dict[str, str], gpus: tuple[str, ...], fix: str
-) -> None:
-    manifest = manifest_of({}, precision=table, backend=BackendRecord("tensorrt", "tensorrt", {}, gpus))
-    logits = {"a": np.zeros((2, 3), np.float32), "b": np.array([[0, 1, 2], [0, bad, 2]], np.float32)}
-    require_finite(lambda prompt: logits["a"], PROMPTS, manifest, Path("out"))
-    with pytest.raises(BuildError, match=r"out would not work.* not finite after 1 of 2 prompts") as caught:
-        require_finite(lambda prompt: logits[prompt], PROMPTS, manifest, Path("out"))
-    assert caught.value.fix.startswith(fix)
 
 
 def test_the_bundled_prompts_are_what_verify_needs() -> None:
