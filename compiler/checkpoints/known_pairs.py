@@ -27,11 +27,25 @@ Source = Folder | HubRepo
 
 
 @dataclass(frozen=True)
+class TargetSize:
+    """How large a target is, from its configuration.
+
+    ``in_layers`` are the parameters in matrices of its layers, which recipes quantize; ``published_bytes`` are those of
+    its published weights, of its text decoder alone.
+    """
+
+    parameters: int
+    in_layers: int
+    published_bytes: int
+
+
+@dataclass(frozen=True)
 class Pair:
     """A target and its P-EAGLE head that belong together, and what is known about them.
 
     ``taps`` are what a build is expected to feed the head, for `models` to show: a build asks the head's own
     configuration, and takes the default where that does not say. ``taps_source`` says which it is.
+    ``licences`` are those of target and head, as their cards state them; empty where none is known here.
     ``drafter_size`` is what is published of the head's. ``evidence`` is what was verified for exactly these
     checkpoints, as (level, how); ``notes`` say what that leaves open, ``unknown`` what only the head will tell.
     """
@@ -43,6 +57,8 @@ class Pair:
     trained_depth: int | None
     taps: tuple[int, ...]
     taps_source: str
+    size: TargetSize
+    licences: tuple[str, str] = ("", "")
     drafter_size: str = ""
     evidence: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
@@ -55,6 +71,7 @@ class Pair:
 
 
 _RUNTIME_DEFAULT = "the default of vLLM and SGLang (2, L/2, L-3), not confirmed for this head"
+_APACHE = "Apache-2.0"
 _NEVER_LOADED = "never loaded here: what was compared with transformers is the architecture, on tiny random weights"
 
 PAIRS = {
@@ -68,6 +85,8 @@ PAIRS = {
             trained_depth=8,
             taps=(2, 6, 9),
             taps_source="the head's own configuration",
+            size=TargetSize(3_900_864, 3_502_080, 7_801_728),
+            licences=(_APACHE, _APACHE),
             evidence=(("parity", "target logits against transformers, drafter logits against PyTorch, on CPU"),),
         ),
         Pair(
@@ -78,6 +97,8 @@ PAIRS = {
             trained_depth=18,
             taps=(2, 24, 45),
             taps_source=_RUNTIME_DEFAULT,
+            size=TargetSize(30_532_122_624, 29_896_998_912, 61_064_245_248),
+            licences=(_APACHE, ""),
             notes=(_NEVER_LOADED,),
             unknown=("the mask token id", "the head's sizes", "whether its vocabulary is reduced"),
         ),
@@ -89,6 +110,8 @@ PAIRS = {
             trained_depth=10,
             taps=(2, 12, 21),
             taps_source="measured by others on the published head",
+            size=TargetSize(20_914_757_184, 19_747_307_520, 13_761_264_768),
+            licences=(_APACHE, ""),
             drafter_size="1.8 B parameters, says its card",
             notes=(_NEVER_LOADED,),
             unknown=("the head's number of attention heads and MLP width", "the numbers of its rotary embedding"),
@@ -101,6 +124,8 @@ PAIRS = {
             trained_depth=8,
             taps=(2, 18, 33),
             taps_source=_RUNTIME_DEFAULT,
+            size=TargetSize(116_829_156_672, 115_617_300_480, 65_248_815_744),
+            licences=(_APACHE, _APACHE),
             drafter_size="1.7 B parameters, says its card",
             notes=(_NEVER_LOADED,),
             unknown=("the mask token id", "the head's sizes", "whether its vocabulary is reduced"),
@@ -113,6 +138,8 @@ PAIRS = {
             trained_depth=None,
             taps=(2, 30, 57),
             taps_source=_RUNTIME_DEFAULT,
+            size=TargetSize(30_697_345_340, 29_286_727_680, 61_394_690_680),
+            licences=(_APACHE, ""),
             notes=(_NEVER_LOADED, "no P-EAGLE head for it is known to be public: a build needs --draft"),
             unknown=("everything about the head",),
         ),

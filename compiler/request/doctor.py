@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import PeagleError
-from ...plugins.optional_packages import install
+from ...plugins.optional_packages import EXTRAS, install, is_there
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
 from ..hardware.gpus import RTX_SMS, sm_name
 from ..hardware.machine import LocalGpu, Machine, look
@@ -20,6 +20,8 @@ from ..hardware.packages import EXPORT_PACKAGES
 from ..store.atomic_files import free_bytes
 from ..store.stages import StageStore
 from .choose_backend import choose_backend
+from .precision_support import PrecisionSupport, support
+from .request import ONNXRUNTIME
 
 RUNTIME_PACKAGES = ("peagle-compile", "numpy", "onnxruntime", "tokenizers", "typer", "rich")
 CUDA_PACKAGES = ("cuda-core", "cuda-bindings")
@@ -27,12 +29,12 @@ CUDA_PACKAGES = ("cuda-core", "cuda-bindings")
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether a backend can build and run here. An empty reason means that it can; ``scope`` says for what."""
+    """Whether a backend can build and run here, and in which precisions. An empty reason means that it can."""
 
     backend: str
     cannot_build: str
     cannot_run: str
-    scope: str = ""
+    precisions: tuple[PrecisionSupport, ...]
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def diagnose() -> Diagnosis:
     packages = {name: _installed(name) for name in (*RUNTIME_PACKAGES, *EXPORT_PACKAGES, *CUDA_PACKAGES)}
     packages |= {product: machine.products.get(product) for product in ("tensorrt", "tensorrt-rtx")}
     providers, broken = _onnxruntime()
-    missing = [name for name in EXPORT_PACKAGES if packages[name] is None]
+    missing = [name for module, name in EXTRAS["export"].items() if not is_there(module)]
     cannot_build = f"missing {', '.join(missing)}: {install('export')}" if missing else ""
     root = StageStore.default().root
     cuda = _cuda(machine.gpus)
@@ -102,7 +104,7 @@ def diagnose() -> Diagnosis:
         providers=providers,
         rtx_link=link,
         abilities=(
-            Ability("onnxruntime", cannot_build or broken, broken, "CPU, fp32"),
+            Ability(ONNXRUNTIME, cannot_build or broken, broken, support(ONNXRUNTIME, machine)),
             _tensorrt("tensorrt", machine, cannot_build or cuda.nvrtc_problem, packages, ""),
             _tensorrt("tensorrt-rtx", machine, cannot_build or cuda.nvrtc_problem, packages, link_problem),
         ),
@@ -115,7 +117,6 @@ def _tensorrt(
     """Whether a TensorRT product builds and runs; both read a plan on a GPU of theirs, TensorRT builds there too."""
     ours = [sm_name(sm) for sm in machine.sms if product == "tensorrt" or sm in RTX_SMS]
     installed = "" if product in machine.products else f"not installed: {install(EXTRA_OF[product])}"
-    scope = f"for {', '.join(map(sm_name, RTX_SMS))}, ahead of time" if product == "tensorrt-rtx" else "fp16, bf16, fp8"
     cannot_build = installed or cannot_compile or link_problem
     if not cannot_build:
         cannot_build = _problem(lambda: choose_backend(product, None, [] if ours else _named(product), machine))
@@ -123,7 +124,7 @@ def _tensorrt(
     if not cannot_run and not ours:
         architectures = ", ".join(sm_name(sm) for sm in machine.sms)
         cannot_run = f"it has no code for {architectures}" if architectures else "there is no NVIDIA GPU"
-    return Ability(product, cannot_build, cannot_run, scope)
+    return Ability(product, cannot_build, cannot_run, support(product, machine))
 
 
 def _named(product: str) -> list[str]:

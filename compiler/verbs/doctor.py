@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,6 +13,7 @@ from .shared_flags import Json
 
 if TYPE_CHECKING:
     from ..request.doctor import Cuda
+    from ..request.precision_support import PrecisionSupport
 
 
 @interruptible("nothing was changed")
@@ -45,7 +47,7 @@ def doctor(as_json: Json = False) -> None:
         if report.rtx_link:
             rows.append(("libtensorrt_rtx.so", report.rtx_link))
         for ability in report.abilities:
-            rows.append((f"build {ability.backend}", _answer(ability.cannot_build, ability.scope)))
+            rows.append((f"build {ability.backend}", _answer(ability.cannot_build, ability.precisions)))
             rows.append((f"run {ability.backend}", _answer(ability.cannot_run)))
         typer.echo(columns(rows))
     if not report.healthy:
@@ -61,5 +63,25 @@ def _driver(cuda: Cuda) -> str:
     return ", ".join(filter(None, (cuda.driver, newest))) or "none"
 
 
-def _answer(why_not: str, scope: str = "") -> str:
-    return f"no: {why_not}" if why_not else f"yes ({scope})" if scope else "yes"
+def _answer(why_not: str, precisions: Sequence[PrecisionSupport] = ()) -> str:
+    if why_not:
+        return f"no: {why_not}"
+    return f"yes{': ' if precisions else ''}{_supported(precisions)}"
+
+
+def _supported(precisions: Sequence[PrecisionSupport]) -> str:
+    """The precisions that there are, those of the same GPUs together, and then why the others are not."""
+    groups: dict[str, list[str]] = {}
+    for each in precisions:
+        if each.cannot:
+            kind = f"not {{}} ({each.cannot})"
+        elif each.emulated:
+            kind = "{} emulated"
+        else:
+            kind = f"{{}} for {', '.join(each.gpus)}" if each.gpus else "{}"
+        groups.setdefault(kind, []).append(each.precision)
+    return "; ".join(kind.format(", ".join(names)) for kind, names in sorted(groups.items(), key=_refusals_last))
+
+
+def _refusals_last(group: tuple[str, list[str]]) -> bool:
+    return group[0].startswith("not ")

@@ -2,44 +2,148 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ..console.printing import columns, emit
+import typer
+
+from ...plugins.errors import UsageError
+from ..console.printing import columns, emit, size
+from .completion import model_names, one_of
 from .shared_flags import Json
 
 if TYPE_CHECKING:
     from ..checkpoints.known_pairs import Pair, Source
 
+_LISTED = "fp8"  # the precision that the list says the disk for
 
-def models(as_json: Json = False) -> None:
-    """List the models that have a short name, and what was verified for each.
 
-    Example: peagle-compile models --json
+def models(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="One of them, in detail.", show_default=False, autocompletion=one_of(model_names), metavar="NAME"
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the models that have a short name with their sizes, or show all that is known of one.
+
+    Example: peagle-compile models qwen3-coder-30b
     """
     from ..checkpoints.known_pairs import PAIRS
 
-    pairs = PAIRS.values()
-    if as_json:
-        emit([_fields(pair) for pair in pairs])
+    if name is not None:
+        pair = _named(name)
+        if as_json:
+            emit(_fields(pair))
+        else:
+            print(columns(_details(pair)) + "\n\n" + columns(_sizes(pair)))
         return
-    rows = [("name", "drafts", "taps", "target", "drafter")]
-    rows += [
-        (
-            pair.name,
-            str(pair.trained_depth or "unknown"),
-            ", ".join(map(str, pair.taps)),
-            _source(pair.target),
-            _source(pair.drafter),
-        )
-        for pair in pairs
-    ]
-    print(columns(rows))
-    for pair in pairs:
-        print("\n" + columns(_remarks(pair)))
-    print("\nThe id of a target brings the same drafter as its short name.")
+    if as_json:
+        emit([_fields(pair) for pair in PAIRS.values()])
+        return
+    print(columns(_list(PAIRS.values())))
+    print(f"\ndisk to build: in {_LISTED}, with the download and the kept steps; `models NAME` has every precision.")
+    for note, names in _notes(PAIRS.values()).items():
+        print(f"{', '.join(names)}: {note}")
+    print("No revision is pinned: a build takes the newest commit, and resolved_config.yaml says which that was.")
+    print("The id of a target brings the same drafter as its short name.")
     print("Any other pair: --model and --draft also take checkpoint folders (config.json and safetensors)")
     print("and ids of the Hugging Face Hub (OWNER/NAME), which --revision and --draft-revision pin.")
+
+
+def _named(name: str) -> Pair:
+    from ..checkpoints.resolve_names import known_pair
+
+    pair = known_pair(name)
+    if pair is None:
+        raise UsageError(
+            f"{name} is not registered",
+            why="it has no short name, so nothing is known of it but what its own files say",
+            fix="`peagle-compile models` lists those that are; `build --dry-run` reads the configuration of any other",
+        )
+    return pair
+
+
+def _list(pairs: Iterable[Pair]) -> list[tuple[str, ...]]:
+    from ..forecast.known_sizes import download_bytes, sizes
+
+    rows: list[tuple[str, ...]] = [
+        ("name", "parameters", "download", "disk to build", "drafts", "taps", "target", "drafter")
+    ]
+    for pair in pairs:
+        disk = next(each.disk_bytes for each in sizes(pair) if each.precision == _LISTED)
+        rows.append(
+            (
+                pair.name,
+                _billions(pair.size.parameters),
+                size(fetched) if (fetched := download_bytes(pair)) else "none",
+                size(disk),
+                str(pair.trained_depth or "unknown"),
+                ", ".join(map(str, pair.taps)),
+                _source(pair.target),
+                _source(pair.drafter),
+            )
+        )
+    return rows
+
+
+def _notes(pairs: Iterable[Pair]) -> dict[str, list[str]]:
+    """Each note, and the names of those that have it."""
+    notes: dict[str, list[str]] = {}
+    for pair in pairs:
+        for note in pair.notes:
+            notes.setdefault(note, []).append(pair.name)
+    return notes
+
+
+def _details(pair: Pair) -> list[tuple[str, str]]:
+    from ..forecast.known_sizes import download_bytes
+
+    fetched = download_bytes(pair)
+    rows = [
+        (pair.name, pair.description),
+        ("target", _with_revision(pair.target)),
+        ("drafter", _with_revision(pair.drafter)),
+        ("licences", ", ".join(f"{kind}: {each or 'not known here'}" for kind, each in _licences(pair))),
+        (
+            "parameters",
+            f"{pair.size.parameters:,}, of which {pair.size.in_layers:,} in matrices that a recipe quantizes",
+        ),
+        ("download", f"at least {size(fetched)} for the target" if fetched else "none"),
+        ("drafter's size", pair.drafter_size or ("bundled" if not fetched else "unknown until downloaded")),
+        ("drafts per round", str(pair.trained_depth or "unknown")),
+        ("taps", f"{', '.join(map(str, pair.taps))}: {pair.taps_source}"),
+    ]
+    rows += [("evidence", f"{level}: {how}") for level, how in pair.evidence] or [("evidence", "none")]
+    rows += [("note", note) for note in pair.notes]
+    if pair.unknown:
+        rows.append(("not known", "; ".join(pair.unknown)))
+    return [*rows, ("build", _command(pair))]
+
+
+def _licences(pair: Pair) -> list[tuple[str, str]]:
+    kinds = ("target", "drafter") if pair.drafter else ("target",)
+    return list(zip(kinds, pair.licences, strict=False))
+
+
+def _command(pair: Pair) -> str:
+    draft = "" if pair.drafter else " --draft HEAD"
+    precision = f" --precision {_LISTED}" if pair.size.published_bytes > 10**9 else ""
+    return f"peagle-compile build --model {pair.name}{draft}{precision} --out {pair.name}-engine"
+
+
+def _sizes(pair: Pair) -> list[tuple[str, ...]]:
+    from ..forecast.known_sizes import sizes
+
+    rows: list[tuple[str, ...]] = [("precision", "target's weights", "disk to build", "GPUs with room for the weights")]
+    for each in sizes(pair):
+        gpus = ", ".join(each.gpus) or "none of those that are known"
+        runs = "for ONNX Runtime on a CPU" if each.precision == "fp32" else gpus
+        rows.append((each.precision, f"about {size(each.weight_bytes)}", f"about {size(each.disk_bytes)}", runs))
+    return rows
 
 
 def _source(source: Source | None) -> str:
@@ -50,27 +154,26 @@ def _source(source: Source | None) -> str:
     return "bundled" if isinstance(source, Folder) else source.repo
 
 
-def _remarks(pair: Pair) -> list[tuple[str, str]]:
+def _with_revision(source: Source | None) -> str:
     from ..checkpoints.known_pairs import HubRepo
 
-    rows = [(pair.name, pair.description)]
-    rows += [
-        (f"  {part} revision", source.revision or "not pinned")
-        for part, source in (("target", pair.target), ("drafter", pair.drafter))
-        if isinstance(source, HubRepo)
-    ]
-    rows.append(("  taps", pair.taps_source))
-    rows += [("  evidence", f"{level}: {how}") for level, how in pair.evidence] or [("  evidence", "none")]
-    rows += [("  note", note) for note in pair.notes]
-    if pair.unknown:
-        rows.append(("  not known", "; ".join(pair.unknown)))
-    return rows
+    if not isinstance(source, HubRepo):
+        return _source(source)
+    if source.revision:
+        return f"{source.repo} at {source.revision}"
+    return f"{source.repo}, not pinned: a build takes its newest commit and records which"
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:.1f} B" if count >= 10**9 else f"{count / 1e6:.1f} M"
 
 
 def _fields(pair: Pair) -> dict[str, Any]:
-    """Every field; a source is ``{"repo", "revision"}``, ``{"path"}`` or null."""
+    """Every field and size; a source is ``{"repo", "revision"}``, ``{"path"}`` or null."""
+    from ..forecast.known_sizes import download_bytes, sizes
+
     fields = asdict(pair)
     for source in (fields["target"], fields["drafter"] or {}):
         if "path" in source:
             source["path"] = str(source["path"])
-    return fields
+    return fields | {"download_bytes": download_bytes(pair), "sizes": [asdict(each) for each in sizes(pair)]}

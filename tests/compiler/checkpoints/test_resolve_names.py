@@ -219,3 +219,18 @@ def test_the_registry_alone_imports_nothing_heavy() -> None:
     code = "import sys, peagle.compiler.checkpoints.resolve_names; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"huggingface_hub", "numpy", "torch", "transformers", "rich", "typer"}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_registered_sizes_are_those_of_the_bundled_configuration(name: str) -> None:
+    from peagle.graphs.targets.skeleton import Skeleton
+
+    config, _ = target_config(name)
+    roles: dict[str, int] = {}
+    for weight in Skeleton(config).weights:
+        roles[weight.role] = roles.get(weight.role, 0) + weight.count
+    size, experts = PAIRS[name].size, roles.get("experts", 0)
+    assert size.parameters == sum(roles.values())
+    assert size.in_layers == sum(roles.get(role, 0) for role in ("attention", "mlp", "experts"))
+    in_mxfp4 = experts if "quantization_config" in config else 0
+    assert size.published_bytes == 2 * (size.parameters - in_mxfp4) + in_mxfp4 * 17 // 32

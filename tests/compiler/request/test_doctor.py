@@ -47,7 +47,10 @@ def test_without_a_gpu_plans_for_rtx_gpus_are_built_and_nothing_of_tensorrt_runs
 ) -> None:
     found = abilities(monkeypatch, Machine((), BOTH))
     assert not found["tensorrt-rtx"].cannot_build
-    assert "sm_120" in found["tensorrt-rtx"].scope
+    rtx = {each.precision: each for each in found["tensorrt-rtx"].precisions}
+    assert rtx["fp8"].gpus == ("sm_89", "sm_120", "sm_121")
+    assert "MXFP8" in rtx["mxfp8"].cannot
+    assert "attention" in rtx["fp32"].cannot
     assert found["tensorrt-rtx"].cannot_run == "there is no NVIDIA GPU"
     assert "no NVIDIA GPU" in found["tensorrt"].cannot_build
     assert found["tensorrt"].cannot_run == "there is no NVIDIA GPU"
@@ -109,6 +112,17 @@ def test_it_fails_where_nothing_runs(cli: Run, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_it_names_the_extra_that_building_needs(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = doctor._installed
-    monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "torch" else installed(name))
+    monkeypatch.setitem(sys.modules, "torch", None)
     assert f"no: missing torch: {install('export')}" in cli("doctor").out
+
+
+def test_every_precision_of_a_cpu_is_told_as_it_is(cli: Run) -> None:
+    (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build onnxruntime")]
+    assert "yes: fp32, int8, int4; fp8, mxfp8 emulated; not fp16, bf16 (on a CPU it computes in fp32)" in line
+
+
+def test_a_data_centre_gpu_is_told_by_its_own_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = abilities(monkeypatch, Machine((LocalGpu("NVIDIA A100", 80),), BOTH))
+    table = {each.precision: each for each in found["tensorrt"].precisions}
+    assert table["int8"].gpus == ("sm_80",)
+    assert "no FP8 arithmetic" in table["fp8"].cannot

@@ -1,0 +1,45 @@
+"""Which precisions a backend has, on which GPUs, and which it only emulates; why not the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...graphs.lowering import ORT, TENSORRT
+from ..hardware.gpus import RTX_SMS, lacks, sm_name
+from ..hardware.machine import Machine
+from ..precision.allowed_recipes import available
+from ..precision.recipes import RECIPES
+from .choose_backend import EMULATED
+from .request import ONNXRUNTIME
+
+
+@dataclass(frozen=True)
+class PrecisionSupport:
+    """Whether a backend has a precision. ``gpus`` (``sm_120``) are for TensorRT; an empty ``cannot`` means yes."""
+
+    precision: str
+    gpus: tuple[str, ...]
+    emulated: bool
+    cannot: str
+
+
+def support(backend: str, machine: Machine) -> tuple[PrecisionSupport, ...]:
+    """What a backend has: ONNX Runtime on this CPU, TensorRT on this machine's GPUs, TensorRT-RTX on all of its own."""
+    if backend == ONNXRUNTIME:
+        return tuple(_on_cpu(name) for name in RECIPES)
+    sms = RTX_SMS if backend == "tensorrt-rtx" else tuple(sorted(set(machine.sms)))
+    return tuple(_on_gpus(name, sms) for name in RECIPES)
+
+
+def _on_cpu(precision: str) -> PrecisionSupport:
+    cannot = "" if precision in available(ORT) else "on a CPU it computes in fp32"
+    return PrecisionSupport(precision, (), precision in EMULATED and not cannot, cannot)
+
+
+def _on_gpus(precision: str, sms: Sequence[int]) -> PrecisionSupport:
+    if precision not in available(TENSORRT):
+        return PrecisionSupport(precision, (), False, "TensorRT has no attention kernel for it")
+    able = tuple(sm_name(sm) for sm in sms if not lacks(sm, precision))
+    cannot = "" if able else lacks(sms[-1], precision) if sms else "there is no NVIDIA GPU"
+    return PrecisionSupport(precision, able, False, cannot)
