@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from ...plugins.optional_packages import is_there
 from ...plugins.tensorrt.import_tensorrt import Product
@@ -46,6 +47,17 @@ class Machine:
     def has(self, product: Product) -> bool:
         """Whether a TensorRT product is installed."""
         return product in self.products
+
+
+def free_memory() -> int:
+    """Bytes of memory that a new process can have without others giving way."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def look() -> Machine:

@@ -3,25 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...plugins.errors import EnvironmentProblem
+from ...plugins.errors import EnvironmentProblem, UsageError
+from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible, size
+from ..request.request import CompileRequest
+from ..request.verb_options import BUILD
+from .completion import backend_names, gpu_names, model_names, one_of, recipe_names
 from .shared_flags import Json
 
 if TYPE_CHECKING:
+    from ..forecast.readiness import Need, Readiness
     from ..request.doctor import Cuda
     from ..request.precision_support import PrecisionSupport
 
 
 @interruptible("nothing was changed")
-def doctor(as_json: Json = False) -> None:
-    """Say what this machine can build and run, and why not the rest.
+def doctor(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Whether this model can be built here: disk, memory and what is missing.",
+            show_default=False,
+            autocompletion=one_of(model_names),
+        ),
+    ] = None,
+    draft: Annotated[str | None, typer.Option(help="With --model: its P-EAGLE head.", show_default=False)] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="With --model: in this recipe.", show_default=False, autocompletion=one_of(recipe_names)),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(help="With --model: for this backend.", show_default=False, autocompletion=one_of(backend_names)),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="With --model: for this GPU, for example b200.", show_default=False, autocompletion=one_of(gpu_names)
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --model: where the engine would lie.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine can build and run, and why not the rest; with --model, whether that can be built here.
 
-    Example: peagle-compile doctor
+    Exits 3 where something is missing.
+
+    Example: peagle-compile doctor --model qwen3-coder-30b --precision fp8 --gpu b200
     """
+    asked = {"draft": draft, "precision": precision, "backend": backend, "gpus": gpu, "out": out}
+    if model is not None:
+        _doctor_of(BUILD.request(model=model, **asked), as_json=as_json)
+        return
+    alone = [f"--{name.removesuffix('s')}" for name, value in asked.items() if value is not None]
+    if alone:
+        raise UsageError(f"{', '.join(alone)} says nothing without --model", fix="for example `doctor --model demo`")
     from ..request.doctor import diagnose
 
     report = diagnose()
@@ -56,6 +99,42 @@ def doctor(as_json: Json = False) -> None:
             why="; ".join(ability.cannot_run for ability in report.abilities),
             fix="pip install --force-reinstall onnxruntime",
         )
+
+
+def _doctor_of(request: CompileRequest, *, as_json: bool) -> None:
+    """Print what a build of this request takes here. Raises ``EnvironmentProblem`` where something is missing."""
+    from ..request.refusals import check_build
+
+    check_build(request)
+    require("export", "the forecast")
+    from ..forecast.readiness import readiness
+
+    report = readiness(request)
+    if as_json:
+        emit(report.as_json())
+    else:
+        rows = [("build", f"{report.model} in {report.precision or 'its own precision'}{_for(report)}")]
+        rows += [(need.name, _need(need)) for need in report.needs]
+        rows += [("GPU", report.verdict)] if report.verdict else []
+        rows += [("note", text) for text in report.notes]
+        rows.append(("ready", "yes" if report.ready else "no"))
+        typer.echo(columns(rows))
+    if not report.ready:
+        raise EnvironmentProblem(
+            f"{report.model} cannot be built here as asked", why="; ".join(report.missing), fix="; ".join(report.fixes)
+        )
+
+
+def _for(report: Readiness) -> str:
+    gpus = f" on {', '.join(report.gpus)}" if report.gpus else ""
+    return f", for {report.backend}{gpus}" if report.backend else gpus
+
+
+def _need(need: Need) -> str:
+    if need.needed_bytes is None:
+        return f"not known; {size(need.free_bytes)} free ({need.where})"
+    verdict = "not enough" if need.lacks else "enough"
+    return f"about {size(need.needed_bytes)} of {size(need.free_bytes)} free ({need.where}): {verdict}"
 
 
 def _driver(cuda: Cuda) -> str:
