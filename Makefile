@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-export bench-kernels bench-aot bench-precisions test test-gpu lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-export bench-kernels bench-aot bench-precisions test test-gpu test-oldest test-newest lint lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,28 @@ bench-precisions: $(STAMP) ## plain decoding in FP32, INT8 and INT4 on this CPU,
 test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" picks some
 	@echo "Running the tests ..."
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+
+# What the ranges of torch and transformers rest on: traces of every family, and engines and FP8 that come of them.
+RANGE_TESTS := tests/graphs tests/conformance tests/scenarios/test_families.py tests/scenarios/test_precision_build.py \
+	tests/scenarios/test_fp8_build.py tests/compiler/precision tests/compiler/checkpoints tests/compiler/forecast
+
+test-oldest: $(STAMP) ## the tests of traces with the oldest torch and transformers that pyproject.toml allows
+	@mkdir -p .ci/.venv-oldest && $(BIN)/python .ci/lock.py --oldest .ci/.venv-oldest/constraints
+	@$(MAKE) --no-print-directory _range END=oldest
+
+test-newest: ## the same with the newest of everything that pyproject.toml allows
+	@mkdir -p .ci/.venv-newest && touch .ci/.venv-newest/constraints
+	@$(MAKE) --no-print-directory _range END=newest
+
+.PHONY: _range
+_range: RANGE := .ci/.venv-$(END)
+_range:
+	@echo "Installing the $(END) versions into $(RANGE) (gigabytes where the wheel of torch is one for CUDA) ..."
+	@test -x $(RANGE)/bin/python || $(PYTHON) -m venv $(RANGE)
+	@$(RANGE)/bin/python -m pip -qq --disable-pip-version-check --no-input install --upgrade \
+		--upgrade-strategy eager --constraint $(RANGE)/constraints -e '.[export,rtx,dev]'
+	@$(RANGE)/bin/python -m pip list | grep -iE '^(torch|transformers|huggingface|onnx)'
+	@$(RANGE)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile $(RANGE_TESTS) $(ARGS)
 
 test-gpu: ## run the GPU tests; PYTHON needs PyTorch with CUDA, cuda-core, pytest and hypothesis, nothing of ours
 	@$(PYTHON) -m pytest -m gpu tests/gpu -rs $(ARGS)

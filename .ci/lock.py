@@ -1,6 +1,7 @@
 """Write the lock file: what pip resolves for this project with the extras export, rtx and dev, as exact pins.
 
 python .ci/lock.py requirements.lock        (`make lock` does this)
+python .ci/lock.py --oldest constraints     (`make test-oldest`: the lower ends of the ranges that are tested)
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ OF_ONE_CUDA = ("nvidia-cuda-crt", "nvidia-cuda-nvcc", "nvidia-cuda-nvrtc", "nvid
 
 # There are no wheels of them for other systems; what needs them says so when it is called.
 GPU_MARKER = ' ; sys_platform == "linux"'
+
+# What we patch or call in ways that change from version to version; pip takes the newest of all others.
+RANGED = ("huggingface-hub", "torch", "transformers")
 
 HEADER = """\
 # Exact versions for development, tests and the demo (pip install -e .[export,rtx,dev]), resolved on Python {python}.
@@ -92,8 +96,18 @@ def pins(report: dict[str, Any]) -> list[str]:
     return sorted(lines)
 
 
+def oldest() -> list[str]:
+    """``name==version`` lines of the lower ends of the tested ranges."""
+    ranges = [one for one in map(Requirement, wanted()) if normal(one.name) in RANGED]
+    ends = [(one.name, next(end.version for end in one.specifier if end.operator == ">=")) for one in ranges]
+    return sorted(f"{name}=={version}" for name, version in ends)
+
+
 def main() -> None:
-    """Resolve and write the file named on the command line."""
+    """Write the file named on the command line."""
+    if sys.argv[1] == "--oldest":
+        Path(sys.argv[2]).write_text("\n".join(oldest()) + "\n")
+        return
     report = resolve()
     python = ".".join(report["environment"]["python_version"].split(".")[:2])
     Path(sys.argv[1]).write_text(HEADER.format(python=python) + "\n".join(pins(report)) + "\n")

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+
 from peagle.compiler.store.import_closure import imports_of
 from tests.house.tree import PACKAGED, PYPROJECT, ROOT, package_files, package_of
 
@@ -91,3 +93,20 @@ def test_the_lock_pins_what_the_project_wants() -> None:
 def test_lock_mistakes_are_found() -> None:
     lock = "# comment\ntorch==2.13.0+cpu\nnumpy>=2\nrich==15.0.0\n"
     assert len(lock_complaints(lock, [["rich", "typer>=0.20"]])) == 3
+
+
+def outside(lock: str, wanted: list[str]) -> list[str]:
+    """Requirements that the version in the lock does not meet."""
+    pins = dict(re.findall(r"(?m)^([a-z0-9-]+)==([\w.]+)", lock))
+    asked = [Requirement(text) for text in wanted]
+    return [str(one) for one in asked if (pin := pins.get(_normal(one.name))) and pin not in one.specifier]
+
+
+def test_the_lock_lies_in_every_range() -> None:
+    project = PYPROJECT["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    assert outside((ROOT / "requirements.lock").read_text(), [text for one in lists for text in one]) == []
+
+
+def test_a_lock_outside_of_a_range_is_found() -> None:
+    assert outside("torch==2.16.0\n", ["torch>=2.9,<2.16", "rich>=13"]) == ["torch<2.16,>=2.9"]
