@@ -219,7 +219,7 @@ def test_a_damaged_plan_is_refused_before_anything_reads_it(cli: Run, plans: Pat
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["qwen3-coder-30b", "--precision", "fp8"], 3, ["no NVIDIA GPU", "export", "tensorrt-rtx", "onnxruntime"]),
+        (["qwen3-coder-30b", "--precision", "fp16"], 3, ["no NVIDIA GPU", "export", "tensorrt-rtx", "onnxruntime"]),
         (["demo", "--backend", "tensorrt"], 3, ["TensorRT is not installed", "--backend tensorrt-rtx"]),
         (["demo", "--backend", "tensorrt-rtx"], 2, ["no GPU to build for was named", "--gpu sm_120"]),
         (["demo", "--backend", "tensorrt-rtx", "--gpu", "b200"], 2, ["no code for sm_100", "--backend tensorrt"]),

@@ -12,7 +12,7 @@ from tests.fixtures.commands import Run
 
 def test_the_list_has_sizes_and_disk(cli: Run) -> None:
     lines = cli("models").out.splitlines()
-    (qwen,) = [line for line in lines if line.startswith("qwen3-coder-30b")]
+    (qwen,) = [line for line in lines if line.startswith("qwen3-coder-30b ")]
     assert "30.5 B" in qwen
     assert "61.1 GB" in qwen
     assert "disk to build" in lines[0]
