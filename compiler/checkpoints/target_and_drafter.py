@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...engines.folder.checks import least_cache_length
 from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter, unknown_architectures
@@ -19,6 +20,8 @@ from .resolve_names import Resolved
 from .target import Target
 
 GENERATION_CONFIG = "generation_config.json"
+HeadSays = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
 ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
 
 
@@ -71,13 +74,17 @@ class Inputs:
         return cache_length(self.max_seq_len, self.max_k, lowering)
 
 
-def read_inputs(options: Sizes, resolved: Resolved) -> Inputs:
-    """Open the checkpoints and check them together. Raises ``BuildError`` for whatever does not fit."""
+def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda config: config) -> Inputs:
+    """Open the checkpoints and check them together. Raises ``BuildError`` for whatever does not fit.
+
+    ``head_says`` puts into the head's configuration what was said in place of it.
+    """
     target = Target.open(resolved.target)
     if resolved.drafter is None:
         max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
         return Inputs(resolved, target, None, None, max_seq_len, 0, _eos(target), tuple(warnings))
     drafter = Checkpoint.open(resolved.drafter)
+    drafter = replace(drafter, config=head_says(drafter.config))
     head = read_head(drafter, target.spec)
     max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
     warnings += _doubts(drafter)

@@ -131,7 +131,9 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
     if not sizes.drafts:
         unknown = "none: plain decoding"
     elif isinstance(source, Folder):
-        head = read_head(Checkpoint.open(source.path), family_for(config).describe(config))
+        drafter = Checkpoint.open(source.path)
+        drafter = replace(drafter, config=request.head.over(drafter.config))
+        head = read_head(drafter, family_for(config).describe(config))
     elif source is None:
         unknown = "none named"
     elif draft is None and pair and pair.drafter_size:

@@ -54,7 +54,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         versions = {platform.backend: platform.version, **export_versions()}
         resolved = _resolve(request, run.progress)
     with run.phases("read", "read checkpoints"):
-        inputs = read_inputs(request.sizes, resolved)
+        inputs = read_inputs(request.sizes, resolved, request.head.over)
         recipe = decide(request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True)
         warnings = [*inputs.warnings, *request.unused()]
         warnings += [_FP8_TAKEN] if request.precision.name is None and recipe.name == "fp8" else []

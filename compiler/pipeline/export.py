@@ -109,7 +109,7 @@ def _resolve(request: CompileRequest, progress: Progress) -> Callable[[], _Job]:
 
 
 def _pair(request: CompileRequest, resolved: Resolved) -> _Job:
-    inputs, lowering = read_inputs(request.sizes, resolved), export_lowering(request)
+    inputs, lowering = read_inputs(request.sizes, resolved, request.head.over), export_lowering(request)
     blueprint = Blueprint(
         target=inputs.target,
         drafter=inputs.drafter,

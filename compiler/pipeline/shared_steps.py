@@ -6,13 +6,15 @@ publishes an engine; an export publishes the graphs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...graphs.drafters import DrafterSpec
-from ..checkpoints.checkpoint import Checkpoint, take_fingerprints
+from ..checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
+from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
 from ..console.progress import Progress, Quiet
 from ..precision.precision_options import FOLDER, CalibrationAsked
@@ -116,7 +118,11 @@ class Graphs:
     def furnish(self, assembly: Assembly, tokenizer: Path) -> None:
         """Place what lies beside the graphs: configurations, calibrated ranges, and the files of a tokenizer."""
         for half in self.halves:
-            assembly.place_copy(half.checkpoint.folder / "config.json", f"{half.name}/config.json")
+            stored, name, config = half.checkpoint.folder / CONFIG, f"{half.name}/{CONFIG}", half.checkpoint.config
+            if config == read_json(stored, ""):
+                assembly.place_copy(stored, name)
+            else:  # with what was said in place of it
+                assembly.place_text(name, json.dumps(config, indent=2) + "\n")
         if self.ranges:
             self.ranges.save(assembly.folder / FOLDER)
             assembly.enter(FOLDER)

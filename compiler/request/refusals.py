@@ -63,7 +63,8 @@ def check_quantize(request: CompileRequest) -> None:
 
 
 def _check_drafter(request: CompileRequest) -> None:
-    """Refuse types for a drafter that is left out."""
+    """Refuse taps that are none, and types for a drafter that is left out."""
+    request.head.check()
     if not request.sizes.drafts and request.precision.drafter is not None:
         raise UsageError(
             f"--draft-precision {request.precision.drafter} says nothing with --num-speculative-tokens 0",

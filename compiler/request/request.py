@@ -5,8 +5,10 @@ Each option is declared once, by the field that keeps it; ``verb_options`` lists
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import MAX_DRAFTS
@@ -108,6 +110,36 @@ class SizeOptions:
 
 
 @dataclass(frozen=True)
+class HeadOptions:
+    """What is said of the head in place of its configuration; what is left out is read there."""
+
+    taps: tuple[str, ...] = option(
+        "--taps",
+        "Layers of the target that the head taps, for example 2,24,45. (default: what its config.json says)",
+        (),
+        split=True,
+    )
+    mask_token_id: int | None = option(
+        "--mask-token-id", "The head's placeholder token. (default: what its config.json says)", least=0
+    )
+
+    def check(self) -> None:
+        """Raise ``UsageError`` for taps that are no layers."""
+        if not all(text.isdecimal() and len(text) < 10 for text in self.taps):
+            raise UsageError(f"--taps {','.join(self.taps)} are no layers", fix="for example --taps 2,24,45")
+
+    def given(self) -> list[str]:
+        """The flags that were given."""
+        return _given(self)
+
+    def over(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The head's configuration with what was said."""
+        from ...graphs.drafters import stating
+
+        return stating(config, [int(text) for text in self.taps], self.mask_token_id)
+
+
+@dataclass(frozen=True)
 class PlanAsked:
     """What only TensorRT plans have; None leaves it to TensorRT, or to what stands in the help."""
 
@@ -117,7 +149,7 @@ class PlanAsked:
 
     def given(self) -> list[str]:
         """The flags that were given."""
-        return [option_of(each).flag for each in fields(self) if getattr(self, each.name) != each.default]
+        return _given(self)
 
     def check(self) -> None:
         """Raise ``UsageError`` for what TensorRT or our kernels do not take."""
@@ -138,13 +170,20 @@ class CompileRequest:
     calibration: CalibrationAsked = field(default=CalibrationAsked())
     sizes: SizeOptions = field(default=SizeOptions())
     plans: PlanAsked = field(default=PlanAsked())
+    head: HeadOptions = field(default=HeadOptions())
     force: bool = False
 
     def unused(self) -> list[str]:
         """List what was named and is not read."""
-        if self.sizes.drafts or self.pair.draft is None:
+        named = [f"--draft {self.pair.draft}"] if self.pair.draft is not None else []
+        named += self.head.given()
+        if self.sizes.drafts or not named:
             return []
-        return [f"--draft {self.pair.draft} was not read: with --num-speculative-tokens 0 there is no drafter"]
+        return [f"{', '.join(named)} was not read: with --num-speculative-tokens 0 there is no drafter"]
+
+
+def _given(options: PlanAsked | HeadOptions) -> list[str]:
+    return [option_of(each).flag for each in fields(options) if getattr(options, each.name) != each.default]
 
 
 def _between(flag: str, value: int | None, least: int, most: int, why: str) -> None:

@@ -12,11 +12,11 @@ from ...plugins.errors import UsageError, nearest
 from ..console.option_fields import Option, named, option_of
 from ..precision.precision_options import CalibrationAsked, PrecisionAsked
 from .config_file import typed
-from .request import BackendAsked, CompileRequest, ModelRef, PlanAsked, SizeOptions
+from .request import BackendAsked, CompileRequest, HeadOptions, ModelRef, PlanAsked, SizeOptions
 
 GROUPS = {
     "pair": ModelRef, "": CompileRequest, "backend": BackendAsked, "precision": PrecisionAsked,
-    "calibration": CalibrationAsked, "sizes": SizeOptions, "plans": PlanAsked,
+    "calibration": CalibrationAsked, "sizes": SizeOptions, "plans": PlanAsked, "head": HeadOptions,
 }  # fmt: skip
 _RECORDS = ("recipe",)  # what a resolved configuration says beside the options
 _WITHDRAWN = ("weight_streaming",)  # options that there were: one that was not used is no reason to refuse a file
@@ -130,6 +130,7 @@ BUILD = Form(
     "engine",
     (
         ask("pair"),
+        ask("head"),
         ask("", "out", help="Engine folder to make. (default: MODEL-engine)"),
         ask("backend", "name", "gpus"),
         ask(
@@ -151,6 +152,7 @@ EXPORT = Form(
     "onnx",
     (
         ask("pair"),
+        ask("head"),
         ask("", "out", default="MODEL-onnx"),
         ask(
             "backend",

@@ -17,7 +17,7 @@ from ..checkpoints.target_and_drafter import read_head
 from ..precision.decide_recipe import table_of, wide_of
 from ..precision.precision_options import PrecisionAsked
 from ..precision.recipes import DTYPES, MULTIPLIED, RECIPES, Recipe, patterns
-from .parity import gone
+from .parity import drafter_of, gone
 
 _CPU = "fp32"  # what ONNX Runtime computes in on a CPU
 
@@ -30,15 +30,18 @@ class Origins:
     drafter: tuple[Checkpoint, DrafterSpec] | None
 
     @classmethod
-    def open(cls, manifest: Manifest) -> Origins:
-        """Raise ``EnvironmentProblem`` for a checkpoint that is gone or was changed."""
+    def open(cls, manifest: Manifest, folder: Path) -> Origins:
+        """Open those of the engine in ``folder``.
+
+        Raises ``EnvironmentProblem`` for a checkpoint that is gone or was changed.
+        """
         for part in manifest.parts.values():
             if why := gone(part.origin):
                 raise EnvironmentProblem(why, fix="build the engine again from a checkpoint that stays")
         target = Target.open(Path(manifest.target.origin.source)).with_taps(manifest.shapes.taps)
         if manifest.drafter is None:
             return cls(target, None)
-        drafter = Checkpoint.open(Path(manifest.drafter.origin.source))
+        drafter = drafter_of(folder, manifest.drafter)
         return cls(target, (drafter, read_head(drafter, target.spec)))
 
 

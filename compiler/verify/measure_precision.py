@@ -59,7 +59,7 @@ def measure(
     texts = read_texts(request.data, folder, shapes.vocab_size, shapes.max_seq_len)
     try:
         export_versions()
-        origins = Origins.open(manifest)
+        origins = Origins.open(manifest, folder)
         recipe = recipe_of(manifest, origins.target.checkpoint)
         drafter = manifest.drafter.origin.id if manifest.drafter else ""
         made_for = MadeFor("verify", manifest.target.origin.id, drafter, name)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...engines.folder.records import Origin
+from ...engines.folder.records import Origin, Part
 from ...plugins.errors import PeagleError
 from ...plugins.optional_packages import install
 from ..bundled.prompts import Prompt
-from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.checkpoint import CONFIG, Checkpoint
+from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
 from ..console.progress import Progress
 
@@ -44,9 +45,8 @@ def compare_with_sources(engine: Engine, prompts: Sequence[Prompt], progress: Pr
     with progress.step("compare logits with torch"):
         checks = [_compare("target logits", "transformers", (target,), lambda: _target_pairs(engine, ids))]
         if drafter:
-            origins, folder = (target, drafter.origin), Path(drafter.origin.source)
-            oracle = "graphs/drafters/torch_reference.py"
-            checks.append(_compare("drafter logits", oracle, origins, lambda: _drafter_pairs(engine, folder, ids)))
+            origins, oracle = (target, drafter.origin), "graphs/drafters/torch_reference.py"
+            checks.append(_compare("drafter logits", oracle, origins, lambda: _drafter_pairs(engine, drafter, ids)))
         return tuple(checks)
 
 
@@ -93,7 +93,13 @@ def _target_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
     return [(engine.target_logits(ids), target_pass(model, spec, ids)[0].numpy()) for ids in prompts]
 
 
-def _drafter_pairs(engine: Engine, folder: Path, prompts: Sequence[Sequence[int]]) -> Pairs:
+def drafter_of(folder: Path, drafter: Part) -> Checkpoint:
+    """The drafter's checkpoint with the configuration that the engine in ``folder`` was built with."""
+    checkpoint = Checkpoint.open(Path(drafter.origin.source))
+    return replace(checkpoint, config=read_json(folder / "drafter" / CONFIG, "build the engine again"))
+
+
+def _drafter_pairs(engine: Engine, drafter: Part, prompts: Sequence[Sequence[int]]) -> Pairs:
     """Logits of the drafts after the token that greedy adds to each prompt, as ``Engine.draft_logits`` defines them."""
     import torch
 
@@ -101,7 +107,7 @@ def _drafter_pairs(engine: Engine, folder: Path, prompts: Sequence[Sequence[int]
     from ...graphs.drafters.torch_reference import draft_logits, target_pass
 
     model, spec = _target(engine)
-    checkpoint = Checkpoint.open(folder)
+    checkpoint = drafter_of(engine.folder, drafter)
     head = read_drafter(checkpoint.config, checkpoint.shapes, spec)
     weights = {name: torch.from_numpy(checkpoint.read(head.keys[name])) for name in head.expected_shapes()}
     k = engine.num_speculative_tokens

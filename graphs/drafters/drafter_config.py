@@ -23,8 +23,9 @@ ARCHITECTURES = frozenset({
 _SPECULATORS_TYPES = ("peagle", "eagle3")
 # What vLLM and other tools have called it; the first stands in an object of that name.
 MASK_ID_KEYS = ("dflash_config.mask_token_id", "mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
+_TAPS = "eagle_aux_hidden_state_layer_ids"
 _EAGLE_ENTRIES = (
-    "eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state", "norm_before_fc", "fc_norm", "norm_output",
+    _TAPS, "use_aux_hidden_state", "norm_before_fc", "fc_norm", "norm_output",
     "parallel_draft_step",
 )  # fmt: skip
 _HEADS_UNLESS_STATED = 32  # of LlamaConfig and Qwen3Config; older transformers left defaults out when saving
@@ -55,6 +56,26 @@ def flatten(config: Config, problems: Problems) -> dict[str, Any]:
     if kind == "eagle3" and flat.get("norm_before_residual") is None:
         flat["norm_before_residual"] = True  # as vLLM loads them; newer versions of the package always say
     return flat
+
+
+def stating(config: Config, taps: Sequence[int], mask_token_id: int | None) -> dict[str, Any]:
+    """Return ``config`` with these taps, if any, and this mask token's id in place of all that it says of them."""
+    told = dict(config)
+    if taps:
+        _drop(told, "eagle_config", _TAPS)
+        told[_TAPS] = list(taps)
+    if mask_token_id is not None:
+        for key in MASK_ID_KEYS:
+            told.pop(key, None)
+        _drop(told, "dflash_config", "mask_token_id")
+        told["mask_token_id"] = mask_token_id
+    return told
+
+
+def _drop(config: dict[str, Any], within: str, name: str) -> None:
+    """Take an entry out of an object of the config, which is left as it is elsewhere."""
+    if isinstance(config.get(within), Mapping):
+        config[within] = {key: value for key, value in config[within].items() if key != name}
 
 
 def unknown_architectures(architectures: Sequence[str]) -> str:

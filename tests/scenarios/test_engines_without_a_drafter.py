@@ -140,10 +140,11 @@ def test_its_options_repeat_it(cli: Run, plain: Path, tmp_path: Path) -> None:
 
 
 def test_a_drafter_that_is_named_all_the_same_is_not_read(cli: Run, plain: Path, tmp_path: Path) -> None:
-    done = cli("build", "demo", *PLAIN, "--draft", tmp_path / "nowhere", "--out", tmp_path / "engine", "--json")
+    named = ("--draft", tmp_path / "nowhere", "--taps", "1,2")
+    done = cli("build", "demo", *PLAIN, *named, "--out", tmp_path / "engine", "--json")
     assert done.code == 0, done.err
     (warning,) = json.loads(done.out)["warnings"]
-    assert "nowhere was not read" in warning
+    assert "nowhere, --taps was not read" in warning
     assert Manifest.read(tmp_path / "engine").drafter is None
     done = cli("build", "demo", *PLAIN, "--draft-precision", "int8", "--out", tmp_path / "other")
     assert (done.code, "--draft-precision int8 says nothing" in done.err) == (2, True)

@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines.folder.manifest import Manifest
 from tests.fixtures.commands import Outcome, Run
 from tests.models import CONFIGS, Pair, save_target
 
@@ -32,8 +33,9 @@ def head_saying(pair: Pair, folder: Path, **entries: Any) -> Path:
     return head
 
 
-def build(cli: Run, pair: Pair, head: Path, out: Path) -> Outcome:
-    return cli("build", pair.target, "--draft", head, "--num-speculative-tokens", 2, "--max-seq-len", 64, "--out", out)
+def build(cli: Run, pair: Pair, head: Path, out: Path, *more: object) -> Outcome:
+    sizes = ("--num-speculative-tokens", 2, "--max-seq-len", 64)
+    return cli("build", pair.target, "--draft", head, *sizes, *more, "--out", out)
 
 
 def test_a_head_that_names_its_taps_is_built(cli: Run, shallow: Pair, tmp_path: Path) -> None:
@@ -64,6 +66,31 @@ def test_taps_that_cannot_be_are_refused_by_name(
         done = cli("build", shallow.target, "--draft", head, "--out", out, *more)
         assert (done.code, says in done.err) == (5, True), done.err
     assert not out.exists()
+
+
+def test_what_a_config_does_not_say_may_be_said_by_hand(cli: Run, shallow: Pair, tmp_path: Path) -> None:
+    """Taps and mask token; the engine is verified and repeated with them."""
+    head = head_saying(shallow, tmp_path, ptd_token_id=None)
+    out, told = tmp_path / "engine", ("--taps", "0,1,2", "--mask-token-id", 1)
+    done = build(cli, shallow, head, out)
+    assert (done.code, "no mask token id" in done.err) == (5, True)
+    done = build(cli, shallow, head, out, *told)
+    assert done.code == 0, done.err
+    said = json.loads((out / "drafter" / "config.json").read_text())
+    assert (said[TAPS], said["mask_token_id"]) == ([0, 1, 2], 1)
+    done = cli("verify", out, "--prompts", 1, "--max-tokens", 4, "--num-speculative-tokens", 2, "--json")
+    assert [check["status"] for check in json.loads(done.out)["parity"]] == ["passed", "passed"]
+    done = cli("build", "--config", out / "resolved_config.yaml", "--out", tmp_path / "again")
+    assert done.code == 0, done.err
+    first, second = Manifest.read(out), Manifest.read(tmp_path / "again")
+    assert (first.drafter, first.shapes) == (second.drafter, second.shapes)
+    assert cli("build", shallow.target, "--draft", head, *told, "--dry-run").code == 0
+
+
+@pytest.mark.parametrize("taps", ["2,x", "-1", "1.5", "2,,3", "9" * 5000])
+def test_taps_that_are_no_layers_are_wrong_usage(cli: Run, shallow: Pair, tmp_path: Path, taps: str) -> None:
+    done = build(cli, shallow, shallow.head, tmp_path / "engine", f"--taps={taps}")
+    assert (done.code, "are no layers" in done.err) == (2, True)
 
 
 def test_a_head_of_an_unknown_architecture_is_built_with_a_warning(cli: Run, shallow: Pair, tmp_path: Path) -> None:

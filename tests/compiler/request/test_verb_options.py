@@ -76,7 +76,7 @@ def test_what_was_not_asked_for_is_left_to_the_verb() -> None:
         (BUILD, "sizes.max_seq", "max_seq_len"),
         (BUILD, "plans.max_seq_len", "max_seq_len"),
         (QUANTIZE, "backend", "the options are"),
-        (EXPORT, "gpus", "the options are"),
+        (EXPORT, "workspace_gb", "the options are"),
     ],
 )
 def test_a_name_that_is_no_option_of_the_verb_is_answered_with_the_nearest(form: Form, key: str, near: str) -> None:

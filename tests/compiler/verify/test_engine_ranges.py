@@ -39,7 +39,7 @@ def built(pair: Pair, out: Path, ranges: CalibrationAsked) -> Path:
 
 
 def again(engine: Path) -> Scales:
-    return ranges_again(engine, Origins.open(Manifest.read(engine)), StageStore.default(), Quiet())
+    return ranges_again(engine, Origins.open(Manifest.read(engine), engine), StageStore.default(), Quiet())
 
 
 def same(one: Scales, other: Scales) -> bool:
