@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..hardware.gpus import Gpu, lacks
 from ..precision.recipes import MULTIPLIED
-from .build_work import BuildWork
 from .weight_bytes import WeightLine
+
+if TYPE_CHECKING:
+    from .build_work import BuildWork  # which needs the packages that graphs do
 
 TABLES = "rotary tables"
 _NOT_WEIGHTS = ("scales", TABLES)

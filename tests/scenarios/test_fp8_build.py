@@ -166,7 +166,8 @@ def test_what_has_no_scales_of_inputs_is_calibrated_first(dense: Pair, checkpoin
     if checkpoint == "dynamic":
         target = fp8_target(dense.target, tmp_path / "target", "compressed-tensors-fp8", static=False, per_channel=True)
     result = export(EXPORT.request(model=str(target), out=tmp_path / "out", lowering="tensorrt", precision="fp8"))
-    assert [phase["phase"] for phase in result.report["phases"]][3] == "calibrate"
+    phases = [phase["phase"] for phase in result.report["phases"]]
+    assert phases.index("calibrate") == phases.index("trace target") - 1
     assert result.report["calibration"]["num_samples"] > 1
     record = result.report["precision"]["target"]
     assert record["share"] == 1

@@ -64,7 +64,7 @@ def test_what_can_be_built_is_not_refused(product: str, gpus: list[str], present
         (UsageError, "tensorrt-rtx", ["sm_120", "sm_90"], [], ("sm_90", "h200")),
         (UsageError, "tensorrt-rtx", [], [], ("--gpu sm_120",)),
         (UsageError, "tensorrt", ["sm_90", "sm_100"], [100], ("one kind",)),
-        (EnvironmentProblem, "tensorrt", ["sm_100"], [90], ("this machine has sm_90", "b200", "export")),
+        (EnvironmentProblem, "tensorrt", ["sm_100"], [90], ("this machine has sm_90", "b200", "the same command")),
         (EnvironmentProblem, "tensorrt", ["sm_120"], [], ("none", "--backend tensorrt-rtx --gpu sm_120")),
     ],
 )
