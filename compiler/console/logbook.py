@@ -7,16 +7,17 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import distributions
 from pathlib import Path
 
-from ...plugins.errors import EnvironmentProblem, PeagleError
+from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from .progress import Advance, Progress
 
 OURS = __package__.split(".", maxsplit=1)[0]
 _SHOWN = f"{OURS}.shown"  # what standard error has in any case
 _APART = ("transformers", "huggingface_hub")  # they hand nothing on
+_BEGIN = "command: "
 _log = logging.getLogger(OURS)
 
 
@@ -96,9 +97,33 @@ class _OnStandardError(logging.Handler):
         print(record.getMessage(), file=sys.stderr, flush=True)
 
 
+class _InFile(logging.FileHandler):
+    """Lines at the end of a file; that they cannot be written is told once, and fails nothing."""
+
+    _is_lost = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, as long as that works."""
+        if not self._is_lost:
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Give up."""
+        error = sys.exc_info()[1]
+        self._is_lost = True
+        print(f"warning: the log {self.baseFilename} cannot be written: {error}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Close the file, of which the last lines may be lost."""
+        with suppress(OSError):
+            super().close()
+
+
 def _file(path: Path) -> logging.Handler:
     try:
-        handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+        if path.is_file():
+            _require_log(path)
+        handler = _InFile(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise EnvironmentProblem(
             f"cannot write the log {path}", why=error.strerror or str(error), fix="name another file with --log"
@@ -107,8 +132,18 @@ def _file(path: Path) -> logging.Handler:
     return handler
 
 
+def _require_log(path: Path) -> None:
+    """Refuse to add to a file that is something else."""
+    with path.open("rb") as file:
+        first = file.readline(1000)
+    if first and _BEGIN.encode() not in first:
+        raise UsageError(
+            f"{path} is there and is no log", why="a log is added to, and this would be spoilt", fix="name another file"
+        )
+
+
 def _begin() -> None:
-    _log.info("command: %s", " ".join(sys.argv))
+    _log.info(f"{_BEGIN}%s", " ".join(sys.argv))
     _log.info("Python %s on %s", platform.python_version(), platform.platform())
     _log.debug("packages: %s", ", ".join(sorted(f"{each.name} {each.version}" for each in distributions())))
 

@@ -11,7 +11,7 @@ import pytest
 from peagle.compiler.console.logbook import Logged, logged
 from peagle.compiler.console.printing import note
 from peagle.compiler.console.progress import Quiet
-from peagle.plugins.errors import BuildError, EnvironmentProblem
+from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
 
 OURS = logging.getLogger("peagle.compiler.tensorrt.build_plan")
 
@@ -65,18 +65,35 @@ def test_verbose_says_what_matters_of_it_once(capsys: pytest.CaptureFixture[str]
 
 def test_a_log_is_added_to_and_then_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_text("from before\n")
-    with logged(path):
-        OURS.info("inside")
+    for text in ("from before", "inside"):
+        with logged(path):
+            OURS.info(text)
     OURS.error("outside")
     content = path.read_text()
-    assert content.startswith("from before\n")
-    assert "inside" in content
+    assert content.index("from before") < content.index("inside")
     assert "outside" not in content
     assert not logging.getLogger().handlers or all(
         not isinstance(handler, logging.FileHandler) or handler.baseFilename != str(path)
         for handler in logging.getLogger().handlers
     )
+
+
+def test_a_file_that_is_no_log_is_not_added_to(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    with pytest.raises(UsageError, match="is no log"), logged(path):
+        pass
+    assert path.read_text() == "{}"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_costs_the_log_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    with logged(Path("/dev/full")):
+        OURS.info("lost")
+        OURS.info("lost as well")
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "warning: the log /dev/full cannot be written: [Errno 28] No space left on device" in told
 
 
 def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
