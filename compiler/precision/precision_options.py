@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -129,13 +130,13 @@ class CalibrationAsked:
                 fix="leave one or the other out",
             )
         for flag, path in (("--calib-data", self.data), ("--scales", self.scales)):
-            if path is not None and not path.exists():
+            if path is not None and not os.path.exists(path):  # Path.exists raises for a name that is too long
                 fix = _SCALES if path is self.scales else "name a JSON Lines file that is there"
                 raise UsageError(f"{flag} {path} does not exist", fix=fix)
-        if self.scales is not None and not (self.scales / FACTS).is_file():
+        if self.scales is not None and not os.path.isfile(self.scales / FACTS):
             below = self.scales / FOLDER
             raise UsageError(
                 f"--scales {self.scales} holds no calibrated ranges",
                 why=f"there is no {FACTS} in it",
-                fix=f"use --scales {below}" if (below / FACTS).is_file() else _SCALES,
+                fix=f"use --scales {below}" if os.path.isfile(below / FACTS) else _SCALES,
             )

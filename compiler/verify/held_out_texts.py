@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def read_texts(data: Path | None, tokenizer: Path, vocab_size: int, max_seq_len:
     ``tokenizer`` is the folder that has it. Texts are cut to what the engine holds. Raises ``UsageError`` for a line
     that is malformed and for too little text.
     """
-    if data is not None and not data.is_file():
+    if data is not None and not os.path.isfile(data):  # Path.is_file raises for a name that is too long
         raise UsageError(f"--data {data} is not a file", fix="name a JSON Lines file that is there")
     limits = SampleLimits(MAX_TEXTS, max(min(MAX_LENGTH, max_seq_len - 1), 1), min_tokens=1)  # a pass has one more
     samples = read_jsonl(data or HELD_OUT, Encoder.open(tokenizer), vocab_size, limits)

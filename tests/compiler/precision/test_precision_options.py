@@ -49,3 +49,9 @@ def test_a_folder_without_ranges_is_told_from_one_above_them(tmp_path: Path) -> 
         CalibrationAsked(scales=tmp_path).check()
     assert caught.value.fix == f"use --scales {tmp_path / 'calibration'}"
     CalibrationAsked(scales=tmp_path / "calibration").check()
+
+
+@pytest.mark.parametrize("field", ["scales", "data"])
+def test_a_name_that_no_disk_has_room_for_does_not_exist(field: str) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        CalibrationAsked(**{field: Path("a" * 300)}).check()

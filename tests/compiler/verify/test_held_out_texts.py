@@ -61,3 +61,8 @@ def test_a_file_of_the_users_is_read_and_refused_like_calibration_data(pair: Pai
         read_texts(data, pair.target, VOCAB, 64)
     with pytest.raises(UsageError, match="not a file"):
         read_texts(tmp_path / "absent.jsonl", pair.target, VOCAB, 64)
+
+
+def test_a_name_that_no_disk_has_room_for_is_no_file(pair: Pair) -> None:
+    with pytest.raises(UsageError, match="is not a file"):
+        read_texts(Path("a" * 300), pair.target, VOCAB, 64)
