@@ -13,7 +13,7 @@ from ...plugins.errors import UsageError
 from ..checkpoints.checkpoint import PIECE
 from ..checkpoints.target_and_drafter import cache_length
 from ..hardware.gpus import find_gpu
-from ..precision.multiplied_share import foretold
+from ..precision.multiplied_share import foreseen_refusal, foretold
 from ..precision.recipes import Recipe
 from .build_work import BuildWork
 from .record import TABLES, DrafterSize, Forecast, GraphSize, HostMemory, KvCache, Time, Verdict, fit
@@ -80,6 +80,7 @@ def make_forecast(
         drafter, kv = replace(drafter, count=0, bytes=0), replace(kv, drafter_token_bytes=0, drafter_slot_bytes=0)
     graph = _graph(trials, lowering)
     written = sum(each.bytes for each in weights) + (drafter.bytes or 0)
+    refusal = foreseen_refusal(census, recipe, lowering)
     return Forecast(
         model=model,
         origin=origin,
@@ -100,6 +101,7 @@ def make_forecast(
         work=BuildWork.of(census, recipe, lowering, written, plans=plans),
         gpu=_verdict(gpu, recipe, written, kv, slots),
         multiplied=foretold(census, recipe, lowering),
+        refusal=f"{refusal.what}; {refusal.why}. {refusal.fix}" if refusal else "",
         notes=(*cut, *(too_wide(census, head, recipe, lowering) if recipe.is_quantized else ()), *notes),
     )
 

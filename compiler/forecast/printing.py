@@ -15,6 +15,7 @@ def render(forecast: Forecast) -> str:
 def _asked(forecast: Forecast) -> list[tuple[str, str]]:
     layers = ", ".join(f"{count} {kind}" for kind, count in forecast.layers.items())
     return [
+        *([("refused", f"it would be refused: {forecast.refusal}")] if forecast.refusal else []),
         *([("multiplied", forecast.multiplied)] if forecast.multiplied else []),
         ("plan", f"{forecast.model} for {forecast.lowering} in {forecast.precision}; nothing is written"),
         ("  facts from", forecast.origin),

@@ -24,6 +24,7 @@ from .known_sizes import download_bytes
 from .record import Forecast
 
 T = TypeVar("T")
+_DISK = "disk for"
 _KEPT_FOR_PLANS = 2  # the step that writes weights, and the step that makes the plan of them
 
 
@@ -75,9 +76,12 @@ def readiness(request: CompileRequest) -> Readiness:
     forecast = _unless_missing(problems, lambda: _forecast(request, platform))
     needs = _needs(request, forecast, plans=platform.makes_plans if platform else True) if forecast else ()
     lacking = [need.lacks for need in needs if need.lacks]
-    fixes = [problem.fix for problem in problems]
-    if lacking:
-        fixes.append("free some, or point PEAGLE_CACHE, HF_HOME and --out to larger disks")
+    told, fixes = [f"{problem.what}: {problem.why}" for problem in problems], [problem.fix for problem in problems]
+    if any(need.lacks and need.name.startswith(_DISK) for need in needs):
+        fixes.append("free some disk, or point PEAGLE_CACHE, HF_HOME and --out to larger ones")
+    if any(need.lacks and not need.name.startswith(_DISK) for need in needs):
+        fixes.append("build on a machine with more memory")
+    refusal = forecast.refusal if forecast else ""
     verdict, short = _verdict(forecast)
     return Readiness(
         model=request.pair.model,
@@ -86,7 +90,7 @@ def readiness(request: CompileRequest) -> Readiness:
         gpus=platform.gpus if platform else request.backend.gpus,
         needs=needs,
         verdict=verdict,
-        missing=(*(f"{problem.what}: {problem.why}" for problem in problems), *lacking, *([verdict] if short else [])),
+        missing=tuple(filter(None, (refusal, *told, *lacking, verdict if short else ""))),
         fixes=tuple(dict.fromkeys(filter(None, fixes))),
         notes=forecast.notes if forecast else (),
     )
@@ -113,12 +117,17 @@ def _needs(request: CompileRequest, forecast: Forecast, *, plans: bool) -> tuple
     """Disk for the download, for kept steps and for the engine, each disk counted once; and memory."""
     weights = forecast.weight_bytes + (forecast.drafter.bytes or 0)
     disks = (
-        ("disk for the download", _download(request), _hub_cache()),
-        ("disk for kept steps", weights * (_KEPT_FOR_PLANS if plans else 1), StageStore.default().root),
-        ("disk for the engine", weights, request.out.absolute()),
+        (f"{_DISK} the download", _download(request), _hub_cache()),
+        (f"{_DISK} kept steps", weights * (_KEPT_FOR_PLANS if plans else 1), StageStore.default().root),
+        (f"{_DISK} the engine", weights, request.out.absolute()),
     )
-    memory = Need("memory", forecast.host.bytes, free_memory(), "this machine")
-    return *_on_disks(disks), _judged(memory, memory.needed_bytes or 0)
+    peaks = {
+        "memory to trace and write": forecast.host.bytes,
+        "memory to calibrate": forecast.work.calibration_bytes,
+        "memory to build plans": forecast.work.builder_bytes,
+    }  # one after the other
+    memory = [Need(name, count, free_memory(), "this machine") for name, count in peaks.items() if count]
+    return *_on_disks(disks), *(_judged(need, need.needed_bytes or 0) for need in memory)
 
 
 def _on_disks(disks: Iterable[tuple[str, int | None, Path]]) -> list[Need]:

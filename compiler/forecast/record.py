@@ -101,7 +101,8 @@ class Verdict:
 class Forecast:
     """Everything ``--dry-run`` says. ``origin`` is where the facts of the target came from.
 
-    ``multiplied`` is said before all else: less would be multiplied in the recipe's type than is stored in it.
+    ``refusal`` and ``multiplied`` are said before all else: too little would be multiplied in the recipe's type, and
+    a build would be refused; or less than is stored in it.
     """
 
     model: str
@@ -124,6 +125,7 @@ class Forecast:
     gpu: Verdict | None
     notes: tuple[str, ...]
     multiplied: str = ""
+    refusal: str = ""
 
     @property
     def weight_count(self) -> int:
@@ -138,7 +140,8 @@ class Forecast:
     def as_json(self) -> dict[str, Any]:
         """Every field, and the sums."""
         content = (
-            ({MULTIPLIED: self.multiplied} if self.multiplied else {})
+            ({"refusal": self.refusal} if self.refusal else {})
+            | ({MULTIPLIED: self.multiplied} if self.multiplied else {})
             | asdict(self)
             | {"weight_count": self.weight_count, "weight_bytes": self.weight_bytes}
         )

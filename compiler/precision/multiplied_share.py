@@ -78,14 +78,26 @@ def require_multiplied(selection: Selection, lowering: Lowering) -> None:
 
     It looks at no graph and no checkpoint, so that it can come before hours of work.
     """
+    if refusal := _refusal(selection, lowering):
+        raise refusal
+
+
+def foreseen_refusal(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering) -> BuildError | None:
+    """Return the error with which a build or an export of these weights would end, if it would."""
+    from .weight_selection import Selection
+
+    return _refusal(Selection.of_target(census, recipe), lowering) if recipe.quantized_type else None
+
+
+def _refusal(selection: Selection, lowering: Lowering) -> BuildError | None:
     wide = multiplied_wide(selection, lowering)
     counted = shares(selection, lowering, {}, wide)
-    if counted.accepted < selection.recipe.share:
-        raise too_little(selection, lowering, counted.multiplied, wide)
+    is_refused = counted.accepted < selection.recipe.share
+    return too_little(selection, lowering, counted.multiplied, wide) if is_refused else None
 
 
 def foretold(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering) -> str:
-    """What a build or an export of these weights would say first, or why it would be refused; empty for neither."""
+    """Return what a build or an export of these weights would say first, if it were made; empty for nothing."""
     from .weight_selection import Selection
 
     said = emulated(recipe, lowering)
@@ -93,10 +105,7 @@ def foretold(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering) 
         selection = Selection.of_target(census, recipe)
         wide = multiplied_wide(selection, lowering)
         counted = shares(selection, lowering, {}, wide)
-        if counted.accepted < recipe.share:
-            refusal = too_little(selection, lowering, counted.multiplied, wide)
-            said.append(f"it would be refused: {refusal.what}; {refusal.why}. {refusal.fix}")
-        elif wide and counted.multiplied < recipe.share:
+        if wide and counted.multiplied < recipe.share <= counted.accepted:
             said.append(shortfall(selection, counted.multiplied, wide))
     return "; ".join(said)
 

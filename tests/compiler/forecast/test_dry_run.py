@@ -46,8 +46,8 @@ def test_qwen3_coder_in_fp8_on_a_b200_is_what_a_hand_calculates(cli: Run, tmp_pa
     assert plan["weight_bytes"] == in_fp8 + 2 * in_bf16 + scales + tables
     assert plan["gpu"]["fits"] is True
     assert plan["lowering"] == "tensorrt-sm100"
-    assert next(iter(plan)) == "multiplied"
-    assert "3.0% of the weights that --precision fp8 names would be multiplied in FP8" in plan["multiplied"]
+    assert next(iter(plan)) == "refusal"
+    assert "3.0% of the weights that --precision fp8 names would be multiplied in FP8" in plan["refusal"]
     assert not list(tmp_path.iterdir())
 
 

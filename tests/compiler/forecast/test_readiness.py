@@ -56,7 +56,25 @@ def test_memory_that_is_too_little_is_named(cli: Run, monkeypatch: pytest.Monkey
     done = cli("doctor", "--model", "demo", "--json")
     assert done.code == 3
     assert not json.loads(done.out)["ready"]
-    assert "memory:" in json.loads(done.err)["error"]["why"]
+    error = json.loads(done.err)["error"]
+    assert "memory to trace and write:" in error["why"]
+    assert "more memory" in error["fix"]
+
+
+def test_a_plan_takes_the_memory_of_its_builder(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "free_memory", lambda: 20 * 10**9)
+    done = cli("doctor", "--model", "qwen3-coder-30b", "--precision", "bf16", "--gpu", "b200", "--json")
+    assert done.code == 3
+    needs = {need["name"]: need for need in json.loads(done.out)["needs"]}
+    assert not needs["memory to trace and write"]["lacks"]
+    assert needs["memory to build plans"]["needed_bytes"] > 150 * 10**9
+    assert "memory to build plans:" in json.loads(done.err)["error"]["why"]
+
+
+def test_a_precision_that_would_be_refused_is_missing(cli: Run) -> None:
+    done = cli("doctor", "--model", "qwen3-coder-30b", "--precision", "fp8", "--gpu", "b200", "--json")
+    assert done.code == 3
+    assert "3.0% of the weights" in json.loads(done.out)["missing"][0]
 
 
 def test_a_gpu_that_is_not_here_is_missing(cli: Run) -> None:
