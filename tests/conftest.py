@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 try:
     import peagle.plugins  # noqa: F401
@@ -21,6 +22,11 @@ except ImportError:
 # What several folders share; such a file imports what is heavy inside its fixtures, for tests/gpu runs without it.
 _FIXTURES = ("stages", "attacks", "bodies", "commands", "engines", "graphs", "pairs", "thrift", "trials")
 pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
+
+# What was tested yesterday is tested today; `--hypothesis-profile explore` draws anew, once a week in CI.
+settings.register_profile("explore", print_blob=True)
+settings.register_profile("same", derandomize=True)
+settings.load_profile("same")
 
 # The models of the tests are tiny: a second thread costs more than it brings, most of all on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

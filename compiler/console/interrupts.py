@@ -9,6 +9,7 @@ removes what is half-made first.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import signal
@@ -77,6 +78,7 @@ def watch(last_words: Callable[[int], object] = lambda number: None) -> None:
     for number in _STOPS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
             signal.signal(number, _obey)
+    atexit.register(_ignore)
 
 
 def check() -> None:
@@ -98,13 +100,19 @@ def heard() -> int | None:
 
 def leave(code: int) -> NoReturn:
     """End the process. After a stop at once: libraries that are half imported need not tidy up."""
-    if asked() is None:
+    if heard() is None:
         sys.exit(code)
     half_made.remove_all()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
     os._exit(code)
+
+
+def _ignore() -> None:
+    """Have no stop change the exit code of what is done: Python gives signals back to the system as it shuts down."""
+    for number in (*_STOPS, _AGAIN):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _obey(number: int, frame: FrameType | None) -> None:

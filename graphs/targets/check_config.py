@@ -104,7 +104,7 @@ def _check_attention(text: Config, problems: Problems) -> None:
 
 def _check_layers(text: Config, served: Sequence[str], layers: int, problems: Problems) -> None:
     stated = text.get("per_layer_config")
-    if not stated:
+    if stated is None:
         return
     if not isinstance(stated, Mapping) or not all(isinstance(entries, Mapping) for entries in stated.values()):
         problems.add(f"config entry per_layer_config must hold an object for each layer, not {shown(repr(stated))}")

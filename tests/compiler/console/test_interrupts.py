@@ -209,3 +209,19 @@ with half_made(Path({str(tmp_path / "folder")!r})):
     done = subprocess.run([sys.executable, "-c", code], env=os.environ, check=False)
     assert done.returncode == 3
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
+def test_a_stop_that_comes_when_all_is_done_changes_no_exit_code(number: signal.Signals) -> None:
+    program = f"""
+import os, sys
+class Late:
+    def __del__(self, kill=os.kill, own=os.getpid()):
+        kill(own, {int(number)})
+late = Late()
+sys.argv[1:] = ["--version"]
+from peagle.compiler.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

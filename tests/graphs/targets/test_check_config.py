@@ -65,6 +65,7 @@ def refusal(config: dict[str, Any]) -> str:
         ({"per_layer_config": {"9": {"head_dim": 32}}}, "must name layers 0 to 6"),
         ({"per_layer_config": {"1": {"sliding_window": 4}}}, "says sliding_window layer by layer"),
         ({"per_layer_config": 5}, "must hold an object for each layer"),
+        ({"per_layer_config": ""}, "must hold an object for each layer"),
     ],
 )
 def test_a_value_that_cannot_be_is_named(family: str, change: dict[str, Any], says: str) -> None:
