@@ -46,7 +46,7 @@ class Disk:
             text = f"{kept}; {self.out} shares its blocks and takes no room"
         else:
             text = f"{kept}, and a copy of {out}"
-        return f"disk: {text}" + (f"; {size(self.short_bytes)} ARE MISSING" if self.short_bytes else "")
+        return text + (f"; {size(self.short_bytes)} ARE MISSING" if self.short_bytes else "")
 
 
 def disk_of(cache: Path, out: Path, written: int, *, has_plans: bool = False, is_moved: bool = False) -> Disk:

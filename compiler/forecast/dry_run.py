@@ -158,10 +158,10 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
 def _with_disk(
     forecast: Forecast, request: CompileRequest, *, has_plans: bool = False, is_moved: bool = False
 ) -> Forecast:
-    """The forecast with a note on what its weights take of the disks."""
+    """Return the forecast with what its weights take of the disks."""
     written = forecast.weight_bytes + (forecast.drafter.bytes or 0)
     disk = disk_of(StageStore.default().root, request.out, written, has_plans=has_plans, is_moved=is_moved)
-    return replace(forecast, notes=(*forecast.notes, disk.said()))
+    return replace(forecast, disk=disk)
 
 
 def _local_target(pair: ModelRef) -> Target | None:

@@ -64,6 +64,7 @@ def _rest(forecast: Forecast) -> list[tuple[str, str]]:
             f"to write weights at {size(time.bytes_per_second)}/s; a download comes on top",
         ),
         *_work(forecast.work),
+        *([("disk", forecast.disk.said())] if forecast.disk else []),
     ]
     if forecast.gpu:
         gpu = forecast.gpu.gpu

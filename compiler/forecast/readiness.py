@@ -18,14 +18,12 @@ from ..request.build_platform import BuildPlatform, platform_of
 from ..request.request import CompileRequest
 from ..store.atomic_files import free_bytes
 from ..store.copy_file import nearest
-from ..store.stages import StageStore
 from .dry_run import forecast_build
 from .known_sizes import download_bytes
 from .record import Forecast
 
 T = TypeVar("T")
 _DISK = "disk for"
-_KEPT_FOR_PLANS = 2  # the step that writes weights, and the step that makes the plan of them
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def readiness(request: CompileRequest) -> Readiness:
     problems: list[EnvironmentProblem] = []
     platform = _unless_missing(problems, lambda: platform_of(request))
     forecast = _unless_missing(problems, lambda: _forecast(request, platform))
-    needs = _needs(request, forecast, plans=platform.makes_plans if platform else True) if forecast else ()
+    needs = _needs(request, forecast) if forecast else ()
     lacking = [need.lacks for need in needs if need.lacks]
     told, fixes = [f"{problem.what}: {problem.why}" for problem in problems], [problem.fix for problem in problems]
     if any(need.lacks and need.name.startswith(_DISK) for need in needs):
@@ -113,14 +111,12 @@ def _forecast(request: CompileRequest, platform: BuildPlatform | None) -> Foreca
     return forecast_build(request)
 
 
-def _needs(request: CompileRequest, forecast: Forecast, *, plans: bool) -> tuple[Need, ...]:
+def _needs(request: CompileRequest, forecast: Forecast) -> tuple[Need, ...]:
     """Disk for the download, for kept steps and for the engine, each disk counted once; and memory."""
-    weights = forecast.weight_bytes + (forecast.drafter.bytes or 0)
-    disks = (
-        (f"{_DISK} the download", _download(request), _hub_cache()),
-        (f"{_DISK} kept steps", weights * (_KEPT_FOR_PLANS if plans else 1), StageStore.default().root),
-        (f"{_DISK} the engine", weights, request.out.absolute()),
-    )
+    disks: list[tuple[str, int | None, Path]] = [(f"{_DISK} the download", _download(request), _hub_cache())]
+    if disk := forecast.disk:
+        disks.append((f"{_DISK} kept steps", disk.kept_bytes, Path(disk.cache)))
+        disks.append((f"{_DISK} the engine", 0 if disk.shares_blocks else disk.out_bytes, request.out.absolute()))
     peaks = {
         "memory to trace and write": forecast.host.bytes,
         "memory to calibrate": forecast.work.calibration_bytes,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..hardware.gpus import Gpu, lacks
 from ..precision.recipes import MULTIPLIED
+from .disk import Disk
 from .weight_bytes import WeightLine
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Forecast:
     """Everything ``--dry-run`` says. ``origin`` is where the facts of the target came from.
 
     ``refusal`` and ``multiplied`` are said before all else: too little would be multiplied in the recipe's type, and
-    a build would be refused; or less than is stored in it.
+    a build would be refused; or less than is stored in it. ``disk`` is for a request that says where to write.
     """
 
     model: str
@@ -126,6 +127,7 @@ class Forecast:
     notes: tuple[str, ...]
     multiplied: str = ""
     refusal: str = ""
+    disk: Disk | None = None
 
     @property
     def weight_count(self) -> int:
@@ -146,6 +148,8 @@ class Forecast:
             | {"weight_count": self.weight_count, "weight_bytes": self.weight_bytes}
         )
         content["host"]["bytes"] = self.host.bytes
+        if self.disk:
+            content["disk"]["short_bytes"] = self.disk.short_bytes
         if self.gpu:
             content["gpu"]["fits"] = self.gpu.fits
         return content

@@ -43,8 +43,10 @@ def test_plans_hold_the_weights_once_more_and_an_export_keeps_nothing(
 def test_a_dry_run_counts_the_copy(cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "cache"))
     ask = ("build", "demo", "--dry-run", "--out", tmp_path / "engine")
-    notes = json.loads(cli(*ask, "--json").out)["notes"]
-    (said,) = (note for note in notes if note.startswith("disk: "))
+    disk = json.loads(cli(*ask, "--json").out)["disk"]
+    assert disk["kept_bytes"] == disk["out_bytes"] > 10**6
+    assert disk["short_bytes"] == 0
+    said = cli(*ask).out
     assert "MB of kept steps" in said
     assert f"MB for {tmp_path / 'engine'}" in said
     monkeypatch.setattr(module, "shares_blocks", lambda *_: True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.forecast import readiness
+from peagle.compiler.forecast import disk, readiness
 from tests.fixtures.commands import Run
 
 pytestmark = pytest.mark.usefixtures("trials_once")
@@ -49,6 +49,12 @@ def test_disks_are_counted_together(cli: Run, monkeypatch: pytest.MonkeyPatch) -
     assert "before it" in done.err
     assert "PEAGLE_CACHE" in done.err
     assert "disk for kept steps:" not in done.err
+
+
+def test_an_engine_that_shares_blocks_takes_no_disk(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "shares_blocks", lambda *_: True)
+    needs = json.loads(cli("doctor", "--model", "demo", "--json").out)["needs"]
+    assert {need["name"]: need["needed_bytes"] for need in needs}["disk for the engine"] == 0
 
 
 def test_memory_that_is_too_little_is_named(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
