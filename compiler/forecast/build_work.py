@@ -1,8 +1,9 @@
 """What a build or an export does beside tracing and writing: about, by what was measured on a CPU.
 
-None of it is a bound. ``_READ`` and ``_ROUND`` are seconds for a number on one core, from a checkpoint in BF16 (with
-disk in the page cache) and for codes of a matrix that lies in memory; ``_BUILDER`` is what the process that builds a
-plan held at its peak, by the bytes of the weights, with TensorRT-RTX 1.7. Full TensorRT was never measured.
+None of it is a bound. ``_READ`` and ``_ROUND`` are seconds for a number on one core, from a checkpoint in BF16 that is
+in the page cache and for codes of a matrix that lies in memory (``benchmarks/rounding.py``); ``_BUILDER`` is what the
+process that builds a plan held at its peak, by the bytes of the weights, with TensorRT-RTX 1.7
+(``benchmarks/aot_builds.py``). Full TensorRT was never measured.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
     from ...graphs.targets.weight_roles import RoledWeight
 
-_READ = 1.7e-9
-_ROUND = {"fp8": 7.4e-9, "int8": 7.2e-9, "mxfp8": 12.4e-9, "int4": 17.3e-9}
+_READ = 0.6e-9
+_ROUND = {"fp8": 6.6e-9, "int8": 6.8e-9, "mxfp8": 8.4e-9, "int4": 14.8e-9}
 _BUILDER = 3.07
 _FP32 = 4
 _LAYERS = "layers"

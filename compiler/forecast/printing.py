@@ -81,13 +81,16 @@ def _work(work: BuildWork) -> list[tuple[str, str]]:
             (
                 "  calibration",
                 f"about {size(work.calibration_bytes)} of memory, a layer in FP32, unless --scales are given; "
-                f"{duration(work.calibration_seconds)} to read the weights (one core, measured), and the time that the "
-                "samples take to compute on the CPU, which was not",
+                f"{duration(work.calibration_seconds)} to read the weights from the page cache (one core, measured by "
+                "benchmarks/rounding.py), and the time that the samples take to compute on the CPU, which was not",
             )
         )
     if work.rounding_seconds:
         rows.append(
-            ("  rounding", f"about {duration(work.rounding_seconds)} while weights are written (one core, measured)")
+            (
+                "  rounding",
+                f"about {duration(work.rounding_seconds)} while weights are written (one core, benchmarks/rounding.py)",
+            )
         )
     if work.builder_bytes:
         rows.append(
