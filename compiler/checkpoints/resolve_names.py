@@ -16,8 +16,6 @@ from .known_pairs import PAIRS, Folder, HubRepo, Pair, Source
 _CONFIG = "config.json"
 _NEEDED = "every checkpoint has one; is this the folder of the model itself?"
 _REVISION = {"--model": "--revision", "--draft": "--draft-revision"}
-
-
 _ADD_DRAFT = (
     "add `--draft`, a P-EAGLE head trained for this model (a folder or an id of the Hugging Face Hub), or "
     "`--num-speculative-tokens 0` for plain decoding, which takes none"

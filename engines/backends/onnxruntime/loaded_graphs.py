@@ -18,8 +18,6 @@ from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
 
 SMALL_TARGET = 64 * 2**20  # bytes of weights as stored: a pass takes as long as they do, within a factor of two
-
-
 _TYPES = {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(int32)": "int32"}
 
 
