@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ...engines.machine import memory_bytes
 from ...plugins.optional_packages import is_there
 from ...plugins.tensorrt.import_tensorrt import Product
 
@@ -50,11 +51,11 @@ class Machine:
 
 
 def free_memory() -> int:
-    """Bytes of memory that a new process can have without others giving way."""
+    """Return the bytes of memory that a new process can have without others giving way, in a container those of it."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+                return int(min(int(line.split()[1]) * 1024, memory_bytes()))
     except OSError:
         pass
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
