@@ -131,8 +131,7 @@ def _licences(pair: Pair) -> list[tuple[str, str]]:
 
 def _command(pair: Pair) -> str:
     draft = "" if pair.drafter else " --draft HEAD"
-    precision = f" --precision {_LISTED}" if pair.size.published_bytes > 10**9 else ""
-    return f"peagle-compile build --model {pair.name}{draft}{precision} --out {pair.name}-engine"
+    return f"peagle-compile build --model {pair.name}{draft} --out {pair.name}-engine"
 
 
 def _sizes(pair: Pair) -> list[tuple[str, ...]]:
