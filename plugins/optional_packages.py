@@ -22,7 +22,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "export": {
         "torch": "torch", "transformers": "transformers", "onnx": "onnx", "onnx_ir": "onnx-ir",
         "onnxscript": "onnxscript", "ml_dtypes": "ml-dtypes", "safetensors": "safetensors",
-        "huggingface_hub": "huggingface-hub", "jinja2": "jinja2",
+        "huggingface_hub": "huggingface-hub", "gguf": "gguf",
     },
     "rtx": {"tensorrt_rtx": "tensorrt-rtx", "cuda.core": "cuda-core", "cuda.bindings": "cuda-bindings"},
     "tensorrt": {"tensorrt": "tensorrt"},
