@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, FunctionType
 
@@ -116,6 +117,15 @@ def test_a_stop_is_obeyed_where_an_exception_is_dropped(work: str, tmp_path: Pat
     require_stopped(run_stage(WORKS[work], signal.SIGINT, tmp_path), signal.SIGINT, tmp_path)
 
 
+@pytest.fixture
+def hang_ups_count() -> Iterator[None]:
+    """SIGHUP as it is in a terminal: `nohup make test` ignores it, and what a test starts would, too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hang_ups_count")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_native_call_that_never_returns_is_ended(number: signal.Signals, tmp_path: Path) -> None:
     require_stopped(run_stage(DEADLOCK, number, tmp_path), number, tmp_path)
