@@ -58,7 +58,7 @@ def attach(
     store: StageStore, half: Half, traced: Stage, *, lowering: Lowering, cache_length: int, progress: Progress
 ) -> Compiled:
     """The half's graph as its backend runs it, with its weights."""
-    key: list[Any] = [traced.path.name, lowering.name, cache_length, half.checkpoint.fingerprint]
+    key: list[Any] = [traced.path.name, lowering.name, cache_length, *(each.fingerprint for each in half.sources)]
     key += [half.quantized.key] if half.quantized else []
     key += [half.caches.scales, half.caches.emulated] if half.caches else []
 
@@ -97,7 +97,7 @@ def attach(
                 read,
                 folder / MODEL,
                 advance,
-                lambda name: half.checkpoint.position(half.stored_as(weight_of(name), shapes[weight_of(name)])),
+                lambda name: half.position(weight_of(name), shapes[weight_of(name)]),
             )
         refer(semantic, runs, f"{MODEL}.data", cache_length)
         save(semantic, folder / SEMANTIC)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...graphs.drafters import DrafterSpec
 from ...graphs.lowering import TENSORRT, Lowering
-from ...graphs.targets import TargetSpec
 from ...graphs.targets.checkpoint_pieces import Array, Shape
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.head_weights import HeadWeights
 from ..checkpoints.target import Target
 from ..precision.kv_cache_scales import QuantizedCaches, cache_scales
 from ..precision.recipes import Recipe
@@ -30,7 +30,8 @@ class Half:
     """What to trace and where its weights come from. ``facts`` is everything that the structure depends on.
 
     ``check(shapes)`` refuses a checkpoint that does not hold the graph's weights; ``read(weight, shape)`` gives one of
-    them as consecutive runs of rows; ``stored_as(weight, shape)`` names the tensor that its first rows are in.
+    them as consecutive runs of rows; ``position(weight, shape)`` is the file and the offset of the first ones.
+    ``sources`` are all checkpoints that weights are read from.
     ``quantized`` is there for a recipe that keeps weights in fewer bits, ``caches`` for one with FP8 caches.
     """
 
@@ -40,7 +41,8 @@ class Half:
     trace: Callable[[Dtype], ir.Model]
     check: Callable[[Mapping[str, Shape]], None]
     read: Callable[[str, Shape], Iterator[Array]]
-    stored_as: Callable[[str, Shape], str]
+    position: Callable[[str, Shape], tuple[str, int]]
+    sources: tuple[Checkpoint, ...]
     quantized: WeightSource | None = None
     caches: QuantizedCaches | None = None
 
@@ -74,18 +76,22 @@ def target_half(
     caches = QuantizedCaches(cache_scales(target, ranges)) if recipe and recipe.kv_cache == "fp8" else None
     structure = {name: value for name, value in target.config.items() if name not in _STORAGE}
     facts = {"config": structure, "spec": asdict(target.spec)}
-    check = target.sources.check
-    return Half("target", target.checkpoint, facts, trace, check, target.read, target.stored_as, quantized, caches)
+    checkpoint, check = target.checkpoint, target.sources.check
+
+    def position(name: str, shape: Shape) -> tuple[str, int]:
+        return checkpoint.position(target.stored_as(name, shape))
+
+    return Half("target", checkpoint, facts, trace, check, target.read, position, (checkpoint,), quantized, caches)
 
 
 def drafter_half(
     checkpoint: Checkpoint,
     head: DrafterSpec,
-    spec: TargetSpec,
+    target: Target,
     recipe: Recipe | None = None,
     lowering: Lowering = TENSORRT,
 ) -> Half:
-    """The P-EAGLE head on its target; the graph names weights by module, the head knows their names in the file.
+    """The P-EAGLE head on its target, which has the taps; weights that the head has none of are the target's.
 
     A ``recipe`` whose drafter is quantized has the matrices of its layers so, and multiplies them wide.
     """
@@ -93,13 +99,9 @@ def drafter_half(
     def trace(dtype: Dtype) -> ir.Model:
         from ...graphs.trace import trace_drafter
 
-        return trace_drafter(head, spec, dtype)
+        return trace_drafter(head, target.spec, dtype)
 
-    def stored_as(name: str, _: Shape) -> str:
-        return head.keys.get(name, name)
-
-    def read(name: str, shape: Shape) -> Iterator[Array]:
-        return checkpoint.pieces(stored_as(name, shape))
+    weights = HeadWeights(checkpoint, head, target)
 
     def check(_: Mapping[str, Shape]) -> None:
         """``read_drafter`` has compared every shape."""
@@ -108,7 +110,7 @@ def drafter_half(
     if recipe:
         from ..precision.weight_source import of_drafter
 
-        quantized = of_drafter(head, recipe, lowering, read)
+        quantized = of_drafter(head, recipe, lowering, weights.read)
     # All that its trace knows of the target is how wide the features are.
-    facts = {"head": asdict(head), "features": len(spec.taps) * spec.hidden_size}
-    return Half("drafter", checkpoint, facts, trace, check, read, stored_as, quantized)
+    facts = {"head": asdict(head), "features": len(target.spec.taps) * target.spec.hidden_size}
+    return Half("drafter", checkpoint, facts, trace, check, weights.read, weights.position, weights.sources, quantized)

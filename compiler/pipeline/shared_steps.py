@@ -62,7 +62,7 @@ class Blueprint:
         """Return what each graph is made from; ``ranges`` are the calibrated ones of the target's inputs."""
         halves = [target_half(self.target, self.recipe, self.lowering, ranges)]
         if self.drafter:
-            halves.append(drafter_half(*self.drafter, self.target.spec, self.recipe, self.lowering))
+            halves.append(drafter_half(*self.drafter, self.target, self.recipe, self.lowering))
         return halves
 
     def warnings(self) -> list[str]:

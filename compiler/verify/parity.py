@@ -13,6 +13,7 @@ from ...plugins.errors import PeagleError
 from ...plugins.optional_packages import install
 from ..bundled.prompts import Prompt
 from ..checkpoints.checkpoint import CONFIG, Checkpoint
+from ..checkpoints.head_weights import HeadWeights
 from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
 from ..console.progress import Progress
@@ -101,6 +102,7 @@ def drafter_of(folder: Path, drafter: Part) -> Checkpoint:
 
 def _drafter_pairs(engine: Engine, drafter: Part, prompts: Sequence[Sequence[int]]) -> Pairs:
     """Logits of the drafts after the token that greedy adds to each prompt, as ``Engine.draft_logits`` defines them."""
+    import numpy as np
     import torch
 
     from ...graphs.drafters import read_drafter
@@ -109,7 +111,11 @@ def _drafter_pairs(engine: Engine, drafter: Part, prompts: Sequence[Sequence[int
     model, spec = _target(engine)
     checkpoint = drafter_of(engine.folder, drafter)
     head = read_drafter(checkpoint.config, checkpoint.shapes, spec)
-    weights = {name: torch.from_numpy(checkpoint.read(head.keys[name])) for name in head.expected_shapes()}
+    stored = HeadWeights(checkpoint, head, Target.open(Path(engine.manifest.target.origin.source)))
+    weights = {
+        name: torch.from_numpy(np.concatenate(list(stored.read(name, shape))))
+        for name, shape in head.expected_shapes().items()
+    }
     k = engine.num_speculative_tokens
     pairs = []
     for ids in prompts:

@@ -64,7 +64,7 @@ class Workshop:
         of_drafter = replace(recipe, drafter=recipe.wide) if wide_drafter else recipe
         halves = [self.half(recipe, lowering)]
         if origins.drafter:
-            halves.append(drafter_half(*origins.drafter, origins.target.spec, of_drafter, lowering))
+            halves.append(drafter_half(*origins.drafter, origins.target, of_drafter, lowering))
         graphs = {half.name: self._compile(half, recipe, lowering, length) for half in halves}
         parts = {name: self._part(part, graphs[name]) for name, part in published.parts.items()}
         manifest = replace(

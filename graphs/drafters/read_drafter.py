@@ -33,6 +33,10 @@ from .tensor_layout import (
 )
 
 _STATED = ("hidden_size", "intermediate_size", "vocab_size", "draft_vocab_size", "head_dim")
+_LEFT_TO_TARGET = {
+    EMBEDDING: "a head may leave it to a target of its hidden size and vocabulary only",
+    LM_HEAD: "a head may leave it to a target of its hidden size and vocabulary only, and with no ids of its own (d2t)",
+}
 _USUAL_TAPS = 3  # heads with as many need not name their layers
 
 
@@ -50,9 +54,9 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
     reasons = _refuse_other_kinds(flat, parts, tensors, problems)
     parallel = parts.mask_hidden or says_parallel(flat)
     sizes = infer_sizes(parts, tensors)
-    shared = () if parallel else _shared(parts, sizes, tensors, target)
-    reasons |= dict.fromkeys(shared, "")
     _compare_with_config(flat, parts, sizes, problems)
+    shared = _shared(flat, parts, sizes, tensors, target)
+    reasons |= _LEFT_TO_TARGET | dict.fromkeys(shared, "")
     heads = _heads(flat, sizes, problems)
     taps = _taps(flat, parts.fc_norms, sizes, target, problems)
     sizes.setdefault("vocab_size", target.vocab_size)
@@ -119,21 +123,23 @@ def _refuse_other_kinds(flat: Config, parts: Parts, tensors: Mapping[str, Shape]
             "which the target's graph does not hand out"
         )
         reasons[FC] = ""
-    if parts.mask_hidden or says_parallel(flat):
-        reasons[EMBEDDING] = "a P-EAGLE head has its own, with a trained row for the mask token"
-        reasons[LM_HEAD] = "a P-EAGLE head has its own, or sets tie_word_embeddings"
     if flat.get("hidden_act") not in (None, "silu", "swish"):
         problems.add(f"hidden_act {flat['hidden_act']!r} is not supported: the layers of a head are gated by silu")
     return reasons
 
 
 def _shared(
-    parts: Parts, sizes: Mapping[str, int], tensors: Mapping[str, Shape], target: TargetSpec
+    flat: Config, parts: Parts, sizes: Mapping[str, int], tensors: Mapping[str, Shape], target: TargetSpec
 ) -> tuple[str, ...]:
-    """The target's tensors that an autoregressive head may do without, if it is as wide as the target."""
-    if sizes.get("hidden_size") != target.hidden_size:
+    """The tensors that a head may leave to its target, which is as wide: the embedding, and a head of all its ids.
+
+    One that is tied to its embedding has no head of its own to leave out.
+    """
+    vocab = target.vocab_size
+    if sizes.get("hidden_size") != target.hidden_size or sizes.get("vocab_size", vocab) != vocab:
         return ()
-    may = [EMBEDDING] if parts.draft_vocabulary else [EMBEDDING, LM_HEAD]
+    whole = not parts.draft_vocabulary and sizes.get("draft_vocab_size", vocab) == vocab
+    may = [EMBEDDING, LM_HEAD] if whole and flat.get("tie_word_embeddings") is not True else [EMBEDDING]
     return tuple(name for name in may if name not in tensors)
 
 

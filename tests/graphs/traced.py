@@ -51,8 +51,9 @@ class Traced:
 
 def semantic(pair: Pair, part: str, dtype: Dtype) -> Path:
     """One half's graph without weights, kept by the session's stage cache, which the tests of whole builds share."""
-    target, head = pair.specs()
-    half = target_half(pair.opened()) if part == "target" else drafter_half(Checkpoint.open(pair.head), head, target)
+    _, head = pair.specs()
+    target = pair.opened()
+    half = target_half(target) if part == "target" else drafter_half(Checkpoint.open(pair.head), head, target)
     return graph_stages.trace(StageStore.default(), half, dtype, Quiet()).path / SEMANTIC
 
 

@@ -113,3 +113,22 @@ def test_a_depth_beyond_what_the_kernels_look_at_is_refused(cli: Run, shallow: P
     head = head_saying(shallow, tmp_path, **{TAPS: [0, 1, 2], "num_speculative_tokens": 1_000_000})
     done = build(cli, shallow, head, tmp_path / "engine")
     assert (done.code, "drafts 1000000 tokens a round, the kernels look at 63" in done.err) == (5, True)
+
+
+def test_a_head_without_an_embedding_has_its_targets(cli: Run, tiny_pair: Pair, tmp_path: Path) -> None:
+    """It drafts what a head that stores the same table drafts; a table of its own is another."""
+    head = Path(shutil.copytree(tiny_pair.head, tmp_path / "head"))
+    own = load_file(head / "model.safetensors")
+    table = load_file(tiny_pair.target / "model.safetensors")["model.embed_tokens.weight"]
+    logits = []
+    for name, embedding in (("without", {}), ("copied", {"embed_tokens.weight": table}), ("own", own)):
+        save_file({n: t for n, t in own.items() if n != "embed_tokens.weight"} | embedding, head / "model.safetensors")
+        out = tmp_path / name
+        done = build(cli, tiny_pair, head, out)
+        assert done.code == 0, done.err
+        logits.append(Engine.load(out).draft_logits([5, 9, 30, 2], 2))
+        if name == "without":
+            done = cli("verify", out, "--prompts", 1, "--max-tokens", 4, "--num-speculative-tokens", 2, "--json")
+            assert [check["status"] for check in json.loads(done.out)["parity"]] == ["passed", "passed"]
+    assert (logits[0] == logits[1]).all()
+    assert (logits[0] != logits[2]).any()

@@ -42,7 +42,7 @@ def halves_of(_own_stage_cache: None, tmp_path_factory: pytest.TempPathFactory) 
         store, graphs = StageStore.default(), {}
         for half in (
             target_half(pair.opened()),
-            drafter_half(Checkpoint.open(pair.head), head, target),
+            drafter_half(Checkpoint.open(pair.head), head, pair.opened()),
         ):
             traced = graph_stages.trace(store, half, width, Quiet())
             made = graph_stages.attach(

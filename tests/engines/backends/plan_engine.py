@@ -33,7 +33,7 @@ def lowered(target: Path, drafter: Path, dtype: Dtype, cache_length: int, cache_
     store, opened, checkpoint = StageStore.default(), Target.open(target), Checkpoint.open(drafter)
     head = read_drafter(checkpoint.config, checkpoint.shapes, opened.spec)
     opened = opened.with_taps(head.taps)
-    halves = target_half(opened), drafter_half(checkpoint, head, opened.spec)
+    halves = target_half(opened), drafter_half(checkpoint, head, opened)
     if cache_scale:
         caches = {f"{kind}_cache.{i}": cache_scale for kind in "kv" for i in range(opened.spec.num_layers)}
         halves = replace(halves[0], caches=QuantizedCaches(caches)), halves[1]

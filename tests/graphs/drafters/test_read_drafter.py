@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -214,8 +215,7 @@ def test_a_config_that_does_not_fit_is_refused(
         ({"fc.weight": (48, 145)}, "no number of taps of hidden size 48"),
         ({"mask_hidden": (96,)}, r"mask_hidden is \[1, 1, 96\], needs \[1, 1, 144\]"),
         ({"lm_head.weight": (10, 48)}, "10 < 96 without a d2t tensor"),
-        ({"lm_head.weight": None}, "lm_head.weight is missing: a P-EAGLE head has its own"),
-        ({"embed_tokens.weight": None}, "embed_tokens.weight is missing: a P-EAGLE head has its own"),
+        ({"lm_head.weight": None, "d2t": (VOCAB,)}, r"lm_head.weight is missing: .* no ids of its own"),
         ({"input_norm.weight": (144,), "fc_norm.0.weight": (48,)}, "exclude each other"),
         ({"fc_norm.0.weight": (48,), "fc_norm.1.weight": (48,)}, "2 norms of single taps"),
         ({"layers.1.self_attn.q_norm.weight": (16,)}, "layers.0.self_attn.q_norm.weight is missing"),
@@ -304,3 +304,14 @@ def test_a_rope_that_changes_with_length_is_refused() -> None:
     config = CONFIGS["llama"] | {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}}
     with pytest.raises(BuildError, match="dynamic"):
         trace_target(Skeleton(config), family_for(config).describe(config).with_taps())
+
+
+def test_tables_that_a_head_leaves_out_are_its_targets(target: TargetSpec, shapes: dict[str, tuple[int, ...]]) -> None:
+    del shapes["embed_tokens.weight"]
+    assert read_drafter(CONFIG, shapes, target).shared == ("embed_tokens.weight",)
+    del shapes["lm_head.weight"]
+    assert read_drafter(CONFIG, shapes, target).shared == ("embed_tokens.weight", "lm_head.weight")
+    assert "lm_head.weight is missing" in refusal(CONFIG | {"tie_word_embeddings": True}, shapes, target)
+    wider = replace(target, hidden_size=64)
+    message = refusal(CONFIG | {"target_hidden_size": 64}, shapes | {"fc.weight": (48, 192)}, wider)
+    assert "embed_tokens.weight is missing: a head may leave it to a target of its hidden size" in message

@@ -1,0 +1,56 @@
+"""Where the weights of a drafter's graph lie: in its own checkpoint, or in its target's where it leaves them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ...graphs.drafters import DrafterSpec
+from ...graphs.drafters.tensor_layout import EMBEDDING, LM_HEAD
+from ...graphs.targets.checkpoint_pieces import Array, Shape
+from ...graphs.targets.weight_roles import Role, RoledWeight
+from ...plugins.errors import BuildError
+from .checkpoint import Checkpoint
+from .target import Target
+
+_ROLES: Mapping[str, Role] = {EMBEDDING: "embedding", LM_HEAD: "lm_head"}
+
+
+@dataclass(frozen=True)
+class HeadWeights:
+    """The weights of one drafter on its target, by their names in the drafter's graph."""
+
+    checkpoint: Checkpoint
+    head: DrafterSpec
+    target: Target
+
+    @property
+    def sources(self) -> tuple[Checkpoint, ...]:
+        """The checkpoints that weights are read from."""
+        return (self.checkpoint, self.target.checkpoint) if self.head.shared else (self.checkpoint,)
+
+    def read(self, name: str, shape: Shape) -> Iterator[Array]:
+        """One weight as consecutive runs of rows."""
+        if name in self.head.shared:
+            weight = target_weight(self.target, name)
+            return self.target.read(weight.name, weight.shape)
+        return self.checkpoint.pieces(self.head.keys[name])
+
+    def position(self, name: str, shape: Shape) -> tuple[str, int]:
+        """The file and the offset of its first rows."""
+        if name in self.head.shared:
+            weight = target_weight(self.target, name)
+            return self.target.checkpoint.position(self.target.stored_as(weight.name, weight.shape))
+        return self.checkpoint.position(self.head.keys[name])
+
+
+def target_weight(target: Target, name: str) -> RoledWeight:
+    """The weight of the target's graph that a drafter calls ``name``; of a tied head the embedding.
+
+    Raises ``BuildError`` for a target that has none.
+    """
+    by_role = {weight.role: weight for weight in reversed(target.skeleton.weights)}
+    found = by_role.get(_ROLES[name]) or by_role.get("embedding")
+    if found is None:
+        raise BuildError(f"the target has nothing that the drafter's {name} could be", fix="use a head that stores it")
+    return found
