@@ -1,4 +1,7 @@
-"""A checkpoint folder: configuration and safetensors, as one set of named tensors. Nothing else is ever opened."""
+"""A checkpoint, as one set of named tensors: a folder of configuration and safetensors, or a GGUF file.
+
+Nothing else is ever opened.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,14 @@ from ...engines.folder.records import FileEntry
 from ...plugins.errors import BuildError, nearest
 from ...plugins.problems import Problems
 from ..console.progress import Advance, Progress
+from ..store.stages import Stage
 from .formats import StoredTensor, format_of
 from .formats.fp8_with_scales import Loss, ScaledFp8
 from .formats.stored_numbers import check_finite
+from .gguf.header import GgufHeader, is_gguf, read_gguf
+from .gguf.model import config_of, tensors_of
+from .gguf.side_files import keep_side_files
+from .gguf.weights import rounded_types, shares
 from .json_files import read_json
 from .safetensors import TensorEntry
 from .weight_files import stored_tensors
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 MODELOPT_CONFIG = "hf_quant_config.json"
+GGUF = "gguf"
 PIECE = 64 << 20
 
 
@@ -33,22 +42,37 @@ PIECE = 64 << 20
 class Checkpoint:
     """An opened checkpoint: its configuration, and its tensors as the model computes with them, whatever stores them.
 
-    ``format`` names the way the weights are stored; ``companions`` are the scales it consumed, by stored name.
+    ``source`` is the folder or the file that it was read from. ``format`` names the way the weights are stored;
+    ``companions`` are the scales it consumed, by stored name. ``gguf`` is the header of a GGUF file.
     """
 
-    folder: Path
+    source: Path
     config: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]
     companions: Mapping[str, TensorEntry]
     format: str
+    gguf: GgufHeader | None = None
 
     @classmethod
-    def open(cls, folder: Path) -> Checkpoint:
+    def open(cls, source: Path) -> Checkpoint:
         """Read the configuration and all headers. One ``BuildError`` names all that is missing, damaged or unsafe."""
-        folder = folder.resolve()
+        source = source.resolve()
+        return cls._of_file(source) if is_gguf(source) else cls._of_folder(source)
+
+    @classmethod
+    def _of_file(cls, file: Path) -> Checkpoint:
+        header, problems = read_gguf(file), Problems(file, "cannot be used")
+        config = config_of(header, problems)
+        tensors = tensors_of(header, config, problems)
+        problems.raise_any()
+        return cls(file, config, tensors, {}, GGUF, header)
+
+    @classmethod
+    def _of_folder(cls, folder: Path) -> Checkpoint:
         if not folder.is_dir():
             raise BuildError(
-                f"{folder} is not a folder", fix="pass a checkpoint folder with config.json and safetensors"
+                f"{folder} is not a folder",
+                fix="pass a checkpoint folder with config.json and safetensors, or a GGUF file",
             )
         problems = Problems(folder, "cannot be used")
         config: dict[str, Any] = {}
@@ -66,6 +90,30 @@ class Checkpoint:
         view = form.view(stored, settings, problems)
         problems.raise_any()
         return cls(folder, config, view.tensors, view.companions, form.name)
+
+    @property
+    def folder(self) -> Path:
+        """The folder with its configuration and its tokenizer; that of a GGUF file is made of its header, and kept."""
+        return self._side_files.path if self._side_files else self.source
+
+    @property
+    def config_file(self) -> Path:
+        """The file that says the configuration."""
+        return self.source if self.gguf else self.source / CONFIG
+
+    @cached_property
+    def _side_files(self) -> Stage | None:
+        return keep_side_files(self.gguf, self.config) if self.gguf else None
+
+    @property
+    def stored(self) -> str:
+        """What the numbers of a GGUF file are stored as, in words; empty for a folder."""
+        return f"GGUF: {shares(self.tensors)}" if self.gguf else ""
+
+    @property
+    def rounded(self) -> tuple[str, ...]:
+        """The types of a GGUF file whose numbers were rounded when it was made."""
+        return rounded_types(self.tensors) if self.gguf else ()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -96,7 +144,7 @@ class Checkpoint:
         """The E4M3 codes of such a tensor, uint8, in the slices of ``pieces``; see ``ScaledFp8.codes``."""
         tensor = self.fp8(name)
         if tensor is None:
-            raise BuildError(f"{self.folder}: {name} is not stored as FP8 with scales")
+            raise BuildError(f"{self.source}: {name} is not stored as FP8 with scales")
         return (tensor.codes(*some, loss) for some in _slices(tensor, limit))
 
     def position(self, name: str) -> tuple[str, int]:
@@ -115,9 +163,11 @@ class Checkpoint:
             self.__dict__["fingerprint"] = self._hashed(advance)
 
     def _hashed(self, advance: Advance) -> str:
+        if self.gguf:  # its header says the configuration
+            return FileEntry.of(self.source, advance).sha256
         digest = hashlib.sha256()
         entries = [*(tensor.entry for tensor in self.tensors.values()), *self.companions.values()]
-        configs = [self.folder / CONFIG, self.folder / MODELOPT_CONFIG]
+        configs = [self.source / CONFIG, self.source / MODELOPT_CONFIG]
         for file in (*filter(Path.is_file, configs), *sorted({entry.file for entry in entries})):
             content = FileEntry.of(file, advance).sha256
             digest.update(f"{file.name} {content}\n".encode(errors="surrogateescape"))
@@ -127,7 +177,7 @@ class Checkpoint:
         if name not in self.tensors:
             near = nearest(name, self.tensors)
             raise BuildError(
-                f"{self.folder} has no tensor {name}",
+                f"{self.source} has no tensor {name}",
                 why=f"the nearest names are {', '.join(near)}" if near else "no name in it is similar",
                 fix="check that the weights and config.json are of the same model",
             )

@@ -9,8 +9,8 @@ _HERE = Path(__file__).parent.parent / "bundled"
 
 
 @dataclass(frozen=True)
-class Folder:
-    """A checkpoint on this machine; those of the registry come with this package."""
+class Local:
+    """A checkpoint on this machine, a folder or a GGUF file; those of the registry come with this package."""
 
     path: Path
 
@@ -23,7 +23,7 @@ class HubRepo:
     revision: str | None = None
 
 
-Source = Folder | HubRepo
+Source = Local | HubRepo
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Pair:
     @property
     def config_folder(self) -> Path:
         """The folder in which the target's ``config.json`` is bundled."""
-        return self.target.path if isinstance(self.target, Folder) else _HERE / "models" / self.name
+        return self.target.path if isinstance(self.target, Local) else _HERE / "models" / self.name
 
 
 _RUNTIME_DEFAULT = "the default of vLLM and SGLang (2, L/2, L-3), not confirmed for this head"
@@ -80,8 +80,8 @@ PAIRS = {
         Pair(
             name="demo",
             description="small Qwen3-architecture model of Python code with its P-EAGLE head, bundled",
-            target=Folder(_HERE / "demo" / "target"),
-            drafter=Folder(_HERE / "demo" / "drafter"),
+            target=Local(_HERE / "demo" / "target"),
+            drafter=Local(_HERE / "demo" / "drafter"),
             trained_depth=8,
             taps=(2, 6, 9),
             taps_source="the head's own configuration",

@@ -1,4 +1,4 @@
-"""What ``--model`` and ``--draft`` may name: a short name, a local folder, or an id of the Hugging Face Hub."""
+"""What ``--model`` and ``--draft`` may name: a short name, a local folder or file, or an id of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...plugins.errors import UsageError, nearest
 from ..console.progress import Progress
 from . import hub
 from .json_files import read_json
-from .known_pairs import PAIRS, Folder, HubRepo, Pair, Source
+from .known_pairs import PAIRS, HubRepo, Local, Pair, Source
 
 _CONFIG = "config.json"
 _NEEDED = "every checkpoint has one; is this the folder of the model itself?"
@@ -120,6 +120,10 @@ def target_config(model: str, revision: str | None = None) -> tuple[dict[str, An
         snapshot = hub.download(source.repo, source.revision, files=hub.CONFIG)
         config = read_json(snapshot.folder / _CONFIG, _NEEDED)
         return config, f"The configuration of {source.repo} at commit {snapshot.commit}."
+    if source.path.is_file():
+        from .checkpoint import Checkpoint
+
+        return dict(Checkpoint.open(source.path).config), f"The header of {source.path}."
     return read_json(source.path / _CONFIG, _NEEDED), f"The configuration in {source.path}."
 
 
@@ -129,7 +133,9 @@ def _source(name: str, flag: str, revision: str | None) -> Source:
     if name in PAIRS:
         source = PAIRS[name].target if flag == "--model" else _drafter(PAIRS[name])
     elif os.path.isdir(path):  # False for names that no folder can have, where pathlib raises
-        source = Folder(Path(path).resolve())
+        source = Local(Path(path).resolve())
+    elif os.path.isfile(path):
+        source = _file(Path(path), flag)
     elif hub.is_id(name):
         source = _registered(HubRepo(name))
     else:
@@ -140,8 +146,21 @@ def _source(name: str, flag: str, revision: str | None) -> Source:
         return HubRepo(source.repo, revision)
     raise UsageError(
         f"{_REVISION[flag]} {revision} means nothing for {name}",
-        why="it is a folder here, and only repositories of the Hugging Face Hub have revisions",
+        why="it lies on this machine, and only repositories of the Hugging Face Hub have revisions",
         fix=f"leave {_REVISION[flag]} out",
+    )
+
+
+def _file(path: Path, flag: str) -> Local:
+    """The checkpoint in one file. Raises ``UsageError`` for a file that is none."""
+    from .gguf.header import is_gguf
+
+    if flag == "--model" and is_gguf(path):
+        return Local(path.resolve())
+    raise UsageError(
+        f"{flag} {path} is a file",
+        why="a drafter is a folder" if is_gguf(path) else "it is no GGUF file, the only files that hold a whole model",
+        fix="pass the path of a checkpoint folder (config.json and safetensors)",
     )
 
 
@@ -154,7 +173,7 @@ def _registered(repo: HubRepo) -> HubRepo:
 
 def _is_same(one: Source, other: Source) -> bool:
     """Whether two sources are the same folder, or the same repository at whatever revision."""
-    if isinstance(one, Folder) and isinstance(other, Folder):
+    if isinstance(one, Local) and isinstance(other, Local):
         return one.path.resolve() == other.path.resolve()
     return isinstance(one, HubRepo) and isinstance(other, HubRepo) and one.repo.lower() == other.repo.lower()
 
@@ -186,7 +205,7 @@ def _drafter(pair: Pair) -> Source:
 
 
 def _fetch(source: Source, progress: Progress | None) -> tuple[Path, str | None]:
-    if isinstance(source, Folder):
+    if isinstance(source, Local):
         return source.path, None
     snapshot = hub.download(source.repo, source.revision, progress=progress)
     return snapshot.folder, snapshot.commit
@@ -209,5 +228,6 @@ def _unknown(name: str, flag: str) -> UsageError:
     return UsageError(
         f"{flag} {name!r} is not known",
         why=why,
-        fix="pass one of these names, the path of a checkpoint folder (config.json and safetensors), or OWNER/NAME",
+        fix="pass one of these names, the path of a checkpoint folder (config.json and safetensors) or of a GGUF file, "
+        "or OWNER/NAME",
     )

@@ -10,7 +10,7 @@ from typing import Any
 from ...graphs.targets import Family, TargetSpec
 from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources
 from ...graphs.targets.skeleton import Skeleton
-from .checkpoint import CONFIG, Checkpoint
+from .checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Target:
     sources: Sources
 
     @classmethod
-    def open(cls, folder: Path) -> Target:
-        """The target in a checkpoint folder. Raises ``BuildError`` for one that cannot be read, or is not served."""
-        return cls.of(Checkpoint.open(folder))
+    def open(cls, source: Path) -> Target:
+        """The target in a checkpoint. Raises ``BuildError`` for one that cannot be read, or is not served."""
+        return cls.of(Checkpoint.open(source))
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Target:
         """The target of an opened checkpoint. Raises ``BuildError`` for an architecture that is not served."""
-        file = str(checkpoint.folder / CONFIG)
+        file = str(checkpoint.config_file)
         skeleton = Skeleton(checkpoint.config, file)
         spec = skeleton.family.describe(checkpoint.config, file)
         return cls(checkpoint, spec, skeleton, Sources(skeleton.family, checkpoint.config, checkpoint.shapes))
@@ -54,7 +54,7 @@ class Target:
 
     @property
     def folder(self) -> Path:
-        """The checkpoint's folder."""
+        """The folder with the checkpoint's configuration and tokenizer."""
         return self.checkpoint.folder
 
     def check(self) -> None:

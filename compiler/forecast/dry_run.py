@@ -9,7 +9,7 @@ from ...graphs.lowering import Lowering
 from ...graphs.targets import family_for
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.known_pairs import Folder
+from ..checkpoints.known_pairs import Local
 from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head
@@ -130,7 +130,7 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
     head, unknown = None, UNKNOWN_HEAD
     if not sizes.drafts:
         unknown = "none: plain decoding"
-    elif isinstance(source, Folder):
+    elif isinstance(source, Local):
         drafter = Checkpoint.open(source.path)
         drafter = replace(drafter, config=request.head.over(drafter.config))
         head = read_head(drafter, family_for(config).describe(config))
@@ -167,7 +167,7 @@ def _with_disk(
 def _local_target(pair: ModelRef) -> Target | None:
     """The target where its weights lie on this machine."""
     source = target_source(pair.model, pair.revision)
-    if isinstance(source, Folder) and any(source.path.glob("*.safetensors")):
+    if isinstance(source, Local) and (source.path.is_file() or any(source.path.glob("*.safetensors"))):
         return Target.open(source.path)
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..checkpoints.known_pairs import Folder, Pair
+from ..checkpoints.known_pairs import Local, Pair
 from ..hardware.gpus import GPUS
 from .record import fit
 
@@ -26,7 +26,7 @@ class SizeIn:
 
 def download_bytes(pair: Pair) -> int:
     """Bytes of the target to be fetched; none of a bundled one."""
-    return 0 if isinstance(pair.target, Folder) else pair.size.published_bytes
+    return 0 if isinstance(pair.target, Local) else pair.size.published_bytes
 
 
 def sizes(pair: Pair) -> tuple[SizeIn, ...]:

@@ -12,7 +12,7 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.target_and_drafter import Inputs
 from ..hardware.packages import product_version
 from ..precision.calibration.obtain_ranges import in_words
-from ..precision.recipes import MULTIPLIED, RECIPES, Recipe
+from ..precision.recipes import MULTIPLIED, RECIPES, STORED, Recipe
 from ..request.build_platform import BuildPlatform
 from .graph_stages import MODEL
 from .plan_stages import PLAN, Plans
@@ -32,7 +32,7 @@ def engine_manifest(
 ) -> Manifest:
     """Return what is known before any file is placed."""
     spec, head, ranges = inputs.target.spec, inputs.drafter[1] if inputs.drafter else None, graphs.ranges
-    first = graphs.first_words(plans.products() if plans else {})
+    first, stored = graphs.first_words(plans.products() if plans else {}), inputs.target.checkpoint.stored
     parts = {
         name: Part(
             origin=origin,
@@ -52,7 +52,8 @@ def engine_manifest(
         backend=BackendRecord(platform.backend, platform.lowering.name, versions, platform.gpus),
         precision=({MULTIPLIED: first} if first else {})
         | recipe.record()
-        | ({"calibration": in_words(ranges)} if ranges else {}),
+        | ({"calibration": in_words(ranges)} if ranges else {})
+        | ({STORED: stored} if stored else {}),
         speculation=Speculation(k, inputs.max_k, inputs.trained_depth),
         shapes=Shapes(
             max_seq_len=inputs.max_seq_len,
@@ -72,12 +73,12 @@ def engine_manifest(
 def _origins(inputs: Inputs) -> dict[str, tuple[Origin, tuple[CacheSpec, ...]]]:
     """Return where each half comes from, and the caches of its layers."""
     resolved, spec, checkpoint = inputs.resolved, inputs.target.spec, inputs.target.checkpoint
-    target = Origin(resolved.model, checkpoint.fingerprint, str(checkpoint.folder), spec.architecture)
+    target = Origin(resolved.model, checkpoint.fingerprint, str(checkpoint.source), spec.architecture)
     halves = {"target": (target, spec.caches)}
     if inputs.drafter:
         of_head, head = inputs.drafter
         name = resolved.draft or resolved.model
-        origin = Origin(name, of_head.fingerprint, str(of_head.folder), _architecture(of_head))
+        origin = Origin(name, of_head.fingerprint, str(of_head.source), _architecture(of_head))
         halves["drafter"] = (origin, head.caches)
     return halves
 

@@ -20,6 +20,7 @@ DRAFTER_ROLE: Literal["drafter"] = (
 )
 ALLOWED_WIDE = ("experts",)  # what --allow-wide can name: roles whose products may be wider than their type says
 EMULATED = ("fp8", "mxfp8")  # types that ONNX Runtime has no arithmetic for
+STORED = "stored"  # of a recorded table: what a GGUF file held before the recipe
 MULTIPLIED = "multiplied"  # of a recorded table: what is to be said before all else, where products are not as named
 SHARE = 0.9
 _AT_RUN_TIME = "int8 at run time"  # ONNX Runtime's kernels for integer weights round what enters them themselves
@@ -121,7 +122,9 @@ class Recipe:
 
 def rows_of(record: Mapping[str, str]) -> list[tuple[str, str]]:
     """A recorded table as rows for people, its recipe first."""
-    named = {"recipe": record.get("recipe", "")} | {name: kind for name, kind in record.items() if name != MULTIPLIED}
+    named = {"recipe": record.get("recipe", "")} | {
+        name: kind for name, kind in record.items() if name not in _SAID_APART
+    }
     named |= {"exclude": ", ".join(patterns(record))} if "exclude" in record else {}
     return [(name.replace("_", " "), kind) for name, kind in named.items()]
 
@@ -151,6 +154,7 @@ def patterns(record: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(recorded.split(", ")) if recorded else ()
 
 
+_SAID_APART = (MULTIPLIED, STORED)
 _ROLES: Mapping[str, str] = {
     "attention": "weights", "mlp": "weights", "experts": "experts", "lm_head": "lm_head", "router": "router",
 }  # fmt: skip
@@ -211,7 +215,14 @@ def widened(recipe: Recipe, target: Checkpoint) -> list[str]:
 
 
 def twice_rounded(recipe: Recipe, target: Checkpoint) -> list[str]:
-    """Notes on a checkpoint whose MXFP4 experts a recipe rounds once more."""
+    """Notes on a checkpoint whose numbers were rounded before, and which a recipe rounds once more."""
+    if target.rounded and (recipe.quantized_roles or recipe.wide != "fp32"):
+        which = " and ".join(target.rounded)
+        told = "; build_report.json says of each tensor how far that moved it" if recipe.quantized_type else ""
+        return [
+            f"{target.source.name} holds weights that were rounded already, to {which}: {recipe.name} rounds them a "
+            f"second time{told}"
+        ]
     if recipe.experts == recipe.wide or "mxfp4" not in target.format.lower():
         return []
     return [

@@ -28,7 +28,8 @@ class ModelRef:
 
     model: str = option(
         "--model",
-        "The target: a short name (see `models`), a checkpoint folder, or OWNER/NAME of the Hugging Face Hub.",
+        "The target: a short name (see `models`), a checkpoint folder, a GGUF file, or OWNER/NAME of the Hugging Face "
+        "Hub.",
         "",
         argument="MODEL",
     )

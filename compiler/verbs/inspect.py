@@ -91,7 +91,7 @@ def _quantized(folder: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
 def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
     from ..precision.product_table import described
     from ..precision.recipes import first_words
-    from .precision_rows import first_rows
+    from .precision_rows import first_rows, stored_rows
 
     speculation, shapes, backend = engine["speculation"], engine["shapes"], engine["backend"]
     gpus = f" for {', '.join(backend['gpus'])}" if backend["gpus"] else ""
@@ -105,6 +105,7 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
         ("engine", f"{engine['engine']}, {size(engine['bytes'])}, made by peagle-compile {engine['product_version']}"),
         ("backend", f"{backend['name']} {backend['versions'].get(backend['name'], '')}{gpus}"),
         ("lowering", backend["lowering"]),
+        *stored_rows(engine["precision"]),
         *_precision(engine["precision"]),
         *(drafts if engine["drafter"] else [("drafts per round", "none: plain decoding, without a drafter")]),
         ("max_seq_len", f"{shapes['max_seq_len']} (caches hold {shapes['cache_length']})"),

@@ -146,11 +146,11 @@ def _sizes(pair: Pair) -> list[tuple[str, ...]]:
 
 
 def _source(source: Source | None) -> str:
-    from ..checkpoints.known_pairs import Folder
+    from ..checkpoints.known_pairs import Local
 
     if source is None:
         return "none public"
-    return "bundled" if isinstance(source, Folder) else source.repo
+    return "bundled" if isinstance(source, Local) else source.repo
 
 
 def _with_revision(source: Source | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..precision.product_table import described
-from ..precision.recipes import in_words, patterns
+from ..precision.recipes import STORED, in_words, patterns
 
 
 def first_rows(said: str) -> list[tuple[str, str]]:
@@ -14,9 +14,14 @@ def first_rows(said: str) -> list[tuple[str, str]]:
     return [("multiplied", said)] if said else []
 
 
+def stored_rows(table: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The row on what the checkpoint was stored in, where that is a GGUF file."""
+    return [("weights from", table[STORED])] if STORED in table else []
+
+
 def precision_rows(table: Mapping[str, str], report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows on a recipe's recorded table, and of a report on its products and what rounding changed."""
-    rows = [("precision", in_words(table))]
+    rows = [*stored_rows(table), ("precision", in_words(table))]
     if excluded := patterns(table):
         rows.append(("excluded", ", ".join(excluded)))
     rows += [(f"{name} matmuls", described(each)) for name, each in report.get("matmuls", {}).items()]

@@ -16,7 +16,7 @@ from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import read_head
 from ..precision.decide_recipe import table_of, wide_of
 from ..precision.precision_options import PrecisionAsked
-from ..precision.recipes import DTYPES, MULTIPLIED, RECIPES, Recipe, patterns
+from ..precision.recipes import DTYPES, MULTIPLIED, RECIPES, STORED, Recipe, patterns
 from .parity import drafter_of, gone
 
 _CPU = "fp32"  # what ONNX Runtime computes in on a CPU
@@ -86,8 +86,8 @@ def loses_without_running(precision: Mapping[str, str]) -> bool:
 
 
 def _types(precision: Mapping[str, str]) -> dict[str, str]:
-    """The types of a manifest's table, without where ranges come from and what is said before all else."""
-    return {name: kind for name, kind in precision.items() if name not in ("calibration", MULTIPLIED)}
+    """The types of a manifest's table, without where ranges come from and what is said apart from it."""
+    return {name: kind for name, kind in precision.items() if name not in ("calibration", MULTIPLIED, STORED)}
 
 
 def _comparable(recorded: Mapping[str, str]) -> dict[str, Any]:

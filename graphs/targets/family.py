@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from ...plugins.errors import BuildError
 from .check_config import Entries, check_config
+from .gguf_naming import GgufNaming
 
 Shape = tuple[int, ...]
 Config = Mapping[str, Any]
@@ -77,6 +78,8 @@ class Family:
     """Names in ``config.json`` that it serves; the first is also the ``transformers`` class that is traced."""
     entries: ClassVar[Entries] = Entries(SIZES)
     """What the decoder's config holds."""
+    gguf: ClassVar[tuple[GgufNaming, ...]] = ()
+    """How GGUF files spell it, for each architecture of theirs that is this family."""
 
     def text(self, config: Config) -> Config:
         """Return the decoder's own part of ``config.json``."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ...plugins.errors import BuildError
 from .family import Config, Family
+from .gguf_naming import GgufNaming
 
 
 class Llama(Family):
@@ -11,6 +14,7 @@ class Llama(Family):
 
     name = "llama"
     architectures = ("LlamaForCausalLM",)
+    gguf: ClassVar[tuple[GgufNaming, ...]] = (GgufNaming("llama", "llama", in_turn=("attn_q", "attn_k")),)
 
     def check(self, text: Config) -> None:
         """Refuse sliding windows, which no published dense checkpoint has."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from .family import Config
+from .gguf_naming import IN_LAYERS, QK_NORMS, GgufNaming
 from .llama import Llama
 
 
@@ -11,6 +14,7 @@ class Qwen3(Llama):
 
     name = "qwen3"
     architectures = ("Qwen3ForCausalLM",)
+    gguf: ClassVar[tuple[GgufNaming, ...]] = (GgufNaming("qwen3", "qwen3", {**IN_LAYERS, **QK_NORMS}),)
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
         """Return one kind for all layers."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from .check_config import Entries
 from .family import SIZES, Config, Piece, Shape
+from .gguf_naming import GgufNaming
 from .qwen3 import Qwen3
 
 _EXPERTS = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(gate_up_proj|down_proj)")
@@ -18,6 +19,7 @@ class Qwen3Moe(Qwen3):
 
     name = "qwen3-moe"
     architectures = ("Qwen3MoeForCausalLM",)
+    gguf: ClassVar[tuple[GgufNaming, ...]] = ()
     entries = Entries((*SIZES, "num_experts", "num_experts_per_tok", "moe_intermediate_size"))
 
     def text(self, config: Config) -> Config:

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints import hub
-from peagle.compiler.checkpoints.known_pairs import PAIRS, Folder, HubRepo, Pair
+from peagle.compiler.checkpoints.known_pairs import PAIRS, HubRepo, Local, Pair
 from peagle.compiler.checkpoints.resolve_names import has_drafter, resolve, target_config
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.family import default_taps
 from peagle.plugins.errors import BuildError, UsageError
 
-BUNDLED = [name for name, pair in PAIRS.items() if isinstance(pair.target, Folder)]
+BUNDLED = [name for name, pair in PAIRS.items() if isinstance(pair.target, Local)]
 PUBLISHED = [name for name in PAIRS if name not in BUNDLED]
 BILLIONS = {"qwen3-coder-30b": 30.5, "gpt-oss-20b": 20.9, "gpt-oss-120b": 116.8, "gemma-4-31b": 30.7}
 
@@ -26,7 +26,7 @@ BILLIONS = {"qwen3-coder-30b": 30.5, "gpt-oss-20b": 20.9, "gpt-oss-120b": 116.8,
 @pytest.mark.parametrize("name", BUNDLED)
 def test_a_bundled_pair_brings_its_drafter_and_its_evidence(name: str) -> None:
     found, pair = resolve(name), PAIRS[name]
-    assert (Folder(found.target), Folder(found.drafter), found.pair) == (pair.target, pair.drafter, pair)
+    assert (Local(found.target), Local(found.drafter), found.pair) == (pair.target, pair.drafter, pair)
     assert found.target.is_dir()
     assert found.drafter.is_dir()
     assert pair.evidence
@@ -36,7 +36,7 @@ def test_a_bundled_pair_brings_its_drafter_and_its_evidence(name: str) -> None:
 def test_what_was_not_verified_is_said(pair: Pair) -> None:
     assert pair.taps_source
     config, _ = target_config(pair.name)
-    head = json.loads((pair.drafter.path / "config.json").read_text()) if isinstance(pair.drafter, Folder) else {}
+    head = json.loads((pair.drafter.path / "config.json").read_text()) if isinstance(pair.drafter, Local) else {}
     layers = family_for(config).describe(config).num_layers
     assert pair.taps == tuple(head.get("eagle_aux_hidden_state_layer_ids", default_taps(layers))), "as a build feeds it"
     assert pair.evidence or any("never loaded here" in note for note in pair.notes)
@@ -172,7 +172,7 @@ def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
 
 def test_another_drafter_makes_it_another_pair(tmp_path: Path) -> None:
     found = resolve("demo", str(tmp_path))
-    assert Folder(found.target) == PAIRS["demo"].target
+    assert Local(found.target) == PAIRS["demo"].target
     assert found.pair is None
     assert resolve("demo", "demo").pair is PAIRS["demo"]
     assert found.repeatable()["model"] == "demo"

@@ -1,0 +1,117 @@
+"""A GGUF header as a model of one of the families: its configuration, and its tensors under the model's own names."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ....graphs.targets import FAMILIES, Family
+from ....graphs.targets.gguf_naming import GgufNaming
+from ....plugins.errors import BuildError
+from ....plugins.problems import Problems, counted, listed, shown
+from ..formats.base import StoredTensor
+from .header import GgufHeader
+from .rope import rope_entries
+from .weights import FLOATS, ROUNDED, GgufTensor
+
+_EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
+_ROPE_FREQUENCIES = "rope_freqs.weight"
+_SPLIT = "split.count"
+_TOKEN_IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad_token_id": "padding_token_id"}
+
+
+def naming_of(header: GgufHeader) -> tuple[Family, GgufNaming]:
+    """The family that a file is of, and how its files are spelled. Raises ``BuildError`` naming those that exist."""
+    parts = header.metadata.get(_SPLIT)
+    if type(parts) is int and parts > 1:
+        raise BuildError(
+            f"{header.file} is one of {parts} parts of a model",
+            why="a file is read by itself",
+            fix="put them together with `llama-gguf-split --merge` of llama.cpp",
+        )
+    named = {naming.architecture: (family, naming) for family in FAMILIES for naming in family.gguf}
+    if header.architecture in named:
+        return named[header.architecture]
+    raise BuildError(
+        f"{header.file} is of the architecture {shown(header.architecture) if header.architecture else '(none named)'}",
+        why=f"the ones that are read from GGUF are {', '.join(named)}",
+        fix="use a model of one of those, or its safetensors where the model is served (docs/evidence.md)",
+    )
+
+
+def config_of(header: GgufHeader, problems: Problems) -> dict[str, Any]:
+    """The ``config.json`` that the model would have been published with, as far as it is the decoder's."""
+    family, naming = naming_of(header)
+    _refuse(header, naming, problems)
+    said = {entry: _plain(header.metadata.get(f"{naming.architecture}.{key}")) for entry, key in naming.sizes.items()}
+    config: dict[str, Any] = {"architectures": [family.architectures[0]], "model_type": naming.model_type}
+    config |= {entry: value for entry, value in said.items() if value is not None}
+    if embedding := header.tensors.get(_EMBEDDING):
+        config["vocab_size"] = embedding.shape[0]
+    if "head_dim" not in config:
+        config |= _head_dim(config)
+    config |= rope_entries(header, naming, config.get("head_dim"), problems)
+    config["tie_word_embeddings"] = _HEAD not in header.tensors
+    ids = {entry: header.metadata.get(f"tokenizer.ggml.{key}") for entry, key in _TOKEN_IDS.items()}
+    config |= {entry: value for entry, value in ids.items() if type(value) is int}
+    return {**config, **naming.settings}
+
+
+def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems) -> dict[str, StoredTensor]:
+    """Every tensor of the model by the name it is published under; what the model does not know is a problem."""
+    _, naming = naming_of(header)
+    heads = {"attn_q": config.get("num_attention_heads"), "attn_k": config.get("num_key_value_heads")}
+    tensors: dict[str, StoredTensor] = {}
+    strange: dict[str, list[str]] = defaultdict(list)
+    for name, entry in header.tensors.items():
+        canonical = naming.canonical(name)
+        if name == _ROPE_FREQUENCIES:  # which the configuration says
+            continue
+        if canonical is None:
+            strange[f"of names that {naming.architecture} has no place for"].append(name)
+        elif entry.dtype not in (*FLOATS, *ROUNDED):
+            strange[f"stored as {entry.dtype}, which is not read"].append(name)
+        elif len(entry.shape) == 1 and entry.dtype in ROUNDED:
+            strange[f"of one axis stored as {entry.dtype}"].append(name)
+        else:
+            count = heads.get(name.split(".")[-2], 0) if naming.is_in_turn(name) else 0
+            if count and not _fits(entry.shape[0], count):
+                strange[f"whose rows are not those of {count} heads"].append(name)
+            tensors[canonical] = GgufTensor(name, entry, count or 0)
+    for what, names in strange.items():
+        problems.add(
+            f"{problems.subject} has {counted(names)} {what}: {listed(names)}",
+            why=f"the types that are read are {', '.join((*FLOATS, *ROUNDED))}" if "stored as" in what else "",
+            fix="use a file of the model itself, without adapters and other parts, in one of the types that are read",
+        )
+    return tensors
+
+
+def _fits(rows: int, heads: Any) -> bool:
+    return type(heads) is int and heads > 0 and not rows % (2 * heads)
+
+
+def _refuse(header: GgufHeader, naming: GgufNaming, problems: Problems) -> None:
+    """What makes another model of an architecture than the one that its family computes."""
+    keys = {f"{naming.architecture}.{key}" for key in naming.refused}
+    found = [f"{key} {shown(repr(header.metadata[key]))}" for key in sorted(keys) if header.metadata.get(key)]
+    if found:
+        problems.add(
+            f"{problems.subject} states {', '.join(found)}: this form of {naming.architecture} is not supported",
+            why="it is another model than the one that was compared with transformers",
+            fix="use a model without it",
+        )
+
+
+def _head_dim(config: Mapping[str, Any]) -> dict[str, int]:
+    """The size of a head where the file does not say, as llama.cpp takes it to be."""
+    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    return {"head_dim": hidden // heads} if type(hidden) is int and type(heads) is int and heads > 0 else {}
+
+
+def _plain(value: Any) -> Any:
+    """A number as it was written before it became float32: the shortest that is read back as the same."""
+    return float(str(np.float32(value))) if isinstance(value, float) and abs(value) < 1e38 else value

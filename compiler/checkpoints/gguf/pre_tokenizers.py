@@ -1,0 +1,68 @@
+"""The ways to cut a text before byte pairs are merged, by the names that GGUF files have for them.
+
+Each is what the ``tokenizer.json`` of the models has that llama.cpp gave the name to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+
+
+@dataclass(frozen=True)
+class PreTokenizer:
+    """``cut`` makes the pre-tokenizer of ``tokenizers``; ``nfc``: the text is composed first.
+
+    ``whole``: a word that is a token is not merged from its parts (``ignore_merges``). ``bos``: a text begins with
+    the token of that name unless the file says otherwise.
+    """
+
+    cut: Callable[[], Any]
+    nfc: bool = False
+    whole: bool = False
+    bos: bool = False
+
+
+def _gpt2() -> Any:
+    from tokenizers import pre_tokenizers
+
+    return pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def _digits_one_by_one() -> Any:
+    from tokenizers import pre_tokenizers
+
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
+
+
+def _split(pattern: str) -> Callable[[], Any]:
+    def cut() -> Any:
+        from tokenizers import Regex, pre_tokenizers
+
+        return pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(pattern), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+
+    return cut
+
+
+_LLAMA = PreTokenizer(_split(_LLAMA3), whole=True, bos=True)
+
+PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
+    "gpt-2": PreTokenizer(_gpt2),
+    "smollm": PreTokenizer(_digits_one_by_one),
+    "llama-bpe": _LLAMA,
+    "llama3": _LLAMA,
+    "llama-v3": _LLAMA,
+    "qwen2": PreTokenizer(_split(_QWEN2), nfc=True),
+}

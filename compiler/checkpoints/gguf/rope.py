@@ -1,0 +1,72 @@
+"""The rotary embedding that a GGUF file describes, as a ``config.json`` does."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ....graphs.config_values import ROPE_THETA, is_positive
+from ....graphs.targets.gguf_naming import GgufNaming
+from ....plugins.problems import Problems, shown
+from .header import GgufHeader
+from .weights import GgufTensor
+
+_FREQUENCIES = "rope_freqs.weight"
+_LOW, _HIGH, _TRAINED = 1.0, 4.0, 8192  # of Llama 3.1 and later, all of them
+_KINDS = ("none", "linear")
+
+
+def rope_entries(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems: Problems) -> dict[str, Any]:
+    """The entries on rotary embedding beside ``rope_theta``; what cannot be said so is a problem."""
+    key = f"{naming.architecture}.rope."
+    turned = header.metadata.get(f"{key}dimension_count", head_dim)
+    if turned != head_dim:
+        problems.add(f"{problems.subject} rotates {shown(repr(turned))} of {head_dim} numbers of a head, not all")
+    kind = header.metadata.get(f"{key}scaling.type", "none")
+    if kind not in _KINDS:
+        problems.add(
+            f"{problems.subject} scales positions by {shown(repr(kind))}; {' and '.join(_KINDS)} are read from GGUF",
+            fix="use the safetensors of the model",
+        )
+    if _FREQUENCIES in header.tensors:
+        return _llama3(header, naming, head_dim, problems)
+    factor = header.metadata.get(f"{key}scaling.factor")
+    return {"rope_scaling": {"rope_type": "linear", "factor": factor}} if kind == "linear" else {}
+
+
+def _llama3(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems: Problems) -> dict[str, Any]:
+    """The scaling of Llama 3.1 and later, which a file holds as what each frequency is divided by."""
+    entry = header.tensors[_FREQUENCIES]
+    theta = header.metadata.get(f"{naming.architecture}.rope.freq_base", ROPE_THETA)
+    if entry.dtype == "F32" and type(head_dim) is int and entry.shape == (head_dim // 2,) and is_positive(theta):
+        stored = GgufTensor(_FREQUENCIES, entry).rows(0, entry.shape[0])
+        factor = round(float(stored[-1]), 4)
+        if is_positive(factor) and np.allclose(stored, _divisors(head_dim, theta, factor), rtol=1e-4):
+            return {
+                "rope_scaling": {
+                    "rope_type": "llama3",
+                    "factor": factor,
+                    "low_freq_factor": _LOW,
+                    "high_freq_factor": _HIGH,
+                    "original_max_position_embeddings": _TRAINED,
+                }
+            }
+    problems.add(
+        f"{problems.subject} divides the frequencies of its positions by numbers of its own ({_FREQUENCIES})",
+        why=f"only those of Llama 3 are known: factors {_LOW:g} and {_HIGH:g}, {_TRAINED} positions",
+        fix="use the safetensors of the model",
+    )
+    return {}
+
+
+def _divisors(head_dim: int, theta: float, factor: float) -> np.ndarray[Any, Any]:
+    """What Llama 3 divides its frequencies by, f64 [head_dim / 2]: 1 for short waves, ``factor`` for long ones."""
+    waves = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
+    smooth = (_TRAINED / waves - _LOW) / (_HIGH - _LOW)
+    between = 1 / ((1 - smooth) / factor + smooth)
+    divisors: np.ndarray[Any, Any] = np.where(
+        waves < _TRAINED / _HIGH, 1.0, np.where(waves > _TRAINED / _LOW, factor, between)
+    )
+    return divisors

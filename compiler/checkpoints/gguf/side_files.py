@@ -1,0 +1,45 @@
+"""The files that a checkpoint folder has beside its weights, made from a GGUF header and kept as a stage."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...store.made_for import MadeFor
+from ...store.stages import Stage, StageStore
+from .header import GgufHeader
+from .tokenizer import end_ids, settings, tokenizer_json
+
+_TEMPLATE = "tokenizer.chat_template"
+
+
+def side_files(header: GgufHeader, config: Mapping[str, Any]) -> dict[str, str]:
+    """The content of each by its name. Raises ``BuildError`` for a tokenizer that cannot be read."""
+    template, ends = header.metadata.get(_TEMPLATE), end_ids(header)
+    files = {
+        "config.json": _json(config),
+        "tokenizer.json": tokenizer_json(header),
+        "tokenizer_config.json": _json(settings(header)),
+        "generation_config.json": _json({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {}),
+    }
+    return files | ({"chat_template.jinja": template} if isinstance(template, str) and template else {})
+
+
+def keep_side_files(header: GgufHeader, config: Mapping[str, Any]) -> Stage:
+    """The folder that has them, in the store of this user; made anew when file or code have changed."""
+
+    def make(folder: Path) -> None:
+        for name, content in side_files(header, config).items():
+            (folder / name).write_text(content, encoding="utf-8", newline="")
+
+    said = {key: value for key, value in header.metadata.items() if key.startswith("tokenizer.")}
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    store = StageStore.default()
+    return StageStore(store.root, made_for=MadeFor("build", header.file.name)).run("gguf", [digest, config], make)
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

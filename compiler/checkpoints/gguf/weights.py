@@ -1,0 +1,88 @@
+"""Tensors of a GGUF file as the model computes with them: dequantised, and with their rows in the model's order."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....plugins.errors import BuildError
+from ..formats.base import StoredTensor
+from ..formats.stored_numbers import Array
+from ..safetensors import TensorEntry
+from .header import damaged
+
+FLOATS = ("F32", "F16", "BF16")
+ROUNDED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+"""The types whose numbers were rounded to whole ones in blocks, each with a scale."""
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """One tensor. With ``heads`` its rows are those of heads, each with the pairs that RoPE turns side by side.
+
+    The model has the halves of such pairs half a head apart.
+    """
+
+    name: str
+    entry: TensorEntry
+    heads: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.entry.shape
+
+    @property
+    def granule(self) -> int:
+        return self.shape[0] // self.heads if self.heads else 1
+
+    def rows(self, begin: int, end: int) -> Array:
+        size = self.granule
+        first, last = begin // size * size, -(-end // size) * size  # whole heads
+        values = self._stored(first, last)
+        if self.heads:
+            pairs = values.reshape(-1, size // 2, 2, *values.shape[1:])
+            values = pairs.swapaxes(1, 2).reshape(values.shape)
+        return values[begin - first : end - first]
+
+    def _stored(self, begin: int, end: int) -> Array:
+        from gguf.constants import GGMLQuantizationType
+        from gguf.quants import dequantize
+
+        width = (self.entry.end - self.entry.begin) // self.shape[0]
+        raw = _read(self.name, self.entry, begin * width, (end - begin) * width)
+        values = dequantize(raw.reshape(end - begin, width), GGMLQuantizationType[self.entry.dtype])
+        return np.ascontiguousarray(values, np.float32).reshape(end - begin, *self.shape[1:])
+
+
+def _read(name: str, entry: TensorEntry, offset: int, count: int) -> Array:
+    try:
+        with entry.file.open("rb", buffering=0) as file:
+            file.seek(entry.begin + offset)
+            raw = np.fromfile(file, np.uint8, count)
+    except OSError as error:
+        raise BuildError(f"cannot read {entry.file}", why=str(error), fix="check the file and its disk") from None
+    if raw.size != count:
+        raise damaged(entry.file, f"it ends inside {name}: it became shorter while it was read")
+    return raw
+
+
+def shares(tensors: Mapping[str, StoredTensor]) -> str:
+    """The types of some tensors in words, each with its share of the numbers, the largest first."""
+    counts: Counter[str] = Counter()
+    for tensor in tensors.values():
+        counts[tensor.entry.dtype] += math.prod(tensor.shape)
+    total = max(counts.total(), 1)
+    return ", ".join(f"{name} {_percent(count / total)}" for name, count in counts.most_common())
+
+
+def rounded_types(tensors: Mapping[str, StoredTensor]) -> tuple[str, ...]:
+    """The types of some tensors whose numbers were rounded, by name."""
+    return tuple(sorted({tensor.entry.dtype for tensor in tensors.values()} & {*ROUNDED}))
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.001 else "below 0.1%"

@@ -1,0 +1,79 @@
+"""How GGUF files spell a family: the keys of its sizes, the names of its tensors, and which rows they have in turn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,3})\.(.+)")
+
+SIZES: Mapping[str, str] = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+}
+"""The entries of a ``config.json`` by the keys that follow the name of an architecture."""
+
+TENSORS: Mapping[str, str] = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+"""The modules outside the layers."""
+
+IN_LAYERS: Mapping[str, str] = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""The modules of a layer of a plain decoder."""
+
+QK_NORMS: Mapping[str, str] = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+
+
+@dataclass(frozen=True)
+class GgufNaming:
+    """What ``general.architecture`` is for a family, and what else its files say otherwise than a ``config.json``.
+
+    ``sizes`` and the modules are as in the tables above. ``model_type`` is that of transformers. ``in_turn`` are the
+    modules whose rows the converter of llama.cpp puts in another order: the pairs that RoPE turns, which
+    ``config.json``'s model has half a head apart, lie side by side. ``refused`` are keys that make another model of it,
+    unless they are 0. ``settings`` go into the configuration as they are.
+    """
+
+    architecture: str
+    model_type: str
+    in_layers: Mapping[str, str] = field(default_factory=lambda: IN_LAYERS)
+    sizes: Mapping[str, str] = field(default_factory=lambda: SIZES)
+    in_turn: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ("attention.sliding_window", "expert_count")
+    settings: Mapping[str, object] = field(default_factory=lambda: {"hidden_act": "silu", "attention_bias": False})
+
+    def canonical(self, name: str) -> str | None:
+        """The name that a tensor of a file has in the model; None where the family has none of that name."""
+        module, _, kind = name.rpartition(".")
+        if kind not in ("weight", "bias"):
+            return None
+        if module in TENSORS:
+            return f"{TENSORS[module]}.{kind}"
+        match = _BLOCK.fullmatch(module)
+        inside = self.in_layers.get(match[2]) if match else None
+        return f"model.layers.{match[1]}.{inside}.{kind}" if match and inside else None
+
+    def is_in_turn(self, name: str) -> bool:
+        """Whether the rows of a tensor of a file have to be put back in order."""
+        match = _BLOCK.fullmatch(name.rpartition(".")[0])
+        return match is not None and match[2] in self.in_turn
