@@ -44,6 +44,10 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _RESUME = "run the same command again: files that are complete are kept"
 
 
+class Unreachable(EnvironmentProblem):
+    """The Hub does not hand out a checkpoint, and it is not in the cache (exit code 3)."""
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The files of one commit in a local folder."""
@@ -177,7 +181,7 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
             fix=f"{page}/commits/main lists them",
         )
     if isinstance(error, errors.HfHubHTTPError):
-        return EnvironmentProblem(
+        return Unreachable(
             f"{constants.ENDPOINT} does not hand out {repo}",
             why=f"it answered {error.response.status_code}: {_one_line(error)}",
             fix="401 and 403 mean the token in HF_TOKEN; for anything else, try again later",
@@ -191,7 +195,7 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
             fix="point HF_HOME to a folder that can be written to",
         )
     if is_offline_mode():
-        return EnvironmentProblem(
+        return Unreachable(
             f"{repo} is not in the cache, or not all of it",
             why=f"HF_HUB_OFFLINE forbids a download; the cache is {constants.HF_HUB_CACHE}",
             fix="unset HF_HUB_OFFLINE once, or pass the folder of a checkpoint",
@@ -199,7 +203,7 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
     cause = error.__cause__
     if cause is not None and isinstance(error, (errors.LocalEntryNotFoundError, errors.RevisionResolutionError)):
         return _typed(cause, repo, revision)
-    return EnvironmentProblem(
+    return Unreachable(
         f"{repo} could not be downloaded from {constants.ENDPOINT}",
         why=f"{type(error).__name__}: {_one_line(error)}",
         fix=f"check the network (HTTPS_PROXY, HF_ENDPOINT), then {_RESUME}; or pass the folder of a checkpoint",

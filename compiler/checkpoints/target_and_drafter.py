@@ -82,12 +82,13 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
     target = Target.open(resolved.target)
     if resolved.drafter is None:
         max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
+        warnings = [*resolved.notes, *warnings]
         return Inputs(resolved, target, None, None, max_seq_len, 0, _eos(target), tuple(warnings))
     drafter = Checkpoint.open(resolved.drafter)
     drafter = replace(drafter, config=head_says(drafter.config))
     head = read_head(drafter, target.spec)
     max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
-    warnings += _doubts(drafter)
+    warnings = [*resolved.notes, *warnings, *_doubts(drafter)]
     depth = head.trained_depth or (resolved.pair.trained_depth if resolved.pair else None)
     if depth is None:
         warnings.append(f"the head does not say how many drafts it was trained for; {ASSUMED_DEPTH} assumed")

@@ -129,7 +129,7 @@ def _target_alone(request: CompileRequest, resolved: Resolved) -> _Job:
     max_k = max(request.sizes.num_speculative_tokens or 0, ASSUMED_DEPTH)
     length = cache_length(max_seq_len, max_k, lowering)
     blueprint = Blueprint(target, None, decide(request.precision, lowering, target), lowering, length)
-    return _Job(blueprint, max_seq_len, max_k, resolved.repeatable(), tuple(warnings))
+    return _Job(blueprint, max_seq_len, max_k, resolved.repeatable(), (*resolved.notes, *warnings))
 
 
 def _report(job: _Job, graphs: Graphs, run: PipelineRun, sizes: Mapping[str, int], imports: int) -> dict[str, Any]:

@@ -67,13 +67,16 @@ class StageStore:
                 "there is no place for finished steps", why=str(error), fix="set PEAGLE_CACHE to a folder"
             ) from error
 
-    def run(self, name: str, key_parts: Any, make: Callable[[Path], None], *, needed: int = 0) -> Stage:
+    def run(
+        self, name: str, key_parts: Any, make: Callable[[Path], None], *, needed: int = 0, by_content: bool = False
+    ) -> Stage:
         """Return the stage ``name`` for ``key_parts`` (any JSON value), made by ``make(folder)`` unless it is there.
 
-        It is made anew when the code that ``make`` can reach has changed. ``key_parts`` must name all that ``make``
-        is handed: values by themselves, files by their hash. ``needed`` is the size to name when the disk is full.
+        It is made anew when the code that ``make`` can reach has changed; not so with ``by_content``, where
+        ``key_parts`` has the hash of what comes out. ``key_parts`` must name all that ``make`` is handed: values by
+        themselves, files by their hash. ``needed`` is the size to name when the disk is full.
         """
-        key = stage_key(name, make, key_parts)
+        key = content_key(name, key_parts) if by_content else stage_key(name, make, key_parts)
         with writing(self.root, needed), self.place(name, key) as final:
             if not self.force and (stage := _finished(final, self.progress)):
                 _log.info("%s: kept from before, as %s", name, final)
@@ -123,8 +126,12 @@ class StageStore:
 
 def stage_key(name: str, make: Callable[..., object], key_parts: Any) -> str:
     """Return the content address of a stage: its inputs, and the code of ``make``, which turns them into it."""
-    content = json.dumps([name, code_digest(make), key_parts], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
+    return content_key(name, [code_digest(make), key_parts])
+
+
+def content_key(name: str, key_parts: Any) -> str:
+    """Return the address of a stage that is the same whatever code makes it."""
+    return hashlib.sha256(json.dumps([name, key_parts], sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _finished(final: Path, progress: Progress) -> Stage | None:

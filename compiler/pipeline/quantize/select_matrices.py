@@ -82,6 +82,12 @@ def make_worklist(target: Target, patterns: Sequence[str] = (), *, kv_cache: boo
     that has matrices which the format has no place for; ``UsageError`` for a pattern that names nothing.
     """
     checkpoint, sources = target.checkpoint, target.sources
+    if checkpoint.gguf:
+        raise BuildError(
+            f"{checkpoint.source} is a GGUF file, and ModelOpt's FP8 is written beside safetensors",
+            why="what is not rounded is copied as the checkpoint has it",
+            fix="build from it as it is, with any --precision, or quantise the safetensors of the model",
+        )
     if checkpoint.format != "plain":
         raise BuildError(
             f"{checkpoint.folder} is quantised already ({checkpoint.format})",

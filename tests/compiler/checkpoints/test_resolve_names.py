@@ -20,7 +20,10 @@ from peagle.plugins.errors import BuildError, UsageError
 
 BUNDLED = [name for name, pair in PAIRS.items() if isinstance(pair.target, Local)]
 PUBLISHED = [name for name in PAIRS if name not in BUNDLED]
-BILLIONS = {"qwen3-coder-30b": 30.5, "gpt-oss-20b": 20.9, "gpt-oss-120b": 116.8, "gemma-4-31b": 30.7}
+BILLIONS = {
+    "smollm2-135m": 0.1, "qwen3-coder-30b": 30.5, "gpt-oss-20b": 20.9, "gpt-oss-120b": 116.8, "gemma-4-31b": 30.7,
+}  # fmt: skip
+DEPTHS = {"demo": 8, "qwen3-coder-30b": 18, "gpt-oss-20b": 10, "gpt-oss-120b": 8}
 
 
 @pytest.mark.parametrize("name", BUNDLED)
@@ -49,8 +52,7 @@ def test_what_was_not_verified_is_said(pair: Pair) -> None:
 
 def test_the_promised_models_are_there() -> None:
     assert list(PAIRS) == ["demo", *BILLIONS]
-    depths = {name: pair.trained_depth for name, pair in PAIRS.items()}
-    assert depths == {"demo": 8, "qwen3-coder-30b": 18, "gpt-oss-20b": 10, "gpt-oss-120b": 8, "gemma-4-31b": None}
+    assert {name: pair.trained_depth for name, pair in PAIRS.items()} == dict.fromkeys(PAIRS) | DEPTHS
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -210,7 +212,7 @@ def test_an_unknown_name_is_answered_with_what_exists(name: str, hint: str) -> N
         with pytest.raises(UsageError) as caught:
             call()
         assert hint in caught.value.why
-        assert "known names are: demo, qwen3-coder-30b" in caught.value.why
+        assert "known names are: demo, smollm2-135m, qwen3-coder-30b" in caught.value.why
         assert "path of a checkpoint folder" in caught.value.fix
         assert caught.value.exit_code == 2
 

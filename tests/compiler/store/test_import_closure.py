@@ -162,7 +162,7 @@ MODULES = sorted({*STAGES.values(), CALIBRATE})
 
 
 def test_the_stages_are_found() -> None:
-    assert set(STAGES) == {"trace-", "attach-", "plan-", "kernels", "choose-k", "check-numbers"}
+    assert set(STAGES) == {"trace-", "attach-", "plan-", "kernels", "choose-k", "check-numbers", "gguf"}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -187,7 +187,8 @@ def modules_below(folder: str) -> set[str]:
 @pytest.mark.parametrize("stage", ["trace-", "attach-"])
 def test_what_a_graph_is_made_by_is_in_its_key(stage: str) -> None:
     names = import_closure.closure(PEAGLE, STAGES[stage])
-    for folder in ("graphs/lowering", "graphs/targets", "plugins/accept_prefix", "compiler/checkpoints/formats"):
+    formats = (f"compiler/checkpoints/{each}" for each in ("formats", "gguf"))
+    for folder in ("graphs/lowering", "graphs/targets", "plugins/accept_prefix", *formats):
         assert modules_below(folder) - names <= {"peagle.graphs.targets.layer_trials"}
     assert {"peagle.graphs.trace", "peagle.graphs.stream_weights", "peagle.plugins.op_spec"} <= names
 

