@@ -1,4 +1,4 @@
-"""The bundled prompts: beginnings of Python files, used to choose K, to verify and to demonstrate."""
+"""The bundled prompts, used to choose K, to verify, to measure and to demonstrate. No head is trained on them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,27 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-_FILE = Path(__file__).parent / "texts" / "code.jsonl"
+_TEXTS = Path(__file__).parent / "texts"
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One beginning to be continued."""
+    """One text to be continued, or to be answered."""
 
     id: str
     text: str
 
 
 def code_prompts(limit: int | None = None) -> list[Prompt]:
-    """The first ``limit`` bundled prompts, all by default."""
-    lines = _FILE.read_text(encoding="utf-8").splitlines()
-    return [Prompt(**json.loads(line)) for line in lines][:limit]
+    """The first ``limit`` beginnings of Python files, all by default."""
+    return _read("code")[:limit]
+
+
+def questions(limit: int | None = None) -> list[Prompt]:
+    """The first ``limit`` user turns for a chat model, all by default: code first, then prose."""
+    return _read("questions")[:limit]
+
+
+def _read(name: str) -> list[Prompt]:
+    lines = (_TEXTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [Prompt(**json.loads(line)) for line in lines]

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from peagle.compiler.bundled.prompts import code_prompts
+from peagle.compiler.bundled.prompts import code_prompts, questions
 from peagle.compiler.pipeline.choose_k import choose_k
 
 PROMPTS = ["a", "b"]
@@ -65,3 +65,4 @@ def test_the_bundled_prompts_are_what_verify_needs() -> None:
     assert len(prompts) >= 20
     assert len({prompt.id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == len(prompts)
     assert code_prompts(3) == prompts[:3]
+    assert len({question.id for question in questions()}) == 20
