@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,29 @@ SIZES = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 64, "vocab_size": LETTERS + len(SPECIAL) + len(MERGES),
 }  # fmt: skip
-_ARCHES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3}
+_ARCHES = {
+    "llama": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3, "qwen3-moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "gemma-4": gguf.MODEL_ARCH.GEMMA4,
+}  # fmt: skip
+FAMILIES = tuple(_ARCHES)
 _IN_TURN = ("llama",)
+_EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(\w+\.weight)")
+_ROPE = {"rope_type": "default", "rope_theta": 5000.0}
+_ROTATED = 0.25
+_OF_FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"rope_parameters": _ROPE}, "qwen3": {"rope_parameters": _ROPE},
+    "qwen3-moe": {"rope_parameters": _ROPE, "moe_intermediate_size": 32, "mlp_only_layers": []},
+    "gemma-4": {
+        "architectures": ["Gemma4ForCausalLM"], "global_head_dim": 128, "tie_word_embeddings": True,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "sliding_attention": _ROPE,
+            "full_attention": {
+                "rope_type": "proportional", "rope_theta": 70000.0, "partial_rotary_factor": _ROTATED,
+            },
+        },
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,13 +81,15 @@ def write(
 
     ``edit`` may add metadata, ``without`` are keys that are left out.
     """
-    config = CONFIGS[family] | SIZES | {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}} | sizes
+    config = CONFIGS[family].get("text_config", CONFIGS[family]) | SIZES | _OF_FAMILIES[family] | sizes
     folder = save_target(path.parent / f"{path.stem}-folder", config)
     from safetensors.numpy import load_file, save_file
 
-    stored = load_file(folder / "model.safetensors")
-    writer = _Writer(path, _ARCHES[family].name.lower(), without)
+    published = load_file(folder / "model.safetensors")
+    stored = _with_stacks(published)
+    writer = _Writer(path, gguf.MODEL_ARCH_NAMES[_ARCHES[family]], without)
     _metadata(writer, config)
+    _OWN.get(family, _nothing)(writer, config)
     edit(writer)
     for index, (name, values) in enumerate(stored.items()):
         kind = GGMLQuantizationType[kinds[index % len(kinds)] if values.ndim > 1 else "F32"]
@@ -78,7 +102,7 @@ def write(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    save_file(_without_stacks(stored, published), folder / "model.safetensors", {"format": "pt"})
     return Written(path, folder, json.loads((folder / "config.json").read_text()))
 
 
@@ -108,7 +132,8 @@ def _metadata(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_value_length(config["head_dim"])
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    if "rope_theta" in config["rope_parameters"]:
+        writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     texts, types = tokens()
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
@@ -119,8 +144,65 @@ def _metadata(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_chat_template(TEMPLATE)
 
 
+def _nothing(_: GGUFWriter, __: Mapping[str, Any]) -> None:
+    """A family that says no more than the others."""
+
+
+def _of_experts(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_expert_count(config["num_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+
+
+def _of_gemma(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """What ``Gemma4Model`` of the converter says, and the divisors that it makes of the rotary table."""
+    sliding = [kind == "sliding_attention" for kind in config["layer_types"]]
+    of_full, of_sliding = config["global_head_dim"], config["head_dim"]
+    heads = (config["num_global_key_value_heads"], config["num_key_value_heads"])
+    rope = config["rope_parameters"]
+    writer.add_shared_kv_layers(0)
+    writer.add_embedding_length_per_layer_input(0)
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(sliding)
+    writer.add_key_length(of_full)
+    writer.add_key_length_swa(of_sliding)
+    writer.add_head_count_kv([heads[is_sliding] for is_sliding in sliding])
+    writer.add_rope_dimension_count(of_full)
+    writer.add_rope_dimension_count_swa(of_sliding)
+    writer.add_rope_freq_base(rope["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    rotated = int(of_full * _ROTATED / 2)
+    divisors = np.array([1.0] * rotated + [1e30] * (of_full // 2 - rotated), np.float32)
+    writer.add_tensor("rope_freqs.weight", divisors)
+
+
+_OWN: dict[str, Callable[[GGUFWriter, Mapping[str, Any]], None]] = {"qwen3-moe": _of_experts, "gemma-4": _of_gemma}
+
+
+def _with_stacks(stored: Mapping[str, Array]) -> dict[str, Array]:
+    """The tensors with those of experts put together."""
+    stacks: dict[str, dict[int, Array]] = {}
+    for name, values in stored.items():
+        if match := _EXPERT.fullmatch(name):
+            stacks.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = values
+    plain = {name: values for name, values in stored.items() if not _EXPERT.fullmatch(name)}
+    return plain | {name: np.stack([parts[e] for e in sorted(parts)]) for name, parts in stacks.items()}
+
+
+def _without_stacks(stored: Mapping[str, Array], published: Mapping[str, Array]) -> dict[str, Array]:
+    """The other way round, under the names of ``published``."""
+    tensors = {}
+    for name in published:
+        match = _EXPERT.fullmatch(name)
+        part = stored[f"{match[1]}.{match[3]}"][int(match[2])] if match else stored[name]
+        tensors[name] = np.ascontiguousarray(part)
+    return tensors
+
+
 def _name(name: str, family: str, config: Mapping[str, Any]) -> str:
     """What the ``gguf`` package calls a tensor of the model."""
+    name += ".weight" if name.endswith("layer_scalar") else ""
     found = gguf.get_tensor_name_map(_ARCHES[family], config["num_hidden_layers"]).get_name(name, (".weight", ".bias"))
     assert found, name
     return found

@@ -17,7 +17,7 @@ from ..console.printing import emit
 from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_number
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
 from ..precision.decide_recipe import decide, precision_of, table_of, wide_of
-from ..precision.recipes import Recipe
+from ..precision.recipes import Recipe, twice_rounded
 from ..precision.weight_source import of_target
 from ..precision.weights_stored_quantized import StoredFp8
 from ..request.build_platform import platform_of
@@ -115,7 +115,7 @@ def _decided(
     recipe = table_of(asked, planned, wide_of(target.checkpoint if target else None, planned))
     require_gpus(recipe, gpus)
     if asked.name in known:
-        notes += _lost(target, recipe, planned) if target else []
+        notes += [*_lost(target, recipe, planned), *twice_rounded(recipe, target.checkpoint)] if target else []
         decide(asked, planned, target)
     else:
         notes.append(f"nothing is written in {asked.name} for {planned} ({', '.join(known)} are): this is arithmetic")

@@ -17,7 +17,7 @@ from ..console.progress import Progress
 from ..hardware.packages import export_versions, product_version
 from ..precision.calibration.obtain_ranges import describe
 from ..precision.decide_recipe import decide
-from ..precision.recipes import MULTIPLIED
+from ..precision.recipes import MULTIPLIED, STORED
 from ..request.refusals import check_export, export_lowering
 from ..request.request import CompileRequest
 from ..store.destination import EXPORT
@@ -48,6 +48,11 @@ class _Job:
     max_k: int
     repeat: Mapping[str, str | None]
     warnings: tuple[str, ...]
+
+    def stored(self) -> dict[str, str]:
+        """Return what the numbers of a GGUF file are stored as."""
+        stored = self.blueprint.target.checkpoint.stored
+        return {STORED: stored} if stored else {}
 
     def checkpoints(self) -> dict[str, Checkpoint]:
         """Return the checkpoints, by half."""
@@ -147,6 +152,7 @@ def _report(job: _Job, graphs: Graphs, run: PipelineRun, sizes: Mapping[str, int
         "peak_rss_beyond_imports_bytes": peak - imports,
         "checkpoint_bytes": {name: checkpoint.stored_bytes for name, checkpoint in checkpoints.items()},
         "checkpoint_format": {name: checkpoint.format for name, checkpoint in checkpoints.items()},
+        **job.stored(),
         "bytes": dict(sizes),
         "for": blueprint.lowering.name,
         "recipe": blueprint.recipe.record(),
@@ -166,6 +172,7 @@ def _manifest(job: _Job, graphs: Graphs, versions: Mapping[str, str], assembly: 
         "product_version": product_version(),
         "for": blueprint.lowering.name,
         "precision": blueprint.recipe.name,
+        **job.stored(),
         **({"recipe": blueprint.recipe.record()} if blueprint.recipe.is_quantized else {}),
         "cache_length": blueprint.cache_length,
         "max_seq_len": job.max_seq_len,

@@ -35,6 +35,7 @@ class ExportRecord:
     checkpoints: Mapping[str, str]
     files: Mapping[str, FileEntry]
     multiplied: str = ""
+    stored: str = ""
 
 
 @dataclass(frozen=True)

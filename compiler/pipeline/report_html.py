@@ -9,7 +9,7 @@ from typing import Any
 from ...engines.folder.manifest import Manifest
 from ..console.printing import size
 from ..precision.product_table import described
-from ..precision.recipes import first_words, rows_of
+from ..precision.recipes import STORED, first_words, rows_of
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c1c1c; }
@@ -68,6 +68,7 @@ def _engine(manifest: Manifest) -> list[tuple[str, Any]]:
     for name, part in manifest.parts.items():
         rows.append((name, f"{part.origin.id} ({part.origin.architecture})"))
         rows.append((f"{name} fingerprint", part.origin.revision))
+    rows += [("weights from", manifest.precision[STORED])] if STORED in manifest.precision else []
     backend = manifest.backend
     rows.append(("backend", f"{backend.name} {backend.versions.get(backend.name, '')}, lowered for {backend.lowering}"))
     rows += [("GPUs", ", ".join(backend.gpus))] if backend.gpus else []

@@ -59,7 +59,7 @@ def export(
 
 def _summary(result: ExportResult) -> str:
     from ..precision.recipes import MULTIPLIED
-    from .precision_rows import first_rows, precision_rows
+    from .precision_rows import first_rows, precision_rows, stored_rows
 
     report = result.report
     reused = [phase["phase"] for phase in report["phases"] if phase.get("reused")]
@@ -70,6 +70,7 @@ def _summary(result: ExportResult) -> str:
     rows = [
         *first_rows(report.get(MULTIPLIED, "")),
         ("export", f"{result.path}, for {report['for']}"),
+        *stored_rows(report),
         *precision_rows(report["recipe"], report),
         ("checkpoints", stored),
         ("graphs and weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),

@@ -56,6 +56,7 @@ def _export(folder: Path, *, hashes: bool) -> tuple[list[tuple[str, Any]], dict[
         *first_rows(said.multiplied),
         ("export", f"{folder}, {size(content['bytes'])}, made by peagle-compile {said.product_version}"),
         ("for", said.lowering),
+        *([("weights from", said.stored)] if said.stored else []),
         ("precision", said.precision),
         ("model", said.model),
         ("drafter", said.draft or "none: the target was exported alone"),

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ...plugins.errors import BuildError
 from ...plugins.problems import shown
 from ..config_values import ROPE_NEEDS
 from .check_config import Entries
 from .family import SIZES, CacheSpec, Config, Family
+from .gemma4_gguf import NAMING
+from .gguf_naming import GgufNaming
 
 _INSIDE = "model.language_model."
 _FULL = "full_attention"
@@ -28,6 +30,7 @@ class Gemma4(Family):
 
     name = "gemma-4"
     architectures = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
+    gguf: ClassVar[tuple[GgufNaming, ...]] = (NAMING,)
     entries = Entries(
         (*SIZES, *_LAYER_SIZES, "sliding_window"),
         layer_kinds=("sliding_attention", _FULL),

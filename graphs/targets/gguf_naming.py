@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,3})\.(.+)")
+
+_MOST_LAYERS = 1_000
+_PARAMETERS = ("layer_scalar",)  # no module's weight, but a number of the layer itself
 
 SIZES: Mapping[str, str] = {
     "hidden_size": "embedding_length",
@@ -44,14 +48,37 @@ IN_LAYERS: Mapping[str, str] = {
 QK_NORMS: Mapping[str, str] = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 
 
+def _nothing(_: GgufFacts) -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class GgufFacts:
+    """What a file says of its model: metadata without the name of the architecture, and the names of its tensors.
+
+    ``divisors`` are what each frequency of rotary embedding is divided by, where the file says that.
+    """
+
+    said: Mapping[str, Any]
+    names: frozenset[str]
+    divisors: tuple[float, ...] = ()
+
+    def layers(self) -> range:
+        """The layers; none where their number is none."""
+        count = self.said.get("block_count")
+        return range(count if type(count) is int and 0 < count <= _MOST_LAYERS else 0)
+
+
 @dataclass(frozen=True)
 class GgufNaming:
     """What ``general.architecture`` is for a family, and what else its files say otherwise than a ``config.json``.
 
-    ``sizes`` and the modules are as in the tables above. ``model_type`` is that of transformers. ``in_turn`` are the
-    modules whose rows the converter of llama.cpp puts in another order: the pairs that RoPE turns, which
-    ``config.json``'s model has half a head apart, lie side by side. ``refused`` are keys that make another model of it,
-    unless they are 0. ``settings`` go into the configuration as they are.
+    ``sizes`` and the modules are as in the tables above; ``in_stacks`` are the modules of all experts in one tensor,
+    by what each is called. ``model_type`` is that of transformers. ``in_turn`` are the modules whose rows the converter
+    of llama.cpp puts in another order: the pairs that RoPE turns, which ``config.json``'s model has half a head apart,
+    lie side by side. ``refused`` are keys that make another model of it, unless they are 0. ``settings`` go into the
+    configuration as they are, and so does what ``entries`` makes of a file, which may raise ``BuildError``.
+    ``own_rope``: the entries say how positions are rotated.
     """
 
     architecture: str
@@ -61,6 +88,9 @@ class GgufNaming:
     in_turn: tuple[str, ...] = ()
     refused: tuple[str, ...] = ("attention.sliding_window", "expert_count")
     settings: Mapping[str, object] = field(default_factory=lambda: {"hidden_act": "silu", "attention_bias": False})
+    in_stacks: Mapping[str, str] = field(default_factory=dict)
+    entries: Callable[[GgufFacts], Mapping[str, Any]] = _nothing
+    own_rope: bool = False
 
     def canonical(self, name: str) -> str | None:
         """The name that a tensor of a file has in the model; None where the family has none of that name."""
@@ -71,7 +101,15 @@ class GgufNaming:
             return f"{TENSORS[module]}.{kind}"
         match = _BLOCK.fullmatch(module)
         inside = self.in_layers.get(match[2]) if match else None
-        return f"model.layers.{match[1]}.{inside}.{kind}" if match and inside else None
+        if match is None or inside is None:
+            return None
+        return f"model.layers.{match[1]}.{inside}" + ("" if inside in _PARAMETERS else f".{kind}")
+
+    def expert(self, name: str) -> str | None:
+        """The name that each expert's part of a stack has in the model, with ``{}`` in place of its number."""
+        match = _BLOCK.fullmatch(name.removesuffix(".weight"))
+        inside = self.in_stacks.get(match[2]) if match else None
+        return f"model.layers.{match[1]}.mlp.experts.{{}}.{inside}.weight" if match and inside else None
 
     def is_in_turn(self, name: str) -> bool:
         """Whether the rows of a tensor of a file have to be put back in order."""

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from .check_config import Entries
 from .family import SIZES, Config, Piece, Shape
-from .gguf_naming import GgufNaming
+from .gguf_naming import IN_LAYERS, QK_NORMS, GgufNaming
+from .gguf_naming import SIZES as GGUF_SIZES
 from .qwen3 import Qwen3
 
 _EXPERTS = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(gate_up_proj|down_proj)")
@@ -19,7 +20,28 @@ class Qwen3Moe(Qwen3):
 
     name = "qwen3-moe"
     architectures = ("Qwen3MoeForCausalLM",)
-    gguf: ClassVar[tuple[GgufNaming, ...]] = ()
+    gguf: ClassVar[tuple[GgufNaming, ...]] = (
+        GgufNaming(
+            "qwen3moe",
+            "qwen3_moe",
+            {**IN_LAYERS, **QK_NORMS, "ffn_gate_inp": "mlp.gate"},
+            {
+                **GGUF_SIZES,
+                "num_experts": "expert_count",
+                "num_experts_per_tok": "expert_used_count",
+                "moe_intermediate_size": "expert_feed_forward_length",
+            },
+            refused=("attention.sliding_window", "expert_shared_count", "expert_shared_feed_forward_length"),
+            in_stacks={"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"},
+            settings={  # as llama.cpp computes it: all layers have experts, and the weights of chosen ones sum to 1
+                "hidden_act": "silu",
+                "attention_bias": False,
+                "decoder_sparse_step": 1,
+                "mlp_only_layers": [],
+                "norm_topk_prob": True,
+            },
+        ),
+    )
     entries = Entries((*SIZES, "num_experts", "num_experts_per_tok", "moe_intermediate_size"))
 
     def text(self, config: Config) -> Config:

@@ -9,16 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.engines import Engine, SamplingParams
 from peagle.graphs.drafters.torch_reference import load_target, target_pass
 from peagle.graphs.targets import family_for
 from tests import gguf_files
 from tests.fixtures.commands import Run
 
+
+@pytest.fixture(scope="module")
+def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of two layers, to be read only."""
+    return gguf_files.write(tmp_path_factory.mktemp("tiny") / "tiny.gguf", "llama", kinds=("Q8_0",)).file
+
+
 ALONE = ("--num-speculative-tokens", 0, "--max-seq-len", 64)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", gguf_files.FAMILIES)
 def test_an_engine_s_logits_are_those_of_transformers(family: str, cli: Run, tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", family, kinds=("Q8_0", "Q4_1", "F16"))
     done = cli("build", "--model", written.file, *ALONE, "--precision", "fp32", "--out", tmp_path / "engine")
@@ -53,3 +61,52 @@ def test_a_recipe_that_rounds_says_that_it_is_the_second_time(cli: Run, tmp_path
     assert done.code == 0, done.err
     assert "tiny.gguf holds weights that were rounded already, to Q4_1: int4 rounds them a second time" in done.err
     assert "second time" in (tmp_path / "engine" / "build_report.json").read_text()
+    planned = cli("build", "--model", written.file, *ALONE, "--precision", "int4", "--dry-run")
+    assert "int4 rounds them a second time" in planned.out
+    assert str(written.file) in planned.out
+
+
+def test_an_export_says_what_the_file_stored(cli: Run, tmp_path: Path) -> None:
+    written = gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=("Q4_1",))
+    done = cli("export", "--model", written.file, *ALONE, "--out", tmp_path / "graphs")
+    assert done.code == 0, done.err
+    for out in (done.out, cli("inspect", tmp_path / "graphs").out):
+        assert "GGUF: Q4_1" in out
+
+
+def test_a_file_by_another_name_is_the_same_and_a_changed_one_is_not(tmp_path: Path) -> None:
+    written = gguf_files.write(tmp_path / "tiny.gguf", "llama")
+    before = Checkpoint.open(written.file).fingerprint
+    other = written.file.rename(tmp_path / "other")
+    assert Checkpoint.open(other).fingerprint == before
+    content = bytearray(other.read_bytes())
+    content[-1] ^= 1
+    other.write_bytes(content)
+    assert Checkpoint.open(other).fingerprint != before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("build", "--model", "{file}", "--revision", "main"), 2, "means nothing for"),
+        (("build", "demo", "--draft", "{file}"), 2, "a drafter is a folder"),
+        (("build", "--model", "{text}"), 2, "it is no GGUF file"),
+        (("build", "--model", "{gone}"), 2, "is not known"),
+        (("quantize", "--model", "{file}"), 5, "is a GGUF file"),
+    ],
+)
+def test_what_a_file_cannot_be_is_said(
+    arguments: tuple[str, ...], code: int, said: str, cli: Run, tiny_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "text").write_text("no model")
+    places = {"file": tiny_file, "text": tmp_path / "text", "gone": tmp_path / "gone.gguf"}
+    done = cli(*(each.format(**places) for each in arguments), "--out", tmp_path / "out")
+    assert (done.code, said in done.err) == (code, True), done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_doctor_knows_a_file(cli: Run, tmp_path: Path) -> None:
+    written = gguf_files.write(tmp_path / "tiny.gguf", "llama", num_hidden_layers=7)  # so many that a head could tap
+    done = cli("doctor", "--model", written.file, "--precision", "fp32")
+    assert done.code == 0, done.err
+    assert str(written.file) in done.out

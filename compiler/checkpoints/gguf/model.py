@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from ....graphs.targets import FAMILIES, Family
-from ....graphs.targets.gguf_naming import GgufNaming
+from ....graphs.targets.gguf_naming import GgufFacts, GgufNaming
 from ....plugins.errors import BuildError
 from ....plugins.problems import Problems, counted, listed, shown
 from ..formats.base import StoredTensor
+from ..safetensors import TensorEntry
 from .header import GgufHeader
 from .rope import rope_entries
 from .weights import FLOATS, ROUNDED, GgufTensor
 
+_MOST_EXPERTS = 4_096
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 _ROPE_FREQUENCIES = "rope_freqs.weight"
 _SPLIT = "split.count"
@@ -53,7 +55,10 @@ def config_of(header: GgufHeader, problems: Problems) -> dict[str, Any]:
         config["vocab_size"] = embedding.shape[0]
     if "head_dim" not in config:
         config |= _head_dim(config)
-    config |= rope_entries(header, naming, config.get("head_dim"), problems)
+    if not naming.own_rope:
+        config |= rope_entries(header, naming, config.get("head_dim"), problems)
+    with problems.collecting():
+        config |= naming.entries(_facts(header, naming))
     config["tie_word_embeddings"] = _HEAD not in header.tensors
     ids = {entry: header.metadata.get(f"tokenizer.ggml.{key}") for entry, key in _TOKEN_IDS.items()}
     config |= {entry: value for entry, value in ids.items() if type(value) is int}
@@ -63,20 +68,26 @@ def config_of(header: GgufHeader, problems: Problems) -> dict[str, Any]:
 def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems) -> dict[str, StoredTensor]:
     """Every tensor of the model by the name it is published under; what the model does not know is a problem."""
     _, naming = naming_of(header)
-    heads = {"attn_q": config.get("num_attention_heads"), "attn_k": config.get("num_key_value_heads")}
+    queries = config.get("num_attention_heads")
+    heads = {"attn_q": queries, "attn_k": config.get("num_key_value_heads", queries)}
     tensors: dict[str, StoredTensor] = {}
     strange: dict[str, list[str]] = defaultdict(list)
     for name, entry in header.tensors.items():
-        canonical = naming.canonical(name)
+        canonical, expert = naming.canonical(name), naming.expert(name)
         if name == _ROPE_FREQUENCIES:  # which the configuration says
             continue
-        if canonical is None:
+        if canonical is None and expert is None:
             strange[f"of names that {naming.architecture} has no place for"].append(name)
         elif entry.dtype not in (*FLOATS, *ROUNDED):
             strange[f"stored as {entry.dtype}, which is not read"].append(name)
         elif len(entry.shape) == 1 and entry.dtype in ROUNDED:
             strange[f"of one axis stored as {entry.dtype}"].append(name)
-        else:
+        elif expert is not None:
+            if len(entry.shape) != 3 or entry.shape[0] > _MOST_EXPERTS:
+                strange["that are no stacks of experts"].append(name)
+            else:
+                tensors |= _experts(name, entry, expert)
+        elif canonical is not None:
             count = heads.get(name.split(".")[-2], 0) if naming.is_in_turn(name) else 0
             if count and not _fits(entry.shape[0], count):
                 strange[f"whose rows are not those of {count} heads"].append(name)
@@ -88,6 +99,26 @@ def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems
             fix="use a file of the model itself, without adapters and other parts, in one of the types that are read",
         )
     return tensors
+
+
+def _facts(header: GgufHeader, naming: GgufNaming) -> GgufFacts:
+    prefix = f"{naming.architecture}."
+    said = {key.removeprefix(prefix): _plain(value) for key, value in header.metadata.items() if key.startswith(prefix)}
+    divisors = header.tensors.get(_ROPE_FREQUENCIES)
+    is_read = divisors is not None and divisors.dtype == "F32" and len(divisors.shape) == 1
+    values = GgufTensor(_ROPE_FREQUENCIES, divisors).rows(0, divisors.shape[0]) if divisors and is_read else ()
+    return GgufFacts(said, frozenset(header.tensors), tuple(map(float, values)))
+
+
+def _experts(name: str, entry: TensorEntry, canonical: str) -> dict[str, StoredTensor]:
+    """Each matrix of a stack ``[E, rows, columns]`` by itself."""
+    count, *shape = entry.shape
+    size = (entry.end - entry.begin) // count
+    places = ((canonical.format(index), entry.begin + index * size) for index in range(count))
+    return {
+        each: GgufTensor(name, TensorEntry(entry.file, entry.dtype, tuple(shape), begin, begin + size))
+        for each, begin in places
+    }
 
 
 def _fits(rows: int, heads: Any) -> bool:

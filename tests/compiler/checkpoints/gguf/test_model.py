@@ -15,7 +15,7 @@ from tests import gguf_files
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", gguf_files.FAMILIES)
 def test_every_tensor_is_the_one_that_was_converted(family: str, tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", family, kinds=KINDS)
     target, expected = Target.open(written.file), load_file(written.folder / "model.safetensors")
@@ -27,7 +27,7 @@ def test_every_tensor_is_the_one_that_was_converted(family: str, tmp_path: Path)
         np.testing.assert_array_equal(np.concatenate(pieces), values)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", gguf_files.FAMILIES)
 def test_the_configuration_is_the_published_one(family: str, tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", family)
     read, settings = Target.open(written.file), Target.open(written.folder)

@@ -1,0 +1,83 @@
+"""How GGUF files spell Gemma-4: sizes by kind of layer, and the rotary table of full layers as divisors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...plugins.errors import BuildError
+from ...plugins.problems import shown
+from .gguf_naming import IN_LAYERS, QK_NORMS, SIZES, GgufFacts, GgufNaming
+
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+_PLAIN = {name: key for name, key in SIZES.items() if name not in ("head_dim", "num_key_value_heads", "rope_theta")}
+_OTHER = "use the safetensors of the model"
+
+
+def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
+    """What a file says of the kinds of layers. Raises ``BuildError`` where that cannot be."""
+    sliding, heads = _by_layer(facts, "attention.sliding_window_pattern"), _by_layer(facts, "attention.head_count_kv")
+    full = [layer for layer, is_sliding in enumerate(sliding) if not is_sliding]
+    kinds = {bool(is_sliding): count for is_sliding, count in zip(sliding, heads, strict=True)}
+    if any(kinds[bool(is_sliding)] != count for is_sliding, count in zip(sliding, heads, strict=True)):
+        raise BuildError("layers of one kind have different numbers of key heads", fix=_OTHER)
+    shared = [layer for layer in full if f"blk.{layer}.attn_v.weight" not in facts.names]
+    if shared and shared != full:
+        raise BuildError("some full layers have values of their own, and others use their keys", fix=_OTHER)
+    return {
+        "layer_types": [_SLIDING if is_sliding else _FULL for is_sliding in sliding],
+        "num_key_value_heads": kinds.get(True, kinds.get(False)),
+        "num_global_key_value_heads": kinds.get(False) if shared else None,
+        "attention_k_eq_v": bool(shared),
+        "rope_parameters": {
+            _FULL: {
+                "rope_type": "proportional",
+                "partial_rotary_factor": _rotated(facts.divisors),
+                "rope_theta": facts.said.get("rope.freq_base"),
+            },
+            _SLIDING: {"rope_type": "default", "rope_theta": facts.said.get("rope.freq_base_swa")},
+        },
+    }
+
+
+def _by_layer(facts: GgufFacts, key: str) -> list[Any]:
+    """One value for each layer; a single one is that of all."""
+    value, layers = facts.said.get(key), facts.layers()
+    every = value if isinstance(value, list) else [value] * len(layers)
+    if len(every) != len(layers) or not every or any(type(each) not in (int, bool) for each in every):
+        raise BuildError(f"gemma4.{key} is {shown(repr(value))}, for {len(layers)} layers", fix=_OTHER)
+    return every
+
+
+def _rotated(divisors: tuple[float, ...]) -> float:
+    """The share of a full layer's frequencies that rotate: the others are divided by what makes them nothing."""
+    kept = sum(divisor == 1 for divisor in divisors)
+    if not kept or any(1 < divisor < _NEVER or divisor < 1 for divisor in divisors):
+        raise BuildError("rope_freqs.weight is not that of Gemma-4: frequencies as they are, and none", fix=_OTHER)
+    return kept / len(divisors)
+
+
+_NEVER = 1e20  # a wave of which no text is a part
+
+NAMING = GgufNaming(
+    "gemma4",
+    "gemma4_text",
+    {
+        **IN_LAYERS,
+        **QK_NORMS,
+        "post_attention_norm": "post_attention_layernorm",
+        "ffn_norm": "pre_feedforward_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+        "layer_output_scale": "layer_scalar",
+    },
+    {
+        **_PLAIN,
+        "head_dim": "attention.key_length_swa",
+        "global_head_dim": "attention.key_length",
+        "sliding_window": "attention.sliding_window",
+        "final_logit_softcapping": "final_logit_softcapping",
+    },
+    refused=("attention.shared_kv_layers", "embedding_length_per_layer_input", "expert_count"),
+    settings={"hidden_activation": "gelu_pytorch_tanh", "hidden_size_per_layer_input": 0},
+    entries=_of_gguf,
+    own_rope=True,
+)
