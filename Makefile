@@ -29,10 +29,9 @@ kernels: $(STAMP) ## compile the CUDA kernels for every target (NVCC=... picks a
 	@echo "Compiling the kernels ..."
 	@$(BIN)/python -m peagle.plugins.kernels
 
-bench: $(STAMP) ## decoding speed of the demo engine beside onnxruntime-genai
+bench: $(STAMP) ## decoding speed of the demo engine beside onnxruntime-genai, which gets an environment of its own
 	@echo "Building the demo engine ..."
 	@$(BIN)/peagle-compile build --model demo --out demo-engine
-	@$(PIP) install --constraint requirements.lock --no-build-isolation -e '.[bench]'
 	@echo "Measuring (minutes; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/decoding.py demo-engine $(ARGS)
 

@@ -1,35 +1,38 @@
-"""Decode tokens/s of one engine, plain and with P-EAGLE, beside onnxruntime-genai on the same weights.
+"""Decode tokens/s of one engine, plain and with drafts, beside other runtimes on the same weights.
 
-    make bench                                              # or, with the [bench] extra installed:
+    make bench                                              # or:
     python benchmarks/decoding.py demo-engine
 
-All runners live in one process and take turns prompt by prompt, so that a slow moment of the machine falls on all. The
-same greedy tokens are decoded by all (batch 1, FP32, end-of-sequence ignored); ratios are medians of the ratios within
-one turn. The prompt's pass is not timed.
+Peers are `onnxruntime-genai`, of FP32 or as `onnxruntime-genai:int4`, which its own builder makes from the same
+checkpoint, and for an engine that was built from a GGUF file `llama.cpp` on that very file. Each has a virtual
+environment and a process of its own, and as many threads as we have. All take turns prompt by prompt, so that a slow
+moment of the machine falls on all, and who waits does nothing. Greedy, batch 1, end-of-sequence ignored; ratios are
+medians of the ratios within one turn. The prompt's pass is not timed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
+from peers.environments import python_of
+from peers.process import running
 
 from peagle.compiler.bundled.prompts import code_prompts
 from peagle.engines import Acceptance, Engine, SamplingParams
 
-PEER = "onnxruntime-genai"
+TOOL = Path(__file__).resolve().parent.parent / "tools" / "hugging_face_folder.py"
+GENAI, LLAMA_CPP = "onnxruntime-genai", "llama.cpp"
 Generate = Callable[[Sequence[int], int], tuple[list[int], float]]
 
 
@@ -63,33 +66,21 @@ def ours(engine: Engine, k: int) -> Runner:
     return runner
 
 
-def genai(checkpoint: str, folder: Path, threads: int | None) -> Runner:
-    """onnxruntime-genai on a model that its own builder makes from the same checkpoint."""
-    import onnxruntime_genai as og
-
-    command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", checkpoint, "-o", str(folder)]
-    subprocess.run([*command, "-p", "fp32", "-e", "cpu"], check=True, capture_output=True)
-    if threads:
-        path = folder / "genai_config.json"
-        config = json.loads(path.read_text())
-        config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = threads
-        path.write_text(json.dumps(config))
-    model = og.Model(str(folder))
-
-    def generate(prompt: Sequence[int], count: int) -> tuple[list[int], float]:
-        params = og.GeneratorParams(model)
-        length = len(prompt) + count
-        params.set_search_options(max_length=length, min_length=length, do_sample=False)
-        generator = og.Generator(model, params)
-        generator.append_tokens(np.array([prompt], np.int32))
-        generator.generate_next_token()
-        began = time.perf_counter()
-        for _ in range(count - 1):
-            generator.generate_next_token()
-        seconds = time.perf_counter() - began
-        return [int(t) for t in generator.get_sequence(0)[len(prompt) :]], seconds
-
-    return Runner(PEER, generate)
+def theirs(name: str, source: Path, work: Path, threads: int) -> list[str]:
+    """The command that serves a peer on the checkpoint ``source``; ``name`` may say a precision after a colon."""
+    runtime, _, precision = name.partition(":")
+    settings = ["--threads", str(threads)]
+    if runtime == LLAMA_CPP:
+        if not source.is_file():
+            raise SystemExit(f"{LLAMA_CPP} reads GGUF files, and the engine was built from {source}")
+        return [str(python_of("llama-cpp")), "-m", "peers.llama_cpp_server", str(source), *settings]
+    if runtime != GENAI:
+        raise SystemExit(f"there is no peer {name}; there are {GENAI}, {GENAI}:int4 and {LLAMA_CPP}")
+    folder = source if source.is_dir() else work / "checkpoint"
+    if not folder.exists():
+        subprocess.run([sys.executable, str(TOOL), str(source), str(folder)], check=True, stdout=sys.stderr)
+    settings += ["--precision", precision or "fp32"]
+    return [str(python_of(GENAI)), "-m", "peers.genai_server", str(folder), str(work / name), *settings]
 
 
 def same_text(tokens: Sequence[int], plain: Sequence[int], ends: Collection[int]) -> bool:
@@ -100,14 +91,14 @@ def same_text(tokens: Sequence[int], plain: Sequence[int], ends: Collection[int]
 
 def table(runners: Sequence[Runner], plain: Runner, ends: Collection[int]) -> str:
     """Median tokens/s with quartiles, ratio to our plain decoding, acceptance length, same text or not."""
-    lines = [f"{'':20}{'tokens/s':>9}{'quartiles':>16}{'x plain':>9}{'accepted':>10}{'same text':>13}"]
+    lines = [f"{'':24}{'tokens/s':>9}{'quartiles':>16}{'x plain':>9}{'accepted':>10}{'same text':>13}"]
     for runner in runners:
         low, _, high = statistics.quantiles(runner.speeds, n=4)
         ratio = statistics.median(a / b for a, b in zip(runner.speeds, plain.speeds, strict=True))
         accepted = f"{runner.acceptance.acceptance_length:.2f}" if runner.acceptance.rounds else "-"
         same = sum(same_text(a, b, ends) for a, b in zip(runner.tokens, plain.tokens, strict=True))
         lines.append(
-            f"{runner.name:20}{statistics.median(runner.speeds):>9.0f}{f'{low:.0f} to {high:.0f}':>16}"
+            f"{runner.name:24}{statistics.median(runner.speeds):>9.0f}{f'{low:.0f} to {high:.0f}':>16}"
             f"{ratio:>9.2f}{accepted:>10}{f'{same}/{len(plain.tokens)}':>13}"
         )
     return "\n".join(lines)
@@ -124,16 +115,18 @@ def main() -> None:
     parser.add_argument(
         "--k", type=int, nargs="*", help="numbers of drafts to measure; default: the engine's, and 3 5 8"
     )
-    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--peers", nargs="*", help="default: all that can read the engine's checkpoint; none: --peers")
     arguments = parser.parse_args()
     engine = Engine.load(arguments.engine, threads=arguments.threads)
     depths = arguments.k or (sorted({engine.num_speculative_tokens, 3, 5, 8}) if engine.manifest.drafter else [])
     prompts = [engine.tokenizer.encode(p.text) for p in code_prompts(arguments.prompts)]
-    with tempfile.TemporaryDirectory() as folder:
+    source = Path(engine.manifest.target.origin.source)
+    names = arguments.peers if arguments.peers is not None else [GENAI, *([LLAMA_CPP] if source.is_file() else [])]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as up:
+        threads = arguments.threads or os.cpu_count() or 1
+        peers = [up.enter_context(running(name, theirs(name, source, Path(folder), threads))) for name in names]
         plain = ours(engine, 0)
-        runners = [plain, *(ours(engine, k) for k in depths)]
-        if not arguments.no_peer:
-            runners.append(genai(engine.manifest.target.origin.source, Path(folder), arguments.threads))
+        runners = [plain, *(ours(engine, k) for k in depths), *(Runner(peer.name, peer.generate) for peer in peers)]
         for runner in runners:
             runner.generate(prompts[0], 8)
             runner.acceptance = Acceptance()
@@ -141,12 +134,8 @@ def main() -> None:
             first = turn % len(runners)
             for runner in (*runners[first:], *runners[:first]):
                 runner.turn(prompts[turn % len(prompts)], arguments.tokens)
-    load = os.getloadavg()[0]
-    names = ["onnxruntime", *([] if arguments.no_peer else [PEER])]
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f}, "
-        + ", ".join(f"{n} {version(n)}" for n in names)
-    )
+    versions = [f"onnxruntime {version('onnxruntime')}", *(f"{peer.name} {peer.version}" for peer in peers)]
+    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {', '.join(versions)}")
     print(f"{len(prompts)} prompts x {arguments.rounds}, {arguments.tokens} tokens each, K of the build: "
           f"{engine.num_speculative_tokens}\n")  # fmt: skip
     print(table(runners, plain, engine.manifest.eos_token_ids))

@@ -1,0 +1,1 @@
+"""Other runtimes to measure beside ours, each in an environment and a process of its own."""

@@ -1,0 +1,73 @@
+"""A peer in a process of its own: prompts go in, greedy tokens and their seconds come out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+_IMPORTABLE = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One runtime that decodes when it is asked to, and waits idle in between."""
+
+    name: str
+    version: str
+    _link: _Link
+
+    def generate(self, prompt: Sequence[int], count: int) -> tuple[list[int], float]:
+        """Return ``count`` greedy tokens after ``prompt`` (ids), and the seconds that those after the first took."""
+        answer = self._link.answer({"prompt": list(prompt), "count": count})
+        return answer["tokens"], answer["seconds"]
+
+
+@contextmanager
+def running(name: str, command: Sequence[str]) -> Iterator[Peer]:
+    """Run ``command``, which serves as ``serve.py`` has it and may import ``peers``, while the block lasts.
+
+    Raises ``SystemExit`` with its last words where it cannot be started, or ends.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(_IMPORTABLE)}
+    with (
+        tempfile.TemporaryFile("w+") as errors,  # not a pipe: nobody reads one while it works
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        try:
+            link = _Link(name, process, errors)
+            yield Peer(name, link.answer()["version"], link)
+        finally:
+            process.kill()
+
+
+@dataclass(frozen=True)
+class _Link:
+    """Lines of JSON there and back."""
+
+    name: str
+    process: subprocess.Popen[str]
+    errors: IO[str]
+
+    def answer(self, question: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the next line, after ``question`` where there is one."""
+        line = ""
+        try:
+            if question is not None:
+                print(json.dumps(question), file=self.process.stdin, flush=True)
+            line = self.process.stdout.readline() if self.process.stdout else ""
+        except BrokenPipeError:
+            pass
+        if not line:
+            self.errors.seek(0)
+            raise SystemExit(f"{self.name} ended with {self.process.wait()}:\n{self.errors.read()[-2000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer

@@ -1,0 +1,45 @@
+"""A peer decodes in a process of its own, and what goes wrong there is said here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from peers.process import running
+
+ECHO = "from peers.serve import serve; serve(lambda: ('1.2', lambda prompt, count: (prompt[:count], 0.5)))"
+
+
+def served(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+def test_prompts_go_in_and_tokens_with_their_seconds_come_out() -> None:
+    with running("echo", served(ECHO)) as peer:
+        assert (peer.name, peer.version) == ("echo", "1.2")
+        assert peer.generate([3, 1, 4], 2) == ([3, 1], 0.5)
+        assert peer.generate([1, 5], 1) == ([1], 0.5)
+
+
+def test_what_a_library_prints_is_not_taken_for_an_answer() -> None:
+    program = (
+        "from peers.serve import serve\n"
+        "def load():\n"
+        "    print('a library greets')\n"
+        "    return '1', lambda prompt, count: (print('and again'), (prompt, 0.0))[1]\n"
+        "serve(load)"
+    )
+    with running("noisy", served(program)) as peer:
+        assert peer.generate([7], 1) == ([7], 0.0)
+
+
+@pytest.mark.parametrize("program", ["raise RuntimeError('no such model')", ECHO.replace("prompt[:count]", "1 / 0")])
+def test_a_peer_that_ends_says_why(program: str) -> None:
+    with (
+        pytest.raises(SystemExit, match=r"broken ended with 1:(?s:.*)Error"),
+        running("broken", served(program)) as peer,
+    ):
+        peer.generate([1], 1)

@@ -1,0 +1,46 @@
+"""Write a checkpoint as other tools read it: safetensors in FP32, with its configuration and its tokenizer.
+
+    python tools/hugging_face_folder.py MODEL OUT
+
+MODEL is what `--model` of a build takes: a short name, a folder, a GGUF file. What was stored in fewer bits is written
+as the numbers that it stands for, so that other runtimes can be compared on the same weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+from safetensors.numpy import save_file
+
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.resolve_names import resolve_target
+
+SIDE_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+
+
+def write_folder(checkpoint: Checkpoint, out: Path) -> None:
+    """Write ``checkpoint`` to a folder that is not there yet: one ``model.safetensors``, whole in memory meanwhile."""
+    out.mkdir(parents=True)
+    config = {name: value for name, value in checkpoint.config.items() if name != "quantization_config"}
+    (out / "config.json").write_text(json.dumps({**config, "dtype": "float32"}, indent=2) + "\n")
+    for name in SIDE_FILES:
+        if (checkpoint.folder / name).is_file():
+            shutil.copyfile(checkpoint.folder / name, out / name)
+    tensors = {name: checkpoint.read(name) for name in checkpoint.tensors}
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
+
+
+def main() -> None:
+    """Write one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("out", type=Path)
+    arguments = parser.parse_args()
+    write_folder(Checkpoint.open(resolve_target(arguments.model).target), arguments.out)
+
+
+if __name__ == "__main__":
+    main()
