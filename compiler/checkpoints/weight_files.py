@@ -45,6 +45,12 @@ def _only_file(folder: Path) -> Path:
             why="which tensors belong to the model is not stated",
             fix=f"add the {INDEX} that the model was published with",
         )
+    if files := sorted(folder.glob("*.gguf")):
+        raise BuildError(
+            f"{folder} has no safetensors weights, but GGUF: {listed([path.name for path in files])}",
+            why="a GGUF file is a checkpoint by itself",
+            fix=f"pass the file: `--model {files[0]}`",
+        )
     pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
     raise BuildError(
         f"{folder} has no safetensors weights",

@@ -12,7 +12,7 @@ from ...engines.folder.records import Origin, Part
 from ...plugins.errors import PeagleError
 from ...plugins.optional_packages import install
 from ..bundled.prompts import Prompt
-from ..checkpoints.checkpoint import CONFIG, Checkpoint
+from ..checkpoints.checkpoint import CONFIG, GGUF, Checkpoint
 from ..checkpoints.head_weights import HeadWeights
 from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
@@ -82,7 +82,7 @@ def _incomparable(origin: Origin) -> str:
     if why := gone(origin):
         return why
     checkpoint = Checkpoint.open(Path(origin.source))
-    if checkpoint.format != "plain":
+    if checkpoint.format not in ("plain", GGUF):
         return f"its weights are stored as {checkpoint.format}, which transformers does not compute with in FP32"
     return ""
 
@@ -133,4 +133,15 @@ def _target(engine: Engine) -> tuple[Any, TargetSpec]:
 
     logging.disable_progress_bar()
     target = Target.open(Path(engine.manifest.target.origin.source))
-    return load_target(target.folder, target.config), target.spec.with_taps(engine.manifest.shapes.taps)
+    model = _of_numbers(target) if target.checkpoint.gguf else load_target(target.folder, target.config)
+    return model, target.spec.with_taps(engine.manifest.shapes.taps)
+
+
+def _of_numbers(target: Target) -> Any:
+    """The target in transformers with the numbers that a GGUF file stands for."""
+    import torch
+
+    numbers = {name: torch.from_numpy(target.checkpoint.read(name)) for name in target.checkpoint.tensors}
+    cls, settings = target.family.model_class(), target.family.settings(target.config)
+    kind: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager"}
+    return cls.from_pretrained(None, config=settings, state_dict=numbers, **kind).eval()

@@ -26,7 +26,12 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ALONE = ("--num-speculative-tokens", 0, "--max-seq-len", 64)
 
 
-@pytest.mark.parametrize("family", gguf_files.FAMILIES)
+SLOW = ("qwen3", "qwen3-moe")  # every tensor of theirs is compared in tests/compiler/checkpoints/gguf
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in gguf_files.FAMILIES]
+)
 def test_an_engine_s_logits_are_those_of_transformers(family: str, cli: Run, tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", family, kinds=("Q8_0", "Q4_1", "F16"))
     done = cli("build", "--model", written.file, *ALONE, "--precision", "fp32", "--out", tmp_path / "engine")
@@ -39,10 +44,19 @@ def test_an_engine_s_logits_are_those_of_transformers(family: str, cli: Run, tmp
     (output,) = engine.generate(["hello w"], SamplingParams(max_tokens=8, ignore_eos=True))
     assert len(output.token_ids) == 8
     assert engine.tokenizer.encode("hello w<|user|>") == [261, 262, 1]
-    _check_what_is_said(family, cli, done.out, tmp_path / "engine", written.file)
+    _check_what_is_said(cli, done.out, tmp_path / "engine", written.file)
+    if family == "llama":
+        _check_verification(cli, tmp_path / "engine")
 
 
-def _check_what_is_said(family: str, cli: Run, said: str, engine: Path, file: Path) -> None:
+def _check_verification(cli: Run, engine: Path) -> None:
+    done = cli("verify", engine)
+    assert done.code == 0, done.err
+    (parity,) = [line for line in done.out.splitlines() if line.startswith("target logits")]
+    assert "passed" in parity
+
+
+def _check_what_is_said(cli: Run, said: str, engine: Path, file: Path) -> None:
     manifest = json.loads((engine / "engine.json").read_text())
     stored = manifest["precision"]["stored"]
     assert stored.startswith("GGUF: ")
@@ -83,6 +97,13 @@ def test_a_file_by_another_name_is_the_same_and_a_changed_one_is_not(tmp_path: P
     content[-1] ^= 1
     other.write_bytes(content)
     assert Checkpoint.open(other).fingerprint != before
+
+
+def test_a_folder_that_has_only_such_a_file_leads_to_it(cli: Run, tiny_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    shutil.copy(tiny_file, tmp_path)
+    done = cli("build", "--model", tmp_path, *ALONE, "--out", tmp_path / "out")
+    assert (done.code, f"`--model {tmp_path / tiny_file.name}`" in done.err) == (5, True), done.err
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from .rope import rope_entries
 from .weights import FLOATS, ROUNDED, GgufTensor
 
 _MOST_EXPERTS = 4_096
+_MOST_MATRICES = 1 << 19
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 _ROPE_FREQUENCIES = "rope_freqs.weight"
 _SPLIT = "split.count"
@@ -83,7 +84,7 @@ def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems
         elif len(entry.shape) == 1 and entry.dtype in ROUNDED:
             strange[f"of one axis stored as {entry.dtype}"].append(name)
         elif expert is not None:
-            if len(entry.shape) != 3 or entry.shape[0] > _MOST_EXPERTS:
+            if len(entry.shape) != 3 or entry.shape[0] > _MOST_EXPERTS or len(tensors) > _MOST_MATRICES:
                 strange["that are no stacks of experts"].append(name)
             else:
                 tensors |= _experts(name, entry, expert)

@@ -14,6 +14,7 @@ from .header import GgufHeader
 
 UNKNOWN, CONTROL, USER = 2, 3, 4  # of tokenizer.ggml.token_type
 _KEY = "tokenizer.ggml."
+_LONGEST = 512  # runs of spaces have some 100
 _OWN = "use a file of the model whose tokenizer is whole, or the safetensors of the model"
 
 
@@ -28,6 +29,8 @@ class Vocabulary:
         tokens: list[str] = self.said("tokens", list, [])
         if not tokens or not all(isinstance(token, str) for token in tokens):
             raise self.wrong("it has no list of tokens")
+        if (longest := max(map(len, tokens))) > _LONGEST:
+            raise self.wrong(f"a token has {longest} characters; {_LONGEST} are the most here")
         return tokens
 
     def ids(self) -> dict[str, int]:

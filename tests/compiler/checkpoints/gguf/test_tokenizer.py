@@ -149,6 +149,7 @@ WRONG: dict[str, tuple[GgufHeader, str]] = {
     "no cut": (byte_pairs(pre=""), "no name for how a text is cut"),
     "no tokens": (byte_pairs(tokens=[]), "no list of tokens"),
     "tokens that are numbers": (byte_pairs(tokens=[1, 2]), "no list of tokens"),
+    "a token without end": (pieces(tokens=["a" * 10**6], token_type=[1], scores=[0.0]), "1000000 characters"),
     "a token twice": (byte_pairs(tokens=["a", "a"], token_type=[], merges=[]), "2 tokens have 1 different"),
     "too few kinds": (byte_pairs(token_type=[1]), "tokens have 1 kinds"),
     "merges of other tokens": (byte_pairs(merges=["q zz"]), "not whole"),
