@@ -45,13 +45,58 @@ class RowAttention:
         self.mask = torch.cat([real, own], 1)  # [R, length + depths - 1]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        batch, heads, rows, dim = q.shape
-        groups = k.shape[1]
-        q = q.view(batch, groups, heads // groups, rows, dim) * dim**-0.5
-        to_real = q.flatten(2, 3) @ k[:, :, : self.length].transpose(-1, -2)
-        to_own = (q[..., None, :] * k[:, :, None, self.chain]).sum(-1)  # [B, groups, heads / groups, R, depths - 1]
-        scores = torch.cat([to_real.view(*q.shape[:-1], self.length), to_own], -1).float()
-        weights = scores.masked_fill(~self.mask, float("-inf")).softmax(-1).to(v.dtype)
-        from_real = weights[..., : self.length].flatten(2, 3) @ v[:, :, : self.length]
-        from_own = (weights[..., self.length :, None] * v[:, :, None, self.chain]).sum(-2)
-        return (from_real.view_as(q) + from_own).view(batch, heads, rows, dim)
+        real, own = slice(self.length), self.chain
+        return attend_real_and_own(q, k[:, :, real], v[:, :, real], k[:, :, own], v[:, :, own], self.mask)
+
+
+class ChainAttention:
+    """The same for a head that drafts one token per pass: what a row sees, with the rows of earlier passes kept.
+
+    Pass 0 holds the real rows; each later pass holds rows of some of the anchors of the pass before it.
+    """
+
+    def __init__(self) -> None:
+        self.anchors: list[Tensor] = []
+        self.layers: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self.places: list[Tensor] = []
+        self.mask = torch.empty(0)
+
+    def begin(self, anchor: Tensor) -> None:
+        """Start a pass of rows with these anchors, int64 [R] in ascending order."""
+        self.anchors.append(anchor)
+        self.places = [torch.searchsorted(earlier, anchor) for earlier in self.anchors[1:]]
+        real = torch.arange(len(self.anchors[0]))[None, :] <= anchor[:, None]
+        self.mask = torch.cat([real, torch.ones(len(anchor), len(self.places), dtype=torch.bool)], 1)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        passes = self.layers.setdefault(layer, [])
+        passes.append((k, v))
+        k_real, v_real = passes[0]
+        if not self.places:
+            empty = k_real[:, :, :, None][:, :, :, :0]
+            return attend_real_and_own(q, k_real, v_real, empty, empty, self.mask)
+        k_own, v_own = (
+            torch.stack([kv[part][:, :, place] for kv, place in zip(passes[1:], self.places, strict=True)], 3)
+            for part in (0, 1)
+        )
+        return attend_real_and_own(q, k_real, v_real, k_own, v_own, self.mask)
+
+
+def attend_real_and_own(
+    q: Tensor, k_real: Tensor, v_real: Tensor, k_own: Tensor, v_own: Tensor, mask: Tensor
+) -> Tensor:
+    """Attention over two groups of keys: real rows, which all rows share, and each row's own chain.
+
+    q [B, heads, R, D]; k_real, v_real [B, groups, L, D]; k_own, v_own [B, groups, R, C, D]; mask bool [R, L + C], true
+    where a row looks -> [B, heads, R, D].
+    """
+    batch, heads, rows, dim = q.shape
+    groups, length = k_real.shape[1:3]
+    q = q.view(batch, groups, heads // groups, rows, dim) * dim**-0.5
+    to_real = q.flatten(2, 3) @ k_real.transpose(-1, -2)
+    to_own = (q[..., None, :] * k_own[:, :, None]).sum(-1)  # [B, groups, heads / groups, R, C]
+    scores = torch.cat([to_real.view(*q.shape[:-1], length), to_own], -1).float()
+    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1).to(v_real.dtype)
+    from_real = weights[..., :length].flatten(2, 3) @ v_real
+    from_own = (weights[..., length:, None] * v_own[:, :, None]).sum(-2)
+    return (from_real.view_as(q) + from_own).view(batch, heads, rows, dim)

@@ -15,7 +15,7 @@ INTERMEDIATE = 640
 KEY_FEATURE, QUERY_FEATURE = 0, 1
 FEATURE_SIZE = 3.0
 SHARPNESS = 4.0
-SLOW_PAIRS = slice(2, 8)  # rotary pairs with periods of about 20 to 350 positions
+SLOW_PERIODS = 19.0, 355.0  # positions; rotary pairs that turn so slowly tell distances without repeating
 
 
 def tap_layers(layers: int) -> tuple[int, int, int]:
@@ -90,7 +90,9 @@ def look_back(drafter: Drafter, aux: Tensor) -> None:
 
     attention, dim = drafter.midlayer.self_attn, drafter.config.head_dim
     pairs = torch.zeros(dim)
-    pairs[SLOW_PAIRS] = (SHARPNESS * dim**0.5) ** 0.5 / FEATURE_SIZE
+    periods = 2 * torch.pi * drafter.config.rope_theta ** (torch.arange(0, dim, 2) / dim)
+    slow = ((periods >= SLOW_PERIODS[0]) & (periods <= SLOW_PERIODS[1])).nonzero()[:, 0]
+    pairs[slow] = (SHARPNESS * dim**0.5) ** 0.5 / FEATURE_SIZE
     for group in range(attention.kv_heads):
         head = group * (attention.heads // attention.kv_heads)
         q = attention.q_proj.weight[head * dim : (head + 1) * dim]

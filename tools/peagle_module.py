@@ -167,15 +167,18 @@ class Drafter(nn.Module):
 
         `lm_head` turns those that matter into logits.
         """
+        return self.norm(self.blocks(ids, self.fc(aux), positions, attend))
+
+    def blocks(self, ids: Tensor, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """ids int64 [B, T], features x [B, T, hidden_size], positions int64 [T] -> hidden states before the norm."""
         dim, theta = self.config.head_dim, self.config.rope_theta
         frequency = theta ** (-torch.arange(0, dim, 2, dtype=torch.float32) / dim)
         angle = torch.outer(positions.float(), frequency).repeat(1, 2)
         cos, sin = angle.cos(), angle.sin()
         embedding = self.embed_tokens(ids)
-        x = self.fc(aux)
         for i, layer in enumerate([self.midlayer, *self.layers.values()]):
             x = layer(x, embedding, cos, sin, attend, i)
-        return self.norm(x)
+        return x
 
 
 class CausalCache:

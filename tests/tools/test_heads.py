@@ -1,0 +1,250 @@
+"""A head made from beginning to end with a tiny random target, and the parts that its numbers rest on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from heads.acceptance import Acceptance, drafts_everywhere, measure
+from heads.batch_decoder import BatchDecoder
+from heads.data_folder import DataFolder
+from heads.dialogues import append_dialogues, loops, read_dialogues
+from heads.head import METHODS, Head, HeadShape, Method, load_head, save_head, start_head
+from heads.lesson_batches import Batch, LessonBatches
+from heads.overlap import Held
+from heads.sparse_loss import SparseCrossEntropy
+from heads.states import Lesson
+from peagle_module import CausalCache
+from safetensors.torch import load_file
+from speculation import generate_alone, generate_together
+from torch.nn import functional
+from train_head import learn, optimizer_for, train
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from peagle.graphs.drafters import read_drafter
+from peagle.graphs.targets import family_for
+
+TAPS = (1, 2, 3)
+SHAPE = HeadShape(layers=2, intermediate=32, heads=4, kv_heads=2, draft_vocabulary=1024, depth=4)
+TEMPLATE = (
+    "{% for message in messages %}<|user|>\n{{ message.content }}{{ eos_token }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|answer|>\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    folder = Path("compiler/bundled/demo/target")
+    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def target(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """A random target whose text has some order: its head of words and its residual stream are strong."""
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=5, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, tie_word_embeddings=True, max_position_embeddings=256,
+        bos_token_id=0, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval().requires_grad_(False)
+    for name, weight in model.named_parameters():
+        if weight.dim() == 2:
+            weight.mul_(5 if "embed" not in name else 20)
+    return model
+
+
+@pytest.fixture(scope="module")
+def data(
+    target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory
+) -> DataFolder:
+    folder = DataFolder(tmp_path_factory.mktemp("data"))
+    append_dialogues(folder.text_file(0), BatchDecoder(target, 8, 96), tokenizer, list(range(24)), seed=1)
+    folder.write_states(target, tokenizer, TAPS, Held(["def has_close_elements(numbers):"]), unfinished=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lessons(data: DataFolder) -> list[Lesson]:
+    return data.lessons()
+
+
+def _new_head(target: LlamaForCausalLM, lessons: list[Lesson], method: Method) -> tuple[Head, float]:
+    torch.manual_seed(5)
+    size = SHAPE.draft_vocabulary
+    aux = torch.cat([lesson.aux for lesson in lessons]).float()
+    return start_head(target, SHAPE, TAPS, 7, method, torch.arange(size), aux)
+
+
+class _Killed(LessonBatches):
+    """Batches of a run that is interrupted when it asks for the one of step `stop`."""
+
+    stop: int
+
+    def at(self, step: int) -> Batch:
+        if step == self.stop:
+            raise KeyboardInterrupt
+        return super().at(step)
+
+
+def _loss(head: Head, lessons: list[Lesson]) -> float:
+    batch = LessonBatches(lessons, head.target_to_draft(), len(lessons), seed=1).at(0)
+    return float(learn(head, batch, 1.0, torch.Generator().manual_seed(1), torch.float32).loss)
+
+
+def test_slots_at_different_positions_give_the_logits_of_the_model(target: LlamaForCausalLM) -> None:
+    torch.manual_seed(1)
+    decoder = BatchDecoder(target, 3, 24)
+    rows = [torch.randint(1000, (length,)).tolist() for length in (5, 9, 14)]
+    for slot, row in enumerate(rows):
+        torch.testing.assert_close(decoder.prefill(slot, torch.tensor(row)), target(torch.tensor([row])).logits[0, -1])
+    for _ in range(3):
+        for row in rows:
+            row.append(int(torch.randint(1000, ())))
+        logits = decoder.step(torch.tensor([row[-1] for row in rows]), torch.tensor([len(row) - 1 for row in rows]))
+        for slot, row in enumerate(rows):
+            torch.testing.assert_close(logits[slot], target(torch.tensor([row])).logits[0, -1], atol=1e-3, rtol=1e-4)
+
+
+def test_text_goes_on_where_a_kill_cut_it_off(
+    target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, data: DataFolder, tmp_path: Path
+) -> None:
+    whole = read_dialogues(data.text_file(0))
+    assert sorted(dialogue.index for dialogue in whole) == list(range(24))
+    cut = tmp_path / "text-0.jsonl"
+    cut.write_text(data.text_file(0).read_text()[:-200])
+    assert len(read_dialogues(cut)) == 23
+    append_dialogues(cut, BatchDecoder(target, 1, 96), tokenizer, list(range(24)), seed=1)
+    again = {dialogue.index: dialogue for dialogue in read_dialogues(cut)}
+    assert len(again) == 24
+    for dialogue in whole:
+        assert again[dialogue.index] == dialogue
+
+
+def test_answers_start_after_the_chat_format_and_greedy_ones_are_the_targets_own(
+    target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, data: DataFolder
+) -> None:
+    for dialogue in read_dialogues(data.text_file(0)):
+        assert tokenizer.decode(dialogue.ids[: dialogue.answer]).endswith(f"{tokenizer.eos_token}\n<|answer|>\n")
+        if not dialogue.sampled:
+            prompt, answer = dialogue.ids[: dialogue.answer], dialogue.ids[dialogue.answer :]
+            assert generate_alone(target, prompt, len(answer)) == answer
+
+
+def test_repetition_is_noticed_at_the_fourth_time() -> None:
+    piece = [5, 6, 7, 6]
+    assert loops([1, 2, *piece * 4])
+    assert not loops([1, 2, *piece * 3])
+
+
+@pytest.mark.parametrize(
+    ("text", "shared"),
+    [
+        ("one two three four five six seven eight nine ten eleven twelve thirteen fourteen", True),
+        ("see: One, two; three four five six seven eight nine ten eleven twelve (thirteen)", True),
+        ("one two three four five six seven eight nine ten eleven twelve and thirteen", False),
+        ("please: def truncate_number (x): return x", True),
+        ("the word truncate_number alone is no function", False),
+        ("Tell me, why do we have leap years", True),
+    ],
+)
+def test_shared_runs_of_words_and_functions_of_the_same_name_are_found(text: str, shared: bool) -> None:
+    thirteen = "one two three four five six seven eight nine ten eleven twelve thirteen"
+    held = Held([thirteen, "def truncate_number(number: float):", "Why do we have leap years?"])
+    assert (held.shown_in(text) is not None) == shared
+
+
+def test_sparse_loss_is_the_cross_entropy_with_its_gradients() -> None:
+    torch.manual_seed(2)
+    hidden, weight = torch.randn(7, 6, requires_grad=True), torch.randn(20, 6, requires_grad=True)
+    likely, share = torch.randint(20, (7, 3)), torch.rand(7, 3)
+    loss, choices = SparseCrossEntropy.apply(hidden, weight, likely, share, torch.float32)
+    got = torch.autograd.grad(loss * 2, (hidden, weight))
+    logits = hidden @ weight.T
+    wanted = -(share * functional.log_softmax(logits, -1).gather(-1, likely)).sum()
+    torch.testing.assert_close(loss, wanted)
+    torch.testing.assert_close(got, torch.autograd.grad(wanted * 2, (hidden, weight)))
+    assert choices.tolist() == logits.argmax(-1).tolist()
+
+
+def test_acceptance_read_off_the_text_is_that_of_the_loop(target: LlamaForCausalLM, lessons: list[Lesson]) -> None:
+    head, _ = _new_head(target, lessons, "peagle")
+    lesson = lessons[0]
+    prompt = lesson.ids[: lesson.answer].tolist()
+    wanted = generate_together(target, head.drafter, prompt, 24, SHAPE.depth)
+    ids = torch.tensor(prompt + generate_alone(target, prompt, 40))
+    aux = torch.cat([target.model(ids[None], output_hidden_states=True).hidden_states[tap] for tap in TAPS], -1)[0]
+    lesson = replace(lesson, ids=ids, aux=aux)
+    got = measure(head, [lesson], SHAPE.depth).accepted
+    assert got[: len(wanted.accepted) - 1] == wanted.accepted[:-1]
+
+
+def test_acceptance_counts_the_tokens_of_the_target_and_the_share_of_each_position() -> None:
+    result = Acceptance(count=3, tokens=10, accepted=[3, 0, 1, 2])
+    assert result.length == 2.5
+    assert result.by_position == [0.75, 0.5, 0.25]
+
+
+def test_chained_drafts_are_those_of_one_pass_per_token(target: LlamaForCausalLM, lessons: list[Lesson]) -> None:
+    head, _ = _new_head(target, lessons, "eagle3")
+    ids, aux = lessons[0].ids[:20], lessons[0].aux[:20].float()
+    table = drafts_everywhere(head, ids, aux, 3)
+    drafter = head.drafter
+    for anchor in (0, 7, 16):
+        cache, positions = CausalCache(), torch.arange(anchor + 1)
+        x = drafter.blocks(ids[None, 1 : anchor + 2], drafter.fc(aux[None, : anchor + 1]), positions, cache)[:, -1:]
+        for depth in range(3):
+            drafted = drafter.lm_head(drafter.norm(x)).argmax(-1)
+            assert drafted.item() == table[anchor, depth]
+            at = anchor + depth + 1
+            if at + 1 < len(ids):
+                x = drafter.blocks(ids[None, at + 1 : at + 2], x, torch.tensor([at]), cache)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_training_improves_a_head_and_goes_on_where_it_stopped(
+    method: Method, target: LlamaForCausalLM, lessons: list[Lesson], tmp_path: Path
+) -> None:
+    def run(state: Path, stop: int = 12) -> Head:
+        head, scale = _new_head(target, lessons, method)
+        batches = _Killed(lessons, head.target_to_draft(), 6, seed=1)
+        batches.stop = stop
+        train(head, optimizer_for(head, scale), batches, state, 12, 1, torch.float32, checkpoint_seconds=0)
+        return head
+
+    whole = run(tmp_path / "whole.pt")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "parts.pt", stop=5)
+    parts = run(tmp_path / "parts.pt")
+    for name, weight in whole.trained().items():
+        torch.testing.assert_close(parts.trained()[name], weight, msg=name)
+    assert _loss(whole, lessons) < _loss(_new_head(target, lessons, method)[0], lessons) - 0.2
+
+    save_head(whole, tmp_path / "head")
+    config = json.loads((tmp_path / "head" / "config.json").read_text())
+    tensors = load_file(tmp_path / "head" / "model.safetensors")
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    described = target.config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
+    spec = read_drafter(config, shapes, family_for(described).describe(described).with_taps(TAPS))
+    assert spec.strategy == ("parallel" if method == "peagle" else "autoregressive")
+    assert spec.shared == ("embed_tokens.weight",)
+    again = load_head(tmp_path / "head", target)
+    assert again.method == method
+    for name, weight in whole.trained().items():
+        torch.testing.assert_close(again.trained()[name], weight, atol=0.02, rtol=0.01)
+
+
+def test_batches_cover_every_lesson_once_in_an_epoch(target: LlamaForCausalLM, lessons: list[Lesson]) -> None:
+    head, _ = _new_head(target, lessons, "eagle3")
+    batches = LessonBatches(lessons, head.target_to_draft(), 6, seed=1)
+    seen = list(itertools.chain.from_iterable(batches.at(step).ids.tolist() for step in range(batches.per_epoch)))
+    assert len(seen) == len(lessons)
+    width = max(map(len, seen))
+    padded = sorted(row + [0] * (width - len(row)) for row in seen)
+    assert padded == sorted(lesson.ids.tolist() + [0] * (width - len(lesson.ids)) for lesson in lessons)

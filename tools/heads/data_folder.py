@@ -1,0 +1,116 @@
+"""The folder in which training text and states live: what is in it, and what a kill leaves of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
+
+from .dialogues import Dialogue, read_dialogues
+from .overlap import Held
+from .states import Lesson, lessons_of, load_lessons, save_lessons
+
+FILE_LESSONS = 64  # dialogues in one file of states
+
+
+@dataclass(frozen=True)
+class Description:
+    """How the data was made: the target's name, the placeholder token, seed, and what the prompts drew on."""
+
+    target: str
+    mask_id: int
+    seed: int
+    corpus_digest: str
+
+
+class DataFolder:
+    """text-W.jsonl of each worker, states-W-I.pt of each 64 of its lines, dropped.json, description.json."""
+
+    def __init__(self, root: Path):
+        self.root = root
+
+    def text_file(self, worker: int) -> Path:
+        return self.root / f"text-{worker}.jsonl"
+
+    def dialogues(self) -> list[Dialogue]:
+        """All that was written, in the order of the files."""
+        return [dialogue for path in sorted(self.root.glob("text-*.jsonl")) for dialogue in read_dialogues(path)]
+
+    def describe(self, description: Description) -> None:
+        """Write the description. Raises ``SystemExit`` if the folder already holds other data."""
+        content = {name: str(value) for name, value in asdict(description).items()}
+        path = self.root / "description.json"
+        if path.exists() and json.loads(path.read_text()) != content:
+            raise SystemExit(f"{self.root} holds data made otherwise ({path.read_text()}): use another folder")
+        path.write_text(json.dumps(content, indent=2) + "\n")
+
+    def description(self) -> Description:
+        """Raises ``SystemExit`` if there is none."""
+        path = self.root / "description.json"
+        if not path.exists():
+            raise SystemExit(f"{self.root} holds no training data: make it with `python tools/make_head_data.py`")
+        content = json.loads(path.read_text())
+        return Description(content["target"], int(content["mask_id"]), int(content["seed"]), content["corpus_digest"])
+
+    def write_states(
+        self,
+        target: LlamaForCausalLM,
+        tokenizer: PreTrainedTokenizerBase,
+        taps: tuple[int, ...],
+        held: Held,
+        unfinished: bool,
+    ) -> None:
+        """States of every 64 dialogues that have none; of a shorter rest only if the text is not `unfinished`.
+
+        Dialogues that show held texts are left out, and named in dropped.json.
+        """
+        dropped: dict[str, str] = {}
+        for path in sorted(self.root.glob("text-*.jsonl")):
+            written = read_dialogues(path)
+            for first in range(0, len(written), FILE_LESSONS):
+                part = written[first : first + FILE_LESSONS]
+                shown = {dialogue.index: held.shown_in(tokenizer.decode(dialogue.ids)) for dialogue in part}
+                dropped |= {str(index): run for index, run in shown.items() if run}
+                out = self.root / f"states-{path.stem.removeprefix('text-')}-{first // FILE_LESSONS:04d}.pt"
+                if out.exists() or (unfinished and len(part) < FILE_LESSONS):
+                    continue
+                kept = [dialogue for dialogue in part if not shown[dialogue.index]]
+                save_lessons(out, lessons_of(target, kept, taps))
+                print(f"{out.name}: {len(kept)} of {len(part)} dialogues", flush=True)
+        partial = self.root / "dropped.json.partial"
+        partial.write_text(json.dumps(dropped, indent=1) + "\n")
+        os.replace(partial, self.root / "dropped.json")
+        print(f"{len(dropped)} dialogues left out, because they show what heads are measured on", flush=True)
+
+    def dropped(self) -> int:
+        """How many dialogues were left out."""
+        return len(json.loads((self.root / "dropped.json").read_text()))
+
+    def lessons(self) -> list[Lesson]:
+        """All lessons. Raises ``SystemExit`` if there are none."""
+        files = sorted(self.root.glob("states-*.pt"))
+        if not files:
+            raise SystemExit(f"{self.root} holds no states: make them with `python tools/make_head_data.py`")
+        return [lesson for path in files for lesson in load_lessons(path)]
+
+    def draft_vocabulary(self, size: int) -> Tensor:
+        """The `size` target ids that occur most often in the lessons, int64, ascending; of equal ones the smaller."""
+        counts: Counter[int] = Counter()
+        for lesson in self.lessons():
+            counts.update(lesson.ids.tolist())
+        # Ids that never occur follow in their own order, which puts the commonest byte pairs first.
+        order = sorted(counts, key=lambda token: (-counts[token], token))
+        order += [token for token in range(size + len(order)) if token not in counts]
+        return torch.tensor(sorted(order[:size]))
+
+    def coverage(self, draft_ids: Tensor) -> float:
+        """Share of the tokens of all answers that `draft_ids` hold."""
+        lessons = self.lessons()
+        inside = sum(int(torch.isin(lesson.ids[lesson.answer :], draft_ids).sum()) for lesson in lessons)
+        return inside / sum(len(lesson.ids) - lesson.answer for lesson in lessons)

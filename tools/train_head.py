@@ -1,0 +1,184 @@
+"""Train a head on the text that its target wrote (see make_head_data.py), and write it in vLLM's flat layout.
+
+python tools/train_head.py --method peagle --out build/heads/peagle
+python tools/train_head.py --method eagle3 --out build/heads/eagle3
+
+An interrupted run continues from its last checkpoint when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from drafter_start import tap_layers
+from heads.data_folder import DataFolder
+from heads.head import METHODS, Head, HeadShape, Method, save_head, start_head
+from heads.head_card import HeadRun
+from heads.head_rows import compute_rows, kept_anchors
+from heads.lesson_batches import Batch, LessonBatches
+from heads.sparse_loss import SparseCrossEntropy
+from heads.target import TargetFiles, fast_dtype
+from torch import Tensor
+from training import Checkpoint, MuonAndAdam, resume, wsd
+
+# Either file takes less than 16 MB. One layer is what EAGLE-3 has everywhere; P-EAGLE gains from a second.
+SHAPES: dict[Method, HeadShape] = {
+    "peagle": HeadShape(layers=2, intermediate=512, heads=8, kv_heads=4, draft_vocabulary=4864, depth=8),
+    "eagle3": HeadShape(layers=1, intermediate=1024, heads=8, kv_heads=4, draft_vocabulary=4864, depth=6),
+}
+
+KEEP, LEAST = 0.75, 0.15
+HARD_SHARE = 0.5  # of the loss against the target's first choice, which alone is proposed
+
+WARM_UP = 30
+DECAY_SHARE = 0.5
+MUON_LR = 0.02
+ADAM_LR = 1e-3
+WEIGHT_DECAY = 0.02
+CLIP = 1.0
+REPORT_EVERY = 10
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one batch gave: the loss, and how often the first choice was the target's, by depth."""
+
+    loss: Tensor
+    agreement: Tensor
+
+
+def learn(head: Head, batch: Batch, keep: float, generator: torch.Generator, dtype: torch.dtype) -> Step:
+    """The loss of `head` on a batch, with COD sampling: each depth keeps some rows of the one before."""
+    depths = head.drafter.config.num_speculative_tokens
+    anchors = kept_anchors(batch.ids.shape[1] - 1, depths, keep, LEAST, generator)
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        rows = compute_rows(head, batch.ids, batch.aux, anchors)
+    label = rows.anchor + rows.depth + 1
+    weight = batch.weight[:, label]
+    used = weight > 0
+    weight = weight[used]
+    best = batch.best[:, label][used]
+    share = batch.chances[:, label][used] * weight[:, None]
+    share[:, 0] += HARD_SHARE * weight * (best >= 0)
+    loss, choices = SparseCrossEntropy.apply(
+        rows.hidden[used].float(), head.drafter.lm_head.weight, batch.likely[:, label][used], share, dtype
+    )
+    hits = (
+        ((choices == best) * weight)
+        .new_zeros(depths)
+        .index_add(0, rows.depth.expand_as(used)[used], (choices == best) * weight)
+    )
+    total = torch.zeros(depths).index_add(0, rows.depth.expand_as(used)[used], weight)
+    return Step(loss / weight.sum(), hits / total.clamp_min(1e-9))
+
+
+def optimizer_for(head: Head, scale: float) -> MuonAndAdam:
+    """Muon for the matrices of the blocks and `fc`, AdamW for the rest that is trained."""
+    drafter = head.drafter
+    matrices = {name for name, weight in drafter.named_parameters() if weight.dim() == 2 and "layer" in name}
+    # A usual step in `fc` would be multiplied by its large inputs, and one in `mask_hidden` would be lost in it.
+    factors = {"fc.weight": 1 / scale, "mask_hidden": scale}
+    return MuonAndAdam(drafter, matrices | {"fc.weight"}, MUON_LR, ADAM_LR, WEIGHT_DECAY, factors)
+
+
+def train(
+    head: Head,
+    optimizer: MuonAndAdam,
+    batches: LessonBatches,
+    state: Path,
+    steps: int,
+    seed: int,
+    dtype: torch.dtype,
+    checkpoint_seconds: float = 120,
+) -> float:
+    """Train to step `steps` from what `state` holds; returns the seconds of all sittings."""
+    first, seconds_before = 0, 0.0
+    checkpoint = resume(state, steps, DECAY_SHARE)
+    if checkpoint is not None:
+        head.load_trained(checkpoint.model)
+        optimizer.load_state_dict(checkpoint.optimizers)
+        first, seconds_before = checkpoint.step, checkpoint.seconds
+    started = saved = time.monotonic()
+    agreement = torch.empty(0)
+    for step in range(first, steps):
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        result = learn(head, batches.at(step), KEEP, generator, dtype)
+        result.loss.backward()
+        torch.nn.utils.clip_grad_norm_([w for w in head.drafter.parameters() if w.requires_grad], CLIP)
+        optimizer.step(wsd(step, steps, WARM_UP, DECAY_SHARE))
+        agreement = result.agreement if step == first else 0.9 * agreement + 0.1 * result.agreement
+        done, now = step + 1, time.monotonic()
+        seconds = seconds_before + now - started
+        if done % REPORT_EVERY == 0 or done == steps:
+            by_depth = " ".join(f"{share:.2f}" for share in agreement.tolist())
+            print(f"{seconds:6.0f}s  step {done}/{steps}  loss {result.loss:.3f}  agreement {by_depth}", flush=True)
+        if now - saved >= checkpoint_seconds or done == steps:
+            saved = now
+            Checkpoint(done, steps, seconds, head.trained(), optimizer.state_dict()).save(state)
+    return seconds_before + time.monotonic() - started
+
+
+def run_file(data: Path, method: Method) -> Path:
+    """Where a run leaves what its card says."""
+    return data / f"{method}-run.json"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--method", choices=METHODS, required=True)
+    parser.add_argument("--data", type=Path, default=Path("build/smollm2-training"), help="folder of make_head_data.py")
+    parser.add_argument("--out", type=Path, required=True, help="head folder to write")
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--rows", type=int, default=8, help="dialogues in each step")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    method: Method = arguments.method
+    torch.manual_seed(arguments.seed)
+    data = DataFolder(arguments.data)
+    made = data.description()
+    target = TargetFiles.find(made.target).model(torch.float32)
+    lessons = data.lessons()
+    shape = SHAPES[method]
+    draft_ids = data.draft_vocabulary(shape.draft_vocabulary)
+    taps = tap_layers(target.config.num_hidden_layers)
+    sample = torch.cat([lesson.aux for lesson in lessons[:32]]).float()
+    head, scale = start_head(target, shape, taps, made.mask_id, method, draft_ids, sample)
+    batches = LessonBatches(lessons, head.target_to_draft(), arguments.rows, arguments.seed)
+    tokens = sum(len(lesson.ids) for lesson in lessons)
+    stored = sum(weight.numel() for weight in head.trained().values())
+    dtype = fast_dtype()
+    print(
+        f"{method}: {stored:,} parameters, taps {taps}, {len(lessons)} dialogues of {tokens:,} tokens, "
+        f"{batches.per_epoch} steps an epoch, products in {dtype}",
+        flush=True,
+    )
+    optimizer = optimizer_for(head, scale)
+    state = arguments.data / f"{method}.pt"
+    seconds = train(head, optimizer, batches, state, arguments.steps, arguments.seed, dtype)
+    save_head(head, arguments.out)
+    HeadRun(
+        method=method,
+        target=made.target,
+        steps=arguments.steps,
+        rows=arguments.rows,
+        seed=arguments.seed,
+        seconds=seconds,
+        dialogues=len(lessons),
+        tokens=tokens,
+        dropped=data.dropped(),
+        coverage=data.coverage(draft_ids),
+        corpus_digest=made.corpus_digest,
+    ).save(run_file(arguments.data, method))
+    print(f"done: {arguments.out}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
