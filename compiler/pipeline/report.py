@@ -8,7 +8,7 @@ from typing import Any
 
 from ...engines.folder.manifest import Manifest
 from ..precision.calibration.obtain_ranges import describe
-from ..precision.recipes import MULTIPLIED, first_words
+from ..precision.recipes import MULTIPLIED, STORED, first_words
 from ..store.phase_clock import Phases
 from .choose_k import KChoice
 from .plan_stages import Plans
@@ -48,6 +48,7 @@ class BuildReport:
             "warnings": list(self.warnings),
             "wide": self.wide,
         }
+        report |= {name: kind for name, kind in self.manifest.precision.items() if name == STORED}
         if self.choice:
             report["choose_k"] = {"speedup": round(self.choice.speedup, 3), **asdict(self.choice)}
         report |= self.graphs.products(self.plans.products() if self.plans else {})

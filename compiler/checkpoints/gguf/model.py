@@ -23,6 +23,7 @@ _MOST_MATRICES = 1 << 19
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 _ROPE_FREQUENCIES = "rope_freqs.weight"
 _SPLIT = "split.count"
+_TOKENS = "tokenizer.ggml.tokens"
 _TOKEN_IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad_token_id": "padding_token_id"}
 
 
@@ -54,6 +55,7 @@ def config_of(header: GgufHeader, problems: Problems) -> dict[str, Any]:
     config |= {entry: value for entry, value in said.items() if value is not None}
     if embedding := header.tensors.get(_EMBEDDING):
         config["vocab_size"] = embedding.shape[0]
+        _check_vocabulary(header, embedding.shape[0], problems)
     if "head_dim" not in config:
         config |= _head_dim(config)
     if not naming.own_rope:
@@ -135,6 +137,17 @@ def _refuse(header: GgufHeader, naming: GgufNaming, problems: Problems) -> None:
             f"{problems.subject} states {', '.join(found)}: this form of {naming.architecture} is not supported",
             why="it is another model than the one that was compared with transformers",
             fix="use a model without it",
+        )
+
+
+def _check_vocabulary(header: GgufHeader, rows: int, problems: Problems) -> None:
+    """A tokenizer that gives ids the model does not have would read outside the embedding table."""
+    tokens = header.metadata.get(_TOKENS)
+    if isinstance(tokens, list) and len(tokens) > rows:
+        problems.add(
+            f"{problems.subject} has {len(tokens)} tokens, and embeddings for {rows}",
+            why="tokenizer and weights are not of the same model",
+            fix="use a file of the model whose tokenizer is its own",
         )
 
 

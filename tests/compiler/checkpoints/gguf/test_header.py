@@ -141,6 +141,12 @@ def test_another_architecture_is_refused_by_its_name(tmp_path: Path) -> None:
     assert "llama, qwen3" in caught.value.why
 
 
+def test_more_tokens_than_embeddings_are_refused(tmp_path: Path) -> None:
+    texts = [*gguf_files.tokens()[0], "one more"]
+    with pytest.raises(BuildError, match=f"{len(texts)} tokens, and embeddings for {len(texts) - 1}"):
+        _opened(tmp_path, edit=lambda writer: writer.add_token_list(texts))
+
+
 def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="one of 3 parts"):
         _opened(tmp_path, edit=lambda writer: writer.add_uint16("split.count", 3))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from safetensors.numpy import load_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
+from peagle.plugins.errors import BuildError
 from tests import gguf_files
 
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
@@ -43,3 +46,54 @@ def test_some_rows_of_a_head_are_those_of_the_whole(tmp_path: Path) -> None:
     whole = tensor.rows(0, 128)
     for begin, end in ((0, 1), (63, 65), (30, 128), (127, 128), (5, 5)):
         np.testing.assert_array_equal(tensor.rows(begin, end), whole[begin:end])
+
+
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def _divisors() -> np.ndarray:
+    """As the converter of llama.cpp writes them, one frequency at a time."""
+    divisors = []
+    for j in range(32):
+        wave = 2 * math.pi * LLAMA3["rope_theta"] ** (2 * j / 64)
+        smooth = (8192 / wave - 1) / 3
+        between = 1 / ((1 - smooth) / 32 + smooth)
+        divisors.append(1.0 if wave < 2048 else 32.0 if wave > 8192 else between)
+    return np.array(divisors, np.float32)
+
+
+def test_the_rotary_table_of_llama_3_is_found_in_its_divisors(tmp_path: Path) -> None:
+    def edit(writer: Any) -> None:
+        writer.add_tensor("rope_freqs.weight", _divisors())
+
+    written = gguf_files.write(tmp_path / "tiny.gguf", "llama", edit=edit, rope_parameters=LLAMA3)
+    read, settings = Target.open(written.file), Target.open(written.folder)
+    ours, theirs = (each.family.settings(each.config).rope_parameters for each in (read, settings))
+    assert ours == theirs
+    read.check()
+
+
+def test_another_rotary_table_is_refused(tmp_path: Path) -> None:
+    def edit(writer: Any) -> None:
+        writer.add_tensor("rope_freqs.weight", _divisors() * np.linspace(1, 2, 32, dtype=np.float32))
+
+    written = gguf_files.write(tmp_path / "tiny.gguf", "llama", edit=edit, rope_parameters=LLAMA3)
+    with pytest.raises(BuildError, match="by numbers of its own"):
+        Target.open(written.file)
+
+
+@pytest.mark.parametrize(("kind", "said"), [("linear", None), ("yarn", "scales positions by 'yarn'")])
+def test_scaled_positions_are_read_or_refused(kind: str, said: str | None, tmp_path: Path) -> None:
+    def edit(writer: Any) -> None:
+        writer.add_string("llama.rope.scaling.type", kind)
+        writer.add_float32("llama.rope.scaling.factor", 4.0)
+
+    written = gguf_files.write(tmp_path / "tiny.gguf", "llama", edit=edit)
+    if said:
+        with pytest.raises(BuildError, match=said):
+            Target.open(written.file)
+    else:
+        assert Target.open(written.file).config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}

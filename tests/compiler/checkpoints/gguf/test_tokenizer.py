@@ -63,7 +63,7 @@ def transformers_s(of: GgufHeader) -> Any:
     return convert_gguf_tokenizer(of.architecture, said)[0]
 
 
-@pytest.mark.parametrize("pre", ["qwen2", "llama-bpe", "gpt-2"])
+@pytest.mark.parametrize("pre", ["qwen2", "llama-bpe", "tekken", "gpt-2"])
 def test_byte_pairs_are_those_of_transformers(pre: str) -> None:
     of = byte_pairs(pre=pre, add_bos_token=False)
     ours, theirs = made(of), transformers_s(of)
@@ -145,7 +145,7 @@ def test_special_tokens_are_whole_and_named() -> None:
 WRONG: dict[str, tuple[GgufHeader, str]] = {
     "another kind": (byte_pairs(model="bert"), "of the kind 'bert'"),
     "no kind": (header(tokens=["a"]), "of the kind ''"),
-    "another cut": (byte_pairs(pre="tekken"), "'tekken' for how a text is cut"),
+    "another cut": (byte_pairs(pre="deepseek-llm"), "'deepseek-llm' for how a text is cut"),
     "no cut": (byte_pairs(pre=""), "no name for how a text is cut"),
     "no tokens": (byte_pairs(tokens=[]), "no list of tokens"),
     "tokens that are numbers": (byte_pairs(tokens=[1, 2]), "no list of tokens"),
