@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +19,15 @@ from .folder.manifest import Manifest
 from .machine import most_threads
 from .policy.drafts_per_round import Fixed, Policy
 from .requests.arguments import flag, integer, prompts_of, refusal, text_of, token_ids_of
+from .requests.messages import Message
 from .requests.params import SamplingParams, params_of
 from .requests.random_numbers import draw_seed
 from .requests.request import Request
-from .requests.results import Delta, RequestOutput
+from .requests.results import RequestOutput
 from .scheduling.scheduler import Scheduler
 from .strategies.base import STRATEGIES, Strategy
+from .stream import Stream
+from .text.chat import Chat
 from .text.tokenizer import Tokenizer
 from .text.transcript import Transcript
 
@@ -47,35 +51,6 @@ def _backend(folder: Path, manifest: Manifest, slots: int, threads: int | None) 
         why="this version runs onnxruntime, tensorrt and tensorrt-rtx engines",
         fix="rebuild with a --backend that is one of them",
     )
-
-
-class Stream:
-    """Iterates over the ``Delta``s of one request; ``result`` is its ``RequestOutput`` once it has finished.
-
-    The deltas together hold every token id and all of the text.
-    """
-
-    def __init__(self, requests: Iterator[Request], turn: threading.RLock) -> None:
-        self._running, self._turn = requests, turn
-        self._result: RequestOutput | None = None
-
-    def __iter__(self) -> Iterator[Delta]:
-        while True:
-            with self._turn:
-                request = next(self._running, None)
-            if request is None:
-                return
-            delta = request.transcript.take()
-            if delta.finish_reason:
-                self._result = request.output(time.perf_counter())
-            yield delta
-
-    @property
-    def result(self) -> RequestOutput:
-        """The output of the whole request. Raises ``UsageError`` while it is still streaming."""
-        if self._result is None:
-            raise UsageError("the stream has not finished", fix="iterate over it to its end first")
-        return self._result
 
 
 class Engine:
@@ -103,6 +78,7 @@ class Engine:
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
         self._backend, self._strategy = backend, strategy
         self._policy = policy or Fixed(manifest.speculation.num_speculative_tokens)
+        self._chat = Chat(folder, tokenizer)
         self._scheduler: Scheduler | None = None
         self._turn = threading.RLock()
 
@@ -171,8 +147,68 @@ class Engine:
     ) -> Stream:
         """Continue one prompt, giving text as it comes. Same arguments and errors as ``generate``."""
         (each,) = params_of(params, 1)
-        request = self._request(0, "prompt", prompt, each)
-        return Stream(self._run([request], self._policy_of(num_speculative_tokens)), self._turn)
+        return self._stream(self._request(0, "prompt", prompt, each), num_speculative_tokens)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        num_speculative_tokens: int | None = None,
+    ) -> RequestOutput:
+        """Answer a conversation, whose messages go through the model's own chat template.
+
+        ``messages`` are as OpenAI has them: ``{"role": ..., "content": ...}``, the content a text or a list of text
+        parts. ``tools`` and ``documents`` are for templates that know them, ``chat_template_kwargs`` are variables of
+        the template, such as ``enable_thinking``. Special tokens that a content spells out (``<|im_end|>``) are encoded
+        as such, as ``transformers`` and vLLM do: take them out of text that you do not trust. No token is added to what
+        the template writes, and the text of the result has none.
+
+        The answer ends at the engine's end-of-text tokens, and at the special token that follows an answer in the
+        template. Raises ``UsageError`` for messages of another form, those that the template refuses, a conversation
+        that is too long, and an engine without a chat template; ``EnvironmentProblem`` for a template that is none, or
+        takes too long.
+        """
+        stream = self.stream_chat(
+            messages,
+            params,
+            tools=tools,
+            documents=documents,
+            chat_template_kwargs=chat_template_kwargs,
+            num_speculative_tokens=num_speculative_tokens,
+        )
+        for _ in stream:
+            pass
+        return stream.result
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        num_speculative_tokens: int | None = None,
+    ) -> Stream:
+        """Answer a conversation, giving text as it comes. Same arguments and errors as ``chat``."""
+        (each,) = params_of(params, 1)
+        _, ids = self._chat.prompt(messages, tools, documents, chat_template_kwargs)
+        return self._stream(self._request(0, "the conversation", ids, each, self._chat.ends), num_speculative_tokens)
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> tuple[str, list[int]]:
+        """Return what ``chat`` would give to the model: the text that the template writes, and its token ids."""
+        return self._chat.prompt(messages, tools, documents, chat_template_kwargs)
 
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """The target's logits after every token of ``token_ids``, f32 [len, V], from one pass."""
@@ -222,9 +258,14 @@ class Engine:
     def _ids(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
         return token_ids_of(name, ids, self.manifest.shapes.vocab_size, self.max_seq_len)
 
-    def _request(self, index: int, name: str, prompt: Prompt, params: SamplingParams) -> Request:
-        """The request of one prompt, which the caller knows by ``name``."""
+    def _stream(self, request: Request, k: int | None) -> Stream:
+        return Stream(request, self._run([request], self._policy_of(k)), self._turn)
+
+    def _request(
+        self, index: int, name: str, prompt: Prompt, params: SamplingParams, ends: frozenset[int] = frozenset()
+    ) -> Request:
+        """The request of one prompt, which the caller knows by ``name``; ``ends`` are further ids that end its text."""
         ids = self._ids(name, self.tokenizer.encode(text_of(name, prompt)) if isinstance(prompt, str) else prompt)
         room = min(params.max_tokens, self.max_seq_len - len(ids))
         seed = draw_seed() if params.seed is None else params.seed
-        return Request(index, ids, params, seed, Transcript(params, self.tokenizer, room), room)
+        return Request(index, ids, params, seed, Transcript(params, self.tokenizer, room, ends), room)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...engines.folder.checks import least_cache_length
+from ...engines.text.template_files import read_templates
 from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter, unknown_architectures
 from ...graphs.lowering import Lowering
 from ...graphs.targets import TargetSpec
-from ...plugins.errors import BuildError
+from ...plugins.errors import BuildError, EnvironmentProblem
 from ...plugins.problems import shown
 from ..store.publish import TOKENIZER
 from .checkpoint import CONFIG, Checkpoint
@@ -120,7 +121,24 @@ def longest_sequence(target: Target, max_seq_len: int) -> tuple[int, list[str]]:
     _check_tokenizer(target.folder, target.spec.vocab_size)
     possible = min(max_seq_len, target.spec.max_position_embeddings)
     cut = [f"max_seq_len is {possible}, the most that the model was trained for"] if possible < max_seq_len else []
-    return possible, cut
+    return possible, cut + _doubts_of_template(target.folder)
+
+
+def _doubts_of_template(folder: Path) -> list[str]:
+    """Say of a template that no chat could use; the engine does all else. Raises ``BuildError`` for a damaged file."""
+    try:
+        templates = read_templates(folder)
+    except EnvironmentProblem as error:
+        raise BuildError(error.what, why=error.why, fix="download the file again, or correct it") from None
+    if not templates:
+        return []
+    from ...engines.text.chat_template import ChatTemplate
+
+    try:
+        ChatTemplate(templates, {}).check()
+    except EnvironmentProblem as error:
+        return [f"chat will be refused: {error.what} ({error.why})"]
+    return []
 
 
 def read_head(drafter: Checkpoint, target: TargetSpec) -> DrafterSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import FileEntry
+from ...engines.text import template_files
+from ...engines.text.template_files import read_templates
 from ..console import interrupts
 from ..console.half_made import half_made
 from ..console.progress import Progress
@@ -22,7 +25,7 @@ from .locks import locked
 from .stages import Stage
 
 TOKENIZER = "tokenizer.json"
-_BESIDE_IT = ("tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+_BESIDE_IT = ("special_tokens_map.json", "generation_config.json")
 
 
 @dataclass
@@ -67,6 +70,7 @@ class Assembly:
     def place_text(self, name: str, content: str | bytes) -> None:
         """Write one small file."""
         path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         self.files[name] = FileEntry.of(path)
 
@@ -76,10 +80,27 @@ class Assembly:
             self.files[f"{below}/{path.name}"] = FileEntry.of(path)
 
     def place_tokenizer(self, checkpoint: Path) -> None:
-        """Copy what turns text into ids and back."""
+        """Copy what turns text into ids and back, and messages into text.
+
+        However the checkpoint stores its chat templates, they become files, as ``transformers`` saves them.
+        """
         for name in (TOKENIZER, *_BESIDE_IT):
             if (checkpoint / name).is_file():
                 self.place_copy(checkpoint / name, name)
+        for name, text in read_templates(checkpoint).items():
+            is_default = name == template_files.DEFAULT
+            self.place_text(template_files.TEMPLATE if is_default else f"{template_files.NAMED}/{name}.jinja", text)
+        self._place_config(checkpoint / template_files.CONFIG)
+
+    def _place_config(self, path: Path) -> None:
+        """Copy the tokenizer's configuration, without a template: two of them could differ."""
+        if not path.is_file():
+            return
+        content = json.loads(path.read_bytes())
+        if content.pop("chat_template", None) is None:
+            self.place_copy(path, path.name)
+        else:
+            self.place_text(path.name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def write_manifest(self, manifest: Manifest) -> Manifest:
         """Write the manifest with the files placed so far; from here on the folder is an engine."""

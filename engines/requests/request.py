@@ -14,7 +14,7 @@ class Request:
     """One prompt with what it has got so far. ``seed`` is the one in effect, drawn if the params leave it open.
 
     ``room`` is the most tokens it may get. ``launched`` counts passes whose tokens have not been read, ``ahead`` how
-    many tokens those may bring at most.
+    many tokens those may bring at most. ``is_unwanted`` asks for an early end, from any thread.
     """
 
     index: int
@@ -28,6 +28,7 @@ class Request:
     decode_began: float = 0.0
     launched: int = 0
     ahead: int = 0
+    is_unwanted: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -45,7 +46,7 @@ class Request:
         return len(self.prompt) + len(self.transcript.token_ids) + self.ahead
 
     def output(self, now: float) -> RequestOutput:
-        """The result of a request that is done; ``now`` is when the last token came."""
+        """The result of a request that is done; ``now`` is when it ended."""
         text = self.transcript
         if text.finish_reason is None:
             raise ValueError("the request has not finished")
@@ -57,5 +58,6 @@ class Request:
             self.acceptance,
             self.seed,
             self.prefill_seconds,
-            now - self.decode_began,
+            now - self.decode_began if self.decode_began else 0.0,
+            tuple(text.drafted),
         )

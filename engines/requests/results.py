@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "abort"]
 
 
 @dataclass
@@ -46,7 +46,8 @@ class Acceptance:
 class RequestOutput:
     """The result of one request, finished.
 
-    Wall clock: ``prefill_seconds`` until its first token, ``decode_seconds`` after it.
+    Wall clock: ``prefill_seconds`` until its first token, ``decode_seconds`` after it. ``drafted`` says of every token
+    whether it was a draft that the target accepted, and not the target's own.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -57,15 +58,20 @@ class RequestOutput:
     seed: int
     prefill_seconds: float
     decode_seconds: float
+    drafted: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of a streamed request; ``finish_reason`` is set on the last one.
+    """A piece of a streamed request: what a round, or the prompt's pass, brought. The last has a ``finish_reason``.
 
     ``text`` may be empty: a token can be a part of a character, a special one, or wait for a stop string to go on.
+    ``drafted`` says of each of the ``token_ids`` whether it is an accepted draft. ``runs`` are the text once more, cut
+    where that changes: ``(text, is drafted)``; a character of several tokens belongs to the last of them.
     """
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None
+    drafted: tuple[bool, ...] = ()
+    runs: tuple[tuple[str, bool], ...] = ()

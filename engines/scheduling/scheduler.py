@@ -58,7 +58,8 @@ class Scheduler:
         self._waiting.append(request)
 
     def abort(self, request: Request) -> None:
-        """Forget a request, wherever it is; it gets no more tokens."""
+        """Forget a request, wherever it is; it gets no more tokens, and ends with those that it has."""
+        request.transcript.abort()
         if request in self._waiting:
             self._waiting.remove(request)
         if request in self._slots:
@@ -67,8 +68,14 @@ class Scheduler:
     def step(self) -> list[Request]:
         """Launch one pass, where there is one to launch, and hand out the oldest tokens that are due.
 
-        Returns the requests that got some; one is done when its transcript has finished.
+        Returns the requests that got some, and those that nobody wants any more; one is done when its transcript has
+        finished.
         """
+        unwanted = [request for request in (*self._slots, *self._waiting) if request and request.is_unwanted]
+        for request in unwanted:
+            self.abort(request)
+        if unwanted:
+            return unwanted
         unread = self._backend.lag if self._launch() else 0
         return list(self._read()) if len(self._flights) > unread else []
 
@@ -90,9 +97,11 @@ class Scheduler:
         began, backend = time.perf_counter(), self._backend
         backend.admit(slot, request.params, uniform_stream(request.seed, self._max_seq_len + 1))
         k = self._policy.choose()
-        for chunk in chunks(request.prompt, min(PREFILL_CHUNK, backend.prefill_columns)):
-            backend.prompt(slot, chunk, self._strategy.prompt, k)
         self._slots[slot] = request
+        for chunk in chunks(request.prompt, min(PREFILL_CHUNK, backend.prefill_columns)):
+            if request.is_unwanted:
+                return  # the next step ends it
+            backend.prompt(slot, chunk, self._strategy.prompt, k)
         self._launched(_Flight(backend.first(slot), [request], [slot], most=1, began=began))
 
     def _launch_round(self) -> None:
@@ -123,7 +132,7 @@ class Scheduler:
             if not request.decode_began:
                 request.decode_began = time.perf_counter()
                 request.prefill_seconds = request.decode_began - flight.began
-            request.transcript.extend(int(t) for t in tokens[row, :count])
+            request.transcript.extend((int(t) for t in tokens[row, :count]), accepted=count - 1 if drafted else 0)
             if request.is_done:
                 self._free(slot)
             yield request

@@ -29,14 +29,18 @@ class Tokenizer:
         """Number of ids the tokenizer knows."""
         return int(self._tokenizer.get_vocab_size())
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of ``text``, special tokens added as the tokenizer prescribes."""
+    def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
+        """The ids of ``text``, with the special tokens that the tokenizer adds, or those alone that are in the text."""
         try:
-            return list(self._tokenizer.encode(text).ids)
+            return list(self._tokenizer.encode(text, add_special_tokens=adds_special).ids)
         except Exception as error:  # as above
             raise UsageError(
                 "the engine's tokenizer cannot encode this prompt", why=str(error), fix="pass token ids"
             ) from error
+
+    def is_added(self, token_id: int) -> bool:
+        """Whether an id is a special token or another that was added to the vocabulary, such as ``<|im_end|>``."""
+        return token_id in self._tokenizer.get_added_tokens_decoder()
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids``, special tokens left out."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from ..requests.params import SamplingParams
 from ..requests.results import Delta, FinishReason
@@ -13,29 +14,35 @@ class Transcript:
     """Collects emitted tokens until an end-of-sequence id, a stop string or ``max_tokens``.
 
     A round may emit past the end; what lies past it is dropped. Text that could still turn out to be the beginning of
-    a stop string is held back from streaming.
+    a stop string is held back from streaming. ``ends`` are ids that end it besides the tokenizer's.
     """
 
-    def __init__(self, params: SamplingParams, tokenizer: Tokenizer, max_tokens: int) -> None:
+    def __init__(
+        self, params: SamplingParams, tokenizer: Tokenizer, max_tokens: int, ends: frozenset[int] = frozenset()
+    ) -> None:
         self._params, self._stream, self._max_tokens = params, tokenizer.stream(), max_tokens
-        self._eos = frozenset() if params.ignore_eos else tokenizer.eos_token_ids
+        self._eos = frozenset() if params.ignore_eos else tokenizer.eos_token_ids | ends
         self._held = max((len(s) for s in params.stop), default=1) - 1
         self._shown_text = 0
         self._shown_tokens = 0
+        self._runs: list[tuple[int, bool]] = []  # where a run of the text ends that is not shown yet
         self.token_ids: list[int] = []
+        self.drafted: list[bool] = []
         self.text = ""
         self.finish_reason: FinishReason | None = None
 
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Append emitted tokens; ignores everything past the end."""
-        for token in tokens:
+    def extend(self, tokens: Iterable[int], accepted: int = 0) -> None:
+        """Append emitted tokens, the first ``accepted`` of them drafts; ignores everything past the end."""
+        for index, token in enumerate(tokens):
             if self.finish_reason:
                 return
             self.token_ids.append(token)
+            self.drafted.append(index < accepted)
             if token in self._eos:
                 self.finish_reason = "stop"
                 return
             self._append(self._stream.push(token))
+            self._runs.append((len(self.text), index < accepted))
             if not self.finish_reason and len(self.token_ids) >= self._max_tokens:
                 self.finish_reason = "length"
 
@@ -47,11 +54,31 @@ class Transcript:
             self.text = self.text[: min(hits)]
             self.finish_reason = "stop"
 
+    def abort(self) -> None:
+        """End here, unless it has ended."""
+        self.finish_reason = self.finish_reason or "abort"
+
     def take(self) -> Delta:
         """Return what has become showable since the last call."""
         end = len(self.text) if self.finish_reason else max(self._shown_text, len(self.text) - self._held)
+        new = slice(self._shown_tokens, None)
         delta = Delta(
-            self.text[self._shown_text : end], tuple(self.token_ids[self._shown_tokens :]), self.finish_reason
+            self.text[self._shown_text : end],
+            tuple(self.token_ids[new]),
+            self.finish_reason,
+            tuple(self.drafted[new]),
+            tuple(self._take_runs(end)),
         )
         self._shown_text, self._shown_tokens = end, len(self.token_ids)
         return delta
+
+    def _take_runs(self, end: int) -> Iterator[tuple[str, bool]]:
+        """The text up to ``end`` that was not shown, cut where drafts begin and end."""
+        begin, pieces = self._shown_text, []
+        for until, drafted in self._runs:
+            pieces.append((self.text[begin : min(until, end)], drafted))
+            begin = min(until, end)
+        self._runs = [run for run in self._runs if run[0] > end]
+        for drafted, group in groupby(pieces, key=lambda piece: piece[1]):
+            if text := "".join(piece for piece, _ in group):
+                yield text, drafted

@@ -279,6 +279,11 @@ def test_a_configuration_that_is_a_device_is_refused(pair: Pair) -> None:
     assert "no regular file" in refusal(BuildError, pair).why
 
 
+def test_a_chat_template_that_is_damaged_is_refused_before_any_work(pair: Pair) -> None:
+    (pair.target / "tokenizer_config.json").write_text('{"chat_template": [{"name": "../x", "template": "y"}]}')
+    assert "'../x'" in refusal(BuildError, pair).why
+
+
 def test_a_tokenizer_is_needed(pair: Pair) -> None:
     (pair.target / "tokenizer.json").unlink()
     assert "has no tokenizer.json" in refusal(BuildError, pair).what

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
@@ -262,3 +263,19 @@ def test_sizes_are_for_people() -> None:
         "4 MB",
         "7.5 GB",
     ]
+
+
+def test_a_chat_template_becomes_a_file_however_it_is_stored(out: Path, tmp_path: Path) -> None:
+    several = [{"name": "default", "template": "a é"}, {"name": "tool_use", "template": "b"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "chat_template": several}))
+    with assembling(out, SIZES) as assembly:
+        assembly.place_tokenizer(tmp_path)
+        (assembly.folder / "target").mkdir()
+        (assembly.folder / "drafter").mkdir()
+        for part in ("target", "drafter"):
+            assembly.place_text(f"{part}/model.onnx", "x")
+        assembly.write_manifest(manifest_of({}))
+    check_files(Manifest.read(out).files, out)
+    assert (out / "chat_template.jinja").read_text() == "a é"
+    assert (out / "additional_chat_templates" / "tool_use.jinja").read_text() == "b"
+    assert json.loads((out / "tokenizer_config.json").read_text()) == {"bos_token": "<s>"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from itertools import pairwise
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import SamplingParams
@@ -94,3 +96,26 @@ def test_streamed_pieces_add_up_to_the_text_however_the_rounds_fall(
     if whole.finish_reason:
         assert pieces == whole.text
     assert not any(s in whole.text for s in stop)
+
+
+@settings(deadline=None)
+@given(
+    rounds=st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), max_size=8),
+    stop=st.lists(st.text("abcdef", min_size=1, max_size=3), max_size=2).map(tuple),
+)
+def test_runs_of_drafts_are_the_text_cut_where_drafts_begin_and_end(
+    rounds: list[list[int]], stop: tuple[str, ...]
+) -> None:
+    """Of every round all tokens but the last are accepted drafts, as a scheduler says it."""
+    transcript, shown, drafted = _transcript(stop=stop), [], []
+    for tokens in rounds:
+        transcript.extend(tokens, accepted=len(tokens) - 1)
+        delta = transcript.take()
+        assert "".join(text for text, _ in delta.runs) == delta.text
+        assert all(text for text, _ in delta.runs)
+        assert all(one[1] != other[1] for one, other in pairwise(delta.runs))
+        shown += [(letter, is_draft) for text, is_draft in delta.runs for letter in text]
+        drafted += delta.drafted
+    assert drafted == transcript.drafted
+    letters = [LETTERS[token] for token in transcript.token_ids]
+    assert shown == list(zip(letters, drafted, strict=True))[: len(shown)]

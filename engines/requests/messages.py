@@ -1,0 +1,125 @@
+"""The messages of a chat, and what goes with them, as a caller may pass them: checked, and copied as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...plugins.errors import UsageError
+from .arguments import flag, integer, number, refusal, text_of
+
+Message = Mapping[str, Any]
+_A_LIST = "a list of messages, each with a role and a content"
+_DEEPEST = 32  # of tools and the like; JSON schemas are nested some ten deep
+
+
+def messages_of(name: str, value: Any) -> list[dict[str, Any]]:
+    """Return a conversation as plain dicts, ready for a template.
+
+    A message has a ``role`` and a ``content``: text, or a list of parts ``{"type": "text", "text": ...}``, which are
+    joined by newlines. Whatever else it has (``name``, ``tool_calls``, ``tool_call_id``, ...) is handed on if JSON can
+    say it; what is None is left out. The content may be missing where there is something else instead.
+
+    Raises ``UsageError`` naming the place: for other types, no message at all, and a conversation that ends with the
+    assistant's turn, to which there is nothing to answer. The order of roles is the template's to judge.
+    """
+    if isinstance(value, Mapping) or not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
+        raise refusal(name, _A_LIST, value)
+    if not value:
+        raise UsageError(f"{name} is empty", why="there is nothing to answer", fix="give at least one user message")
+    messages = [_message(f"{name}[{i}]", each) for i, each in enumerate(value)]
+    if messages[-1]["role"] == "assistant":
+        raise UsageError(
+            f"{name}[{len(messages) - 1}] is the assistant's, and the last",
+            why="there is nothing after it to answer",
+            fix="end with the user's message (or a tool's)",
+        )
+    return messages
+
+
+def tools_of(name: str, value: Any) -> list[Any] | None:
+    """Return tools or documents, a list of JSON objects, as plain values; None stays. Raises ``UsageError``."""
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not all(isinstance(each, Mapping) for each in value):
+        raise refusal(name, "a list of dicts", value)
+    return [plain(f"{name}[{i}]", each) for i, each in enumerate(value)]
+
+
+def template_arguments_of(name: str, value: Any) -> dict[str, Any]:
+    """Return variables for a template, by name; None is none. Raises ``UsageError``."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise refusal(name, "a dict of variables of the template", value)
+    for taken in ("messages", "tools", "documents", "add_generation_prompt"):
+        if taken in value:
+            raise UsageError(f"{name} has {taken!r}", why="that is an argument of its own", fix="leave it out there")
+    return {text_of(f"a key of {name}", key): plain(f"{name}[{key!r}]", each, 1) for key, each in value.items()}
+
+
+def plain(name: str, value: Any, depth: int = 0) -> Any:
+    """Return a copy in plain types (str, int, float, bool, None, list, dict): a template gets no other object.
+
+    Raises ``UsageError`` naming the place of what JSON cannot say.
+    """
+    if depth > _DEEPEST:
+        raise UsageError(f"{name} is nested more than {_DEEPEST} deep", fix="pass flatter values")
+    if isinstance(value, str):
+        return text_of(name, value)
+    if isinstance(value, Mapping):
+        return {
+            text_of(f"a key of {name}", key): plain(f"{name}[{key!r}]", each, depth + 1) for key, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [plain(f"{name}[{i}]", each, depth + 1) for i, each in enumerate(value)]
+    if value is None:
+        return None
+    for kind in (flag, integer):
+        try:
+            return kind(name, value)
+        except UsageError:
+            continue
+    try:
+        return number(name, value, float("-inf"))
+    except UsageError:
+        raise refusal(name, "a value that JSON can say", value) from None
+
+
+def _message(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise refusal(name, "a dict with a role and a content", value)
+    message = {key: each for key, each in value.items() if each is not None}
+    role, content = message.pop("role", None), message.pop("content", None)
+    if not isinstance(role, str) or not role:
+        raise refusal(f"{name}['role']", 'a str such as "system", "user" or "assistant"', role)
+    if content is None and not message:
+        raise refusal(f"{name}['content']", "a str, or a list of text parts", content)
+    checked: dict[str, Any] = {"role": text_of(f"{name}['role']", role)}
+    if content is not None:
+        checked["content"] = _content(f"{name}['content']", content)
+    return checked | {text_of(f"a key of {name}", key): plain(f"{name}[{key!r}]", message[key], 1) for key in message}
+
+
+def _content(name: str, value: Any) -> str:
+    """The text of a message, whichever way it is given."""
+    if not isinstance(value, list | tuple):
+        if not isinstance(value, str):
+            raise refusal(name, "a str, or a list of text parts", value)
+        return text_of(name, value)
+    parts = []
+    for index, part in enumerate(value):
+        place = f"{name}[{index}]"
+        if isinstance(part, str):
+            parts.append(text_of(place, part))
+            continue
+        if not isinstance(part, Mapping):
+            raise refusal(place, 'a part {"type": "text", "text": ...}', part)
+        if part.get("type", "text") != "text":
+            raise UsageError(
+                f"{place} is of type {part['type']!r}",
+                why="the engine reads text only",
+                fix="pass parts of type 'text'",
+            )
+        parts.append(text_of(f"{place}['text']", part.get("text")))
+    return "\n".join(parts)

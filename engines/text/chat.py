@@ -1,0 +1,55 @@
+"""What a conversation is to the engine: the token ids that its template makes of it, and those that end an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..requests.messages import Message, messages_of, template_arguments_of, tools_of
+from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .chat_template import ChatTemplate
+
+Objects = Sequence[Mapping[str, Any]]
+
+
+class Chat:
+    """The template of an engine folder, read when it is first asked for, with the tokenizer that its text is for."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+        self._folder, self._tokenizer = folder, tokenizer
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The engine's template. Raises ``UsageError`` if it has none, ``EnvironmentProblem`` if it is damaged."""
+        from .chat_template import ChatTemplate  # Jinja is for those who chat
+
+        return ChatTemplate.open(self._folder)
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The token that ends an answer by the template, which need not be one of the engine's end-of-text tokens."""
+        end = self.template.end_of_turn(self._ids, self._tokenizer.is_added)
+        return frozenset() if end is None else frozenset({end})
+
+    def prompt(
+        self,
+        messages: Sequence[Message],
+        tools: Objects | None = None,
+        documents: Objects | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> tuple[str, list[int]]:
+        """Return the text of a conversation and its token ids, to which no special token is added."""
+        text = self.template.render(
+            messages_of("messages", messages),
+            tools=tools_of("tools", tools),
+            documents=tools_of("documents", documents),
+            arguments=template_arguments_of("chat_template_kwargs", arguments),
+        )
+        return text, self._ids(text)
+
+    def _ids(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, adds_special=False)

@@ -1,0 +1,107 @@
+"""How much longer what a template calls can make a text, known before it is called: methods, filters, operators."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from .meter import MOST_COUNT, TooMuchError
+
+Size = Callable[[Any], int]
+
+_TEXT = """capitalize casefold center count endswith expandtabs find format format_map index isalnum isalpha isascii
+    isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip
+    partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith
+    strip swapcase title upper zfill"""
+METHODS: Mapping[type, frozenset[str]] = {
+    str: frozenset(_TEXT.split()),
+    dict: frozenset({"get", "items", "keys", "values", "copy"}),
+    list: frozenset({"count", "index", "copy"}),
+    tuple: frozenset({"count", "index"}),
+}
+
+_MOST_JSON = 16  # characters of an indent or of separators, which are repeated
+_MOST_BITS = 2**14  # of an integer
+_LONG_NUMBER = re.compile(r"\d{6}")  # in a format: a width or a precision
+
+
+def growth_of(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, Any], size: Size) -> int:
+    """The characters that the method or filter ``name`` of ``value`` may add, above those of its arguments.
+
+    Raises ``TooMuchError`` for a number among the arguments that stands for a length and is beyond all reason.
+    """
+    given = [*args, *kwargs.values()]
+    if any(isinstance(each, int) and abs(each) > MOST_COUNT for each in given):
+        raise TooMuchError(f"it calls {name} with a number above {MOST_COUNT:,}")
+    if name in ("format", "format_map", "tojson"):
+        return _of_format(str(value), given, size) if name != "tojson" else _of_json(given, size)
+    texts = [each for each in given if isinstance(each, str)]
+    rule = _RULES.get(name)
+    return rule(value, given, texts) if rule else 0
+
+
+def growth_of_operator(operator: str, left: Any, right: Any, size: Size) -> int:
+    """The characters of what an operator gives, about. Raises ``TooMuchError`` for integers of endless length."""
+    if operator == "%" and isinstance(left, str):
+        values = right if isinstance(right, tuple | list) else [right]
+        if "*" in left and any(isinstance(each, int) and abs(each) > MOST_COUNT for each in values):
+            raise TooMuchError(f"it formats a value to a width above {MOST_COUNT:,}")
+        return _of_format(left, [right], size)
+    if isinstance(left, int) and isinstance(right, int):
+        bits = {"**": left.bit_length() * right, "*": left.bit_length() + right.bit_length()}.get(operator, 0)
+        if bits > _MOST_BITS:
+            raise TooMuchError(f"it computes integers of more than {_MOST_BITS:,} bits")
+        return 0
+    if operator == "*":
+        text, times = (right, left) if isinstance(left, int) else (left, right)
+        return size(text) * times if isinstance(times, int) else 0
+    return size(left) + size(right) if operator == "+" and not isinstance(left, list | tuple) else 0
+
+
+def _of_format(form: str, given: Sequence[Any], size: Size) -> int:
+    if _LONG_NUMBER.search(form):
+        raise TooMuchError("it formats a value to a width of more than five digits")
+    places = form.count("{") + form.count("%")
+    return places * (size(list(given)) + (MOST_COUNT if re.search(r"\d{3}|\*|:[^}]*{", form) else 1000))
+
+
+def _of_json(given: Sequence[Any], size: Size) -> int:
+    if any(size(each) > _MOST_JSON or (isinstance(each, int) and each > _MOST_JSON) for each in given):
+        raise TooMuchError(f"it writes JSON with an indent or separators of more than {_MOST_JSON} characters")
+    return 0
+
+
+def _of_join(value: Any, given: Sequence[Any], texts: Sequence[str]) -> int:
+    """``sep.join(items)``, and the filter ``items | join(sep)``."""
+    if isinstance(value, str) and given and isinstance(given[0], Iterable) and not isinstance(given[0], str):
+        return len(value) * len(list(given[0]))
+    return max(map(len, texts), default=0) * len(value)
+
+
+def _of_replace(value: Any, given: Sequence[Any], texts: Sequence[str]) -> int:
+    if len(given) < 2 or not isinstance(given[0], str):
+        return max(map(len, texts), default=0) * (len(str(value)) + 1)
+    return str(value).count(given[0]) * len(str(given[1]))
+
+
+def _of_indent(value: Any, given: Sequence[Any], texts: Sequence[str]) -> int:
+    widths = [each for each in given if isinstance(each, int)]
+    return (str(value).count("\n") + 1) * max([4, *widths, *map(len, texts)])
+
+
+def _of_wordwrap(value: Any, given: Sequence[Any], texts: Sequence[str]) -> int:
+    return len(str(value)) * max(map(len, texts), default=1)
+
+
+def _of_expandtabs(value: Any, given: Sequence[Any], texts: Sequence[str]) -> int:
+    return str(value).count("\t") * max([8, *(each for each in given if isinstance(each, int))])
+
+
+_RULES: Mapping[str, Callable[[Any, Sequence[Any], Sequence[str]], int]] = {
+    "join": _of_join,
+    "replace": _of_replace,
+    "indent": _of_indent,
+    "wordwrap": _of_wordwrap,
+    "expandtabs": _of_expandtabs,
+}

@@ -1,0 +1,90 @@
+"""Where a checkpoint keeps its chat templates and special tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.engines.text.template_files import read_special_tokens, read_templates
+from peagle.plugins.errors import EnvironmentProblem
+
+
+def write(folder: Path, **files: Any) -> None:
+    for name, content in files.items():
+        path = folder / (f"{name}.json" if not isinstance(content, str) else f"{name}.jinja")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def test_a_file_of_its_own_goes_before_the_configuration(tmp_path: Path) -> None:
+    assert read_templates(tmp_path) == {}
+    write(tmp_path, chat_template={"chat_template": "processor"})
+    assert read_templates(tmp_path) == {"default": "processor"}
+    write(tmp_path, tokenizer_config={"chat_template": "config"})
+    assert read_templates(tmp_path) == {"default": "config"}
+    write(tmp_path, chat_template="file é")
+    assert read_templates(tmp_path) == {"default": "file é"}
+
+
+def test_templates_may_have_names(tmp_path: Path) -> None:
+    several = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
+    write(tmp_path, tokenizer_config={"chat_template": several})
+    assert read_templates(tmp_path) == {"default": "a", "tool_use": "b"}
+    write(tmp_path, **{"additional_chat_templates/rag": "c", "additional_chat_templates/tool_use": "d"})
+    assert read_templates(tmp_path) == {"default": "a", "tool_use": "d", "rag": "c"}
+
+
+@pytest.mark.parametrize(
+    ("stated", "why"),
+    [
+        (7, "neither a text nor a list"),
+        (["a"], "neither a text nor a list"),
+        ([{"name": "a"}], "neither a text nor a list"),
+        ([{"name": "../../a", "template": "x"}], "none for a file"),
+        ([{"name": "", "template": "x"}], "none for a file"),
+        ("x" * 2**18, "more than 131,072 characters"),
+    ],
+)
+def test_what_is_no_template_is_refused(tmp_path: Path, stated: Any, why: str) -> None:
+    write(tmp_path, tokenizer_config={"chat_template": stated})
+    with pytest.raises(EnvironmentProblem) as caught:
+        read_templates(tmp_path)
+    assert why in caught.value.why
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b"[" * 99999])
+def test_a_damaged_configuration_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tokenizer_config.json").write_bytes(content)
+    for read in (read_templates, read_special_tokens):
+        with pytest.raises(EnvironmentProblem, match=r"tokenizer_config\.json cannot be read"):
+            read(tmp_path)
+
+
+def test_a_file_that_is_too_long_is_not_read_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("x" * 2**18)
+    with pytest.raises(EnvironmentProblem) as caught:
+        read_templates(tmp_path)
+    assert "more than 131,072 bytes" in caught.value.why
+
+
+def test_special_tokens_are_texts_or_objects(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        special_tokens_map={"bos_token": "<old>", "pad_token": {"content": "<pad>"}},
+        tokenizer_config={
+            "bos_token": "<s>",
+            "eos_token": {"content": "</s>"},
+            "unk_token": None,
+            "add_bos_token": True,
+        }
+        | {"additional_special_tokens": ["<a>", {"content": "<b>"}], "backend": "tokenizers"},
+    )
+    assert read_special_tokens(tmp_path) == {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "additional_special_tokens": ["<a>", "<b>"],
+    }
