@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -61,6 +62,7 @@ class _Stop:
 
 _stop = _Stop()
 _is_watched = False
+_taken: Callable[[], object] | None = None
 
 
 def watch(last_words: Callable[[int], object] = lambda number: None) -> None:
@@ -79,6 +81,19 @@ def watch(last_words: Callable[[int], object] = lambda number: None) -> None:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
             signal.signal(number, _obey)
     atexit.register(_ignore)
+
+
+@contextmanager
+def taken(handler: Callable[[], object]) -> Iterator[None]:
+    """Have Ctrl-C call ``handler`` in the main thread while this lasts, where it is no stop then; the others are."""
+    global _taken
+    _taken, before = handler, signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, _obey)
+    try:
+        yield
+    finally:
+        _taken = None
+        signal.signal(signal.SIGINT, before)
 
 
 def check() -> None:
@@ -117,6 +132,9 @@ def _ignore() -> None:
 
 def _obey(number: int, frame: FrameType | None) -> None:
     """Handle a signal: raise, unless this is no moment for it; then the thread asks again."""
+    if number == signal.SIGINT and _taken is not None:
+        _taken()
+        return
     if _stop.number is None and number in _STOPS:
         _stop.number = number
     if _stop.is_due and not half_made.is_held() and not _is_importing(frame):
@@ -160,10 +178,17 @@ def _see_to_it(reader: int, last_words: Callable[[int], object]) -> None:
 
 
 def _first(reader: int) -> int:
+    main = threading.main_thread().ident
     while True:
-        for number in _stops(os.read(reader, 512)):
+        woken = os.read(reader, 512)
+        for number in _stops(woken):
             return number
+        if signal.SIGINT in woken and main is not None:
+            # Somebody's own. If the main thread just began to wait for a key, it would be handled at the next one: any
+            # signal wakes it.
+            time.sleep(_PAUSE)
+            signal.pthread_kill(main, _AGAIN)
 
 
 def _stops(woken: bytes) -> Iterable[int]:
-    return (number for number in woken if number in _STOPS)
+    return (number for number in woken if number in _STOPS and not (number == signal.SIGINT and _taken))

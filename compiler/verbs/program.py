@@ -8,6 +8,7 @@ import typer
 
 from .build import build
 from .cache import cache, list_cache, prune_cache
+from .chat import chat
 from .doctor import doctor
 from .export import export
 from .inspect import inspect
@@ -27,7 +28,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (build, export, quantize, run, verify, inspect, models, doctor):
+for verb in (build, export, quantize, run, chat, verify, inspect, models, doctor):
     app.command(epilog=EXIT_CODES)(verb)
 cache.command("list", epilog=EXIT_CODES)(list_cache)
 cache.command("prune", epilog=EXIT_CODES)(prune_cache)

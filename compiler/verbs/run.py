@@ -13,7 +13,20 @@ import typer
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible, note
 from ..console.streams import reader_has_gone
-from .shared_flags import EngineFolder, Json, Threads
+from .shared_flags import (
+    EngineFolder,
+    Json,
+    MaxTokens,
+    MinP,
+    NumSpeculativeTokens,
+    Seed,
+    Stop,
+    System,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+)
 
 if TYPE_CHECKING:
     from ...engines import RequestOutput
@@ -31,33 +44,29 @@ def run(
         str | None,
         typer.Option(help="What to continue. (default: read from standard input)", show_default=False),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Tokens to generate at most.")] = 128,
-    num_speculative_tokens: Annotated[
-        int | None,
-        typer.Option(help="Tokens drafted per round; 0 is plain decoding. (default: the engine's)", show_default=False),
-    ] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0 is all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Sample within this much probability.")] = 1.0,
-    min_p: Annotated[float, typer.Option(help="Leave out tokens below this share of the likeliest.")] = 0.0,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Same seed, same text, with speculation on or off. (default: drawn, see --stats)", show_default=False
-        ),
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="Stop before this text; may be repeated.", show_default=False)
-    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The prompt is a question: put it through the model's chat template.")
+    ] = False,
+    system: System = None,
+    max_tokens: MaxTokens = 128,
+    num_speculative_tokens: NumSpeculativeTokens = None,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    seed: Seed = None,
+    stop: Stop = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Print speed and acceptance on standard error.")] = False,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Continue a prompt, and print the text as it is generated.
+    """Continue a prompt, or answer it with --chat, and print the text as it is generated.
 
     Example: peagle-compile run demo-engine --prompt "def gcd(a, b):" --stats
     """
+    if system is not None and not chat:
+        raise UsageError("--system is for a chat", why="a text that is continued has no messages", fix="add --chat")
     full_prompt = _one_prompt(text, prompt)
     from ...engines import Engine, SamplingParams
 
@@ -72,7 +81,12 @@ def run(
         ignore_eos=ignore_eos,
     )
     loaded = Engine.load(engine, threads=threads)
-    stream = loaded.stream(full_prompt, params, num_speculative_tokens=num_speculative_tokens)
+    if chat:
+        first = [] if system is None else [{"role": "system", "content": argument_text("--system", system)}]
+        messages = [*first, {"role": "user", "content": full_prompt}]
+        stream = loaded.stream_chat(messages, params, num_speculative_tokens=num_speculative_tokens)
+    else:
+        stream = loaded.stream(full_prompt, params, num_speculative_tokens=num_speculative_tokens)
     for delta in stream:
         if not as_json:
             print(delta.text, end="", flush=True)
@@ -80,7 +94,7 @@ def run(
             return
     output = stream.result
     if as_json:
-        emit(_record(output))
+        emit(record(output))
     else:
         print()
     if stats:
@@ -92,7 +106,7 @@ def _one_prompt(text: str | None, prompt: str | None) -> str:
         raise UsageError("two prompts were given", fix="PROMPT and --prompt mean the same: give one")
     given = prompt if text is None else text
     if given is not None:
-        return _argument_text("the prompt" if prompt is None else "--prompt", given)
+        return argument_text("the prompt" if prompt is None else "--prompt", given)
     if sys.stdin is None or sys.stdin.isatty():  # None: the handle is closed
         raise UsageError("no prompt was given", fix="add --prompt TEXT, or pipe one in")
     try:
@@ -108,8 +122,11 @@ def _one_prompt(text: str | None, prompt: str | None) -> str:
     return _decoded("standard input", content).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _argument_text(name: str, argument: str) -> str:
-    """The text of an argument. Python keeps the bytes where they are no text in the locale, which may know no UTF-8."""
+def argument_text(name: str, argument: str) -> str:
+    """Return the text of an argument; Python keeps its bytes where they are no text in the locale.
+
+    The locale may know no UTF-8. Raises ``UsageError`` for what is none.
+    """
     try:
         argument.encode()
     except UnicodeEncodeError:
@@ -129,7 +146,8 @@ def _decoded(name: str, content: bytes) -> str:
         ) from None
 
 
-def _record(output: RequestOutput) -> dict[str, Any]:
+def record(output: RequestOutput) -> dict[str, Any]:
+    """Return a result as ``--json`` prints it."""
     acceptance = asdict(output.acceptance) | {"acceptance_length": output.acceptance.acceptance_length}
     return {
         "text": output.text,

@@ -29,3 +29,23 @@ Log = Annotated[
         show_default=False,
     ),
 ]
+MaxTokens = Annotated[int, typer.Option(help="Tokens to generate at most.")]
+NumSpeculativeTokens = Annotated[
+    int | None,
+    typer.Option(help="Tokens drafted per round; 0 is plain decoding. (default: the engine's)", show_default=False),
+]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+TopK = Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0 is all.")]
+TopP = Annotated[float, typer.Option(help="Sample within this much probability.")]
+MinP = Annotated[float, typer.Option(help="Leave out tokens below this share of the likeliest.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        help="Same seed, same text, with speculation on or off. (default: drawn, see --stats)", show_default=False
+    ),
+]
+Stop = Annotated[list[str] | None, typer.Option(help="Stop before this text; may be repeated.", show_default=False)]
+System = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="System message, for models whose template has one.", show_default=False),
+]

@@ -33,7 +33,7 @@ WINGS = (
     ("request",),
     ("pipeline",),
     ("forecast", "tune"),
-    ("verify",),
+    ("verify", "chat"),
     ("verbs",),
     ("cli",),
 )

@@ -1,0 +1,143 @@
+"""A chat at a terminal: questions, commands, answers that are written as they come, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from ...plugins.errors import UsageError
+from ..console import interrupts
+from ..console.printing import note
+from .answer_view import AnswerView
+from .dialogue import Dialogue
+from .questions import Keyboard
+
+if TYPE_CHECKING:
+    from ...engines import Engine, RequestOutput, SamplingParams, Stream
+
+LEFT_BY_INTERRUPT = 130
+_HELP = '''/reset  forget the dialogue, but not the system message
+/exit   leave (so does Ctrl-D)
+/help   this
+"""     begins a question of several lines, and ends it
+Ctrl-C  ends an answer, whose beginning stays in the dialogue; at the prompt it leaves'''
+
+
+class TerminalChat:
+    """Talks until the user leaves. K is the engine's unless ``num_speculative_tokens`` says it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        dialogue: Dialogue,
+        params: SamplingParams,
+        num_speculative_tokens: int | None,
+        *,
+        colours: bool,
+    ) -> None:
+        self._engine, self._dialogue, self._params, self._k = engine, dialogue, params, num_speculative_tokens
+        self._colours, self._moves = colours, os.environ.get("TERM", "dumb") != "dumb"
+        self._keyboard = Keyboard()
+        self._stream: Stream | None = None
+        self._is_reading = self._had_typed = self._is_ending = False
+
+    def talk(self) -> int:
+        """Return the exit code: 0, or 130 when Ctrl-C at the prompt was how the user left."""
+        self._greet()
+        with interrupts.taken(self._interrupted):
+            while True:
+                try:
+                    question = self._question()
+                    if question is None:
+                        return 0
+                    self._react(question)
+                except UsageError as error:
+                    note(f"error: {error}")
+                except KeyboardInterrupt:
+                    print()
+                    if not self._had_typed:
+                        return LEFT_BY_INTERRUPT
+                    self._had_typed = False  # the line is gone
+
+    def _question(self) -> str | None:
+        """The next question or command; None when the user leaves."""
+        self._is_reading = True
+        try:
+            question = self._keyboard.read()
+        finally:
+            self._is_reading = False
+        if question is None:
+            print()
+        return None if question == "/exit" else question
+
+    def _greet(self) -> None:
+        view = self._view()
+        print(
+            view.dimmed(f"{self._engine.folder}, {self._engine.max_seq_len:,} tokens of context; /help, Ctrl-D leaves")
+        )
+        k = self._engine.num_speculative_tokens if self._k is None else self._k
+        if self._colours and k:
+            print(f"\x1b[32mgreen\x1b[0m {view.dimmed('came from drafts that the model accepted')}")
+
+    def _react(self, question: str) -> None:
+        if question == "/help":
+            print(_HELP)
+        elif question == "/reset":
+            self._dialogue.reset()
+            print("the dialogue begins anew")
+        elif question.startswith("/") and question[1:].isalpha():
+            note(f"{question} is no command; /help shows those there are")
+        elif question:
+            self._answer(question)
+
+    def _answer(self, question: str) -> None:
+        """Answer a question; what cannot be answered is said, and the dialogue is as it was."""
+        view = self._view()
+        try:
+            dropped = self._dialogue.ask(question)
+            if dropped:
+                turns = "turn was" if dropped == 1 else "turns were"
+                print(view.dimmed(f"[the context is full: the oldest {dropped} {turns} left out; /reset begins anew]"))
+            self._stream = self._engine.stream_chat(
+                self._dialogue.messages, self._params, num_speculative_tokens=self._k
+            )
+            for delta in self._stream:
+                view.show(delta)
+            result = self._stream.result
+        except BaseException as error:
+            self._dialogue.take_back()
+            if isinstance(error, KeyboardInterrupt) and not self._is_ending:  # before there was a stream
+                view.end()
+                return
+            raise
+        finally:
+            self._stream, self._is_ending = None, False
+        self._dialogue.answer(result.text)
+        view.end()
+        print(view.dimmed(f"[{view.count}, {_speed(result)}{self._cut(result)}]"))
+
+    def _cut(self, result: RequestOutput) -> str:
+        """Why an answer is not whole."""
+        if result.finish_reason == "abort":
+            return "; interrupted" if result.text else "; interrupted, the question is taken back"
+        if result.finish_reason == "stop":
+            return ""
+        at_most = self._params.max_tokens
+        return f"; cut at --max-tokens {at_most}" if len(result.token_ids) >= at_most else "; cut, the context is full"
+
+    def _view(self) -> AnswerView:
+        return AnswerView(shutil.get_terminal_size().columns, colours=self._colours, moves=self._moves)
+
+    def _interrupted(self) -> None:
+        """Ctrl-C: end the answer. The second time, and at the prompt, it is an exception as usual."""
+        if self._stream is not None and not self._is_ending:
+            self._is_ending = True
+            self._stream.abort()
+            return
+        self._had_typed = self._is_reading and self._keyboard.has_typed()
+        raise KeyboardInterrupt
+
+
+def _speed(result: RequestOutput) -> str:
+    return f"{max(len(result.token_ids) - 1, 0) / max(result.decode_seconds, 1e-9):.1f} tokens/s"

@@ -1,0 +1,96 @@
+"""``peagle-compile chat``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from ..chat.answer_view import colours_wanted
+from ..chat.dialogue import Dialogue
+from ..chat.questions import piped
+from ..chat.terminal import TerminalChat
+from ..console.printing import interruptible, note
+from ..console.streams import reader_has_gone
+from .run import argument_text, record
+from .shared_flags import (
+    EngineFolder,
+    MaxTokens,
+    MinP,
+    NumSpeculativeTokens,
+    Seed,
+    Stop,
+    System,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+)
+
+
+@interruptible("the answers above are what was said until then")
+def chat(
+    engine: EngineFolder,
+    system: System = None,
+    max_tokens: MaxTokens = 512,
+    num_speculative_tokens: NumSpeculativeTokens = None,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    no_color: Annotated[
+        bool, typer.Option("--no-color", help="No colours, as with the environment variable NO_COLOR.")
+    ] = False,
+    threads: Threads = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Read questions from standard input, and print a JSON object a line for each."),
+    ] = False,
+) -> None:
+    """Talk with a model that was trained to, in the terminal.
+
+    Answers are written as they come, the words of accepted drafts in green. Ctrl-C ends an answer, Ctrl-D the chat.
+    Where standard input or output is no terminal, every line of input is a question of one dialogue.
+
+    Example: peagle-compile chat engine --system "Be brief."
+    """
+    from ...engines import Engine, SamplingParams
+
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=stop or (),
+    )
+    loaded = Engine.load(engine, threads=threads)
+    dialogue = Dialogue(loaded, None if system is None else argument_text("--system", system), max_tokens)
+    dialogue.check()
+    if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json:
+        colours = colours_wanted() and not no_color
+        code = TerminalChat(loaded, dialogue, params, num_speculative_tokens, colours=colours).talk()
+        raise typer.Exit(code)
+    for question in piped():
+        if dropped := dialogue.ask(question):
+            note(f"warning: the context is full: the oldest {dropped} turns were left out")
+        stream = loaded.stream_chat(dialogue.messages, params, num_speculative_tokens=num_speculative_tokens)
+        for delta in stream:
+            _print("" if as_json else delta.text)
+            if reader_has_gone():
+                return
+        _print(_line(record(stream.result)) if as_json else "\n")
+        dialogue.answer(stream.result.text)
+
+
+def _line(answer: dict[str, Any]) -> str:
+    return json.dumps(answer) + "\n"
+
+
+def _print(text: str) -> None:
+    print(text, end="", flush=True)
