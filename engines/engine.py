@@ -25,6 +25,7 @@ from .requests.random_numbers import draw_seed
 from .requests.request import Request
 from .requests.results import RequestOutput
 from .scheduling.scheduler import Scheduler
+from .strategies.asked import decoding, drafts_of, own_strategy
 from .strategies.base import STRATEGIES, Strategy
 from .stream import Stream
 from .text.chat import Chat
@@ -59,8 +60,8 @@ class Engine:
     A stream has its turn while its next piece is made. What begins in between ends it, in whichever thread, and it says
     so when it is read on.
 
-    ``strategy`` names how rounds are made where drafts are wanted; ``policy`` chooses K for each round of a call that
-    does not say it, by default that of the build.
+    ``strategy`` names how rounds are made where drafts are wanted, ``policy`` chooses K for each round, where a call
+    does not say it; both are those of the build by default.
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class Engine:
         backend: Backend,
         tokenizer: Tokenizer,
         *,
-        strategy: str = "parallel",
+        strategy: str | None = None,
         policy: Policy | None = None,
     ) -> None:
+        strategy = own_strategy(manifest) if strategy is None else strategy
         if strategy not in STRATEGIES:
             raise refusal("strategy", f"one of {', '.join(sorted(STRATEGIES))}", strategy)
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
@@ -103,12 +105,14 @@ class Engine:
         check_files(manifest.files, folder, hashes=hashes)
         backend = _backend(folder, manifest, slots, threads)
         engine = cls(folder, manifest, backend, Tokenizer(folder, manifest.eos_token_ids))
-        backend.warm(engine._strategy_of(engine._policy).round, engine.num_speculative_tokens)
+        own, policy = engine._decoding()
+        if own.enqueues_only:
+            backend.warm(own.round, policy.most)
         return engine
 
     @property
     def num_speculative_tokens(self) -> int:
-        """The K that the build chose, the default of every call; 0 where it was built without a drafter."""
+        """The K that the build chose, the default of every call; 0 where it was built for plain decoding."""
         return self.manifest.speculation.num_speculative_tokens
 
     @property
@@ -122,11 +126,14 @@ class Engine:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         num_speculative_tokens: int | None = None,
+        draft: str | None = None,
     ) -> list[RequestOutput]:
         """Continue every prompt (text or token ids); results in the order of the prompts.
 
         ``params`` is one policy for all or one each. ``num_speculative_tokens`` overrides K; 0 is plain decoding, which
-        gives the same text. Raises ``UsageError`` for an empty, too long or out-of-range prompt or an illegal K.
+        gives the same text. So does any ``draft``: ``"ngram"`` looks drafts up in the text, ``"none"`` is K = 0, None
+        is what the engine was built with. Raises ``UsageError`` for an empty, too long or out-of-range prompt, an
+        illegal K, or drafts that the engine has no room for.
         """
         listed = prompts_of(prompts)
         policies = params_of(params, len(listed))
@@ -134,20 +141,25 @@ class Engine:
             self._request(i, f"prompts[{i}]", prompt, each)
             for i, (prompt, each) in enumerate(zip(listed, policies, strict=True))
         ]
-        policy = self._policy_of(num_speculative_tokens)
+        strategy, policy = self._decoding(draft, num_speculative_tokens)
         outputs: dict[int, RequestOutput] = {}
         with self._turn:
-            for request in self._run(requests, policy):
+            for request in self._run(requests, strategy, policy):
                 if request.is_done:
                     outputs[request.index] = request.output(time.perf_counter())
         return [outputs[i] for i in range(len(requests))]
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, num_speculative_tokens: int | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        num_speculative_tokens: int | None = None,
+        draft: str | None = None,
     ) -> Stream:
         """Continue one prompt, giving text as it comes. Same arguments and errors as ``generate``."""
         (each,) = params_of(params, 1)
-        return self._stream(self._request(0, "prompt", prompt, each), num_speculative_tokens)
+        return self._stream(self._request(0, "prompt", prompt, each), num_speculative_tokens, draft)
 
     def chat(
         self,
@@ -158,6 +170,7 @@ class Engine:
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         num_speculative_tokens: int | None = None,
+        draft: str | None = None,
     ) -> RequestOutput:
         """Answer a conversation, whose messages go through the model's own chat template.
 
@@ -179,6 +192,7 @@ class Engine:
             documents=documents,
             chat_template_kwargs=chat_template_kwargs,
             num_speculative_tokens=num_speculative_tokens,
+            draft=draft,
         )
         for _ in stream:
             pass
@@ -193,11 +207,13 @@ class Engine:
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         num_speculative_tokens: int | None = None,
+        draft: str | None = None,
     ) -> Stream:
         """Answer a conversation, giving text as it comes. Same arguments and errors as ``chat``."""
         (each,) = params_of(params, 1)
         _, ids = self._chat.prompt(messages, tools, documents, chat_template_kwargs)
-        return self._stream(self._request(0, "the conversation", ids, each, self._chat.ends), num_speculative_tokens)
+        request = self._request(0, "the conversation", ids, each, self._chat.ends)
+        return self._stream(request, num_speculative_tokens, draft)
 
     def chat_prompt(
         self,
@@ -219,16 +235,18 @@ class Engine:
 
     def draft_logits(self, token_ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
         """The drafter's logits for the K tokens after the one that greedy adds to ``token_ids``, f32 [K, Vd]."""
-        ids, k = self._ids("token_ids", token_ids), self._check_k(num_speculative_tokens)
+        ids, k = self._ids("token_ids", token_ids), drafts_of(self.manifest, num_speculative_tokens)
+        if self.manifest.drafter is None:
+            raise UsageError("this engine has no drafter", why="only a drafter has logits", fix="ask one that has")
         if k == 0:
             raise UsageError("num_speculative_tokens is 0", why="then nothing is drafted", fix="ask for 1 or more")
         with self._turn:
             self._scheduler = None
             return self._backend.draft_logits(ids, k)
 
-    def _run(self, requests: list[Request], policy: Policy) -> Iterator[Request]:
+    def _run(self, requests: list[Request], strategy: Strategy, policy: Policy) -> Iterator[Request]:
         """Begins when the first token is asked for, and ends what still ran: the slots are the backend's."""
-        scheduler = self._scheduler = Scheduler(self._backend, self._strategy_of(policy), policy, self.max_seq_len)
+        scheduler = self._scheduler = Scheduler(self._backend, strategy, policy, self.max_seq_len)
         for request in requests:
             scheduler.submit(request)
         while not scheduler.is_idle:
@@ -240,26 +258,15 @@ class Engine:
                 )
             yield from scheduler.step()
 
-    def _policy_of(self, k: int | None) -> Policy:
-        return self._policy if k is None else Fixed(self._check_k(k))
-
-    def _strategy_of(self, policy: Policy) -> Strategy:
-        return STRATEGIES[self._strategy if policy.most else "plain"]
-
-    def _check_k(self, k: int) -> int:
-        """The K as an int; 0 is plain decoding."""
-        why, fix = "this engine has no drafter", "leave it out, or build again without --num-speculative-tokens 0"
-        if self.manifest.drafter:
-            why = "the caches have room for no more drafts per round"
-            fix = "choose a smaller K (0 is plain decoding), or rebuild with a larger --num-speculative-tokens"
-        most = self.manifest.speculation.max_num_speculative_tokens
-        return integer("num_speculative_tokens", k, 0, most, why=why, fix=fix)
+    def _decoding(self, draft: str | None = None, k: int | None = None) -> tuple[Strategy, Policy]:
+        """The strategy and the policy of a call that says this."""
+        return decoding(self.manifest, self._strategy, self._policy, draft, k)
 
     def _ids(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
         return token_ids_of(name, ids, self.manifest.shapes.vocab_size, self.max_seq_len)
 
-    def _stream(self, request: Request, k: int | None) -> Stream:
-        return Stream(request, self._run([request], self._policy_of(k)), self._turn)
+    def _stream(self, request: Request, k: int | None, draft: str | None) -> Stream:
+        return Stream(request, self._run([request], *self._decoding(draft, k)), self._turn)
 
     def _request(
         self, index: int, name: str, prompt: Prompt, params: SamplingParams, ends: frozenset[int] = frozenset()

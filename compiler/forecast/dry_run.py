@@ -12,7 +12,7 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.known_pairs import Local
 from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
 from ..checkpoints.target import Target
-from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head
+from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, NGRAM_DEPTH, read_head
 from ..console.printing import emit
 from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_number
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
@@ -126,10 +126,11 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
     """The forecast for a target and, where its checkpoint lies on this machine, its drafter."""
     model, draft, sizes = request.pair.model, request.pair.draft, request.sizes
     config, origin = target_config(model, request.pair.revision)
-    pair, source = known_pair(model), drafter_source(model, draft) if sizes.drafts else None
+    has_drafter, pair = request.draft == "drafter", known_pair(model)
+    source = drafter_source(model, draft) if has_drafter else None
     head, unknown = None, UNKNOWN_HEAD
-    if not sizes.drafts:
-        unknown = "none: plain decoding"
+    if not has_drafter:
+        unknown = f"none: {'plain decoding' if request.draft == 'none' else 'drafts are looked up in the text'}"
     elif isinstance(source, Local):
         drafter = Checkpoint.open(source.path)
         drafter = replace(drafter, config=request.head.over(drafter.config))
@@ -139,6 +140,7 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
     elif draft is None and pair and pair.drafter_size:
         unknown = f"{pair.drafter_size}; the rest is {UNKNOWN_HEAD}"
     depth = (head.trained_depth if head else None) or (pair.trained_depth if pair else None) or ASSUMED_DEPTH
+    depth = depth if has_drafter else NGRAM_DEPTH
     return make_forecast(
         model,
         config,
@@ -146,7 +148,8 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
         decided.recipe,
         decided.lowering,
         max_seq_len=sizes.max_seq_len,
-        num_speculative_tokens=max(depth, sizes.num_speculative_tokens or 0) if sizes.drafts else 0,
+        num_speculative_tokens=0 if request.draft == "none" else max(depth, sizes.num_speculative_tokens or 0),
+        has_drafter=has_drafter,
         gpu=decided.gpu,
         head=head,
         head_note="" if head else unknown,

@@ -47,6 +47,7 @@ def make_forecast(
     *,
     max_seq_len: int,
     num_speculative_tokens: int,
+    has_drafter: bool = True,
     gpu: str | None = None,
     slots: int | None = None,
     head: DrafterSpec | None = None,
@@ -57,9 +58,10 @@ def make_forecast(
 ) -> Forecast:
     """Forecast for the target whose ``config.json`` is ``config``; traces a few of its layers, without weights.
 
-    ``num_speculative_tokens`` are the drafts that the caches have room for; with 0 there is no drafter. ``head_note``
-    says what is known of a head that is not at hand, ``plans`` whether TensorRT builds plans of the graphs. Raises one
-    ``UsageError`` for all sizes and names that are wrong, ``BuildError`` for an unknown target.
+    ``num_speculative_tokens`` are the drafts that the caches have room for, ``has_drafter`` says whether a drafter
+    makes them. ``head_note`` says what is known of a head that is not at hand, ``plans`` whether TensorRT builds plans
+    of the graphs. Raises one ``UsageError`` for all sizes and names that are wrong, ``BuildError`` for an unknown
+    target.
     """
     _check(max_seq_len, num_speculative_tokens, gpu, slots)
     from ...graphs.targets.layer_trials import run_trials
@@ -67,7 +69,7 @@ def make_forecast(
 
     family = family_for(config)
     spec = family.describe(config)
-    spec = spec.with_taps(head.taps if head else None) if num_speculative_tokens else spec
+    spec = spec.with_taps(head.taps if head else None) if has_drafter else spec
     possible = min(max_seq_len, spec.max_position_embeddings)
     cut = (f"max_seq_len is {possible}, the most that the model was trained for",) if possible < max_seq_len else ()
     length = cache_length(possible, num_speculative_tokens, lowering)
@@ -76,7 +78,7 @@ def make_forecast(
     tables = length * trials.table_bytes(lowering)
     weights = (*weight_lines(census, recipe, lowering), line(TABLES, recipe.wide, tables // int(BYTES[recipe.wide])))
     drafter, kv = _drafter(head, head_note, recipe, lowering), _kv_cache(spec, head, recipe, length)
-    if not num_speculative_tokens:
+    if not has_drafter:
         drafter, kv = replace(drafter, count=0, bytes=0), replace(kv, drafter_token_bytes=0, drafter_slot_bytes=0)
     graph = _graph(trials, lowering)
     written = sum(each.bytes for each in weights) + (drafter.bytes or 0)

@@ -68,7 +68,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     if platform.makes_plans:
         plans = build_plans(run, graphs, platform, request, max_k=inputs.max_k, max_seq_len=inputs.max_seq_len)
         versions |= plans.versions()
-    asked = request.sizes.num_speculative_tokens
+    asked = request.drafts_asked
     k = inputs.depth if asked is None else asked
     manifest = engine_manifest(platform, recipe, inputs, k, graphs, plans, versions)
     stages = plans.stages() if plans else graphs.stages()
@@ -110,8 +110,8 @@ def _blueprint(inputs: Inputs, recipe: Recipe, platform: BuildPlatform) -> Bluep
 def _resolve(request: CompileRequest, progress: Progress) -> Resolved:
     """Fetch the checkpoints; a drafter that nothing would be drafted with is not."""
     pair = request.pair
-    if not request.sizes.drafts:
-        return resolve_target(pair.model, pair.revision, progress)
+    if request.draft != "drafter":
+        return resolve_target(pair.model, pair.revision, progress, ngram=request.draft == "ngram")
     return resolve(pair.model, pair.draft, pair.revision, pair.draft_revision, progress)
 
 
@@ -132,11 +132,14 @@ def _assemble(
 
 def _of_choice(request: CompileRequest, platform: BuildPlatform, choice: KChoice | None, k: int) -> list[str]:
     """List what a user should know of a K that was not asked for."""
-    if request.sizes.num_speculative_tokens is not None:
+    if request.drafts_asked is not None:
         return []
+    looked_up = request.draft == "ngram"
     if choice is None:
-        return [
-            f"K = {k} is the depth that the head was trained for, not measured: "
-            f"this machine cannot run an engine for {', '.join(platform.gpus)}"
-        ]
-    return ["on this machine no number of drafts decodes faster than plain decoding"] if choice.speedup <= 1 else []
+        what = "the most that is looked up" if looked_up else "the depth that the head was trained for"
+        why = f"this machine cannot run an engine for {', '.join(platform.gpus)}"
+        return [f"K = {k} is {what}, not measured: {why}"]
+    if choice.speedup > 1:
+        return []
+    where = "; where text repeats what stands in it, one may" if looked_up else ""
+    return [f"on this machine no number of drafts decodes faster than plain decoding{where}"]

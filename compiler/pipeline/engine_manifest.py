@@ -44,7 +44,7 @@ def engine_manifest(
         )
         for name, (origin, caches) in _origins(inputs).items()
     }
-    drafter = parts.get("drafter")
+    drafter, speculation = parts.get("drafter"), Speculation(k, inputs.max_k, inputs.trained_depth)
     return Manifest(
         product_version=product_version(),
         target=parts["target"],
@@ -54,7 +54,7 @@ def engine_manifest(
         | recipe.record()
         | ({"calibration": in_words(ranges)} if ranges else {})
         | ({STORED: stored} if stored else {}),
-        speculation=Speculation(k, inputs.max_k, inputs.trained_depth),
+        speculation=speculation,
         shapes=Shapes(
             max_seq_len=inputs.max_seq_len,
             cache_length=inputs.cache_length(platform.lowering),
@@ -66,7 +66,7 @@ def engine_manifest(
         eos_token_ids=inputs.eos_token_ids,
         files={},
         evidence=_evidence(platform, recipe, inputs, versions),
-        format_version=format_of(drafter),
+        format_version=format_of(drafter, speculation),
     )
 
 

@@ -105,8 +105,9 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
 def _resolve(request: CompileRequest, progress: Progress) -> Callable[[], _Job]:
     """Fetch both checkpoints, or the target's where no drafter is wanted, named or known; return what reads them."""
     pair = request.pair
-    if not request.sizes.drafts:
-        return partial(_pair, request, resolve_target(pair.model, pair.revision, progress))
+    if request.draft != "drafter":
+        ngram = request.draft == "ngram"
+        return partial(_pair, request, resolve_target(pair.model, pair.revision, progress, ngram=ngram))
     if pair.draft is None and not has_drafter(pair.model):
         return partial(_target_alone, request, resolve_target(pair.model, pair.revision, progress))
     resolved = resolve(pair.model, pair.draft, pair.revision, pair.draft_revision, progress)

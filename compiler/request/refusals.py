@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...graphs.lowering import Lowering
 from ...plugins.errors import UsageError
+from ..checkpoints.without_head import NO_DRAFTS
 from ..precision.allowed_recipes import lowering_for, require_known
 from ..precision.decide_recipe import decide
 from ..store.destination import require_apart, require_publishable
@@ -19,7 +20,7 @@ def check_build(request: CompileRequest) -> None:
     request.backend.check_lowering()
     request.sizes.check(
         why="it is the number of tokens drafted per round",
-        fix="leave it out and the build measures which is fastest here; 0 is for plain decoding, without a drafter",
+        fix="leave it out and the build measures which is fastest here; 0 is for plain decoding, as --draft none",
     )
     _check_drafter(request)
     request.plans.check()
@@ -63,16 +64,30 @@ def check_quantize(request: CompileRequest) -> None:
 
 
 def _check_drafter(request: CompileRequest) -> None:
-    """Refuse taps that are none, and types for a drafter that is left out."""
+    """Refuse taps that are none, drafts where there are to be none, and what is said of a drafter that is left out."""
     request.head.check()
-    if not request.sizes.drafts and request.precision.drafter is not None:
+    k, said = request.sizes.num_speculative_tokens, request.pair.draft
+    if said == NO_DRAFTS and k:
         raise UsageError(
-            f"--draft-precision {request.precision.drafter} says nothing with --num-speculative-tokens 0",
-            why="without drafts there is no drafter",
+            f"--draft none and --num-speculative-tokens {k} contradict each other",
+            why="none is plain decoding, which drafts no tokens",
+            fix="leave one of the two out, or `--draft ngram` for drafts without a head",
+        )
+    if said is not None and request.pair.head is None and request.of_head():
+        raise UsageError(
+            f"{', '.join(request.of_head())} says nothing with --draft {said}",
+            why="there is no P-EAGLE head then",
+            fix=f"leave it out, or name a head in place of {said} (a folder of that name is ./{said})",
+        )
+    if request.draft != "drafter" and request.precision.drafter is not None:
+        spelled = f"--draft {said}" if said is not None and request.pair.head is None else "--num-speculative-tokens 0"
+        raise UsageError(
+            f"--draft-precision {request.precision.drafter} says nothing with {spelled}",
+            why="there is no drafter then",
             fix="leave one of the two out",
         )
 
 
 def _check_out(request: CompileRequest) -> None:
-    require_apart(request.out, request.pair.model, request.pair.draft)
+    require_apart(request.out, request.pair.model, request.pair.head)
     require_publishable(request.out)

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import MAX_DRAFTS
+from ..checkpoints.without_head import NGRAM, NO_DRAFTS
 from ..console.option_fields import option, option_of
 from ..precision.precision_options import CalibrationAsked, PrecisionAsked
+
+if TYPE_CHECKING:
+    from ...engines.folder.manifest import Draft
 
 ONNXRUNTIME = "onnxruntime"
 BACKENDS = (ONNXRUNTIME, "tensorrt", "tensorrt-rtx")
@@ -34,10 +38,17 @@ class ModelRef:
         argument="MODEL",
     )
     draft: str | None = option(
-        "--draft", "The P-EAGLE head: a folder, OWNER/NAME, or a short name. Known targets bring theirs."
+        "--draft",
+        "The P-EAGLE head: a folder, OWNER/NAME, or a short name; known targets bring theirs. ngram needs none: drafts "
+        "are looked up in the text. none is plain decoding.",
     )
     revision: str | None = option("--revision", "Branch, tag or commit of the target. (default: the newest)")
     draft_revision: str | None = option("--draft-revision", "The same for the P-EAGLE head.")
+
+    @property
+    def head(self) -> str | None:
+        """The head that was named, if one was."""
+        return None if self.draft in (NGRAM, NO_DRAFTS) else self.draft
 
 
 @dataclass(frozen=True)
@@ -82,18 +93,13 @@ class BackendAsked:
 
 @dataclass(frozen=True)
 class SizeOptions:
-    """What the caches must hold; a build without ``num_speculative_tokens`` measures it, with 0 it has no drafter."""
+    """What the caches must hold; a build without ``num_speculative_tokens`` measures it, with 0 it drafts nothing."""
 
     num_speculative_tokens: int | None = option(
         "--num-speculative-tokens",
-        "Tokens drafted per round; 0 leaves the drafter out. (default: the fastest one, measured)",
+        "Tokens drafted per round; 0 is the same as --draft none. (default: the fastest one, measured)",
     )
     max_seq_len: int = option("--max-seq-len", "Longest prompt and output together, in tokens.", 2048)
-
-    @property
-    def drafts(self) -> bool:
-        """Whether there is to be a drafter."""
-        return self.num_speculative_tokens != 0
 
     def check(self, *, why: str = "", fix: str) -> None:
         """Raise ``UsageError`` for a size that cannot be; ``why`` and ``fix`` are about too few drafts."""
@@ -174,13 +180,30 @@ class CompileRequest:
     head: HeadOptions = field(default=HeadOptions())
     force: bool = False
 
+    @property
+    def draft(self) -> Draft:
+        """What is to draft: nothing if that was said in either way, so that a script may loop over K."""
+        if self.pair.draft == NO_DRAFTS or self.sizes.num_speculative_tokens == 0:
+            return "none"
+        return "ngram" if self.pair.draft == NGRAM else "drafter"
+
+    @property
+    def drafts_asked(self) -> int | None:
+        """K, if it is not to be measured."""
+        return 0 if self.draft == "none" else self.sizes.num_speculative_tokens
+
+    def of_head(self) -> list[str]:
+        """The flags given that are about a head and do not name it."""
+        revision = self.pair.draft_revision
+        return [*([f"--draft-revision {revision}"] if revision is not None else []), *self.head.given()]
+
     def unused(self) -> list[str]:
         """List what was named and is not read."""
-        named = [f"--draft {self.pair.draft}"] if self.pair.draft is not None else []
-        named += self.head.given()
-        if self.sizes.drafts or not named:
+        named = [f"--draft {self.pair.draft}"] if self.pair.draft not in (None, NO_DRAFTS) else []
+        named += self.of_head()
+        if self.draft != "none" or not named:
             return []
-        return [f"{', '.join(named)} was not read: with --num-speculative-tokens 0 there is no drafter"]
+        return [f"{', '.join(named)} was not read: with --num-speculative-tokens 0 nothing is drafted"]
 
 
 def _given(options: PlanAsked | HeadOptions) -> list[str]:

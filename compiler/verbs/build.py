@@ -14,6 +14,7 @@ from .signature import asks
 from .speaks import Voice, speaks
 
 if TYPE_CHECKING:
+    from ...engines.folder.manifest import Manifest
     from ..pipeline.build import BuildResult
 
 _RESUME = "nothing was published; finished steps are kept, and the same command goes on from there"
@@ -25,7 +26,7 @@ _RESUME = "nothing was published; finished steps are kept, and the same command 
 def build(
     request: CompileRequest, voice: Voice, dry_run: DryRun = False, force: Force = False, as_json: Json = False
 ) -> None:
-    """Build an engine from a model and its P-EAGLE drafter.
+    """Build an engine from a model and its P-EAGLE drafter, or from a model alone with --draft ngram or none.
 
     An interrupted build leaves no engine and resumes; one that is repeated skips what has not changed.
 
@@ -56,6 +57,12 @@ def build(
         print(_summary(result))
 
 
+def _drafts(manifest: Manifest) -> str:
+    k = manifest.speculation.num_speculative_tokens
+    said = {"drafter": f"{k}", "ngram": f"{k}, looked up in the text", "none": "none: plain decoding"}
+    return said[manifest.draft]
+
+
 def _summary(result: BuildResult) -> str:
     from ..precision.recipes import first_words
     from .precision_rows import first_rows, precision_rows
@@ -68,7 +75,7 @@ def _summary(result: BuildResult) -> str:
         ("engine", f"{result.path}, for {result.manifest.backend.name}" + (f" on {gpus}" if gpus else "")),
         *precision_rows(result.manifest.precision, report),
         ("plans" if gpus else "weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),
-        ("drafts per round", report["num_speculative_tokens"] or "none: plain decoding, without a drafter"),
+        ("drafts per round", _drafts(result.manifest)),
         ("time", f"{sum(phase['seconds'] for phase in report['phases']):.1f} s"),
     ]
     if "choose_k" in report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ..checkpoints.without_head import NGRAM, NO_DRAFTS
 from ..request.verb_options import Entry
 
 Complete = Callable[[str], list[str]]
@@ -80,7 +81,7 @@ def _methods() -> Iterable[str]:
 
 _NAMES: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("pair", "model"): model_names,
-    ("pair", "draft"): model_names,
+    ("pair", "draft"): lambda: [*model_names(), NGRAM, NO_DRAFTS],
     ("backend", "name"): backend_names,
     ("backend", "gpus"): gpu_names,
     ("backend", "lowering"): lambda: ("ort", "std"),

@@ -32,7 +32,9 @@ def doctor(
             autocompletion=one_of(model_names),
         ),
     ] = None,
-    draft: Annotated[str | None, typer.Option(help="With --model: its P-EAGLE head.", show_default=False)] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="With --model: its P-EAGLE head, ngram or none.", show_default=False)
+    ] = None,
     precision: Annotated[
         str | None,
         typer.Option(help="With --model: in this recipe.", show_default=False, autocompletion=one_of(recipe_names)),

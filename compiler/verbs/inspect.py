@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..checkpoints.without_head import NGRAM
 from ..console.printing import columns, emit, interruptible, size
 from .shared_flags import Json
 
@@ -59,13 +60,19 @@ def _export(folder: Path, *, hashes: bool) -> tuple[list[tuple[str, Any]], dict[
         *([("weights from", said.stored)] if said.stored else []),
         ("precision", said.precision),
         ("model", said.model),
-        ("drafter", said.draft or "none: the target was exported alone"),
+        ("drafter", _drafter_of(said.draft)),
         ("max_seq_len", f"{said.max_seq_len} (caches hold {said.cache_length})"),
         ("drafts per round", f"up to {said.max_num_speculative_tokens}"),
         *((f"{name} checkpoint", revision[:16]) for name, revision in said.checkpoints.items()),
         *((name, size(entry.size)) for name, entry in said.files.items()),
     ]
     return rows, content
+
+
+def _drafter_of(draft: str | None) -> str:
+    if draft is None:
+        return "none: the target was exported alone"
+    return "none: drafts are looked up in the text" if draft == NGRAM else draft
 
 
 def _quantized(folder: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
@@ -100,6 +107,10 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
         ("drafts per round", f"{speculation['num_speculative_tokens']} (trained for {speculation['trained_depth']})"),
         ("taps", ", ".join(map(str, shapes["taps"]))),
     ]
+    if not engine["drafter"]:
+        k, most = speculation["num_speculative_tokens"], speculation["max_num_speculative_tokens"]
+        looked_up = f"{k}, looked up in the text, of {most} at most: there is no drafter"
+        drafts = [("drafts per round", looked_up if most else "none: plain decoding, without a drafter")]
     heads = f" (drafter {shapes['draft_vocab_size']})" if engine["drafter"] else ""
     rows: list[tuple[str, Any]] = [
         *first_rows(first_words(engine["precision"])),
@@ -108,7 +119,7 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
         ("lowering", backend["lowering"]),
         *stored_rows(engine["precision"]),
         *_precision(engine["precision"]),
-        *(drafts if engine["drafter"] else [("drafts per round", "none: plain decoding, without a drafter")]),
+        *drafts,
         ("max_seq_len", f"{shapes['max_seq_len']} (caches hold {shapes['cache_length']})"),
         ("vocabulary", f"{shapes['vocab_size']}{heads}"),
         ("evidence", "; ".join(f"{item['level']}: {item['how']}" for item in engine["evidence"]) or "none stated"),

@@ -152,7 +152,7 @@ def _licences(pair: Pair) -> list[tuple[str, str]]:
 
 
 def _command(pair: Pair) -> str:
-    draft = "" if pair.drafter else " --draft HEAD"
+    draft = "" if pair.drafter else " --draft ngram"
     return f"peagle-compile build --model {pair.name}{draft} --out {pair.name}-engine"
 
 

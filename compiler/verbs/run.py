@@ -14,6 +14,7 @@ from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible, note
 from ..console.streams import reader_has_gone
 from .shared_flags import (
+    DraftAsked,
     EngineFolder,
     Json,
     MaxTokens,
@@ -29,7 +30,7 @@ from .shared_flags import (
 )
 
 if TYPE_CHECKING:
-    from ...engines import RequestOutput
+    from ...engines import Acceptance, RequestOutput
 
 _MOST_BYTES = 64 * 2**20  # of a prompt on standard input: more than any cache holds, and a pipe need not end
 
@@ -50,6 +51,7 @@ def run(
     system: System = None,
     max_tokens: MaxTokens = 128,
     num_speculative_tokens: NumSpeculativeTokens = None,
+    draft: DraftAsked = None,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
@@ -84,9 +86,9 @@ def run(
     if chat:
         first = [] if system is None else [{"role": "system", "content": argument_text("--system", system)}]
         messages = [*first, {"role": "user", "content": full_prompt}]
-        stream = loaded.stream_chat(messages, params, num_speculative_tokens=num_speculative_tokens)
+        stream = loaded.stream_chat(messages, params, num_speculative_tokens=num_speculative_tokens, draft=draft)
     else:
-        stream = loaded.stream(full_prompt, params, num_speculative_tokens=num_speculative_tokens)
+        stream = loaded.stream(full_prompt, params, num_speculative_tokens=num_speculative_tokens, draft=draft)
     for delta in stream:
         if not as_json:
             print(delta.text, end="", flush=True)
@@ -148,7 +150,9 @@ def _decoded(name: str, content: bytes) -> str:
 
 def record(output: RequestOutput) -> dict[str, Any]:
     """Return a result as ``--json`` prints it."""
-    acceptance = asdict(output.acceptance) | {"acceptance_length": output.acceptance.acceptance_length}
+    went = output.acceptance
+    rates = {"acceptance_length": went.acceptance_length, "tokens_per_round": went.tokens_per_round}
+    acceptance = asdict(went) | rates
     return {
         "text": output.text,
         "token_ids": list(output.token_ids),
@@ -167,6 +171,10 @@ def _speed(output: RequestOutput) -> float:
     return (len(output.token_ids) - 1) / max(output.decode_seconds, 1e-9)
 
 
+def _all_rounds(acceptance: Acceptance) -> str:
+    return f"{acceptance.tokens_per_round:.2f} tokens per round of either kind"
+
+
 def _stats(output: RequestOutput) -> str:
     acceptance = output.acceptance
     rows = [
@@ -183,4 +191,6 @@ def _stats(output: RequestOutput) -> str:
             ("acceptance length", f"{acceptance.acceptance_length:.2f} tokens per round"),
             ("drafts accepted", f"{acceptance.accepted} of {acceptance.drafted} in {acceptance.rounds} rounds"),
         ]
+        if acceptance.undrafted:
+            rows.append(("rounds without drafts", f"{acceptance.undrafted}: {_all_rounds(acceptance)}"))
     return columns(rows)

@@ -34,6 +34,14 @@ NumSpeculativeTokens = Annotated[
     int | None,
     typer.Option(help="Tokens drafted per round; 0 is plain decoding. (default: the engine's)", show_default=False),
 ]
+DraftAsked = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ngram|none",
+        help="Look drafts up in the text, or decode without any. (default: the engine's)",
+        show_default=False,
+    ),
+]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0 is all.")]
 TopP = Annotated[float, typer.Option(help="Sample within this much probability.")]

@@ -10,6 +10,7 @@ import typer
 
 from ...plugins.errors import UsageError, VerificationError
 from ...plugins.optional_packages import require
+from ..checkpoints.without_head import NGRAM
 from ..console.printing import columns, emit, interruptible
 from .shared_flags import EngineFolder, Json, Threads
 from .speaks import Voice, speaks
@@ -30,6 +31,10 @@ def verify(
     num_speculative_tokens: Annotated[
         str, typer.Option(metavar="K,K,...", help="Several, with commas: each K is compared with plain decoding.")
     ] = "1,3,5,8",
+    draft: Annotated[
+        str | None,
+        typer.Option(metavar="ngram", help="Look drafts up in the text. (default: the engine's)", show_default=False),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -65,6 +70,10 @@ def verify(
     Example: peagle-compile verify demo-engine
     """
     depths = _depths(num_speculative_tokens)
+    if draft not in (None, NGRAM):
+        raise UsageError(
+            f"--draft {draft} cannot be compared with plain decoding", fix="`--draft ngram`, or leave it out"
+        )
     parts = tuple(part.strip() for part in only.split(",")) if only is not None else ()
     if parts != ("losslessness",):
         require("export", "verifying")
@@ -87,6 +96,7 @@ def verify(
             prompts=code_prompts(prompts),
             max_tokens=max_tokens,
             k=depths,
+            draft=draft,
             request=request,
             only=parts,
             progress=progress,

@@ -47,6 +47,7 @@ class Losslessness:
 
     ``ties``: how many texts parted where the target itself gives either token; they are compared up to there.
     ``notes`` say what of the prompts the engine had no room for, ``finite`` whether logits of the first are numbers.
+    ``draft``: ``drafter`` or ``ngram``, which made the drafts.
     """
 
     prompts: int
@@ -60,6 +61,7 @@ class Losslessness:
     ties: int = 0
     notes: tuple[str, ...] = ()
     finite: bool = True
+    draft: str = "drafter"
 
     @property
     def passed(self) -> bool:
@@ -84,10 +86,12 @@ def compare_on_and_off(
     progress: Progress,
     *,
     exact: bool = True,
+    draft: str | None = None,
 ) -> Losslessness:
     """Generate greedily and with seeded sampling, each with and without drafts, and compare the tokens.
 
-    ``exact`` is for FP32, and for ONNX Runtime, whose windows agree to the bit: there a tie is a difference too.
+    ``draft`` says which drafts, where they are not the engine's own. ``exact`` is for FP32, and for ONNX Runtime, whose
+    windows agree to the bit: there a tie is a difference too.
     """
     from ...engines import SamplingParams
 
@@ -105,7 +109,7 @@ def compare_on_and_off(
             for k in depths:
                 rounds = accepted = 0
                 for (prompt, ids), seeded, expected in zip(beginnings.ids, params, plain, strict=True):
-                    output = _generate(engine, ids, seeded, k)
+                    output = _generate(engine, ids, seeded, k, draft)
                     rounds += output.acceptance.rounds
                     accepted += output.acceptance.accepted
                     count, wrong = _compared(expected.token_ids, output.token_ids)
@@ -129,6 +133,7 @@ def compare_on_and_off(
         ties=sum(divergence.tie for divergence in divergences),
         notes=beginnings.notes,
         finite=all(bool(np.isfinite(engine.target_logits(ids)).all()) for _, ids in beginnings.ids[:1]),
+        draft=draft or engine.manifest.draft,
     )
 
 
@@ -163,8 +168,8 @@ def is_tie(engine: Engine, ids: Sequence[int], token: int, params: SamplingParam
     return False
 
 
-def _generate(engine: Engine, prompt: Sequence[int], params: SamplingParams, k: int) -> Any:
-    return engine.generate([prompt], params, num_speculative_tokens=k)[0]
+def _generate(engine: Engine, prompt: Sequence[int], params: SamplingParams, k: int, draft: str | None = None) -> Any:
+    return engine.generate([prompt], params, num_speculative_tokens=k, draft=draft)[0]
 
 
 def _compared(expected: Sequence[int], speculative: Sequence[int]) -> tuple[int, list[int]]:

@@ -139,7 +139,8 @@ class _Measurement:
 
         Without a drafter nothing is accepted.
         """
-        prompts, k = self._texts.prompts, self._shop.manifest.speculation.num_speculative_tokens
+        prompts, published = self._texts.prompts, self._shop.manifest
+        k = published.speculation.num_speculative_tokens if published.drafter else 0
         pairs = [self._reference, self._engine]
         if self._quantizes_drafter:
             pairs.append(self._shop.pair(self._cpu, self._lowering, wide_drafter=True))

@@ -34,6 +34,7 @@ def lossless_lines(lossless: Losslessness) -> list[Line]:
     """Return the lines on speculation on and off."""
     rows = [
         ("compared", f"{lossless.prompts} prompts x {lossless.max_tokens} tokens, K = {lossless.k}"),
+        *([("drafts", "looked up in the text")] if lossless.draft == "ngram" else []),
         ("policies", ", ".join(lossless.policies)),
         ("differing", f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens"),
     ]

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 FILE_NAME = "verify.json"
 DEFAULT_K = (1, 3, 5, 8)
 PARTS = ("losslessness", "parity", "precision")
-_NO_DRAFTER = "the engine has no drafter, so every text is plain decoding's"
+_NO_DRAFTS = "the engine drafts nothing, it has no drafter: every text is plain decoding's"
 
 
 @dataclass(frozen=True)
 class Verification:
     """All that ``verify`` found out.
 
-    ``losslessness`` is None where the engine cannot run, or has no drafter: ``not_run`` says which. ``multiplied`` is
+    ``losslessness`` is None where the engine cannot run, or drafts nothing: ``not_run`` says which. ``multiplied`` is
     what an engine says first of what its recipe multiplies. ``left_out`` are parts that were not asked for, ``to_come``
     those that were not reached.
     """
@@ -92,6 +92,7 @@ def verify_folder(
     prompts: Sequence[Prompt] | None = None,
     max_tokens: int = 128,
     k: Sequence[int] = DEFAULT_K,
+    draft: str | None = None,
     request: MeasureRequest | None = None,
     only: Sequence[str] = (),
     progress: Progress | None = None,
@@ -111,7 +112,16 @@ def verify_folder(
             raise
         _require_emulation(manifest, error)
         return verify_elsewhere(folder, manifest, error.what, request=request, progress=progress)
-    return verify(engine, prompts=prompts, max_tokens=max_tokens, k=k, request=request, only=only, progress=progress)
+    return verify(
+        engine,
+        prompts=prompts,
+        max_tokens=max_tokens,
+        k=k,
+        draft=draft,
+        request=request,
+        only=only,
+        progress=progress,
+    )
 
 
 def verify(
@@ -120,29 +130,31 @@ def verify(
     prompts: Sequence[Prompt] | None = None,
     max_tokens: int = 128,
     k: Sequence[int] = DEFAULT_K,
+    draft: str | None = None,
     request: MeasureRequest | None = None,
     only: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Verification:
     """Check ``engine`` and write ``verify.json`` into its folder; a K that it has no room for is left out.
 
-    Of one without a drafter the logits are checked, and what its precision costs. ``only`` names the parts to check
-    (all: none). The file is written after each, so that an interrupted run keeps those that were done.
+    ``draft`` is ``ngram`` for drafts looked up in the text in place of the drafter's. Of one without drafts the logits
+    are checked, and what its precision costs. ``only`` names the parts to check (all: none). The file is written after
+    each, so that an interrupted run keeps those that were done.
     """
     progress = progress or Quiet()
     prompts = code_prompts() if prompts is None else prompts
     most = engine.manifest.speculation.max_num_speculative_tokens
     depths = [i for i in k if i <= most] or [most]
     exact = is_reference(engine.manifest.precision) or not engine.manifest.backend.gpus
-    drafts = engine.manifest.drafter is not None
+    drafts = engine.manifest.draft != "none"
     asked = [part for part in PARTS if not only or part in only]
     done = _begun(engine.folder, engine.manifest, asked)
     if "losslessness" in asked:
         if drafts:
-            compared = compare_on_and_off(engine, prompts, max_tokens, depths, progress, exact=exact)
+            compared = compare_on_and_off(engine, prompts, max_tokens, depths, progress, exact=exact, draft=draft)
             done = replace(done, losslessness=compared)
         else:
-            done = replace(done, not_run=_NO_DRAFTER)
+            done = replace(done, not_run=_NO_DRAFTS)
         done = _kept(engine.folder, _reached(done, "losslessness"))
     if "parity" in asked:
         parity = _unlike_torch(engine.manifest) or compare_with_sources(engine, prompts, progress)
@@ -160,7 +172,7 @@ def require_parts(manifest: Manifest, only: Sequence[str]) -> None:
     """
     exact, kind = is_reference(manifest.precision), manifest.precision.get("recipe")
     never = {
-        "losslessness": _NO_DRAFTER if manifest.drafter is None else "",
+        "losslessness": _NO_DRAFTS if manifest.draft == "none" else "",
         "parity": "" if exact else f"logits are those of torch in fp32 only, and the engine is in {kind}",
         "precision": "the engine is in fp32, which precisions are measured against" if exact else "",
     }

@@ -39,8 +39,8 @@ class Lanes(Protocol):
         """What ``verify`` emitted. Who reads it before the round has ended waits, and no CUDA graph can hold that."""
         ...
 
-    def propose(self, drafts: np.ndarray) -> None:
-        """Put drafts of the host's own, i64 [slots, k], behind the newest tokens that ``advance`` left alone."""
+    def propose(self, drafts: Sequence[Sequence[int]]) -> None:
+        """Put drafts of the host's own, some for every slot or none, behind the newest tokens, before ``verify``."""
         ...
 
 

@@ -110,21 +110,21 @@ def file_contradictions(files: Mapping[str, FileEntry], parts: Iterable[Part]) -
     return problems + [f"{part.file!r} is not among the files" for part in parts if part.file not in files]
 
 
-def size_contradictions(shapes: Shapes, speculation: Speculation, *, drafts: bool) -> list[str]:
+def size_contradictions(shapes: Shapes, speculation: Speculation, *, drafter: bool) -> list[str]:
     """The faults of sizes: such as cannot be, and caches without room for what they must hold.
 
-    ``drafts`` says whether there is a drafter; without one nothing is drafted, tapped or chosen from its vocabulary.
+    Without a ``drafter`` nothing is tapped or chosen from its vocabulary, and there may be no drafts at all.
     """
     k, most = speculation.num_speculative_tokens, speculation.max_num_speculative_tokens
     problems = [
         f"shapes.{name} must be at least 1"
-        for name in ("max_seq_len", "cache_length", "hidden_size", "vocab_size", *(["draft_vocab_size"] * drafts))
+        for name in ("max_seq_len", "cache_length", "hidden_size", "vocab_size", *(["draft_vocab_size"] * drafter))
         if getattr(shapes, name) < 1
     ]
-    if drafts and not 1 <= k <= most:
+    if not 1 <= k <= most and (drafter or (k, most) != (0, 0)):
         problems.append("speculation.num_speculative_tokens must be between 1 and the maximum")
-    if not drafts and (k, most, shapes.draft_vocab_size, shapes.taps) != (0, 0, 0, ()):
-        problems.append("without a drafter there are no drafts, no draft_vocab_size and no taps")
+    if not drafter and (speculation.trained_depth, shapes.draft_vocab_size, shapes.taps) != (None, 0, ()):
+        problems.append("without a drafter there are no trained_depth, no draft_vocab_size and no taps")
     if shapes.cache_length < least_cache_length(shapes.max_seq_len, most):
         problems.append("shapes.cache_length has no room for max_seq_len and two rounds of drafts")
     return problems

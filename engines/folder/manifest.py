@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ...plugins.errors import EnvironmentProblem
 from ...plugins.optional_packages import upgrade
@@ -21,7 +21,9 @@ from .records import BackendRecord, Evidence, FileEntry, Part, Shapes, Speculati
 from .strict_json import decode
 
 FILE_NAME = "engine.json"
-FORMAT_VERSION = 2  # the newest that is read, and every one before: 1 knows no engines without a drafter
+Draft = Literal["drafter", "ngram", "none"]
+# The newest that is read, and every one before: 1 knows no engines without a drafter, 2 none that draft without one.
+FORMAT_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Manifest:
     """All of ``engine.json``.
 
     ``files`` lists every other file by its posix path, but ``verify.json`` and ``tune.json``, which their verbs write
-    later. An engine for plain decoding has no ``drafter``.
+    later. An engine that looks its drafts up in the text has no ``drafter``, and neither has one for plain decoding.
     """
 
     product_version: str
@@ -48,6 +50,13 @@ class Manifest:
     def parts(self) -> dict[str, Part]:
         """The compiled graphs, by half."""
         return {"target": self.target} | ({"drafter": self.drafter} if self.drafter else {})
+
+    @property
+    def draft(self) -> Draft:
+        """What drafts by itself: the drafter, n-grams where there are drafts and none, else nothing."""
+        if self.drafter:
+            return "drafter"
+        return "ngram" if self.speculation.max_num_speculative_tokens else "none"
 
     def write(self, folder: Path) -> None:
         """Write ``engine.json`` so that a reader sees the old file or the new one, never a part."""
@@ -98,17 +107,20 @@ def contradictions(manifest: Manifest) -> list[str]:
     problems = file_contradictions(manifest.files, manifest.parts.values())
     for name, part in manifest.parts.items():
         problems += part_contradictions(name, part, manifest.backend)
-    problems += size_contradictions(manifest.shapes, manifest.speculation, drafts=manifest.drafter is not None)
+    problems += size_contradictions(manifest.shapes, manifest.speculation, drafter=manifest.drafter is not None)
     if not 1 <= manifest.format_version <= FORMAT_VERSION:
         problems.append(f"format_version {manifest.format_version} does not exist")
-    elif manifest.format_version < format_of(manifest.drafter):
-        problems.append(f"format_version {manifest.format_version} has no engines without a drafter")
+    elif manifest.format_version < format_of(manifest.drafter, manifest.speculation):
+        lacks = "drafts" if manifest.format_version == 2 else "engines"
+        problems.append(f"format_version {manifest.format_version} has no {lacks} without a drafter")
     return problems
 
 
-def format_of(drafter: Part | None) -> int:
+def format_of(drafter: Part | None, speculation: Speculation) -> int:
     """The oldest format that can say it: older versions read what they can, and name the version that reads more."""
-    return 1 if drafter else 2
+    if drafter:
+        return 1
+    return 3 if speculation.max_num_speculative_tokens else 2
 
 
 def _load(folder: Path) -> dict[str, Any]:

@@ -12,17 +12,22 @@ FinishReason = Literal["stop", "length", "abort"]
 class Acceptance:
     """How speculation went for one request (or, added up, for many).
 
-    ``histogram[a]`` counts the rounds in which exactly ``a`` drafts were accepted. The first token of a request comes
-    from its prompt pass and belongs to no round.
+    ``rounds`` are those that verified drafts, and ``histogram[a]`` counts those in which exactly ``a`` were accepted.
+    ``undrafted`` rounds had none to verify, and emitted one token. The first token of a request comes from its prompt
+    pass and belongs to no round.
     """
 
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
     histogram: dict[int, int] = field(default_factory=dict)
+    undrafted: int = 0
 
     def add_round(self, drafted: int, accepted: int) -> None:
-        """Count one verification round."""
+        """Count one round."""
+        if not drafted:
+            self.undrafted += 1
+            return
         self.rounds += 1
         self.drafted += drafted
         self.accepted += accepted
@@ -33,13 +38,20 @@ class Acceptance:
         self.rounds += other.rounds
         self.drafted += other.drafted
         self.accepted += other.accepted
+        self.undrafted += other.undrafted
         for accepted, rounds in other.histogram.items():
             self.histogram[accepted] = self.histogram.get(accepted, 0) + rounds
 
     @property
     def acceptance_length(self) -> float:
-        """Mean tokens per round, counting the target's own: 1 + accepted / rounds (1.0 before any round)."""
+        """Mean tokens of the rounds with drafts, the target's own among them: 1 + accepted / rounds (1.0 without)."""
         return 1.0 + self.accepted / self.rounds if self.rounds else 1.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Mean tokens of all rounds; less than ``acceptance_length`` where some had no drafts."""
+        rounds = self.rounds + self.undrafted
+        return 1.0 + self.accepted / rounds if rounds else 1.0
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,12 @@ class Scheduler:
     """
 
     def __init__(self, backend: Backend, strategy: Strategy, policy: Policy, max_seq_len: int) -> None:
-        self._backend, self._strategy, self._policy = backend, strategy, policy
-        self._max_seq_len = max_seq_len
+        self._backend, self._policy, self._max_seq_len = backend, policy, max_seq_len
         self._waiting: deque[Request] = deque()
         self._slots: list[Request | None] = [None] * backend.num_slots
         self._flights: deque[_Flight] = deque()
+        self._strategy = strategy.over(self._slots)
+        self._lag = backend.lag if strategy.enqueues_only else 0  # one that reads every token gains nothing by it
         backend.begin()
         if strategy.enqueues_only:
             backend.warm(strategy.round, policy.most)
@@ -76,7 +77,7 @@ class Scheduler:
             self.abort(request)
         if unwanted:
             return unwanted
-        unread = self._backend.lag if self._launch() else 0
+        unread = self._lag if self._launch() else 0
         return list(self._read()) if len(self._flights) > unread else []
 
     def _launch(self) -> bool:
@@ -126,13 +127,13 @@ class Scheduler:
                 continue
             request.launched -= 1
             request.ahead -= flight.most
-            count, drafted = int(num_tokens[row]), flight.emission.drafted[row]
-            if drafted:
-                request.acceptance.add_round(drafted, count - 1)
-            if not request.decode_began:
+            count = int(num_tokens[row])
+            if request.decode_began:
+                request.acceptance.add_round(flight.emission.drafted[row], count - 1)
+            else:
                 request.decode_began = time.perf_counter()
                 request.prefill_seconds = request.decode_began - flight.began
-            request.transcript.extend((int(t) for t in tokens[row, :count]), accepted=count - 1 if drafted else 0)
+            request.transcript.extend((int(t) for t in tokens[row, :count]), accepted=count - 1)
             if request.is_done:
                 self._free(slot)
             yield request

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ..backends.base import Lanes
+from ..requests.request import Request
+from .ngram import NgramDrafting
 from .parallel import ParallelDrafting
 from .plain import PlainDecoding
 
 
 class Strategy(Protocol):
-    """A way to decode, without state of its own: what a request has reached lies in the lanes.
+    """A way to decode. What a request has reached lies in the lanes.
 
     ``enqueues_only`` says that a round never waits, so a backend may record it once for every K and replay it. A
-    strategy that drafts on the host reads what was emitted first, and says no.
+    strategy that drafts on the host says no, and has every token of the last round when it is asked for the next.
     """
 
     @property
     def enqueues_only(self) -> bool:
         """Whether no step of a round waits."""
+        ...
+
+    def over(self, slots: Sequence[Request | None]) -> Strategy:
+        """The strategy for one run, in which ``slots`` hold these requests, now and later; mostly itself."""
         ...
 
     def prompt(self, lanes: Lanes, k: int) -> None:
@@ -30,7 +37,11 @@ class Strategy(Protocol):
         ...
 
 
-STRATEGIES: dict[str, Strategy] = {"plain": PlainDecoding(), "parallel": ParallelDrafting()}
+STRATEGIES: dict[str, Strategy] = {
+    "plain": PlainDecoding(),
+    "parallel": ParallelDrafting(),
+    "ngram": NgramDrafting(),
+}
 
 
 def register(name: str, strategy: Strategy) -> None:

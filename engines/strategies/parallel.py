@@ -15,7 +15,10 @@ overwrite what was rejected.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..backends.base import Lanes
+from ..requests.request import Request
 
 
 class ParallelDrafting:
@@ -26,6 +29,11 @@ class ParallelDrafting:
     """
 
     enqueues_only = True
+
+    def over(self, slots: Sequence[Request | None]) -> ParallelDrafting:
+        """Itself: it has no state, and looks at no text."""
+        del slots
+        return self
 
     def prompt(self, lanes: Lanes, k: int) -> None:
         """Run both models over a piece of a prompt, as a round whose window is that piece, all of it committed."""

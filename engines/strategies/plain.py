@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..backends.base import Lanes
+from ..requests.request import Request
 
 
 class PlainDecoding:
     """Rounds that feed the newest token and emit the next one. No drafter runs, whatever K is asked for."""
 
     enqueues_only = True
+
+    def over(self, slots: Sequence[Request | None]) -> PlainDecoding:
+        """Itself: it has no state, and looks at no text."""
+        del slots
+        return self
 
     def prompt(self, lanes: Lanes, k: int) -> None:
         """Run the target over a piece of a prompt, as a round whose window is that piece."""

@@ -179,7 +179,7 @@ def default_taps(num_layers: int) -> tuple[int, ...]:
             f"a target of {num_layers} layers has no usual taps",
             why="heads that do not name the layers they tap are fed 2, L/2 and L-3, which differ from 7 layers on",
             fix="name them in the head's config.json (eagle_aux_hidden_state_layer_ids), or leave the drafter out with "
-            "--num-speculative-tokens 0",
+            "--draft none",
         )
     return taps
 

@@ -32,6 +32,8 @@ def draw(rng: random.Random) -> list[Piece]:
         pieces.append(("prompts", nasty.python_value(rng)))
     if rng.random() < 0.4:
         pieces.append(("k", rng.choice((nasty.integer(rng), rng.randint(0, 6), nasty.python_value(rng)))))
+    if rng.random() < 0.25:
+        pieces.append(("draft", rng.choice(("ngram", "ngram", "none", nasty.python_value(rng)))))
     if rng.random() < 0.1:
         pieces.append(("params", nasty.python_value(rng)))
     return pieces + [(f"params.{name}", _parameter(rng, name)) for name in rng.sample(_FIELDS, rng.randint(0, 3))]
@@ -54,7 +56,7 @@ def _call(engine: Engine, given: dict[str, Any]) -> str | None:
         told = {name.partition(".")[2]: value for name, value in given.items() if name.startswith("load.")}
         loaded = Engine.load(told.pop("path", engine.folder), **{"threads": 1, **told})
         return None if _probe(loaded) == _probe(engine) else "another text after another way to load"
-    prompt, k = given.get("prompt", [5, 9, 30]), given.get("k")
+    prompt, k, draft = given.get("prompt", [5, 9, 30]), given.get("k"), given.get("draft")
     fields = {name.partition(".")[2]: value for name, value in given.items() if name.startswith("params.")}
     fields.pop("unknown", None)
     if "params" in given:
@@ -69,7 +71,7 @@ def _call(engine: Engine, given: dict[str, Any]) -> str | None:
             logits = engine.draft_logits(prompt, 3 if k is None else k)
             return None if logits.ndim == 2 else f"logits of {logits.shape}"
         case "stream":
-            stream = engine.stream(prompt, params, num_speculative_tokens=k)
+            stream = engine.stream(prompt, params, num_speculative_tokens=k, draft=draft)
             deltas = list(stream)
             result = stream.result
             ids = tuple(token for delta in deltas for token in delta.token_ids)
@@ -78,7 +80,7 @@ def _call(engine: Engine, given: dict[str, Any]) -> str | None:
             return _broken(result, fields)
         case _:
             prompts = given.get("prompts", [prompt])
-            results = engine.generate(prompts, params, num_speculative_tokens=k)
+            results = engine.generate(prompts, params, num_speculative_tokens=k, draft=draft)
             return next((wrong for result in results if (wrong := _broken(result, fields))), None)
 
 

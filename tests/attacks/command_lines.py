@@ -27,6 +27,7 @@ _GOOD = {
     "lowering": ("ort", "std"), "gpu": ("b200", "rtx-5090", "sm_89,sm_120", "sm_89"), "kv-cache-dtype": ("fp8",),
     "lm-head-precision": ("int8", "fp8"), "draft-precision": ("int8", "int4"), "calib-method": ("max", "mse"),
     "exclude": ("layers.0.*", "*", "lm_head"),
+    "draft": ("ngram", "none"),
     "num-speculative-tokens": ("0", "1", "6", "64"), "data": ("texts.jsonl",),
 }  # fmt: skip
 

@@ -46,19 +46,20 @@ def prompt(rng: random.Random, engine: Engine) -> str | list[int]:
 
 
 def compare(engines: Sequence[Engine], seed: int, number: int) -> None:
-    """One batch with K drafts and without any; they must agree in ids, text and reason."""
+    """One batch with K drafts, the drafter's or looked up, and without any; they must agree in ids, text and reason."""
     rng = random.Random(f"{seed}/{number}")
     engine = rng.choice(engines)
     prompts = [prompt(rng, engine) for _ in range(rng.choice((1, 1, 2, 3, 5)))]
     most = engine.max_seq_len if rng.random() < 0.1 else 60
     params = [policy(rng, most) for _ in prompts]
     k = rng.randint(1, engine.manifest.speculation.max_num_speculative_tokens)
+    draft = rng.choice((None, None, "ngram"))
     plain, fast = (
         [(each.token_ids, each.text, each.finish_reason) for each in outputs]
-        for outputs in (engine.generate(prompts, params, num_speculative_tokens=depth) for depth in (0, k))
+        for outputs in (engine.generate(prompts, params, num_speculative_tokens=depth, draft=draft) for depth in (0, k))
     )
     differing = [
-        (given, policy_, k)
+        (given, policy_, k, draft)
         for one, other, given, policy_ in zip(plain, fast, prompts, params, strict=True)
         if one != other
     ]

@@ -1,4 +1,4 @@
-"""``--num-speculative-tokens 0``: an engine of the target alone, and what every reader of engines says of it."""
+"""``--draft none``: an engine of the target alone, and what every reader of engines says of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tests.engines.mixed_requests import MIXED, PROMPTS
 from tests.fixtures.commands import Run
 from tests.models import CONFIGS, save_target
 
-PLAIN = ("--num-speculative-tokens", 0)
+PLAIN = ("--draft", "none")
+ZERO = ("--num-speculative-tokens", 0)  # the same
 CODE = ["def gcd(a, b):", "x =", "class Stack:\n    def __init__(self):\n"]
 GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
 POLICIES = {
@@ -129,7 +130,7 @@ def test_what_a_precision_costs_is_measured_on_the_target_alone(cli: Run, small:
     assert precision["logits"]["tokens"] == 120
     assert precision["layers"]
     assert (precision["acceptance"], precision["greedy"]["prompts"]) == (None, 6)
-    assert "--draft " not in precision["bisection"]["command"]
+    assert "--draft none" in precision["bisection"]["command"]
 
 
 def test_its_options_repeat_it(cli: Run, plain: Path, tmp_path: Path) -> None:
@@ -141,19 +142,41 @@ def test_its_options_repeat_it(cli: Run, plain: Path, tmp_path: Path) -> None:
 
 def test_a_drafter_that_is_named_all_the_same_is_not_read(cli: Run, plain: Path, tmp_path: Path) -> None:
     named = ("--draft", tmp_path / "nowhere", "--taps", "1,2")
-    done = cli("build", "demo", *PLAIN, *named, "--out", tmp_path / "engine", "--json")
+    done = cli("build", "demo", *ZERO, *named, "--out", tmp_path / "engine", "--json")
     assert done.code == 0, done.err
     (warning,) = json.loads(done.out)["warnings"]
     assert "nowhere, --taps was not read" in warning
     assert Manifest.read(tmp_path / "engine").drafter is None
-    done = cli("build", "demo", *PLAIN, "--draft-precision", "int8", "--out", tmp_path / "other")
-    assert (done.code, "--draft-precision int8 says nothing" in done.err) == (2, True)
+    for spelled in (ZERO, PLAIN):
+        done = cli("build", "demo", *spelled, "--draft-precision", "int8", "--out", tmp_path / "other")
+        assert (done.code, f"says nothing with {spelled[0]} {spelled[1]}" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "refusal"),
+    [
+        (("--num-speculative-tokens", 4), "--draft none and --num-speculative-tokens 4 contradict each other"),
+        (("--taps", "1,2"), "--taps says nothing with --draft none"),
+        (("--draft-revision", "main"), "--draft-revision main says nothing with --draft none"),
+        (("--mask-token-id", 3), "--mask-token-id says nothing with --draft none"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["build", "export"])
+def test_what_contradicts_it_is_refused(
+    cli: Run, tmp_path: Path, verb: str, said: tuple[object, ...], refusal: str
+) -> None:
+    done = cli(verb, "demo", *PLAIN, *said, "--out", tmp_path / "out")
+    assert (done.code, refusal in done.err, "fix:" in done.err) == (2, True, True), done.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_it_is_planned_without_a_drafter(cli: Run, small: Path) -> None:
-    done = cli("build", small, *PLAIN, "--dry-run", "--json")
+    done, same = (cli("build", small, *spelled, "--dry-run", "--json") for spelled in (PLAIN, ZERO))
     assert done.code == 0, done.err
-    plan = json.loads(done.out)
+    plan, other = json.loads(done.out), json.loads(same.out)
+    for each in (plan, other):  # what was measured
+        del each["time"], each["disk"]
+    assert plan == other
     assert (plan["num_speculative_tokens"], plan["drafter"]["bytes"], plan["kv"]["drafter_slot_bytes"]) == (0, 0, 0)
     assert plan["cache_length"] == plan["max_seq_len"] + 2
 
@@ -169,7 +192,7 @@ def test_a_target_of_two_layers_needs_no_head(cli: Run, small: Path, tmp_path: P
     assert {path.name for path in (tmp_path / "onnx").iterdir() if path.is_dir()} == {"target"}
     done = cli("export", small, "--out", tmp_path / "tapped")
     assert (done.code, "2 layers has no usual taps" in done.err) == (5, True)
-    assert "--num-speculative-tokens 0" in done.err
+    assert "--draft none" in done.err
 
 
 @pytest.mark.parametrize("model", ["gemma-4-31b", "owner/model"])

@@ -14,6 +14,7 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Lanes
 from peagle.engines.backends.onnxruntime import lanes as ort
 from peagle.engines.policy.drafts_per_round import Policy
+from peagle.engines.requests.request import Request
 from peagle.engines.strategies.base import STRATEGIES, register
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
@@ -76,8 +77,9 @@ def _texts(engine: Engine, params: SamplingParams | list[SamplingParams], k: int
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_k_in_any_round_gives_the_plain_text_on_both_backends(both: dict[str, Engine], data: st.DataObject) -> None:
-    """With several slots, greedy and sampled, also at the end of the cache."""
+    """With several slots, greedy and sampled, also at the end of the cache; drafts of the drafter's, and looked up."""
     prompt = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20) | st.integers(85, 95).map(lambda n: [3] * n)
+    prompt |= st.lists(st.integers(0, 2), min_size=4, max_size=40)
     policy = st.builds(
         SamplingParams,
         max_tokens=st.sampled_from([1, 3, 12, 200]),
@@ -89,8 +91,9 @@ def test_any_k_in_any_round_gives_the_plain_text_on_both_backends(both: dict[str
     prompts = data.draw(st.lists(prompt, min_size=1, max_size=6))
     params, seed = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 10**6))
     plain = both["onnxruntime"].generate(prompts, params, num_speculative_tokens=0)
+    strategy = data.draw(st.sampled_from(["parallel", "ngram"]))
     for engine in both.values():
-        outputs = _with(engine, policy=Dice(seed)).generate(prompts, params)
+        outputs = _with(engine, strategy=strategy, policy=Dice(seed)).generate(prompts, params)
         assert [(o.token_ids, o.text) for o in outputs] == [(o.token_ids, o.text) for o in plain]
 
 
@@ -108,8 +111,10 @@ def test_k_may_change_while_requests_run(
 def test_both_backends_accept_the_same_drafts_when_k_changes(both: dict[str, Engine], ks: tuple[int, ...]) -> None:
     """One prompt, so that both ask the policy in the same order."""
     for params in (GREEDY, SAMPLED):
-        outputs = [_told(_with(engine, policy=Cycle(ks)), [PROMPTS[0]], params) for engine in both.values()]
-        assert outputs[0] == outputs[1]
+        for strategy in ("parallel", "ngram"):
+            engines = [_with(engine, strategy=strategy, policy=Cycle(ks)) for engine in both.values()]
+            outputs = [_told(engine, [PROMPTS[0]], params) for engine in engines]
+            assert outputs[0] == outputs[1]
 
 
 @BACKENDS
@@ -162,6 +167,9 @@ class LastTokenAgain:
 
     enqueues_only = False  # the host must see the last token
 
+    def over(self, slots: Sequence[Request | None]) -> LastTokenAgain:
+        return self
+
     def prompt(self, lanes: Lanes, k: int) -> None:
         lanes.verify(0)
         lanes.advance(0)
@@ -170,8 +178,8 @@ class LastTokenAgain:
         lanes.verify(k)
         tokens, counts = lanes.emission().read()
         lanes.advance(0)
-        newest = tokens[np.arange(len(tokens)), np.maximum(counts, 1) - 1].astype(np.int64)
-        lanes.propose(np.repeat(newest[:, None], k, axis=1))
+        newest = tokens[np.arange(len(tokens)), np.maximum(counts, 1) - 1]
+        lanes.propose([[int(token)] * k for token in newest])
 
 
 @pytest.fixture

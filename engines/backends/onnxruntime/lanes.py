@@ -71,6 +71,7 @@ class Row:
         numbers = self._slot.numbers[first : first + emitted]
         self._uniform[0, : len(numbers)] = numbers
         run(self._sessions.target, self.target(columns, emitted))
+        self.tokens[0, emitted:] = -1
 
     def target(self, columns: int, emitted: int) -> Any:
         """The target's binding at this shape."""
@@ -167,12 +168,12 @@ class SessionLanes:
         return ((slot, row) for slot, row in enumerate(self.rows) if self._busy[slot])
 
     def verify(self, k: int) -> None:
-        """Run the target over every busy row, one after the other, its drafts cut to ``k``."""
+        """Run the target over every busy row, one after the other, as wide as its drafts, which are cut to ``k``."""
         self._emitted, self._drafted = k + 1, [0] * len(self.rows)
         for slot, row in self.running():
             row.window.cut(k)
-            self._drafted[slot] = int(row.window.draft_len[0])
-            row.verify(k + 1, k + 1)
+            self._drafted[slot] = drafts = int(row.window.draft_len[0])
+            row.verify(drafts + 1, drafts + 1)
 
     def draft(self, k: int) -> None:
         """Run the drafter over every busy row, one after the other."""
@@ -189,11 +190,10 @@ class SessionLanes:
         for _, row in self.running():
             row.advance(k, row.window)
 
-    def propose(self, drafts: np.ndarray) -> None:
+    def propose(self, drafts: Sequence[Sequence[int]]) -> None:
         """Write the drafts into the windows of busy rows, behind their newest tokens."""
         for slot, row in self.running():
-            newest = int(row.window.input_ids[0, 0])
-            row.window.fill([newest, *drafts[slot].tolist()], int(row.window.start[0]), drafts.shape[1])
+            row.window.put_drafts(drafts[slot])
 
     def emission(self) -> Emitted:
         """Collect what every busy row emitted, i32 [slots, K + 1]; idle rows are -1."""

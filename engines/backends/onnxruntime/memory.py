@@ -112,6 +112,10 @@ class RowWindow:
         self.input_ids[0, : len(ids)] = ids
         self.start[0], self.window_len[0], self.draft_len[0] = start, len(ids), draft_len
 
+    def put_drafts(self, drafts: Sequence[int]) -> None:
+        """Keep the newest token, in column 0, and put ``drafts`` behind it."""
+        self.fill([int(self.input_ids[0, 0]), *drafts], int(self.start[0]), len(drafts))
+
     def cut(self, drafts: int) -> None:
         """Keep ``drafts`` drafts at most."""
         extra = max(int(self.draft_len[0]) - drafts, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
 from ..base import Chunk
 from .lanes import Emitted, Row
@@ -43,7 +43,6 @@ class SessionPrompt:
         """Copy what the pass emitted, one row: later pieces write to the same arrays."""
         return Emitted(self._row.tokens[:, : self._emitted].copy(), self._row.num_tokens.copy(), (0,))
 
-    def propose(self, drafts: np.ndarray) -> None:
+    def propose(self, drafts: Sequence[Sequence[int]]) -> None:
         """Write the drafts into the slot's first window, behind the token after the prompt."""
-        newest, start = int(self._following.input_ids[0, 0]), int(self._following.start[0])
-        self._following.fill([newest, *drafts[0].tolist()], start, drafts.shape[1])
+        self._following.put_drafts(drafts[0])

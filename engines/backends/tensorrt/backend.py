@@ -125,7 +125,8 @@ class TensorRTBackend:
     def round(self, steps: Steps, k: int, *, replay: bool) -> LateEmission:
         """Replay the captured round of this K, or enqueue its steps, and fetch what it emits."""
         self._check(k)
-        self._lanes.prepare(k)
+        if replay:
+            self._lanes.prepare(k)
         self._run(steps, k, replay)
         return self._lanes.emission()
 

@@ -6,7 +6,7 @@ knows how many drafts each window has without looking: it is what launched the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ class PlanLanes:
     """Enqueues a round for all slots at once; a row for every slot, busy or not.
 
     An idle row runs with the others: its window is empty, and what its pass writes lies where no request reads.
-    ``prepare`` comes before the steps of a round, and what it does is no part of a CUDA graph.
+    ``prepare`` comes before the steps of a round that is replayed, and what it does is no part of a CUDA graph; in
+    other rounds ``verify`` does it, when drafts of the host's own are in place.
     """
 
     def __init__(self, memory: Memory, plans: Mapping[str, Plan], most_drafts: int, scratch: Span, places: int) -> None:
@@ -94,8 +95,8 @@ class PlanLanes:
 
     def verify(self, k: int) -> None:
         """Enqueue the target over all windows, after the kernel that gathers their random numbers."""
+        self.prepare(k)
         memory, sizes = self._memory, WindowSizes(self._memory.slots, k + 1, emitted_columns(k))
-        self._verified = k
         choose_numbers(self._device, memory.numbers, memory.numbers_length, self.tensors, sizes)
         self._pass("target", sizes).enqueue()
 
@@ -129,18 +130,18 @@ class PlanLanes:
         """How many drafts the windows have room for."""
         return self._columns - 1
 
-    def propose(self, drafts: np.ndarray) -> None:
-        """Upload the drafts behind the newest tokens of busy slots."""
-        count = drafts.shape[1]
-        self._lay_out(count + 1)
+    def propose(self, drafts: Sequence[Sequence[int]]) -> None:
+        """Upload the drafts behind the newest tokens of busy slots; ``verify`` says how many they are."""
+        self._drafts = [0] * self._memory.slots  # whatever was there
+        self._lay_out(max(map(len, drafts)) + 1)
+        self._drafts = [len(each) for each in drafts]
         with self._staging.block() as block:
-            rows = block[: drafts.size * _ID].view(np.int64).reshape(drafts.shape)
-            rows[:] = drafts
+            rows = block.view(np.int64).reshape(len(drafts), -1)
             for slot, busy in enumerate(self._busy):
-                if busy and count:
-                    row = self._window["input_ids"] + slot * self._columns * _ID
-                    self._device.upload(row + _ID, rows[slot])
-        self._drafts = [count] * self._memory.slots
+                if busy and drafts[slot]:
+                    mine = rows[slot, : len(drafts[slot])]
+                    mine[:] = drafts[slot]
+                    self._device.upload(self._window["input_ids"] + (slot * self._columns + 1) * _ID, mine)
 
     def emission(self) -> LateEmission:
         """Fetch what the round emits, i32 [slots, K + 1]; who reads it waits for the copy."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class PlanPrompt:
         if self._is_last:
             self._slots.place(self._slot, self.tensors, k)
 
-    def propose(self, drafts: np.ndarray) -> None:
+    def propose(self, drafts: Sequence[Sequence[int]]) -> None:
         """Drop them: a prompt is followed by what the drafter says, or by nothing."""
 
     def emission(self) -> LateEmission:

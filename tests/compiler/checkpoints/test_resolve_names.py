@@ -127,7 +127,7 @@ def test_a_model_without_a_public_drafter_says_so(tmp_path: Path) -> None:
             resolve(model, draft)
         assert "no P-EAGLE head" in caught.value.why
         assert "--draft" in caught.value.fix
-        assert "--num-speculative-tokens 0" in caught.value.fix
+        assert "--draft ngram" in caught.value.fix
 
 
 def test_what_no_drafter_is_known_for_needs_one(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_what_no_drafter_is_known_for_needs_one(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="needs a drafter") as caught:
             resolve(model)
         assert "Qwen/Qwen3-Coder-30B-A3B-Instruct" in caught.value.why
-        assert "--num-speculative-tokens 0" in caught.value.fix
+        assert "--draft ngram" in caught.value.fix
         assert not has_drafter(model)
 
 

@@ -26,7 +26,7 @@ def test_one_is_shown_with_its_command(cli: Run, name: str) -> None:
     assert f"peagle-compile build --model {name}" in done.out
     assert "not pinned" in done.out or name == "demo"
     assert "licences" in done.out
-    assert ("--draft HEAD" in done.out) == (PAIRS[name].drafter is None)
+    assert ("--draft ngram" in done.out) == (PAIRS[name].drafter is None)
 
 
 def test_a_gpu_is_named_where_the_weights_fit_and_are_computed_with(cli: Run) -> None:

@@ -33,6 +33,8 @@ FILES = {"target/model.onnx": b"target graph", "drafter/model.onnx": b"drafter g
 
 # What a manifest says of an engine without a drafter.
 ALONE = {"speculation": Speculation(0, 0, None), "shapes": Shapes(64, 66, 16, 100, 0, ()), "format_version": 2}
+# Of one that looks its drafts up.
+LOOKED_UP = {"speculation": Speculation(3, 4, None), "shapes": Shapes(64, 72, 16, 100, 0, ()), "format_version": 3}
 
 
 def manifest_of(files: dict[str, FileEntry], **changes: Any) -> Manifest:
@@ -251,7 +253,10 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
         ({"shapes": Shapes(0, 80, 16, 100, 100, ())}, "max_seq_len must be at least 1"),
         ({"files": {}}, "not among the files"),
         ({"format_version": 0}, "does not exist"),
-        ({"drafter": None}, "without a drafter there are no drafts"),
+        ({"drafter": None}, "without a drafter there are no trained_depth, no draft_vocab_size and no taps"),
+        ({"drafter": None} | ALONE | {"speculation": Speculation(0, 4, None)}, "between 1 and the maximum"),
+        ({"drafter": None} | LOOKED_UP | {"format_version": 2}, "format_version 2 has no drafts without a drafter"),
+        ({"drafter": None} | LOOKED_UP | {"shapes": Shapes(64, 71, 16, 100, 0, ())}, "no room"),
         ({"drafter": None} | ALONE | {"format_version": 1}, "format_version 1 has no engines without a drafter"),
         ({"drafter": None} | ALONE | {"shapes": Shapes(64, 65, 16, 100, 0, ())}, "no room"),
     ],

@@ -1,0 +1,143 @@
+"""Drafts looked up in the text: the index against a search, and rounds of it against plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.backends.onnxruntime import lanes
+from peagle.engines.strategies.ngram import NgramIndex
+from peagle.plugins.errors import UsageError
+from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS
+
+LOOP = [7, 8, 9] * 6
+TEXTS = st.lists(st.integers(0, 3), max_size=40) | st.lists(st.integers(0, 30), max_size=60)
+
+
+def searched(text: Sequence[int], k: int, longest: int, shortest: int) -> list[int]:
+    """What an index must say, found by looking everywhere."""
+    for size in range(longest, shortest - 1, -1):
+        for begin in range(len(text) - 1, size - 1, -1):
+            if text[begin - size : begin] == text[len(text) - size :]:
+                grown = list(text)
+                for _ in range(k):
+                    grown.append(grown[begin + len(grown) - len(text)])
+                return grown[len(text) :]
+    return []
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, st.integers(0, 9), st.integers(1, 4), st.integers(1, 4), st.data())
+def test_drafts_are_those_of_a_search(text: list[int], k: int, one: int, other: int, data: st.DataObject) -> None:
+    """After every piece that the text grows by."""
+    longest, shortest = max(one, other), min(one, other)
+    index, begin = NgramIndex(longest, shortest), 0
+    while begin < len(text):
+        end = data.draw(st.integers(begin + 1, len(text)))
+        index.extend(text[begin:end])
+        assert len(index) == end
+        assert index.drafts(k) == searched(text[:end], k, longest, shortest)
+        begin = end
+
+
+def test_the_longest_ngram_goes_first_and_then_the_newest() -> None:
+    index = NgramIndex()
+    index.extend([1, 2, 3, 50, 2, 3, 60, 2, 3, 70, 1, 2, 3])
+    assert index.drafts(3) == [50, 2, 3]
+    index = NgramIndex()
+    index.extend([2, 3, 60, 2, 3, 70, 1, 2, 3])
+    assert index.drafts(2) == [70, 1]
+    assert NgramIndex().drafts(3) == []
+
+
+def test_a_period_is_drafted_as_often_as_there_is_room() -> None:
+    index = NgramIndex()
+    index.extend([1, 2, 1, 2, 1])
+    assert index.drafts(5) == [2, 1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("k", [None, 1, 3])
+def test_text_is_plain_decoding_s(tiny_engine: Engine, k: int | None) -> None:
+    prompts = [*PROMPTS, LOOP]
+    params = [*MIXED, GREEDY]
+    plain = tiny_engine.generate(prompts, params, draft="none")
+    outputs = tiny_engine.generate(prompts, params, draft="ngram", num_speculative_tokens=k)
+    assert [(o.token_ids, o.text, o.finish_reason) for o in outputs] == [
+        (o.token_ids, o.text, o.finish_reason) for o in plain
+    ]
+    assert sum(o.acceptance.drafted for o in outputs) > 0
+
+
+def test_a_stream_is_what_generate_gives(tiny_engine: Engine) -> None:
+    (whole,) = tiny_engine.generate([LOOP], GREEDY, draft="ngram")
+    stream = tiny_engine.stream(LOOP, GREEDY, draft="ngram")
+    assert tuple(token for delta in stream for token in delta.token_ids) == whole.token_ids
+
+
+def test_rounds_are_as_wide_as_their_drafts(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without drafts costs what one of plain decoding costs; no drafter runs."""
+    widths: list[int] = []
+    verify = lanes.Row.verify
+
+    def watched(row: lanes.Row, columns: int, emitted: int) -> None:
+        widths.append(columns)
+        verify(row, columns, emitted)
+
+    def refused(row: lanes.Row, k: int) -> None:
+        raise AssertionError("a drafter ran")
+
+    monkeypatch.setattr(lanes.Row, "verify", watched)
+    monkeypatch.setattr(lanes.Row, "draft", refused)
+    params = SamplingParams(max_tokens=30, ignore_eos=True, temperature=0.3, seed=5)  # what repeats, and what does not
+    (output,) = tiny_engine.generate([LOOP], params, draft="ngram")
+    told = output.acceptance
+    prompt, *rounds = widths
+    assert (prompt, len(rounds)) == (len(LOOP), told.rounds + told.undrafted)
+    assert rounds.count(1) == told.undrafted > 0
+    assert sum(rounds) == told.undrafted + told.rounds + told.drafted
+    assert told.rounds > 0
+
+
+def test_every_round_is_counted(tiny_engine: Engine) -> None:
+    for draft in ("ngram", "none"):
+        (output,) = tiny_engine.generate([LOOP], GREEDY, draft=draft)
+        told = output.acceptance
+        assert len(output.token_ids) == 1 + told.rounds + told.undrafted + told.accepted
+        assert sum(told.histogram.values()) == told.rounds
+        assert 1 <= told.tokens_per_round <= told.acceptance_length
+    assert (told.rounds, told.tokens_per_round) == (0, 1.0)
+
+
+def test_a_text_in_a_loop_takes_few_rounds(tiny_engine: Engine) -> None:
+    """As greedy text of a model that learned nothing soon is."""
+    outputs = tiny_engine.generate(PROMPTS, SamplingParams(max_tokens=60, ignore_eos=True), draft="ngram")
+    assert min(o.acceptance.tokens_per_round for o in outputs) > 2
+
+
+@pytest.mark.parametrize("draft", ["ngrams", "", "drafter", 3, True, ["none"], b"none"])
+def test_what_is_no_way_to_draft_is_refused(tiny_engine: Engine, draft: object) -> None:
+    for call in (tiny_engine.generate, tiny_engine.stream):
+        with pytest.raises(UsageError, match="draft must be ngram, none") as caught:
+            call([[1]] if call == tiny_engine.generate else [1], draft=draft)  # type: ignore[operator]
+        assert caught.value.fix
+
+
+def test_none_with_drafts_is_a_contradiction(tiny_engine: Engine) -> None:
+    with pytest.raises(UsageError, match="draft is none and num_speculative_tokens is 2"):
+        tiny_engine.generate([[1]], draft="none", num_speculative_tokens=2)
+    plain = tiny_engine.generate([[1]], GREEDY, num_speculative_tokens=0)
+    for draft in ("none", "ngram"):
+        (output,) = tiny_engine.generate([[1]], GREEDY, draft=draft, num_speculative_tokens=0)
+        assert (output.token_ids, output.acceptance.rounds) == (plain[0].token_ids, 0)
+
+
+def test_no_more_drafts_are_looked_up_than_there_is_room_for(tiny_engine: Engine) -> None:
+    with pytest.raises(UsageError, match="from 0 to"):
+        tiny_engine.generate([[1]], draft="ngram", num_speculative_tokens=99)
+    longest = [5, 6] * ((tiny_engine.max_seq_len - 2) // 2)
+    plain, looked_up = (tiny_engine.generate([longest], GREEDY, draft=draft)[0] for draft in ("none", "ngram"))
+    assert looked_up.token_ids == plain.token_ids
