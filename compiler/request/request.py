@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import MAX_DRAFTS
-from ..checkpoints.without_head import NGRAM, NO_DRAFTS
+from ..checkpoints.without_head import NO_DRAFTS, drafts_with, head_of
 from ..console.option_fields import option, option_of
 from ..precision.precision_options import CalibrationAsked, PrecisionAsked
 
@@ -48,7 +48,7 @@ class ModelRef:
     @property
     def head(self) -> str | None:
         """The head that was named, if one was."""
-        return None if self.draft in (NGRAM, NO_DRAFTS) else self.draft
+        return head_of(self.draft)
 
 
 @dataclass(frozen=True)
@@ -182,10 +182,8 @@ class CompileRequest:
 
     @property
     def draft(self) -> Draft:
-        """What is to draft: nothing if that was said in either way, so that a script may loop over K."""
-        if self.pair.draft == NO_DRAFTS or self.sizes.num_speculative_tokens == 0:
-            return "none"
-        return "ngram" if self.pair.draft == NGRAM else "drafter"
+        """What is to draft; nothing if that was said in either way."""
+        return drafts_with(self.pair.draft, self.sizes.num_speculative_tokens)
 
     @property
     def drafts_asked(self) -> int | None:
