@@ -53,16 +53,16 @@ class Runner:
         self.tokens.append(tokens)
 
 
-def ours(engine: Engine, k: int) -> Runner:
-    """Our runtime with K drafts per round; 0 is plain decoding."""
+def ours(engine: Engine, k: int, draft: str | None = None) -> Runner:
+    """Our runtime with K drafts per round, the head's unless ``draft`` is ``ngram``; 0 is plain decoding."""
 
     def generate(prompt: Sequence[int], count: int) -> tuple[list[int], float]:
         params = SamplingParams(max_tokens=count, ignore_eos=True)
-        (output,) = engine.generate([prompt], params, num_speculative_tokens=k)
+        (output,) = engine.generate([prompt], params, num_speculative_tokens=k, draft=draft)
         runner.acceptance.add(output.acceptance)
         return list(output.token_ids), output.decode_seconds
 
-    runner = Runner(f"P-EAGLE, K = {k}" if k else "plain", generate)
+    runner = Runner(f"{'n-gram' if draft else 'P-EAGLE'}, K = {k}" if k else "plain", generate)
     return runner
 
 
@@ -95,7 +95,7 @@ def table(runners: Sequence[Runner], plain: Runner, ends: Collection[int]) -> st
     for runner in runners:
         low, _, high = statistics.quantiles(runner.speeds, n=4)
         ratio = statistics.median(a / b for a, b in zip(runner.speeds, plain.speeds, strict=True))
-        accepted = f"{runner.acceptance.acceptance_length:.2f}" if runner.acceptance.rounds else "-"
+        accepted = f"{runner.acceptance.tokens_per_round:.2f}" if runner.acceptance.rounds else "-"
         same = sum(same_text(a, b, ends) for a, b in zip(runner.tokens, plain.tokens, strict=True))
         lines.append(
             f"{runner.name:24}{statistics.median(runner.speeds):>9.0f}{f'{low:.0f} to {high:.0f}':>16}"
@@ -118,7 +118,8 @@ def main() -> None:
     parser.add_argument("--peers", nargs="*", help="default: all that can read the engine's checkpoint; none: --peers")
     arguments = parser.parse_args()
     engine = Engine.load(arguments.engine, threads=arguments.threads)
-    depths = arguments.k or (sorted({engine.num_speculative_tokens, 3, 5, 8}) if engine.manifest.drafter else [])
+    most = engine.manifest.speculation.max_num_speculative_tokens
+    depths = arguments.k or [k for k in sorted({engine.num_speculative_tokens, 3, 5, 8}) if 0 < k <= most]
     prompts = [engine.tokenizer.encode(p.text) for p in code_prompts(arguments.prompts)]
     source = Path(engine.manifest.target.origin.source)
     names = arguments.peers if arguments.peers is not None else [GENAI, *([LLAMA_CPP] if source.is_file() else [])]
@@ -126,7 +127,9 @@ def main() -> None:
         threads = arguments.threads or os.cpu_count() or 1
         peers = [up.enter_context(running(name, theirs(name, source, Path(folder), threads))) for name in names]
         plain = ours(engine, 0)
-        runners = [plain, *(ours(engine, k) for k in depths), *(Runner(peer.name, peer.generate) for peer in peers)]
+        runners = [plain, *(ours(engine, k) for k in depths if engine.manifest.drafter)]
+        runners += [ours(engine, k, "ngram") for k in depths]
+        runners += [Runner(peer.name, peer.generate) for peer in peers]
         for runner in runners:
             runner.generate(prompts[0], 8)
             runner.acceptance = Acceptance()

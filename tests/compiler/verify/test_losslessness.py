@@ -42,7 +42,12 @@ class FakeEngine:
         self.max_seq_len = 64
 
     def generate(
-        self, prompts: list[Sequence[int]], params: SamplingParams, *, num_speculative_tokens: int
+        self,
+        prompts: list[Sequence[int]],
+        params: SamplingParams,
+        *,
+        num_speculative_tokens: int,
+        draft: str | None = None,
     ) -> list[Any]:
         (prompt,) = prompts
         ids = [(len(prompt) + i + 7 * (params.seed or 0)) % 100 for i in range(params.max_tokens)]

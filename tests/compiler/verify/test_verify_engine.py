@@ -16,6 +16,7 @@ from peagle.compiler.verify import FILE_NAME, Verification, require_parts, verif
 from peagle.compiler.verify.printing import lines
 from peagle.engines import Engine
 from peagle.engines.folder.manifest import Manifest
+from peagle.engines.folder.records import Speculation
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 from tests.fixtures.commands import Run
 
@@ -87,7 +88,7 @@ def test_a_part_that_this_engine_does_not_have_is_refused(
     part: str, narrow: bool, drafts: bool, why: str, folder: Path, fp8: Manifest
 ) -> None:
     manifest = fp8 if narrow else Manifest.read(folder)
-    manifest = manifest if drafts else replace(manifest, drafter=None)
+    manifest = manifest if drafts else replace(manifest, drafter=None, speculation=Speculation(0, 0, None))
     with pytest.raises(UsageError, match=why):
         require_parts(manifest, (part,))
 
