@@ -12,8 +12,8 @@ from pathlib import Path
 MAX_FILE_BYTES = 8_000_000
 
 
-def publish(folder: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary folder, then move each file into `folder`.
+def publish(folder: Path, write: Callable[[Path], object], limit: int = MAX_FILE_BYTES) -> None:
+    """Let `write` fill a temporary folder, then move each file into `folder`; none may have `limit` bytes.
 
     A reader never finds a file half written or missing; files that `write` did not make stay as they were.
     """
@@ -23,8 +23,8 @@ def publish(folder: Path, write: Callable[[Path], object]) -> None:
         write(fresh)
         files = sorted(path for path in fresh.iterdir() if path.is_file())
         for path in files:
-            if path.stat().st_size >= MAX_FILE_BYTES:
-                raise SystemExit(f"{path.name} has {path.stat().st_size:,} bytes; the limit is {MAX_FILE_BYTES:,}")
+            if path.stat().st_size >= limit:
+                raise SystemExit(f"{path.name} has {path.stat().st_size:,} bytes; the limit is {limit:,}")
         folder.mkdir(exist_ok=True)
         for path in files:
             path.chmod(0o644)

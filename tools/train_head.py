@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +23,16 @@ from heads.head_rows import compute_rows, kept_anchors
 from heads.lesson_batches import Batch, LessonBatches
 from heads.sparse_loss import SparseCrossEntropy
 from heads.target import TargetFiles, fast_dtype
+from publish import publish
 from torch import Tensor
 from training import Checkpoint, MuonAndAdam, resume, wsd
 
 # Either file takes less than 16 MB. One layer is what EAGLE-3 has everywhere; P-EAGLE gains from a second.
 SHAPES: dict[Method, HeadShape] = {
     "peagle": HeadShape(layers=2, intermediate=512, heads=8, kv_heads=4, draft_vocabulary=4864, depth=8),
-    "eagle3": HeadShape(layers=1, intermediate=1024, heads=8, kv_heads=4, draft_vocabulary=4864, depth=6),
+    "eagle3": HeadShape(layers=1, intermediate=1024, heads=8, kv_heads=4, draft_vocabulary=6400, depth=6),
 }
+MAX_HEAD_BYTES = 16_000_000
 
 KEEP, LEAST = 0.75, 0.15
 HARD_SHARE = 0.5  # of the loss against the target's first choice, which alone is proposed
@@ -76,13 +79,11 @@ def learn(head: Head, batch: Batch, keep: float, generator: torch.Generator, dty
     return Step(loss / weight.sum(), hits / total.clamp_min(1e-9))
 
 
-def optimizer_for(head: Head, scale: float) -> MuonAndAdam:
+def optimizer_for(head: Head) -> MuonAndAdam:
     """Muon for the matrices of the blocks and `fc`, AdamW for the rest that is trained."""
     drafter = head.drafter
     matrices = {name for name, weight in drafter.named_parameters() if weight.dim() == 2 and "layer" in name}
-    # A usual step in `fc` would be multiplied by its large inputs, and one in `mask_hidden` would be lost in it.
-    factors = {"fc.weight": 1 / scale, "mask_hidden": scale}
-    return MuonAndAdam(drafter, matrices | {"fc.weight"}, MUON_LR, ADAM_LR, WEIGHT_DECAY, factors)
+    return MuonAndAdam(drafter, matrices | {"fc.weight"}, MUON_LR, ADAM_LR, WEIGHT_DECAY)
 
 
 def train(
@@ -94,11 +95,16 @@ def train(
     seed: int,
     dtype: torch.dtype,
     checkpoint_seconds: float = 120,
+    publish_head: Callable[[], None] = lambda: None,
 ) -> float:
-    """Train to step `steps` from what `state` holds; returns the seconds of all sittings."""
+    """Train to step `steps` from what `state` holds; returns the seconds of all sittings.
+
+    `publish_head` is called after each checkpoint, so that a head can be measured while it is trained.
+    """
     first, seconds_before = 0, 0.0
     checkpoint = resume(state, steps, DECAY_SHARE)
     if checkpoint is not None:
+        head.unit = checkpoint.model.pop("unit")
         head.load_trained(checkpoint.model)
         optimizer.load_state_dict(checkpoint.optimizers)
         first, seconds_before = checkpoint.step, checkpoint.seconds
@@ -118,7 +124,8 @@ def train(
             print(f"{seconds:6.0f}s  step {done}/{steps}  loss {result.loss:.3f}  agreement {by_depth}", flush=True)
         if now - saved >= checkpoint_seconds or done == steps:
             saved = now
-            Checkpoint(done, steps, seconds, head.trained(), optimizer.state_dict()).save(state)
+            Checkpoint(done, steps, seconds, head.trained() | {"unit": head.unit}, optimizer.state_dict()).save(state)
+            publish_head()
     return seconds_before + time.monotonic() - started
 
 
@@ -149,8 +156,9 @@ def main() -> None:
     shape = SHAPES[method]
     draft_ids = data.draft_vocabulary(shape.draft_vocabulary)
     taps = tap_layers(target.config.num_hidden_layers)
-    sample = torch.cat([lesson.aux for lesson in lessons[:32]]).float()
-    head, scale = start_head(target, shape, taps, made.mask_id, method, draft_ids, sample)
+    # The first row of a dialogue is where attention rests; its states are larger than all others by far.
+    sample = torch.cat([lesson.aux[1:] for lesson in lessons[:32]]).float()
+    head = start_head(target, shape, taps, made.mask_id, method, draft_ids, sample)
     batches = LessonBatches(lessons, head.target_to_draft(), arguments.rows, arguments.seed)
     tokens = sum(len(lesson.ids) for lesson in lessons)
     stored = sum(weight.numel() for weight in head.trained().values())
@@ -160,10 +168,18 @@ def main() -> None:
         f"{batches.per_epoch} steps an epoch, products in {dtype}",
         flush=True,
     )
-    optimizer = optimizer_for(head, scale)
+    optimizer = optimizer_for(head)
     state = arguments.data / f"{method}.pt"
-    seconds = train(head, optimizer, batches, state, arguments.steps, arguments.seed, dtype)
-    save_head(head, arguments.out)
+    seconds = train(
+        head,
+        optimizer,
+        batches,
+        state,
+        arguments.steps,
+        arguments.seed,
+        dtype,
+        publish_head=lambda: publish(arguments.out, lambda folder: save_head(head, folder), MAX_HEAD_BYTES),
+    )
     HeadRun(
         method=method,
         target=made.target,

@@ -29,6 +29,7 @@ from peagle.graphs.drafters import read_drafter
 from peagle.graphs.targets import family_for
 
 TAPS = (1, 2, 3)
+STEPS = 24
 SHAPE = HeadShape(layers=2, intermediate=32, heads=4, kv_heads=2, draft_vocabulary=1024, depth=4)
 TEMPLATE = (
     "{% for message in messages %}<|user|>\n{{ message.content }}{{ eos_token }}\n{% endfor %}"
@@ -75,7 +76,7 @@ def lessons(data: DataFolder) -> list[Lesson]:
     return data.lessons()
 
 
-def _new_head(target: LlamaForCausalLM, lessons: list[Lesson], method: Method) -> tuple[Head, float]:
+def _new_head(target: LlamaForCausalLM, lessons: list[Lesson], method: Method) -> Head:
     torch.manual_seed(5)
     size = SHAPE.draft_vocabulary
     aux = torch.cat([lesson.aux for lesson in lessons]).float()
@@ -95,7 +96,7 @@ class _Killed(LessonBatches):
 
 def _loss(head: Head, lessons: list[Lesson]) -> float:
     batch = LessonBatches(lessons, head.target_to_draft(), len(lessons), seed=1).at(0)
-    return float(learn(head, batch, 1.0, torch.Generator().manual_seed(1), torch.float32).loss)
+    return float(learn(head, batch, 1.0, torch.Generator().manual_seed(1), torch.float32).loss.detach())
 
 
 def test_slots_at_different_positions_give_the_logits_of_the_model(target: LlamaForCausalLM) -> None:
@@ -173,8 +174,11 @@ def test_sparse_loss_is_the_cross_entropy_with_its_gradients() -> None:
     assert choices.tolist() == logits.argmax(-1).tolist()
 
 
-def test_acceptance_read_off_the_text_is_that_of_the_loop(target: LlamaForCausalLM, lessons: list[Lesson]) -> None:
-    head, _ = _new_head(target, lessons, "peagle")
+def test_acceptance_read_off_the_text_is_that_of_the_loop(
+    target: LlamaForCausalLM, lessons: list[Lesson], tmp_path: Path
+) -> None:
+    save_head(_new_head(target, lessons, "peagle"), tmp_path)
+    head = load_head(tmp_path, target)  # with the units multiplied in, as the loop reads it
     lesson = lessons[0]
     prompt = lesson.ids[: lesson.answer].tolist()
     wanted = generate_together(target, head.drafter, prompt, 24, SHAPE.depth)
@@ -192,13 +196,13 @@ def test_acceptance_counts_the_tokens_of_the_target_and_the_share_of_each_positi
 
 
 def test_chained_drafts_are_those_of_one_pass_per_token(target: LlamaForCausalLM, lessons: list[Lesson]) -> None:
-    head, _ = _new_head(target, lessons, "eagle3")
+    head = _new_head(target, lessons, "eagle3")
     ids, aux = lessons[0].ids[:20], lessons[0].aux[:20].float()
     table = drafts_everywhere(head, ids, aux, 3)
     drafter = head.drafter
     for anchor in (0, 7, 16):
         cache, positions = CausalCache(), torch.arange(anchor + 1)
-        x = drafter.blocks(ids[None, 1 : anchor + 2], drafter.fc(aux[None, : anchor + 1]), positions, cache)[:, -1:]
+        x = drafter.blocks(ids[None, 1 : anchor + 2], head.features(aux[None, : anchor + 1]), positions, cache)[:, -1:]
         for depth in range(3):
             drafted = drafter.lm_head(drafter.norm(x)).argmax(-1)
             assert drafted.item() == table[anchor, depth]
@@ -211,11 +215,11 @@ def test_chained_drafts_are_those_of_one_pass_per_token(target: LlamaForCausalLM
 def test_training_improves_a_head_and_goes_on_where_it_stopped(
     method: Method, target: LlamaForCausalLM, lessons: list[Lesson], tmp_path: Path
 ) -> None:
-    def run(state: Path, stop: int = 12) -> Head:
-        head, scale = _new_head(target, lessons, method)
+    def run(state: Path, stop: int = STEPS) -> Head:
+        head = _new_head(target, lessons, method)
         batches = _Killed(lessons, head.target_to_draft(), 6, seed=1)
         batches.stop = stop
-        train(head, optimizer_for(head, scale), batches, state, 12, 1, torch.float32, checkpoint_seconds=0)
+        train(head, optimizer_for(head), batches, state, STEPS, 1, torch.float32, checkpoint_seconds=0)
         return head
 
     whole = run(tmp_path / "whole.pt")
@@ -224,7 +228,7 @@ def test_training_improves_a_head_and_goes_on_where_it_stopped(
     parts = run(tmp_path / "parts.pt")
     for name, weight in whole.trained().items():
         torch.testing.assert_close(parts.trained()[name], weight, msg=name)
-    assert _loss(whole, lessons) < _loss(_new_head(target, lessons, method)[0], lessons) - 0.2
+    assert _loss(whole, lessons) < _loss(_new_head(target, lessons, method), lessons) - 0.2
 
     save_head(whole, tmp_path / "head")
     config = json.loads((tmp_path / "head" / "config.json").read_text())
@@ -236,12 +240,11 @@ def test_training_improves_a_head_and_goes_on_where_it_stopped(
     assert spec.shared == ("embed_tokens.weight",)
     again = load_head(tmp_path / "head", target)
     assert again.method == method
-    for name, weight in whole.trained().items():
-        torch.testing.assert_close(again.trained()[name], weight, atol=0.02, rtol=0.01)
+    assert _loss(again, lessons) == pytest.approx(_loss(whole, lessons), rel=0.02)
 
 
 def test_batches_cover_every_lesson_once_in_an_epoch(target: LlamaForCausalLM, lessons: list[Lesson]) -> None:
-    head, _ = _new_head(target, lessons, "eagle3")
+    head = _new_head(target, lessons, "eagle3")
     batches = LessonBatches(lessons, head.target_to_draft(), 6, seed=1)
     seen = list(itertools.chain.from_iterable(batches.at(step).ids.tolist() for step in range(batches.per_epoch)))
     assert len(seen) == len(lessons)

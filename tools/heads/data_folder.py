@@ -19,6 +19,13 @@ from .states import Lesson, lessons_of, load_lessons, save_lessons
 FILE_LESSONS = 64  # dialogues in one file of states
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write next to `path` and rename: a kill leaves the old file or the new one."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
 @dataclass(frozen=True)
 class Description:
     """How the data was made: the target's name, the placeholder token, seed, and what the prompts drew on."""
@@ -78,14 +85,14 @@ class DataFolder:
                 shown = {dialogue.index: held.shown_in(tokenizer.decode(dialogue.ids)) for dialogue in part}
                 dropped |= {str(index): run for index, run in shown.items() if run}
                 out = self.root / f"states-{path.stem.removeprefix('text-')}-{first // FILE_LESSONS:04d}.pt"
-                if out.exists() or (unfinished and len(part) < FILE_LESSONS):
-                    continue
                 kept = [dialogue for dialogue in part if not shown[dialogue.index]]
+                if not kept or (unfinished and len(part) < FILE_LESSONS):
+                    continue
+                if out.exists() and len(load_lessons(out)) == len(kept):
+                    continue
                 save_lessons(out, lessons_of(target, kept, taps))
                 print(f"{out.name}: {len(kept)} of {len(part)} dialogues", flush=True)
-        partial = self.root / "dropped.json.partial"
-        partial.write_text(json.dumps(dropped, indent=1) + "\n")
-        os.replace(partial, self.root / "dropped.json")
+        write_whole(self.root / "dropped.json", json.dumps(dropped, indent=1) + "\n")
         print(f"{len(dropped)} dialogues left out, because they show what heads are measured on", flush=True)
 
     def dropped(self) -> int:
@@ -100,14 +107,22 @@ class DataFolder:
         return [lesson for path in files for lesson in load_lessons(path)]
 
     def draft_vocabulary(self, size: int) -> Tensor:
-        """The `size` target ids that occur most often in the lessons, int64, ascending; of equal ones the smaller."""
+        """The `size` target ids that occur most often in the lessons, int64, ascending; of equal ones the smaller.
+
+        Kept, because a head that is half trained goes on with the same when more text was written meanwhile.
+        """
+        kept = self.root / f"vocabulary-{size}.json"
+        if kept.exists():
+            return torch.tensor(json.loads(kept.read_text()))
         counts: Counter[int] = Counter()
         for lesson in self.lessons():
             counts.update(lesson.ids.tolist())
         # Ids that never occur follow in their own order, which puts the commonest byte pairs first.
         order = sorted(counts, key=lambda token: (-counts[token], token))
         order += [token for token in range(size + len(order)) if token not in counts]
-        return torch.tensor(sorted(order[:size]))
+        chosen = sorted(order[:size])
+        write_whole(kept, json.dumps(chosen) + "\n")
+        return torch.tensor(chosen)
 
     def coverage(self, draft_ids: Tensor) -> float:
         """Share of the tokens of all answers that `draft_ids` hold."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -20,6 +20,8 @@ METHODS: tuple[Method, ...] = get_args(Method)
 # Not stored: the embedding is the target's, and so never trained.
 SHARED = "embed_tokens.weight"
 
+START_SHARPNESS = 0.4
+
 
 @dataclass(frozen=True)
 class HeadShape:
@@ -35,11 +37,17 @@ class HeadShape:
 
 @dataclass
 class Head:
-    """A drafter, its method, and the target ids int64 [draft vocabulary], ascending, of the ids that it proposes."""
+    """A drafter, its method, and the target ids int64 [draft vocabulary], ascending, of the ids that it proposes.
+
+    `unit` float [taps * hidden]: what the tapped states are divided by before `fc` sees them, and what `mask_hidden`
+    counts in. A few of their features are a hundred times as large as the others; in units of their own, all are
+    learned from alike. What is stored has the units multiplied in.
+    """
 
     method: Method
     drafter: Drafter
     draft_ids: Tensor
+    unit: Tensor
 
     def trained(self) -> dict[str, Tensor]:
         """The weights that belong to the head."""
@@ -51,6 +59,11 @@ class Head:
         self.drafter.load_state_dict(weights, strict=False)
         if missing := set(self.trained()) - set(weights):
             raise SystemExit(f"the checkpoint lacks {sorted(missing)}: it belongs to another head")
+
+    def features(self, aux: Tensor) -> Tensor:
+        """aux [.., taps * hidden] of the target -> what the blocks read [.., hidden]."""
+        features: Tensor = self.drafter.fc(aux / self.unit)
+        return features
 
     def target_to_draft(self) -> Tensor:
         """int64 [V]: the head's own id of a target id, or -1."""
@@ -104,26 +117,25 @@ def start_head(
     method: Method,
     draft_ids: Tensor,
     aux: Tensor,
-) -> tuple[Head, float]:
-    """A head fit to be trained, and the size of the tapped states `aux` [R, taps * hidden] of some real rows.
+) -> Head:
+    """A head fit to be trained; aux [R, taps * hidden]: tapped states of some real rows, to know their sizes by.
 
     Its matrix of words and its last norm start as the target's. `fc` starts by passing the highest tap through, divided
-    by the size of the states: the blocks add vectors of size one to what it gives.
+    by its size: the blocks add vectors of size one to what it gives.
     """
     drafter = drafter_for(target, shape, taps, mask_id, method)
     width = drafter.config.hidden_size
-    scale = aux.square().mean().sqrt().item()
+    unit = aux.square().mean(0).sqrt().clamp_min(1e-4)
     for name, weight in drafter.named_parameters():
         if weight.dim() == 2 and name != SHARED:
             nn.init.normal_(weight, std=0.02)
     drafter.lm_head.weight.copy_(target.lm_head.weight[draft_ids])
-    drafter.norm.weight.copy_(target.model.norm.weight)
-    drafter.fc.weight[:, -width:] += torch.eye(width)
-    drafter.fc.weight /= scale
-    drafter.mask_hidden *= scale
+    # What passes through says the token that is already there: sure of itself, it would have more to unlearn.
+    drafter.norm.weight.copy_(target.model.norm.weight * START_SHARPNESS)
+    drafter.fc.weight[:, -width:] += torch.diag(unit[-width:] / unit[-width:].square().mean().sqrt())
     if method == "peagle":
-        look_back(drafter, aux)
-    return Head(method, drafter, draft_ids), scale
+        look_back(drafter, aux / unit)
+    return Head(method, drafter, draft_ids, unit)
 
 
 def save_head(head: Head, folder: Path) -> None:
@@ -131,7 +143,11 @@ def save_head(head: Head, folder: Path) -> None:
     config = json.loads(head.drafter.config.to_json())
     if head.method == "eagle3":
         del config["ptd_token_id"]
-    tensors = {name: weight.detach().to(torch.bfloat16).contiguous() for name, weight in head.trained().items()}
+    weights = head.trained()
+    weights["fc.weight"] = weights["fc.weight"] / head.unit
+    if "mask_hidden" in weights:
+        weights["mask_hidden"] = weights["mask_hidden"] * head.unit
+    tensors = {name: weight.detach().to(torch.bfloat16).contiguous() for name, weight in weights.items()}
     tensors["d2t"] = head.draft_ids - torch.arange(len(head.draft_ids))
     tensors["t2d"] = head.target_to_draft() >= 0
     folder.mkdir(parents=True, exist_ok=True)
@@ -148,13 +164,7 @@ def load_head(folder: Path, target: LlamaForCausalLM) -> Head:
     method: Method = "peagle" if "mask_hidden" in tensors else "eagle3"
     drafter = Drafter(DrafterConfig.from_json(json.dumps({"ptd_token_id": 0} | config)))
     drafter.embed_tokens.weight = nn.Parameter(target.get_input_embeddings().weight.detach().float())
-    head = Head(method, drafter, draft_ids)
+    head = Head(method, drafter, draft_ids, torch.ones(drafter.config.aux_size))
     head.load_trained({name: weight.float() for name, weight in tensors.items()})
     drafter.eval().requires_grad_(False)
     return head
-
-
-def describe(head: Head) -> dict[str, object]:
-    """Sizes for logs and cards."""
-    stored = sum(weight.numel() for weight in head.trained().values())
-    return {"method": head.method, "parameters": stored} | asdict(head.drafter.config)

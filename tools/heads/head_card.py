@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from publish import processor
 
 from .acceptance import Acceptance
+from .data_folder import write_whole
 from .dialogues import ANSWER_TEMPERATURE, SAMPLED_SHARE, USER_TEMPERATURE
 from .head import Head, Method
 
@@ -35,9 +35,7 @@ class HeadRun:
 
     def save(self, path: Path) -> None:
         """Write next to `path` and rename."""
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        os.replace(partial, path)
+        write_whole(path, json.dumps(asdict(self), indent=2) + "\n")
 
     @staticmethod
     def load(path: Path) -> HeadRun:

@@ -53,7 +53,7 @@ def parallel_pass(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) -
     at = anchor + depth
     row_ids = torch.where(depth == 0, ids[:, 1:][:, at], drafter.config.ptd_token_id)
     blank = drafter.fc(drafter.mask_hidden).expand(len(ids), len(at) - length, -1)
-    x = torch.cat([drafter.fc(aux[:, :length]), blank], 1)
+    x = torch.cat([head.features(aux[:, :length]), blank], 1)
     yield drafter.norm(drafter.blocks(row_ids, x, at, RowAttention(anchor, depth, length, depths)))
 
 
@@ -63,7 +63,7 @@ def chained_passes(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) 
     In use the token is the one drafted; up to the first rejected draft, beyond which nothing counts, they are the same.
     """
     drafter = head.drafter
-    x = drafter.fc(aux[:, : len(anchors[0])])
+    x = head.features(aux[:, : len(anchors[0])])
     attend = ChainAttention()
     for depth, anchor in enumerate(anchors):
         if depth:
