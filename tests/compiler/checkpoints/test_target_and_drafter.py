@@ -52,3 +52,17 @@ def test_a_generation_config_of_endless_depth_is_refused(pair: Pair) -> None:
     (pair.target / GENERATION_CONFIG).write_text("[" * 100_000)
     with pytest.raises(BuildError, match=r"generation_config\.json is not JSON"):
         read(pair)
+
+
+def test_a_template_that_no_chat_could_use_is_a_warning(pair: Pair) -> None:
+    (pair.target / "chat_template.jinja").write_text("{{ messages }}")
+    before = read(pair).warnings
+    (pair.target / "chat_template.jinja").write_text("{% if")
+    (warning,) = set(read(pair).warnings) - set(before)
+    assert warning.startswith("chat will be refused: the chat template 'default' is not valid Jinja (line 1:")
+
+
+def test_a_template_that_is_damaged_is_refused(pair: Pair) -> None:
+    (pair.target / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(BuildError, match=r"chat_template\.jinja cannot be read"):
+        read(pair)
