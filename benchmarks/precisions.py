@@ -6,7 +6,8 @@
 `150m` is a dense decoder of 153 million parameters with random weights: 12 layers of width 768, a vocabulary of 32,000
 and a head of its own; `demo` is the bundled pair. No drafts (K = 0), batch 1, greedy, end-of-sequence ignored. The
 engines take turns prompt by prompt, so that a slow moment of the machine falls on all; `x fp32` is the median of the
-ratios within one turn, and its quartiles. The prompt's pass is not timed. `+head` has lm_head in the same type.
+ratios within one turn, and its quartiles. The prompt's pass is not timed. `-head` leaves lm_head in FP32, `+head` has
+it in four bits.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     _DEMO: (),
 }  # fmt: skip
-KINDS = {"fp32": ("fp32", None), "int8": ("int8", None), "int8+head": ("int8", "int8"), "int4": ("int4", None),
-         "int4+head": ("int4", "int4")}  # fmt: skip
+KINDS = {"fp32": ("fp32", None), "int8-head": ("int8", "fp32"), "int8": ("int8", None), "int4-head": ("int4", "fp32"),
+         "int4": ("int4", None), "int4+head": ("int4", "int4")}  # fmt: skip
 
 
 @dataclass
@@ -96,8 +97,7 @@ def runner(kind: str, pair: dict[str, Any], folder: Path, threads: int | None) -
         lm_head_precision=head,
     )  # fmt: skip
     manifest = build(options, store=StageStore(folder / "stages")).manifest
-    inside = Path(manifest.target.file).parent
-    size = sum(entry.size for name, entry in manifest.files.items() if Path(name).parent == inside)
+    size = sum(entry.size for name, entry in manifest.files.items() if name.startswith(manifest.target.file))
     return Runner(kind, Engine.load(out, threads=threads), size)
 
 

@@ -31,8 +31,9 @@ Read = Callable[[str], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Run:
-    """Where one weight lies in the external-data file, in bytes."""
+    """Where one weight lies, in bytes: in a file beside the graph."""
 
+    file: str
     offset: int
     length: int
 
@@ -47,14 +48,33 @@ def needed_weights(semantic: ir.Model) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _offsets(weights: tuple[GraphWeight, ...]) -> tuple[dict[str, int], int]:
-    offsets, end = {}, 0
+def _offsets(weights: tuple[GraphWeight, ...]) -> tuple[dict[tuple[str, ...], int], int]:
+    """Where the parts of each weight begin, and where all end."""
+    offsets: dict[tuple[str, ...], int] = {}
+    end = 0
     for weight in weights:
+        if weight.parts in offsets:
+            continue
         unit = ALIGNMENT if weight.bytes >= ALIGNMENT else _SMALL
         end = -(-end // unit) * unit
-        offsets[weight.name] = end
+        offsets[weight.parts] = end
         end += weight.bytes
     return offsets, end
+
+
+def leave(lowered: Lowered, runs: Mapping[str, Run]) -> Lowered:
+    """Let weights whose only part lies in a file already be read from there; returns the graph with the rest to write.
+
+    What lies there as something else than the graph wants is written all the same.
+    """
+    rest = []
+    for weight in lowered.weights:
+        run = runs.get(weight.parts[0]) if len(weight.parts) == 1 else None
+        if run is None or run.length != weight.bytes:
+            rest.append(weight)
+        else:
+            _place(lowered.model, weight, run.file, run.offset)
+    return Lowered(lowered.model, tuple(rest))
 
 
 def attach(
@@ -75,20 +95,18 @@ def attach(
     runs: dict[str, Run] = {}
     with open(data, "wb") as file:
         file.truncate(size)
-        for weight in sorted(lowered.weights, key=lambda weight: position(weight.parts[0])):
-            runs |= _write(file.fileno(), weight, offsets[weight.name], read, on_bytes)
+        once = {weight.parts: weight for weight in lowered.weights}.values()
+        for weight in sorted(once, key=lambda weight: position(weight.parts[0])):
+            for part, (offset, length) in _write(file.fileno(), weight, offsets[weight.parts], read, on_bytes).items():
+                runs[part] = Run(data.name, offset, length)
         os.fsync(file.fileno())
     for weight in lowered.weights:
-        tensor = lowered.model.graph.initializers[weight.name]
-        dtype = ir.DataType(BY_NUMPY[weight.dtype].onnx)
-        tensor.const_value = ir.ExternalTensor(
-            data.name, offsets[weight.name], weight.bytes, dtype, shape=ir.Shape(weight.shape), name=weight.name
-        )
+        _place(lowered.model, weight, data.name, offsets[weight.parts])
     onnx.save_model(ir.to_proto(lowered.model), path)
     return runs
 
 
-def refer(semantic: ir.Model, runs: Mapping[str, Run], data: str, cache_length: int) -> None:
+def refer(semantic: ir.Model, runs: Mapping[str, Run], cache_length: int) -> None:
     """Let a semantic graph have its weights where a lowered one has them, so that it is whole without a second copy.
 
     Its rotary tables are filled for ``cache_length``; it can still be lowered for another one.
@@ -100,14 +118,21 @@ def refer(semantic: ir.Model, runs: Mapping[str, Run], data: str, cache_length: 
         value = semantic.graph.initializers[name]
         run = runs[name]
         value.const_value = ir.ExternalTensor(
-            data, run.offset, run.length, value.const_value.dtype, shape=ir.Shape(shape), name=name
+            run.file, run.offset, run.length, value.const_value.dtype, shape=ir.Shape(shape), name=name
         )
+
+
+def _place(model: ir.Model, weight: GraphWeight, file: str, offset: int) -> None:
+    """Let the graph's initializer be these bytes of the file."""
+    dtype, shape = ir.DataType(BY_NUMPY[weight.dtype].onnx), ir.Shape(weight.shape)
+    tensor = ir.ExternalTensor(file, offset, weight.bytes, dtype, shape=shape, name=weight.name)
+    model.graph.initializers[weight.name].const_value = tensor
 
 
 def _write(
     descriptor: int, weight: GraphWeight, offset: int, read: Read, on_bytes: Callable[[int], None]
-) -> dict[str, Run]:
-    """Write the parts of one weight. They are stacked along axis 0, so each is one contiguous run of the file."""
+) -> dict[str, tuple[int, int]]:
+    """Write the parts of one weight, each one contiguous run, as they are stacked along axis 0; returns these."""
     end = offset + weight.bytes
     runs = {}
     for part in weight.parts:
@@ -121,7 +146,7 @@ def _write(
                 count = os.pwrite(descriptor, view, offset)
                 view, offset = view[count:], offset + count
                 on_bytes(count)
-        runs[part] = Run(begin, offset - begin)
+        runs[part] = begin, offset - begin
     if offset != end:
         raise _misfit(weight, "less")
     return runs

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...graphs.drafters import DrafterSpec
 from ...graphs.drafters.tensor_layout import EMBEDDING, LM_HEAD
 from ...graphs.targets.checkpoint_pieces import Array, Shape
@@ -29,6 +31,19 @@ class HeadWeights:
         """The checkpoints that weights are read from."""
         return (self.checkpoint, self.target.checkpoint) if self.head.shared else (self.checkpoint,)
 
+    @property
+    def has_targets_embedding(self) -> bool:
+        """Whether its embedding is the target's: left out, or stored once more, every number the same.
+
+        Both are read as far as they agree.
+        """
+        if EMBEDDING in self.head.shared:
+            return True
+        shape, its = self.head.expected_shapes()[EMBEDDING], target_weight(self.target, EMBEDDING)
+        if shape != its.shape:
+            return False
+        return _are_same(self.read(EMBEDDING, shape), self.target.read(its.name, shape))
+
     def read(self, name: str, shape: Shape) -> Iterator[Array]:
         """One weight as consecutive runs of rows."""
         if name in self.head.shared:
@@ -42,6 +57,20 @@ class HeadWeights:
             weight = target_weight(self.target, name)
             return self.target.checkpoint.position(self.target.stored_as(weight.name, weight.shape))
         return self.checkpoint.position(self.head.keys[name])
+
+
+def _are_same(first: Iterator[Array], second: Iterator[Array]) -> bool:
+    """Whether two runs of rows hold the same numbers, in pieces of any length."""
+    rest: Array | None = None
+    for rows in first:
+        at = 0
+        while at < len(rows):
+            rest = next(second) if rest is None or not len(rest) else rest
+            count = min(len(rest), len(rows) - at)
+            if not np.array_equal(rows[at : at + count], rest[:count]):
+                return False
+            at, rest = at + count, rest[count:]
+    return True
 
 
 def target_weight(target: Target, name: str) -> RoledWeight:

@@ -68,6 +68,11 @@ class Inputs:
     warnings: tuple[str, ...]
 
     @property
+    def head(self) -> DrafterSpec | None:
+        """The drafter's spec."""
+        return self.drafter[1] if self.drafter else None
+
+    @property
     def depth(self) -> int:
         """The depth the head was trained to, or is taken to have been; without one the most that is looked up, or 0."""
         if self.drafter is None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ...graphs.drafters import DrafterSpec
+from ...graphs.drafters.tensor_layout import EMBEDDING
 from ...graphs.lowering import Lowering
 from ...graphs.targets import family_for
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.head_weights import HeadWeights
 from ..checkpoints.known_pairs import Local
 from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
 from ..checkpoints.target import Target
@@ -16,7 +19,7 @@ from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, NGRAM_DEPTH, read_he
 from ..console.printing import emit
 from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_number
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
-from ..precision.decide_recipe import decide, precision_of, table_of, wide_of
+from ..precision.decide_recipe import decide, precision_of, table_of, wide_of, with_drafter
 from ..precision.recipes import Recipe, twice_rounded
 from ..precision.weight_source import of_target
 from ..precision.weights_stored_quantized import StoredFp8
@@ -35,7 +38,7 @@ from .weight_bytes import share_note
 class Decided:
     """What a request comes to before anything is made; ``gpu`` is one whose memory is known.
 
-    ``plans``: whether TensorRT builds plans.
+    ``plans``: whether TensorRT builds plans. ``shares``: whether both graphs will read one embedding, if it is one.
     """
 
     lowering: Lowering
@@ -43,6 +46,7 @@ class Decided:
     gpu: str | None
     notes: tuple[str, ...]
     plans: bool = False
+    shares: bool = False
 
 
 def print_forecast(forecast: Forecast, *, as_json: bool) -> None:
@@ -88,7 +92,8 @@ def decide_build(request: CompileRequest) -> Decided:
     if len(asked.gpus) > 1:
         verdict, more = None, [f"{', '.join(gpus)}: one GPU by its name, for example b200, gets a verdict"]
     decided = _decided(request, lowering, gpus, [*notes, *more], keeps_own=True)
-    return replace(decided, gpu=verdict, plans=backend != ONNXRUNTIME)
+    has_plans = backend != ONNXRUNTIME
+    return replace(decided, gpu=verdict, plans=has_plans, shares=not has_plans)
 
 
 def decide_export(request: CompileRequest, gpu: str | None = None) -> Decided:
@@ -129,12 +134,14 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
     has_drafter, pair = request.draft == "drafter", known_pair(model)
     source = drafter_source(model, draft) if has_drafter else None
     head, unknown = None, UNKNOWN_HEAD
+    shared: tuple[str, ...] = ()
     if not has_drafter:
         unknown = f"none: {'plain decoding' if request.draft == 'none' else 'drafts are looked up in the text'}"
     elif isinstance(source, Local):
         drafter = Checkpoint.open(source.path)
         drafter = replace(drafter, config=request.head.over(drafter.config))
         head = read_head(drafter, family_for(config).describe(config))
+        shared = _shared(drafter, head, request.pair) if decided.shares else ()
     elif source is None:
         unknown = "none named"
     elif draft is None and pair and pair.drafter_size:
@@ -145,7 +152,7 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
         model,
         config,
         origin,
-        decided.recipe,
+        with_drafter(decided.recipe, request.precision, decided.lowering, head),
         decided.lowering,
         max_seq_len=sizes.max_seq_len,
         num_speculative_tokens=0 if request.draft == "none" else max(depth, sizes.num_speculative_tokens or 0),
@@ -153,9 +160,18 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
         gpu=decided.gpu,
         head=head,
         head_note="" if head else unknown,
+        shared=shared,
         notes=(*decided.notes, *request.unused()),
         plans=decided.plans,
     )
+
+
+def _shared(drafter: Checkpoint, head: DrafterSpec, pair: ModelRef) -> tuple[str, ...]:
+    """The weights of a head that are the target's, as far as can be told without the target's."""
+    if EMBEDDING in head.shared:
+        return (EMBEDDING,)
+    target = _local_target(pair)
+    return (EMBEDDING,) if target and HeadWeights(drafter, head, target).has_targets_embedding else ()
 
 
 def _with_disk(

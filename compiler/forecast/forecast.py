@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ...graphs.targets.weight_roles import RoledWeight
 
 UNKNOWN_HEAD = "unknown until downloaded"
+_SHARED = "its embedding is the target's, stored once"
 
 # `make bench-export` writes 120 MB/s in FP16 and 187 MB/s in FP32 (docs/performance.md); below both, on the safe side.
 BYTES_PER_SECOND = 80e6
@@ -52,6 +53,7 @@ def make_forecast(
     slots: int | None = None,
     head: DrafterSpec | None = None,
     head_note: str = "",
+    shared: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
     plans: bool = False,
     bytes_per_second: float = BYTES_PER_SECOND,
@@ -59,9 +61,9 @@ def make_forecast(
     """Forecast for the target whose ``config.json`` is ``config``; traces a few of its layers, without weights.
 
     ``num_speculative_tokens`` are the drafts that the caches have room for, ``has_drafter`` says whether a drafter
-    makes them. ``head_note`` says what is known of a head that is not at hand, ``plans`` whether TensorRT builds plans
-    of the graphs. Raises one ``UsageError`` for all sizes and names that are wrong, ``BuildError`` for an unknown
-    target.
+    makes them. ``head_note`` says what is known of a head that is not at hand, ``shared`` which of its weights are read
+    from the target's file, ``plans`` whether TensorRT builds plans of the graphs. Raises one ``UsageError`` for all
+    sizes and names that are wrong, ``BuildError`` for an unknown target.
     """
     _check(max_seq_len, num_speculative_tokens, gpu, slots)
     from ...graphs.targets.layer_trials import run_trials
@@ -77,7 +79,7 @@ def make_forecast(
     trials = run_trials(config, spec, recipe.dtype)
     tables = length * trials.table_bytes(lowering)
     weights = (*weight_lines(census, recipe, lowering), line(TABLES, recipe.wide, tables // int(BYTES[recipe.wide])))
-    drafter, kv = _drafter(head, head_note, recipe, lowering), _kv_cache(spec, head, recipe, length)
+    drafter, kv = _drafter(head, head_note, recipe, lowering, shared), _kv_cache(spec, head, recipe, length)
     if not has_drafter:
         drafter, kv = replace(drafter, count=0, bytes=0), replace(kv, drafter_token_bytes=0, drafter_slot_bytes=0)
     graph = _graph(trials, lowering)
@@ -136,12 +138,14 @@ def _texts(error: UsageError) -> tuple[str, str, str]:
     return error.what, error.why, error.fix
 
 
-def _drafter(head: DrafterSpec | None, note: str, recipe: Recipe, lowering: Lowering) -> DrafterSize:
-    """The drafter's size; it is quantized only where that was asked for, never with its target."""
+def _drafter(
+    head: DrafterSpec | None, note: str, recipe: Recipe, lowering: Lowering, shared: tuple[str, ...]
+) -> DrafterSize:
+    """The drafter's size, without what it reads from the target's file."""
     if head is None:
         return DrafterSize(recipe.drafter, None, None, note or UNKNOWN_HEAD)
-    count, size = head_weights(head, recipe, lowering)
-    return DrafterSize(recipe.drafter, count, size, note)
+    count, size = head_weights(head, recipe, lowering, shared)
+    return DrafterSize(recipe.drafter, count, size, note or (_SHARED if shared else ""))
 
 
 def _kv_cache(spec: TargetSpec, head: DrafterSpec | None, recipe: Recipe, length: int) -> KvCache:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,8 @@ def weight_lines(census: Iterable[RoledWeight], recipe: Recipe, lowering: Loweri
 
     Raises ``UsageError`` for an exclusion that names nothing.
     """
+    from ..precision.quantization_schemes import serves_embedding
+
     every = tuple(census)
     selected = Selection.of_target(every, recipe).weights
     scales = {weight.name: _scales(weight, recipe, lowering) for weight in selected.values()}
@@ -45,8 +47,11 @@ def weight_lines(census: Iterable[RoledWeight], recipe: Recipe, lowering: Loweri
         kind = recipe.precision(weight.role) if scales.get(weight.name) else recipe.wide
         counts[weight.role, kind] += _stored(weight, recipe, lowering) if kind != recipe.wide else weight.count
     tied = selected.keys() - {weight.name for weight in every}
-    for name in tied:  # codes beside the embedding, which stays as it is
-        counts[LM_HEAD, recipe.lm_head] += _stored(selected[name], recipe, lowering)
+    for name in tied:  # codes beside the embedding, or in place of it
+        if scales[name]:
+            counts[LM_HEAD, recipe.lm_head] += _stored(selected[name], recipe, lowering)
+            if serves_embedding(recipe, lowering):
+                del counts["embedding", recipe.wide]
     lines = [line(role, kind, counts[role, kind]) for role, kind in sorted(counts, key=lambda key: ROLES.index(key[0]))]
     of_scales = sum(scales.values(), Counter())
     return (*lines, *(line(SCALES, kind, count) for kind, count in sorted(of_scales.items())))
@@ -112,12 +117,14 @@ def line(role: str, precision: str, count: int) -> WeightLine:
     return WeightLine(role, count, precision, math.ceil(count * BYTES[precision]))
 
 
-def head_weights(head: DrafterSpec, recipe: Recipe, lowering: Lowering) -> tuple[int, int]:
-    """How many weights the drafter has, and their bytes with scales.
+def head_weights(
+    head: DrafterSpec, recipe: Recipe, lowering: Lowering, shared: Collection[str] = ()
+) -> tuple[int, int]:
+    """How many weights the drafter's graph has, and their bytes with scales.
 
-    Its ids stay integers; what it shares is the target's.
+    Its ids stay integers; what is ``shared`` lies in the target's file.
     """
-    counts = {name: math.prod(shape) for name, shape in head.expected_shapes().items() if name not in head.shared}
+    counts = {name: math.prod(shape) for name, shape in head.expected_shapes().items() if name not in shared}
     ids = counts.pop("d2t", 0)
     count = sum(counts.values())
     size = count * BYTES[recipe.wide] + ids * _ID_BYTES

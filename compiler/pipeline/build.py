@@ -55,7 +55,9 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         resolved = _resolve(request, run.progress)
     with run.phases("read", "read checkpoints"):
         inputs = read_inputs(request.sizes, resolved, request.head.over)
-        recipe = decide(request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True)
+        recipe = decide(
+            request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True, head=inputs.head
+        )
         warnings = [*inputs.warnings, *request.unused()]
         warnings += [_FP8_TAKEN] if request.precision.name is None and recipe.name == "fp8" else []
         request = replace(request, precision=replace(request.precision, name=recipe.name))
@@ -104,7 +106,9 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
 
 def _blueprint(inputs: Inputs, recipe: Recipe, platform: BuildPlatform) -> Blueprint:
     lowering = platform.lowering
-    return Blueprint(inputs.target, inputs.drafter, recipe, lowering, inputs.cache_length(lowering))
+    # A plan holds its own weights; graphs of ONNX Runtime can lie in one folder and read one file.
+    shares = not platform.makes_plans
+    return Blueprint(inputs.target, inputs.drafter, recipe, lowering, inputs.cache_length(lowering), shares)
 
 
 def _resolve(request: CompileRequest, progress: Progress) -> Resolved:
@@ -124,7 +128,8 @@ def _assemble(
     progress: Progress,
 ) -> None:
     for name, stage in stages.items():
-        assembly.place_stage(stage, name, progress)
+        of_graphs = graphs.compiled[name].files.folder
+        assembly.place_stage(stage, of_graphs or name, progress)
     if plans:
         assembly.place_stage(plans.kernels, "plugins", progress)
     graphs.furnish(assembly, inputs.target.folder)

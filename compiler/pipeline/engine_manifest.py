@@ -14,7 +14,7 @@ from ..hardware.packages import product_version
 from ..precision.calibration.obtain_ranges import in_words
 from ..precision.recipes import MULTIPLIED, RECIPES, STORED, Recipe
 from ..request.build_platform import BuildPlatform
-from .graph_stages import MODEL
+from .graph_stages import Compiled
 from .plan_stages import PLAN, Plans
 from .shared_steps import Graphs
 
@@ -31,12 +31,12 @@ def engine_manifest(
     versions: Mapping[str, str],
 ) -> Manifest:
     """Return what is known before any file is placed."""
-    spec, head, ranges = inputs.target.spec, inputs.drafter[1] if inputs.drafter else None, graphs.ranges
+    spec, head, ranges = inputs.target.spec, inputs.head, graphs.ranges
     first, stored = graphs.first_words(plans.products() if plans else {}), inputs.target.checkpoint.stored
     parts = {
         name: Part(
             origin=origin,
-            file=f"{name}/{PLAN if plans else MODEL}",
+            file=f"{name}/{PLAN}" if plans else _graph(name, graphs.compiled[name]),
             inputs=graphs.compiled[name].inputs,
             outputs=graphs.compiled[name].outputs,
             caches=tuple(Cache(cache.heads, cache.head_dim, _cache_dtype(name, recipe)) for cache in caches),
@@ -81,6 +81,11 @@ def _origins(inputs: Inputs) -> dict[str, tuple[Origin, tuple[CacheSpec, ...]]]:
         origin = Origin(name, of_head.fingerprint, str(of_head.source), _architecture(of_head))
         halves["drafter"] = (origin, head.caches)
     return halves
+
+
+def _graph(half: str, compiled: Compiled) -> str:
+    """Name the graph by its path in the engine."""
+    return f"{compiled.files.folder or half}/{compiled.files.model}"
 
 
 def _cache_dtype(half: str, recipe: Recipe) -> str:

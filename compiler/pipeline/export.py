@@ -119,7 +119,7 @@ def _pair(request: CompileRequest, resolved: Resolved) -> _Job:
     blueprint = Blueprint(
         target=inputs.target,
         drafter=inputs.drafter,
-        recipe=decide(request.precision, lowering, inputs.target),
+        recipe=decide(request.precision, lowering, inputs.target, head=inputs.head),
         lowering=lowering,
         cache_length=inputs.cache_length(lowering),
     )

@@ -18,18 +18,34 @@ from .model_half import Half
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
+    from ...graphs.stored_embedding import StoredEmbedding
     from ...graphs.trace import Dtype
 
-MODEL = "model.onnx"
-PRECISION = "precision.json"
 SEMANTIC = "semantic.onnx"
+
+
+@dataclass(frozen=True)
+class GraphFiles:
+    """What the files of a half are called, and the folder of an engine that they are placed in; None is its own."""
+
+    model: str = "model.onnx"
+    semantic: str = SEMANTIC
+    precision: str = "precision.json"
+    folder: str | None = None
+
+
+ALONE = GraphFiles()
+# What reads weights of the target lies beside it: a graph may not name files outside of its own folder.
+BESIDE_TARGET = GraphFiles("drafter.onnx", "drafter.semantic.onnx", "drafter.precision.json", "target")
+MODEL = ALONE.model
 
 
 @dataclass(frozen=True)
 class Compiled:
     """A half's runnable graph and its I/O contract. ``traced`` and ``attached`` are the stages it came from.
 
-    ``precision`` is what ``compiler.precision`` proved of a graph with quantized weights.
+    ``precision`` is what ``compiler.precision`` proved of a graph with quantized weights. ``files`` are relative to the
+    stage, and to ``folder`` in an engine. ``shared_bytes`` are of weights that lie in the target's file alone.
     """
 
     traced: Stage
@@ -37,6 +53,8 @@ class Compiled:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     precision: Mapping[str, Any] | None = None
+    files: GraphFiles = ALONE
+    shared_bytes: int = 0
 
 
 def trace(store: StageStore, half: Half, dtype: Dtype, progress: Progress) -> Stage:
@@ -55,25 +73,39 @@ def trace(store: StageStore, half: Half, dtype: Dtype, progress: Progress) -> St
 
 
 def attach(
-    store: StageStore, half: Half, traced: Stage, *, lowering: Lowering, cache_length: int, progress: Progress
+    store: StageStore,
+    half: Half,
+    traced: Stage,
+    *,
+    lowering: Lowering,
+    cache_length: int,
+    progress: Progress,
+    target: Compiled | None = None,
 ) -> Compiled:
-    """The half's graph as its backend runs it, with its weights."""
+    """The half's graph as its backend runs it, with its weights.
+
+    A drafter that has the ``target``'s embedding reads it from the target's file, in whose folder it has to lie.
+    """
+    shared = _shared(half, target) if target else None
+    files = BESIDE_TARGET if shared else ALONE
     key: list[Any] = [traced.path.name, lowering.name, cache_length, *(each.fingerprint for each in half.sources)]
     key += [half.quantized.key] if half.quantized else []
     key += [half.caches.scales, half.caches.emulated] if half.caches else []
+    key += [target.attached.path.name] if shared and target else []
 
     def make(folder: Path) -> None:
         from ...graphs.graph_files import load, save
         from ...graphs.lowering import lower
         from ...graphs.quantization import quantize_caches, round_caches
         from ...graphs.stream_weights import attach as stream
-        from ...graphs.stream_weights import needed_weights, refer
+        from ...graphs.stream_weights import leave, needed_weights, refer
         from ..precision.quantization_proof import QuantizedGraphs
         from ..store.atomic_files import require_space
 
         semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)
         shapes = needed_weights(semantic)
         half.check(shapes)
+        there = shared.put_into(half.targets_embedding, semantic, copy) if shared else {}
         quantized = QuantizedGraphs.of(half.quantized, semantic, copy) if half.quantized else None
         if half.caches:
             for model in (semantic, copy):
@@ -82,6 +114,7 @@ def attach(
         streams = quantized.streams if quantized else {}
         if quantized:
             quantized.prove(lowered, lowering)
+        lowered = leave(lowered, there)
         require_space(store.root, lowered.total_bytes)
 
         def weight_of(name: str) -> str:
@@ -95,21 +128,32 @@ def attach(
             runs = stream(
                 lowered,
                 read,
-                folder / MODEL,
+                folder / files.model,
                 advance,
                 lambda name: half.position(weight_of(name), shapes[weight_of(name)]),
             )
-        refer(semantic, runs, f"{MODEL}.data", cache_length)
-        save(semantic, folder / SEMANTIC)
+        refer(semantic, there | runs, cache_length)
+        save(semantic, folder / files.semantic)
         if quantized:
-            (folder / PRECISION).write_text(json.dumps(quantized.record(), indent=2) + "\n")
+            (folder / files.precision).write_text(json.dumps(quantized.record(), indent=2) + "\n")
 
     attached = store.run(f"attach-{half.name}", key, make, needed=_weight_bytes(half.checkpoint))
     precision = None
     if half.quantized:  # whose table is this build's: what of it the graph does not depend on may be another's
         recipe = half.quantized.selection.recipe.record()
-        precision = json.loads((attached.path / PRECISION).read_bytes()) | {"recipe": recipe}
-    return Compiled(traced, attached, *_contract(attached.path / MODEL), precision)
+        precision = json.loads((attached.path / files.precision).read_bytes()) | {"recipe": recipe}
+    size = shared.bytes if shared else 0
+    return Compiled(traced, attached, *_contract(attached.path / files.model), precision, files, size)
+
+
+def _shared(half: Half, target: Compiled) -> StoredEmbedding | None:
+    """The target's embedding, where a drafter is to read that."""
+    if not half.targets_embedding:
+        return None
+    from ...graphs.graph_files import load
+    from ...graphs.stored_embedding import stored_embedding
+
+    return stored_embedding(load(target.attached.path / target.files.semantic))
 
 
 def noted(compiled: Mapping[str, Compiled]) -> list[str]:

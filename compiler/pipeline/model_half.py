@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...graphs.drafters import DrafterSpec
+from ...graphs.drafters.tensor_layout import EMBEDDING
 from ...graphs.lowering import TENSORRT, Lowering
 from ...graphs.targets.checkpoint_pieces import Array, Shape
 from ..checkpoints.checkpoint import Checkpoint
@@ -33,6 +34,7 @@ class Half:
     them as consecutive runs of rows; ``position(weight, shape)`` is the file and the offset of the first ones.
     ``sources`` are all checkpoints that weights are read from.
     ``quantized`` is there for a recipe that keeps weights in fewer bits, ``caches`` for one with FP8 caches.
+    ``targets_embedding`` is the name of a weight of a drafter that the target's graph has too, if there is one.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Half:
     sources: tuple[Checkpoint, ...]
     quantized: WeightSource | None = None
     caches: QuantizedCaches | None = None
+    targets_embedding: str = ""
 
 
 def target_half(
@@ -90,10 +93,13 @@ def drafter_half(
     target: Target,
     recipe: Recipe | None = None,
     lowering: Lowering = TENSORRT,
+    *,
+    shares: bool = False,
 ) -> Half:
     """The P-EAGLE head on its target, which has the taps; weights that the head has none of are the target's.
 
-    A ``recipe`` whose drafter is quantized has the matrices of its layers so, and multiplies them wide.
+    A ``recipe`` whose drafter is quantized has its matrices so. ``shares``: one whose embedding is the target's is to
+    read it from the target's file.
     """
 
     def trace(dtype: Dtype) -> ir.Model:
@@ -113,4 +119,8 @@ def drafter_half(
         quantized = of_drafter(head, recipe, lowering, weights.read)
     # All that its trace knows of the target is how wide the features are.
     facts = {"head": asdict(head), "features": len(target.spec.taps) * target.spec.hidden_size}
-    return Half("drafter", checkpoint, facts, trace, check, weights.read, weights.position, weights.sources, quantized)
+    shared = EMBEDDING if shares and weights.has_targets_embedding else ""
+    return Half(
+        "drafter", checkpoint, facts, trace, check, weights.read, weights.position, weights.sources, quantized,
+        targets_embedding=shared,
+    )  # fmt: skip

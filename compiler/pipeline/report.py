@@ -43,6 +43,7 @@ class BuildReport:
             "product_version": self.manifest.product_version,
             "phases": self.phases.done,
             "bytes": dict(self.sizes),
+            "shared_bytes": self.graphs.shared(),
             "graphs": {name: stage.path.name for name, stage in self.graphs.stages().items()},
             "num_speculative_tokens": self.manifest.speculation.num_speculative_tokens,
             "warnings": list(self.warnings),

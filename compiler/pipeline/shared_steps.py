@@ -50,19 +50,23 @@ class PipelineRun:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """Which graphs to make: of a target and perhaps a drafter, in which recipe, for which lowering and caches."""
+    """Which graphs to make: of a target and perhaps a drafter, in which recipe, for which lowering and caches.
+
+    ``shares``: the drafter's graph will lie beside the target's, and reads from its file what is the same in both.
+    """
 
     target: Target
     drafter: tuple[Checkpoint, DrafterSpec] | None
     recipe: Recipe
     lowering: Lowering
     cache_length: int
+    shares: bool = False
 
     def halves(self, ranges: Scales | None) -> list[Half]:
         """Return what each graph is made from; ``ranges`` are the calibrated ones of the target's inputs."""
         halves = [target_half(self.target, self.recipe, self.lowering, ranges)]
         if self.drafter:
-            halves.append(drafter_half(*self.drafter, self.target, self.recipe, self.lowering))
+            halves.append(drafter_half(*self.drafter, self.target, self.recipe, self.lowering, shares=self.shares))
         return halves
 
     def warnings(self) -> list[str]:
@@ -90,6 +94,10 @@ class Graphs:
     def stages(self) -> dict[str, Stage]:
         """Return the stages that hold the lowered graphs and their weights, by half."""
         return {name: graph.attached for name, graph in self.compiled.items()}
+
+    def shared(self) -> dict[str, int]:
+        """Return the bytes of weights that a half reads from the target's file, by half."""
+        return {name: graph.shared_bytes for name, graph in self.compiled.items() if graph.shared_bytes}
 
     def first_words(self, built: Mapping[str, Sequence[BuiltProduct]]) -> str:
         """What is said before all else: less is multiplied in the recipe's type than is stored in it; else nothing.
@@ -160,6 +168,7 @@ def compile_graphs(
             graph = attach(
                 store or run.store, half, traced,
                 lowering=lowering, cache_length=blueprint.cache_length, progress=run.progress,
+                target=compiled.get("target"),
             )  # fmt: skip
             record["reused"] = graph.attached.reused
         compiled[half.name] = graph

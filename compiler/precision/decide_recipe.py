@@ -10,13 +10,15 @@ from ...graphs.lowering import Lowering
 from ..hardware.gpus import supports
 from .allowed_recipes import WIDE, available, require_known, require_legal
 from .precision_options import PrecisionAsked
-from .recipes import RECIPES, Recipe, wide_type
+from .recipes import INTEGERS, RECIPES, Recipe, wide_type
 
 if TYPE_CHECKING:
+    from ...graphs.drafters import DrafterSpec
     from ..checkpoints.checkpoint import Checkpoint
     from ..checkpoints.target import Target
 
 _ON_CPU = "fp32"  # what ONNX Runtime computes in
+_DRAFTER = "int8"  # of integer recipes: of four bits it would save little more, and lose drafts
 
 
 def decide(
@@ -26,8 +28,9 @@ def decide(
     gpus: Sequence[str] = (),
     *,
     keeps_own: bool = False,
+    head: DrafterSpec | None = None,
 ) -> Recipe:
-    """The recipe that a request comes to for a target and GPUs (``sm_120``).
+    """The recipe that a request comes to for a target, the ``head`` that drafts for it, and GPUs (``sm_120``).
 
     Without a ``target`` it is as much as can be told before the checkpoint is read. ``keeps_own`` is for builds, which
     for TensorRT have the checkpoint's own precision unless told; exports have the first of their lowering. Raises
@@ -37,9 +40,26 @@ def decide(
     if asked.name is None and keeps_own and wide is None:  # an FP8 checkpoint would have something to exclude from
         asked = replace(asked, exclude=())
     name = precision_of(asked, lowering, target, gpus, keeps_own=keeps_own)
-    recipe = table_of(replace(asked, name=name), lowering, wide)
+    recipe = with_drafter(table_of(replace(asked, name=name), lowering, wide), asked, lowering, head)
     require_legal(recipe, lowering, gpus, wides=WIDE if wide is None else ())
     return recipe
+
+
+def with_drafter(recipe: Recipe, asked: PrecisionAsked, lowering: Lowering, head: DrafterSpec | None) -> Recipe:
+    """The recipe with the types of a drafter, unless they were asked for.
+
+    Where ONNX Runtime's kernels multiply the target's integers, the matrices of the drafter are integers too; a head of
+    widths that no block divides stays wide.
+    """
+    if head is None or asked.drafter is not None or not lowering.has_kernels or recipe.weights not in INTEGERS:
+        return recipe
+    from .weight_selection import Selection
+    from .weights_rounded_here import unblocked
+
+    narrow = replace(recipe, drafter=_DRAFTER)
+    selection = Selection.of_drafter(head, narrow, lowering)
+    fits = selection.share_without(unblocked(selection, lowering)) >= selection.recipe.share
+    return narrow if fits else recipe
 
 
 def precision_of(

@@ -35,12 +35,14 @@ class PrecisionAsked:
         "--kv-cache-dtype", "fp8: keys and values are cached in it (TensorRT). (default: as the model computes)"
     )
     lm_head: str | None = option(
-        "--lm-head-precision", "Of the head's matrix: fp8, mxfp8, int8 or int4. (default: stays wide)"
+        "--lm-head-precision",
+        "Of the head's matrix: fp8, mxfp8, int8 or int4, or the wide type. (default: wide; int8 with int8 and int4 on "
+        "ONNX Runtime)",
     )
     drafter: str | None = option(
         "--draft-precision",
-        "Of the matrices of the drafter's layers, which are multiplied wide: int8, int4, or for onnxruntime fp8. "
-        "(default: wide)",
+        "Of the drafter's matrices: int8, int4, for onnxruntime fp8, or the wide type. (default: wide; int8 with int8 "
+        "and int4 on ONNX Runtime)",
     )
     exclude: tuple[str, ...] = option(
         "--exclude",

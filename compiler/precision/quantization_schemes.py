@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ...graphs.quantization.quantized_weight import MIDDLE, Codes
 from ...plugins.number_types import MX_BLOCK
+from .recipes import INTEGERS
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
@@ -71,6 +72,14 @@ _ORT = {
 def scheme(precision: str, lowering: Lowering) -> Scheme:
     """The scheme of a quantized type by name (``fp8 mxfp8 int8 int4``)."""
     return (_TENSORRT if lowering.is_tensorrt else _ORT)[precision]
+
+
+def serves_embedding(recipe: Recipe, lowering: Lowering) -> bool:
+    """Whether rows are looked up in the codes of a head that is the embedding too, so that it is stored once.
+
+    Not with TensorRT, which would write the table out wide before every lookup.
+    """
+    return not lowering.is_tensorrt and recipe.lm_head in INTEGERS
 
 
 def rounds_input(recipe: Recipe, role: str, lowering: Lowering) -> bool:

@@ -99,12 +99,18 @@ class Recipe:
 
     def _on_onnxruntime(self, *, kernels: bool) -> Recipe:
         """The recipe for ONNX Runtime; without kernels for integers weights are scaled first and multiplied wide."""
-        if self.weights not in _INTEGERS:
+        if self.weights not in INTEGERS:
             return self
-        inputs = _AT_RUN_TIME if kernels else self.wide
-        how = "inputs rounded to int8 at run time" if kernels else "multiplied wide"
-        says = f"{_INTEGERS[self.weights]} in blocks, {how}{_rest(self.wide)}"
-        return replace(self, activations=inputs, expert_activations=inputs, says=says)
+        codes = INTEGERS[self.weights]
+        if not kernels:
+            says = f"{codes} in blocks, multiplied wide{_rest(self.wide)}"
+            return replace(self, activations=self.wide, expert_activations=self.wide, says=says)
+        says = (
+            f"{codes} in blocks, inputs rounded to int8 at run time, for the matrices of attention, mlp and experts; "
+            f"lm_head, and an embedding that is its matrix, in {_LM_HEAD} so; any other embedding, router, norms, "
+            f"biases, sinks and the KV cache stay {self.wide}"
+        )
+        return replace(self, activations=_AT_RUN_TIME, expert_activations=_AT_RUN_TIME, lm_head=_LM_HEAD, says=says)
 
     def of_drafter(self) -> Recipe:
         """The table of the drafter's own graph: matrices in ``drafter``, what they are multiplied with wide."""
@@ -161,7 +167,8 @@ _ROLES: Mapping[str, str] = {
 _UNIFORM_FIELDS = ("weights", "activations", "kv_cache", "lm_head", "drafter")
 _FIELDS = ("wide", *_UNIFORM_FIELDS, "experts", "expert_activations", "router")
 _NOT_TYPES = ("recipe", "exclude", "allow wide", "calibration")  # of a recorded table
-_INTEGERS = {"int8": "8-bit integers", "int4": "4-bit integers"}
+INTEGERS = {"int8": "8-bit integers", "int4": "4-bit integers"}
+_LM_HEAD = "int8"  # of integer recipes on ONNX Runtime, of four bits as well: its errors are the logits' own
 
 
 def _uniform(name: str, says: str) -> Recipe:

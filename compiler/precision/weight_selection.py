@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ...graphs.lowering import Lowering
 
-_LAYERS, _FEATURES = "layers.", "fc."  # of a drafter, without its embedding and its head
+_LAYERS, _FEATURES = "layers.", "fc."  # of a drafter
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,14 @@ class Selection:
 
     @classmethod
     def of_drafter(cls, head: DrafterSpec, recipe: Recipe, lowering: Lowering) -> Selection:
-        """The matrices of a drafter's layers, and what brings the target's features to their width; not its head.
+        """The matrices of a drafter's layers, what brings the target's features to their width, and its head.
 
-        Not the latter for TensorRT, since it is multiplied with a constant as well: TensorRT-RTX 1.7 writes it out
-        wide before every product, and crashes over small ones of 4 bits.
+        The head is left wide where there are no kernels for its codes. For TensorRT the features' is as well, since it
+        is multiplied with a constant too: TensorRT-RTX 1.7 writes it out wide before every product, and crashes over
+        small ones of 4 bits.
         """
-        prefixes = (_LAYERS,) if lowering.is_tensorrt else (_LAYERS, _FEATURES)
+        prefixes: tuple[str, ...] = (_LAYERS,) if lowering.is_tensorrt else (_LAYERS, _FEATURES)
+        prefixes += (f"{LM_HEAD}.",) if lowering.has_kernels else ()
         shapes = {name: shape for name, shape in head.expected_shapes().items() if name.startswith(prefixes)}
         weights = {name: RoledWeight(name, shape, DRAFTER_ROLE, 1) for name, shape in shapes.items() if len(shape) == 2}
         return cls(recipe.of_drafter(), weights)

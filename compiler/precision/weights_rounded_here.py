@@ -16,7 +16,8 @@ from ...plugins.number_types import BY_PRECISION, FLOAT16, powers_of_two, scales
 from ...plugins.problems import counted, listed
 from ..checkpoints.formats.fp8_with_scales import Loss
 from .numbers_to_codes import LARGEST, block_scales, rounded, scales_for, values_of
-from .quantization_schemes import Scheme, rounds_input, scheme
+from .quantization_schemes import Scheme, rounds_input, scheme, serves_embedding
+from .recipes import LM_HEAD
 from .weight_selection import Selection
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from .calibration import Scales
 
 Read = Callable[[str, Shape], Iterator[Array]]
+
+
+def unblocked(selection: Selection, lowering: Lowering) -> list[str]:
+    """The weights of a selection whose columns no block of their type divides: they would stay wide."""
+    return list(RoundedHere(selection, lowering, lambda *_: iter(())).storage()[1])
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,8 @@ class RoundedHere:
                 wide[name] = f"no block of {how.smallest_block} to {how.block} divides its {columns} columns"
                 continue
             shape = self._scale_shape(weight)
-            taken[name] = QuantizedWeight(how.codes, shape, block, self._rounding(weight), how.powers)
+            gathered = weight.role == LM_HEAD and serves_embedding(self.selection.recipe, self.lowering)
+            taken[name] = QuantizedWeight(how.codes, shape, block, self._rounding(weight), how.powers, gathered)
         return taken, wide
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphWeight:
-    """One initializer to be streamed: checkpoint tensors ``parts`` stacked along axis 0, stored as ``dtype``."""
+    """One initializer to be streamed: checkpoint tensors ``parts`` stacked along axis 0, stored as ``dtype``.
+
+    Several of the same parts are the same bytes, in other shapes.
+    """
 
     name: str
     parts: tuple[str, ...]
@@ -37,4 +40,4 @@ class Lowered:
     @property
     def total_bytes(self) -> int:
         """The bytes of weights to stream."""
-        return sum(w.bytes for w in self.weights)
+        return sum({weight.parts: weight.bytes for weight in self.weights}.values())

@@ -33,7 +33,8 @@ class QuantizedWeight:
     ``[E]`` or ``[E,J]`` of stacked experts). With a ``block`` they have as many dims as the weight, and the last counts
     blocks of so many columns; a row that ends within one is stored with zeros up to its end. ``input`` says how what it
     is multiplied with is rounded; None leaves that as it is. With ``powers`` the scales are powers of two, kept as
-    their exponents + 127 (E8M0), a byte each.
+    their exponents + 127 (E8M0), a byte each. ``gathered``: rows that are looked up in it, as those of an embedding
+    that is the head's matrix too, are read from the codes as well.
     """
 
     codes: Codes
@@ -41,6 +42,7 @@ class QuantizedWeight:
     block: int = 0
     input: Rounding | None = None
     powers: bool = False
+    gathered: bool = False
 
 
 @dataclass(frozen=True)

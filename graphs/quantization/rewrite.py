@@ -21,10 +21,11 @@ def quantize(model: ir.Model, weights: Weights) -> Quantization:
 
     An input that several of them share (of q, k and v; of gate and up) is rounded once, to the largest of their scales:
     a smaller one would clip what the others were measured to need. A weight that no rule fits stays as it is. What else
-    reads a weight (the embedding of a tied head) goes on reading it wide, beside its codes.
+    reads a weight goes on reading it wide, beside its codes; so do lookups of rows in one that is not ``gathered``.
     """
     candidates = [site for node in tuple(model.graph) for rule in RULES for site in rule.sites(node)]
-    sites = [site for site in candidates if site.weight.name in weights]
+    named = [site for site in candidates if site.weight.name in weights]
+    sites = [site for site in named if not site.gathers or weights[str(site.weight.name)].gathered]
     refused = {str(site.weight.name): site.fault for site in sites if site.fault}
     absent = weights.keys() - {site.weight.name for site in sites}
     refused |= dict.fromkeys(sorted(absent), "no node of the graph multiplies with it in a form that is known")

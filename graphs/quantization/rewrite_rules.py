@@ -16,7 +16,8 @@ class Site:
     """A weight of a ``node`` that a rule knows. ``x`` is the place of the input that may be rounded, None for none.
 
     ``reader`` is the node that has the weight itself for an input. ``fault`` says why it cannot be quantized there.
-    Where the product is ``inside`` of the node, the node is told how to round what enters it.
+    Where the product is ``inside`` of the node, the node is told how to round what enters it. One that ``gathers``
+    looks rows up and multiplies nothing.
     """
 
     node: ir.Node
@@ -25,6 +26,7 @@ class Site:
     reader: ir.Node
     fault: str = ""
     inside: bool = False
+    gathers: bool = False
 
     def round_inside(self, rounding: Rounding) -> None:
         """Have the node round what it multiplies with the weight."""
@@ -67,7 +69,18 @@ class ExpertsRule:
         return sites + ([Site(node, down, None, node, inside=True)] if down is not None and is_weight(down) else [])
 
 
-RULES: tuple[Rule, ...] = (LinearRule(), ExpertsRule())
+class EmbeddingRule:
+    """The rule of ``Gather(weight, ids)``: rows of a matrix by their number."""
+
+    def sites(self, node: ir.Node) -> list[Site]:
+        """The matrix, or none where that is computed or its columns are taken."""
+        if node.domain or node.op_type != "Gather" or not is_weight(node.inputs[0]):
+            return []
+        weight = node.inputs[0]
+        return [Site(node, weight, None, node, gathers=True)] if node.attributes.get_int("axis", 0) == 0 else []
+
+
+RULES: tuple[Rule, ...] = (LinearRule(), ExpertsRule(), EmbeddingRule())
 
 
 def inner_codes(node: ir.Node) -> str:

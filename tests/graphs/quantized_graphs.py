@@ -80,6 +80,19 @@ def linears(*names: str, rows: int = ROWS, columns: int = COLUMNS) -> ir.Model:
     return ir.Model(graph, ir_version=11, metadata_props={ROPE_METADATA: "{}"})
 
 
+def tied() -> ir.Model:
+    """``y = x @ w.T``, and ``rows = w[ids]``: a head that is the embedding too."""
+    model = linears("w")
+    ids = _value("ids", ["N"], ir.DataType.INT64)
+    lookup = ir.node("Gather", [model.graph.initializers["w"], ids])
+    rows = lookup.outputs[0]
+    rows.name, rows.shape, rows.type = "rows", ir.Shape(["N", COLUMNS]), ir.TensorType(ir.DataType.FLOAT)
+    model.graph.insert_before(model.graph[0], lookup)
+    model.graph.inputs.append(ids)
+    model.graph.outputs.append(rows)
+    return model
+
+
 def experts(terms: Mapping[str, float], biased: bool) -> ir.Model:
     count, hidden, inner, active = 4, 64, 32, 2
     inputs = [

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from safetensors.torch import load_file, save_file
 
@@ -115,20 +116,28 @@ def test_a_depth_beyond_what_the_kernels_look_at_is_refused(cli: Run, shallow: P
     assert (done.code, "drafts 1000000 tokens a round, the kernels look at 63" in done.err) == (5, True)
 
 
-def test_a_head_without_an_embedding_has_its_targets(cli: Run, tiny_pair: Pair, tmp_path: Path) -> None:
-    """It drafts what a head that stores the same table drafts; a table of its own is another."""
-    head = Path(shutil.copytree(tiny_pair.head, tmp_path / "head"))
-    own = load_file(head / "model.safetensors")
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_head_without_an_embedding_has_its_targets(cli: Run, tiny_pair: Pair, tmp_path: Path, precision: str) -> None:
+    """It drafts what a head that stores the same table drafts, and no file holds that twice; another table stays."""
+    own = load_file(tiny_pair.head / "model.safetensors")
     table = load_file(tiny_pair.target / "model.safetensors")["model.embed_tokens.weight"]
-    logits = []
+    logits, bytes_of = {}, {}
     for name, embedding in (("without", {}), ("copied", {"embed_tokens.weight": table}), ("own", own)):
+        head, out = Path(shutil.copytree(tiny_pair.head, tmp_path / f"head-{name}")), tmp_path / name
         save_file({n: t for n, t in own.items() if n != "embed_tokens.weight"} | embedding, head / "model.safetensors")
-        out = tmp_path / name
-        done = build(cli, tiny_pair, head, out)
+        done = build(cli, tiny_pair, head, out, "--precision", precision)
         assert done.code == 0, done.err
-        logits.append(Engine.load(out).draft_logits([5, 9, 30, 2], 2))
-        if name == "without":
-            done = cli("verify", out, "--prompts", 1, "--max-tokens", 4, "--num-speculative-tokens", 2, "--json")
-            assert [check["status"] for check in json.loads(done.out)["parity"]] == ["passed", "passed"]
-    assert (logits[0] == logits[1]).all()
-    assert (logits[0] != logits[2]).any()
+        logits[name] = Engine.load(out).draft_logits([5, 9, 30, 2], 2)
+        data = {path.relative_to(out).as_posix(): path.stat().st_size for path in out.rglob("*.data")}
+        bytes_of[name] = sum(data.values())
+        drafter = out / ("drafter/model.onnx" if name == "own" else "target/drafter.onnx")
+        assert (drafter.with_name(f"{drafter.name}.data").relative_to(out).as_posix() in data, len(data)) == (True, 2)
+        for graph in sorted(out.rglob("*.onnx")):
+            onnx.load(graph)
+    assert (logits["without"] == logits["copied"]).all()
+    assert (logits["without"] != logits["own"]).any()
+    assert bytes_of["without"] == bytes_of["copied"] <= bytes_of["own"] - table.numel() * 4
+    if precision == "fp32":
+        sizes = ("--prompts", 1, "--max-tokens", 4, "--num-speculative-tokens", 2)
+        done = cli("verify", tmp_path / "without", *sizes, "--json")
+        assert [check["status"] for check in json.loads(done.out)["parity"]] == ["passed", "passed"]

@@ -95,9 +95,11 @@ def stored(result: BuildResult, half: str = "target") -> dict[str, str]:
 def test_integer_weights_take_effect_and_generate(dense: Pair, precision: str, tmp_path: Path) -> None:
     result = built(dense, tmp_path / "engine", precision)
     assert result.report["precision"]["target"]["share"] == 1
-    assert "drafter" not in result.report["precision"]
+    assert result.report["precision"]["drafter"]["share"] == 1
     assert stored(result)["model.layers.0.self_attn.q_proj.weight"] == precision
-    assert (result.manifest.precision["weights"], result.manifest.precision["drafter"]) == (precision, "fp32")
+    assert set(stored(result, "drafter").values()) == {"int8"}
+    table = result.manifest.precision
+    assert (table["weights"], table["lm_head"], table["drafter"]) == (precision, "int8", "int8")
     assert all(phase["phase"] != "calibrate" for phase in result.report["phases"])
     engine = Engine.load(tmp_path / "engine")
     params = SamplingParams(max_tokens=40, ignore_eos=True)
@@ -125,8 +127,7 @@ def test_what_was_asked_for_by_itself_is_in_the_table_the_graphs_and_the_record(
     assert wide == {name for name in target if ".layers.0." in name or name.endswith("down_proj.weight")}
     assert {kind for name, kind in target.items() if "lm_head" in name} == {"int8"}
     assert result.report["precision"]["target"]["share"] == 1, "what is excluded does not count"
-    assert {name for name, kind in drafter.items() if kind == "float32"} == {"lm_head.weight"}
-    assert {kind for name, kind in drafter.items() if name != "lm_head.weight"} == {"int4"}
+    assert set(drafter.values()) == {"int4"}
     table = result.manifest.precision
     assert (table["lm_head"], table["drafter"]) == ("int8", "int4")
     assert patterns(table) == overrides.exclude
@@ -147,11 +148,11 @@ def test_what_was_asked_for_by_itself_is_in_the_table_the_graphs_and_the_record(
 
 
 def test_another_drafter_precision_is_no_other_target(dense: Pair, tmp_path: Path) -> None:
-    for drafter, reused in ((None, False), ("int8", True), ("int4", True)):
+    for drafter, reused in ((None, False), ("fp32", True), ("int4", True)):
         result = built(dense, tmp_path / "engine", "int8", overrides=PrecisionAsked(drafter=drafter))
         steps = {phase["phase"]: phase.get("reused") for phase in result.report["phases"]}
         assert steps["attach target"] or not reused
-        assert result.report["precision"]["target"]["recipe"]["drafter"] == (drafter or "fp32")
+        assert result.report["precision"]["target"]["recipe"]["drafter"] == (drafter or "int8")
 
 
 def test_a_wide_target_may_have_a_narrow_drafter(dense: Pair, tmp_path: Path) -> None:

@@ -98,9 +98,10 @@ def test_an_int8_engine_is_measured_against_fp32(int8: Path, data: Path, cli: Ru
     assert (found["logits"]["texts"], found["logits"]["tokens"]) == (4, 4 * 48)
     assert 0 < found["logits"]["kl_mean"] < 0.05
     assert [each["layer"] for each in found["layers"]] == list(range(7))
-    assert found["layers"][0]["error"] == 0 < found["layers"][1]["error"] < 0.05
+    assert 0 < found["layers"][0]["error"] < 0.05, "the embedding is the head, which is narrow"
+    assert 0 < found["layers"][1]["error"] < 0.05
     assert found["greedy"]["prompts"] == found["acceptance"]["prompts"] == 8
-    assert found["drafter_acceptance"] is None
+    assert found["drafter_acceptance"]["prompts"] == 8, "beside the same target with a wide drafter"
     assert found["notes"] == []
     assert json.loads((int8 / FILE_NAME).read_text()) == json.loads(done.out)
     assert {check["status"] for check in json.loads(done.out)["parity"]} == {"skipped"}

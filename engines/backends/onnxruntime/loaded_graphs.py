@@ -73,8 +73,8 @@ def _found(values: Any) -> Tensors:
 
 def default_threads(manifest: Manifest) -> int:
     """Return 1 while a pass is shorter than handing out its pieces, else 0: every physical core."""
-    folder = Path(manifest.target.file).parent
-    weights = sum(entry.size for name, entry in manifest.files.items() if Path(name).parent == folder)
+    graph = manifest.target.file
+    weights = sum(entry.size for name, entry in manifest.files.items() if name.startswith(graph))
     return 1 if weights < SMALL_TARGET else 0
 
 

@@ -1,7 +1,7 @@
 """Lowering ``ort``: the fused forms that ONNX Runtime's CPU kernels are fastest at.
 
 Every rule is a pattern, a check that says why it does not apply, and a rewrite. Weights keep the checkpoint's layout,
-so they stream unchanged and a tied head needs no second copy.
+so they stream unchanged and a tied head needs no second copy, be it wide or of codes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onnxscript.rewriter import RewriteRuleSet
 from ...names import CONTRIB
 from .attention import Attention, AttentionWithSinks
 from .experts import Experts, QuantizedExperts
-from .linears import Linear, QuantizedLinear
+from .linears import Linear, QuantizedEmbedding, QuantizedLinear
 from .tidy import CollapseReshape, SameShape, SkipNorm, WidthOfTheInput, pack_linears
 
 __all__ = ["apply"]
@@ -21,6 +21,7 @@ __all__ = ["apply"]
 RULES = RewriteRuleSet(
     [
         QuantizedLinear.rule(),
+        QuantizedEmbedding.rule(),
         Linear.rule(),
         Attention.rule(),
         AttentionWithSinks.rule(),

@@ -1,11 +1,12 @@
 """Linears for ONNX Runtime, over weights as stored: ``FusedMatMul`` for wide ones, ``MatMulNBits`` for codes.
 
 Both take what a checkpoint holds: wide weights are pre-packed at load like any constant, codes of four or eight bits
-are multiplied with as they are.
+are multiplied with as they are. ``GatherBlockQuantized`` looks rows of an embedding up in the very same bytes.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ...names import CONTRIB
 from ...quantization.quantized_weight import MIDDLE
+from ..shared_passes import PARTS_METADATA
 
 ACCURACY = 4  # the kernel may round what it multiplies with to int8, block by block: the form that is fast
 _SMALLEST_BLOCK = 16
@@ -77,14 +79,48 @@ class QuantizedLinear(RewriteRuleClassBase):
         )
 
 
+class QuantizedEmbedding(RewriteRuleClassBase):
+    """``Gather(DequantizeLinear(codes, scales, middle), ids)`` -> ``GatherBlockQuantized(codes, ids, scales)``.
+
+    The kernel wants the codes of a row in one dim, where ``MatMulNBits`` has its blocks in another: what reads a tied
+    matrix both ways has two initializers of the same bytes of the file.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(remove_nodes=False)  # the head goes on reading what is taken off here
+
+    def pattern(self, op: Any, ids: Any, codes: Any, scales: Any, middle: Any) -> Any:
+        weight = op.DequantizeLinear(codes, scales, middle, _allow_other_attributes=True, _outputs=["weight"])
+        return op.Gather(weight, ids, _allow_other_attributes=True, _outputs=["rows"])
+
+    def check(self, _: Any, weight: ir.Value, rows: ir.Value, codes: ir.Value, **__: Any) -> MatchResult:
+        result = MatchResult()
+        if fault := blocks_of(weight).fault:
+            return result.fail(fault, codes)
+        if weight.shape is None or len(weight.shape) != 2 or not _is_lookup(rows.producer()):
+            return result.fail("it does not look rows of a matrix up", weight)
+        return result
+
+    def rewrite(self, op: Any, ids: ir.Value, weight: ir.Value, scales: ir.Value, **_: Any) -> Any:
+        blocks = blocks_of(weight)
+        return op.GatherBlockQuantized(
+            blocks.in_rows(), ids, scales,
+            gather_axis=0, quantize_axis=1, block_size=blocks.size, bits=blocks.bits, _domain=CONTRIB,
+        )  # fmt: skip
+
+
 def _only_linears(weight: ir.Value) -> bool:
-    """Whether all that is done with it is what the pattern says: each of those readers is rewritten in its turn."""
-    turned = [node.outputs[0] for node, _ in weight.uses()]
+    """Whether all that is done with it is what the patterns say: each of those readers is rewritten in its turn."""
+    turned = [node.outputs[0] for node, place in weight.uses() if place or not _is_lookup(node)]
     return all(
         reader.op_type == "MatMul" and place == 1
         for value in turned
         for reader, place in (value.uses() if _is_turn(value) else [(value.producer(), 0)])
     )
+
+
+def _is_lookup(node: ir.Node | None) -> bool:
+    return node is not None and node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0
 
 
 def _is_turn(value: ir.Value) -> bool:
@@ -113,6 +149,19 @@ class Blocks:
         shape, name = ir.Shape([*scales[:-1], *last]), self.codes.name
         self.codes.shape, self.codes.type = shape, ir.TensorType(ir.DataType.UINT8)
         self.codes.const_value = ir.ExternalTensor("weights", None, None, ir.DataType.UINT8, shape=shape, name=name)
+
+    def in_rows(self) -> ir.Value:
+        """An initializer of the same bytes as ``uint8 [rows, columns * bits / 8]``, which ``as_bytes`` leaves alone."""
+        graph, name = self.codes.graph, f"{self.codes.name}.rows"
+        if graph is None:
+            raise ValueError(f"{self.codes.name} is in no graph")
+        if name not in graph.initializers:
+            shape = ir.Shape([int(self.scales.shape[0]), self.columns * self.bits // 8])
+            rows = ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType.UINT8))
+            rows.const_value = ir.ExternalTensor("weights", None, None, ir.DataType.UINT8, shape=shape, name=name)
+            rows.metadata_props[PARTS_METADATA] = json.dumps([self.codes.name])
+            graph.register_initializer(rows)
+        return graph.initializers[name]
 
 
 def blocks_of(weight: ir.Value) -> Blocks:

@@ -19,6 +19,7 @@ from peagle.compiler.precision.recipes import RECIPES
 from peagle.graphs.lowering import LOWERINGS, ORT, TENSORRT, Lowering
 from peagle.plugins.errors import UsageError
 from tests.fp8_pairs import fp8_target
+from tests.heads import FORMS
 from tests.models import Pair, make_pair
 
 _LOWERINGS = st.sampled_from(list(LOWERINGS.values()))
@@ -92,3 +93,26 @@ def test_what_an_fp8_checkpoint_leaves_wide_waits_until_it_was_read(tiny: Pair, 
     assert decide(asked, TENSORRT, quantized, keeps_own=True).exclude == ("layers.0.*",)
     with pytest.raises(UsageError, match="nothing to exclude from"):
         decide(asked, TENSORRT, Target.open(tiny.target), keeps_own=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "lowering", "asked", "drafter"),
+    [
+        ("int8", "ort", None, "int8"), ("int4", "ort", None, "int8"), ("int4", "ort", "fp32", "fp32"),
+        ("int4", "ort", "int4", "int4"), ("fp32", "ort", None, "fp32"), ("int8", "std", None, "fp32"),
+        ("int8", "tensorrt", None, "bf16"),
+    ],
+)  # fmt: skip
+def test_a_drafter_is_of_integers_where_the_kernels_of_its_target_multiply_them(
+    tiny: Pair, name: str, lowering: str, asked: str | None, drafter: str
+) -> None:
+    _, head = tiny.specs()
+    options = PrecisionAsked(name, drafter=asked)
+    assert decide(options, LOWERINGS[lowering], head=head).drafter == drafter
+    alone = decide(options, LOWERINGS[lowering])
+    assert alone.drafter == (asked or alone.wide), "there is none"
+
+
+def test_a_drafter_whose_widths_no_block_divides_stays_wide() -> None:
+    odd = FORMS["qkv biases, odd widths, linear rope"].make().spec
+    assert decide(PrecisionAsked("int8"), ORT, head=odd).drafter == "fp32"

@@ -46,6 +46,15 @@ def test_integers_on_a_cpu_have_their_inputs_rounded_at_run_time(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
+def test_integers_on_a_cpu_take_the_head_along(name: str) -> None:
+    assert RECIPES[name].on("fp32", LOWERINGS["ort"]).lm_head == "int8"
+    assert RECIPES[name].on("fp32", LOWERINGS["std"]).lm_head == "fp32"
+    assert RECIPES[name].on("fp16", LOWERINGS["tensorrt"]).lm_head == "fp16"
+    asked = PrecisionAsked(lm_head="fp32").of(RECIPES[name].on("fp32", LOWERINGS["ort"]))
+    assert (asked.lm_head, asked.weights) == ("fp32", name)
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
 def test_integers_in_standard_onnx_are_multiplied_wide(name: str) -> None:
     record, says = (recipe := RECIPES[name].on("fp32", LOWERINGS["std"])).record(), recipe.says
     assert (record["weights"], record["activations"], record["expert_activations"]) == (name, "fp32", "fp32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from tests.graphs.quantized_graphs import (
     ops,
     outputs_of,
     small_linears,
+    tied,
     with_wide_inputs,
 )
 from tests.graphs.traced import CACHE
@@ -73,12 +75,36 @@ def test_the_file_holds_the_codes_and_the_semantic_graph_reads_the_same_bytes(ki
         assert run.length == ROWS * COLUMNS * BITS[kind] // 8
     codes = model.graph.initializers["q+k+v"]
     assert (list(codes.shape), codes.dtype) == ([3 * ROWS, 2, 4 * BITS[kind]], ir.DataType.UINT8)
-    refer(semantic, small.runs, "model.onnx.data", CACHE)
+    refer(semantic, small.runs, CACHE)
     LOWERINGS["std"].apply(semantic)
     ir.save(semantic, tmp_path / "std.onnx")
     check(tmp_path / "std.onnx")
     for name, y in zip(names, outputs_of(tmp_path / "std.onnx", x=x), strict=True):
         np.testing.assert_allclose(y, x @ small.wide[name].T, atol=1e-4)
+
+
+@pytest.mark.parametrize("block", [16, 32, 64])
+@pytest.mark.parametrize("kind", BITS)
+def test_a_tied_matrix_is_stored_once_and_looked_up_in_its_codes(kind: Codes, block: int, tmp_path: Path) -> None:
+    """Its rows are what the product multiplies with, bit for bit."""
+    how = replace(in_blocks(kind, block, ROWS, COLUMNS), gathered=True)
+    small, x = Small(tied(), {"w": noise(3, ROWS, COLUMNS)}, {"w": how}), noise(1, 5, COLUMNS)
+    model = small.lowered("ort", tmp_path / "model.onnx")
+    assert ops(model) == {"MatMulNBits": 1, "GatherBlockQuantized": 1}
+    written = sum(small.read(name).size * bits // 8 for name, bits in (("w", BITS[kind]), ("w_scale", 32)))
+    assert (tmp_path / "model.onnx.data").stat().st_size < written + 4096
+    ids = np.array([0, 7, ROWS - 1, 7, 5])
+    rows = outputs_of(tmp_path / "model.onnx", x=x, ids=ids)[1]
+    np.testing.assert_array_equal(rows, small.wide["w"][ids])
+    ir.save(with_wide_inputs(model), tmp_path / "exact.onnx")
+    np.testing.assert_allclose(outputs_of(tmp_path / "exact.onnx", x=x, ids=ids)[0], x @ small.wide["w"].T, atol=1e-4)
+    check(tmp_path / "model.onnx")
+
+
+def test_an_embedding_is_looked_up_wide_unless_it_is_told(tmp_path: Path) -> None:
+    small = Small(tied(), {"w": noise(3, ROWS, COLUMNS)}, {"w": in_blocks("uint8", 32, ROWS, COLUMNS)})
+    assert set(small.made.streams) == {"w.codes", "w_scale"}
+    assert "w" in small.model.graph.initializers
 
 
 @pytest.mark.parametrize("kind", BITS)

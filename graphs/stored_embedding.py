@@ -1,0 +1,68 @@
+"""The embedding of a graph as its file holds it, for another graph that reads the same one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ..plugins.number_types import BY_ONNX
+from .quantization import QuantizedWeight, quantize
+from .quantization.quantized_weight import MIDDLE
+from .quantization.rewrite_rules import is_weight
+from .stream_weights import Run
+
+
+@dataclass(frozen=True)
+class StoredEmbedding:
+    """Where the table of an embedding lies, ``[V, H]``: wide, or as codes and scales in the form of ``weight``."""
+
+    table: Run
+    scales: Run | None = None
+    weight: QuantizedWeight | None = None
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that it takes."""
+        return self.table.length + (self.scales.length if self.scales else 0)
+
+    def put_into(self, name: str, *models: ir.Model) -> dict[str, Run]:
+        """Let graphs look rows of their weight ``name`` up in this form; returns where its initializers lie."""
+        if self.weight is None or self.scales is None:
+            return {name: self.table}
+        streams = [quantize(model, {name: self.weight}).streams for model in models]
+        return {part: self.scales if stream.scales else self.table for part, stream in streams[0].items()}
+
+
+def stored_embedding(semantic: ir.Model) -> StoredEmbedding | None:
+    """The embedding of a semantic graph whose weights are attached: what ``input_ids`` are looked up in.
+
+    None for one in a form that no other graph is given.
+    """
+    ids = next(value for value in semantic.graph.inputs if value.name == "input_ids")
+    for node in semantic.graph:
+        table = node.inputs[0] if node.op_type == "Gather" and node.inputs[1] is ids else None
+        if table is not None:
+            return StoredEmbedding(_run(table)) if is_weight(table) else _of_codes(table.producer())
+    return None
+
+
+def _of_codes(node: ir.Node | None) -> StoredEmbedding | None:
+    """The embedding that a node scales, where that is in blocks of unsigned codes."""
+    if node is None or node.op_type != "DequantizeLinear":
+        return None
+    codes, scales, block = node.inputs[0], node.inputs[1], node.attributes.get_int("block_size", 0)
+    if codes is None or scales is None or not (block and is_weight(codes) and is_weight(scales)) or codes.dtype is None:
+        return None
+    kind = BY_ONNX[int(codes.dtype)].numpy
+    if kind not in MIDDLE or scales.shape is None:
+        return None
+    form = QuantizedWeight(kind, tuple(int(dim) for dim in scales.shape), block, gathered=True)  # type: ignore[arg-type]
+    return StoredEmbedding(_run(codes), _run(scales), form)
+
+
+def _run(value: ir.Value) -> Run:
+    tensor = value.const_value
+    if not isinstance(tensor, ir.ExternalTensor) or tensor.offset is None or tensor.length is None:
+        raise ValueError(f"{value.name} has no place in a file")
+    return Run(str(tensor.location), tensor.offset, tensor.length)
