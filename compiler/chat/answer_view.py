@@ -27,11 +27,11 @@ class AnswerView:
     """Writes one answer on a terminal of ``columns``, in ``colours`` or without.
 
     The count stands behind the text, where there is room for it, and goes when the text goes on. ``moves`` says whether
-    the terminal can do that.
+    the terminal can do that, ``drafts`` whether rounds have drafts, so that their tokens are worth a number.
     """
 
-    def __init__(self, columns: int, *, colours: bool, moves: bool) -> None:
-        self._columns, self._colours, self._moves = columns, colours, moves
+    def __init__(self, columns: int, *, colours: bool, moves: bool, drafts: bool) -> None:
+        self._columns, self._colours, self._moves, self._drafts = columns, colours, moves, drafts
         self._column = self.tokens = self._rounds = 0
         self._has_count = False
 
@@ -51,8 +51,9 @@ class AnswerView:
 
     @property
     def count(self) -> str:
-        """Tokens so far, and of a round that verified drafts or might have."""
-        return f"{self.tokens} tokens" + (f", {self.per_round:.2f} per round" if self._rounds else "")
+        """Tokens so far, and of a round."""
+        per_round = f", {self.per_round:.2f} per round" if self._rounds and self._drafts else ""
+        return f"{self.tokens} token{'' if self.tokens == 1 else 's'}{per_round}"
 
     @property
     def per_round(self) -> float:

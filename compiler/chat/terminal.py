@@ -38,7 +38,8 @@ class TerminalChat:
     ) -> None:
         self._engine, self._dialogue, self._params, self._k = engine, dialogue, params, num_speculative_tokens
         self._colours, self._moves = colours, os.environ.get("TERM", "dumb") != "dumb"
-        self._keyboard = Keyboard()
+        k = engine.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
+        self._drafts, self._keyboard = bool(k), Keyboard()
         self._stream: Stream | None = None
         self._is_reading = self._had_typed = self._is_ending = False
 
@@ -76,8 +77,7 @@ class TerminalChat:
         print(
             view.dimmed(f"{self._engine.folder}, {self._engine.max_seq_len:,} tokens of context; /help, Ctrl-D leaves")
         )
-        k = self._engine.num_speculative_tokens if self._k is None else self._k
-        if self._colours and k:
+        if self._colours and self._drafts:
             print(f"\x1b[32mgreen\x1b[0m {view.dimmed('came from drafts that the model accepted')}")
 
     def _react(self, question: str) -> None:
@@ -127,7 +127,8 @@ class TerminalChat:
         return f"; cut at --max-tokens {at_most}" if len(result.token_ids) >= at_most else "; cut, the context is full"
 
     def _view(self) -> AnswerView:
-        return AnswerView(shutil.get_terminal_size().columns, colours=self._colours, moves=self._moves)
+        columns = shutil.get_terminal_size().columns
+        return AnswerView(columns, colours=self._colours, moves=self._moves, drafts=self._drafts)
 
     def _interrupted(self) -> None:
         """Ctrl-C: end the answer. The second time, and at the prompt, it is an exception as usual."""

@@ -144,7 +144,7 @@ def test_an_answer_is_interrupted_and_stays_in_the_dialogue(talking_engine: Path
     try:
         terminal.until(PROMPT)
         terminal.type("def main(\r")
-        terminal.until(r"\[\d+ tokens")
+        assert "per round" not in terminal.until(r"\[\d+ tokens\]")
         terminal.type("\x03")
         screen = terminal.until(r"; interrupted\][^>]*> ")
         assert GREEN not in screen
