@@ -33,10 +33,12 @@ class TerminalChat:
         dialogue: Dialogue,
         params: SamplingParams,
         num_speculative_tokens: int | None,
+        draft: str | None,
         *,
         colours: bool,
     ) -> None:
         self._engine, self._dialogue, self._params, self._k = engine, dialogue, params, num_speculative_tokens
+        self._draft = draft
         self._colours, self._moves = colours, os.environ.get("TERM", "dumb") != "dumb"
         k = engine.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
         self._drafts, self._keyboard = bool(k), Keyboard()
@@ -100,7 +102,7 @@ class TerminalChat:
                 turns = "turn was" if dropped == 1 else "turns were"
                 print(view.dimmed(f"[the context is full: the oldest {dropped} {turns} left out; /reset begins anew]"))
             self._stream = self._engine.stream_chat(
-                self._dialogue.messages, self._params, num_speculative_tokens=self._k
+                self._dialogue.messages, self._params, num_speculative_tokens=self._k, draft=self._draft
             )
             for delta in self._stream:
                 view.show(delta)

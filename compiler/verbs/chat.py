@@ -16,6 +16,7 @@ from ..console.printing import interruptible, note
 from ..console.streams import reader_has_gone
 from .run import argument_text, record
 from .shared_flags import (
+    DraftAsked,
     EngineFolder,
     MaxTokens,
     MinP,
@@ -36,6 +37,7 @@ def chat(
     system: System = None,
     max_tokens: MaxTokens = 512,
     num_speculative_tokens: NumSpeculativeTokens = None,
+    draft: DraftAsked = None,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
@@ -74,12 +76,14 @@ def chat(
     dialogue.check()
     if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json:
         colours = colours_wanted() and not no_color
-        code = TerminalChat(loaded, dialogue, params, num_speculative_tokens, colours=colours).talk()
+        code = TerminalChat(loaded, dialogue, params, num_speculative_tokens, draft, colours=colours).talk()
         raise typer.Exit(code)
     for question in piped():
         if dropped := dialogue.ask(question):
             note(f"warning: the context is full: the oldest {dropped} turns were left out")
-        stream = loaded.stream_chat(dialogue.messages, params, num_speculative_tokens=num_speculative_tokens)
+        stream = loaded.stream_chat(
+            dialogue.messages, params, num_speculative_tokens=num_speculative_tokens, draft=draft
+        )
         for delta in stream:
             _print("" if as_json else delta.text)
             if reader_has_gone():
