@@ -20,7 +20,7 @@ def main() -> None:
     """Print tokens per round over prompts spread evenly over the held-out files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", type=Path)
-    parser.add_argument("--target", type=Path, default=Path("compiler/demo/target"), help="for its tokenizer")
+    parser.add_argument("--target", type=Path, default=Path("compiler/bundled/demo/target"), help="for its tokenizer")
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--k", type=int, default=8)

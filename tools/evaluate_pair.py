@@ -82,8 +82,8 @@ def measure_pair(target: Qwen3ForCausalLM, drafter: Drafter, held_out: Tensor, c
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", type=Path, default=Path("compiler/demo/target"))
-    parser.add_argument("--drafter", type=Path, default=Path("compiler/demo/drafter"))
+    parser.add_argument("--target", type=Path, default=Path("compiler/bundled/demo/target"))
+    parser.add_argument("--drafter", type=Path, default=Path("compiler/bundled/demo/drafter"))
     parser.add_argument("--k", type=int, nargs="+", default=list(DEPTHS), help="numbers of drafted tokens to try")
     parser.add_argument("--loss-only", action="store_true")
     arguments = parser.parse_args()

@@ -60,7 +60,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engines", type=Path, nargs="+")
-    parser.add_argument("--target", type=Path, default=Path("compiler/demo/target"), help="for its tokenizer")
+    parser.add_argument("--target", type=Path, default=Path("compiler/bundled/demo/target"), help="for its tokenizer")
     parser.add_argument("--windows", type=int, help=f"of {EVAL_WINDOW} tokens, spread evenly. (default: all)")
     parser.add_argument("--json", type=Path, help="also write what was found here")
     arguments = parser.parse_args()

@@ -88,8 +88,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--own-batches", type=int, default=16, help="how much text the target writes first")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--target", type=Path, default=Path("compiler/demo/target"), help="model folder to read")
-    parser.add_argument("--out", type=Path, default=Path("compiler/demo/drafter"), help="drafter folder to write")
+    parser.add_argument(
+        "--target", type=Path, default=Path("compiler/bundled/demo/target"), help="model folder to read"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("compiler/bundled/demo/drafter"), help="drafter folder to write"
+    )
     parser.add_argument("--state", type=Path, default=default_state("drafter.pt"), help="checkpoint file")
     parser.add_argument("--publish-every", type=int, default=0, help="also write the folder every N steps")
     return parser.parse_args()

@@ -66,7 +66,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1400, help="optimizer steps of 4,096 tokens")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("compiler/demo/target"), help="model folder to write")
+    parser.add_argument("--out", type=Path, default=Path("compiler/bundled/demo/target"), help="model folder to write")
     parser.add_argument("--state", type=Path, default=default_state("target.pt"), help="checkpoint file")
     parser.add_argument(
         "--publish-every", type=int, default=0, help="also write the folder every N steps (0: at the end)"
