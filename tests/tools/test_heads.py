@@ -121,7 +121,8 @@ def test_text_goes_on_where_a_kill_cut_it_off(
     cut = tmp_path / "text-0.jsonl"
     cut.write_text(data.text_file(0).read_text()[:-200])
     assert len(read_dialogues(cut)) == 23
-    append_dialogues(cut, BatchDecoder(target, 1, 96), tokenizer, list(range(24)), seed=1)
+    for _ in range(2):  # the second time there is nothing to do
+        append_dialogues(cut, BatchDecoder(target, 2, 96), tokenizer, list(range(24)), seed=1)
     again = {dialogue.index: dialogue for dialogue in read_dialogues(cut)}
     assert len(again) == 24
     for dialogue in whole:

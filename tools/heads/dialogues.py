@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -140,41 +142,31 @@ def write_dialogues(
 ) -> Iterator[Dialogue]:
     """The dialogues of `indices` as they end. Slots that end are filled with the next one at once."""
     form = ChatFormat.of(tokenizer)
-    slots: list[Slot] = []
+    active: dict[int, Slot] = {}
+    waiting: dict[int, list[int]] = {}  # tokens that stand but were not yet decoded
 
-    waiting: list[list[int]] = [[] for _ in range(decoder.slots)]  # tokens that stand but were not yet decoded
-
-    def start(place: int) -> Slot | None:
+    def start(place: int) -> None:
+        active.pop(place, None)
         index = next(indices, None)
-        if index is None:
-            return None
-        slot = Slot(index, seed, tokenizer, form, decoder.length)
-        logits = decoder.prefill(place, torch.tensor(slot.ids))
-        waiting[place] = slot.take(choose(logits[None], [slot])[0])
-        return slot
+        if index is not None:
+            slot = active[place] = Slot(index, seed, tokenizer, form, decoder.length)
+            logits = decoder.prefill(place, torch.tensor(slot.ids))
+            waiting[place] = slot.take(choose(logits[None], [slot])[0])
 
     for place in range(decoder.slots):
-        slot = start(place)
-        if slot is None:
-            raise SystemExit(f"fewer dialogues than the {decoder.slots} that are written at once")
-        slots.append(slot)
-    idle: set[int] = set()
-    while len(idle) < decoder.slots:
-        ids = torch.tensor([tokens[0] for tokens in waiting])
-        at = torch.tensor([len(slot.ids) - len(tokens) for slot, tokens in zip(slots, waiting, strict=True)])
-        chosen = choose(decoder.step(ids, at), slots)
-        for place, slot in enumerate(slots):
-            if place in idle:
-                continue
-            waiting[place] = waiting[place][1:] or slot.take(chosen[place])
-            if not slot.done:
-                continue
-            yield slot.dialogue()
-            following = start(place)
-            if following is None:
-                idle.add(place)
-            else:
-                slots[place] = following
+        start(place)
+    while active:
+        ids, at = torch.zeros(2, decoder.slots, dtype=torch.int64)
+        for place, slot in active.items():
+            ids[place], at[place] = waiting[place][0], len(slot.ids) - len(waiting[place])
+        places = list(active)
+        chosen = choose(decoder.step(ids, at)[places], list(active.values()))
+        for place, token in zip(places, chosen, strict=True):
+            slot = active[place]
+            waiting[place] = waiting[place][1:] or slot.take(token)
+            if slot.done:
+                yield slot.dialogue()
+                start(place)
 
 
 def read_dialogues(path: Path) -> list[Dialogue]:
@@ -188,19 +180,25 @@ def read_dialogues(path: Path) -> list[Dialogue]:
 def append_dialogues(
     path: Path, decoder: BatchDecoder, tokenizer: PreTrainedTokenizerBase, indices: list[int], seed: int
 ) -> None:
-    """Write those of `indices` that `path` does not hold yet. What a kill interrupts is written again."""
-    known = read_dialogues(path)
-    have = {dialogue.index for dialogue in known}
-    whole = "".join(json.dumps(asdict(dialogue)) + "\n" for dialogue in known)
-    if path.exists() and path.read_text() != whole:
-        path.write_text(whole)
-    started, reported, tokens = monotonic(), monotonic(), 0
-    wanted = (index for index in indices if index not in have)
+    """Write those of `indices` that `path` does not hold yet. What a kill interrupts is written again.
+
+    Ends when the process that started this one has ended, and waits for another that still writes to `path`.
+    """
+    parent = os.getppid()
     with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        known = read_dialogues(path)
+        have = {dialogue.index for dialogue in known}
+        whole = "".join(json.dumps(asdict(dialogue)) + "\n" for dialogue in known)
+        file.truncate(len(whole.encode()))
+        started, reported, tokens = monotonic(), monotonic(), 0
+        wanted = (index for index in indices if index not in have)
         for dialogue in write_dialogues(decoder, tokenizer, wanted, seed):
             file.write(json.dumps(asdict(dialogue)) + "\n")
             file.flush()
             tokens += len(dialogue.ids)
+            if os.getppid() != parent:
+                raise SystemExit("the command that started this worker has ended")
             if monotonic() - reported > REPORT_EVERY:
                 reported = monotonic()
                 print(f"{path.name}: {tokens:,} tokens, {tokens / (reported - started):.0f} a second", flush=True)
