@@ -1,0 +1,86 @@
+"""Greedy answers of an engine beside those of `transformers` on the same weights, in FP32.
+
+    python tools/compare_with_transformers.py ENGINE
+
+The questions go through the engine's chat template; both get the same ids. Where the two first differ, the line says
+by how much: the logit that `transformers` gives its own token less the one that it gives ours. A difference at a margin
+of rounding is a tie; any other is a fault. Exits with 1 where a margin reaches ``--margin``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from hugging_face_folder import write_folder
+from transformers import AutoModelForCausalLM
+
+from peagle.compiler.bundled.prompts import questions
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.engines import Engine, SamplingParams
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first token that is not the same: its place in the answer, both ids, and the margin between them."""
+
+    place: int
+    theirs: int
+    ours: int
+    margin: float
+
+
+@torch.no_grad()
+def first_difference(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> Difference | None:
+    """Return where the greedy tokens of ``model`` after ``prompt`` leave ``answer``; None where they do not."""
+    ids, cache = torch.tensor([list(prompt)]), None
+    for place, ours in enumerate(answer):
+        out = model(ids, past_key_values=cache, use_cache=True)
+        logits, cache = out.logits[0, -1], out.past_key_values
+        theirs = int(logits.argmax())
+        if theirs != ours:
+            return Difference(place, theirs, ours, float(logits[theirs] - logits[ours]))
+        ids = torch.tensor([[ours]])
+    return None
+
+
+def main() -> None:
+    """Compare, print, and judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", type=Path)
+    parser.add_argument("--questions", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--margin", type=float, default=1e-3, help="logits that differ by less are a tie")
+    arguments = parser.parse_args()
+    engine = Engine.load(arguments.engine)
+    asked = questions(arguments.questions)
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(Checkpoint.open(Path(engine.manifest.target.origin.source)), Path(folder) / "target")
+        model = AutoModelForCausalLM.from_pretrained(Path(folder) / "target", dtype=torch.float32).eval()
+    same, worst = 0, 0.0
+    for question in asked:
+        messages = [{"role": "user", "content": question.text}]
+        _, prompt = engine.chat_prompt(messages)
+        answer = engine.chat(messages, SamplingParams(max_tokens=arguments.tokens)).token_ids
+        found = first_difference(model, prompt, answer)
+        if found is None:
+            same += 1
+            print(f"{question.id:20} {len(answer):4} tokens  the same")
+        else:
+            worst = max(worst, found.margin)
+            theirs, ours = (engine.tokenizer.decode([token]) for token in (found.theirs, found.ours))
+            print(f"{question.id:20} {len(answer):4} tokens  at {found.place}: theirs {theirs!r}, ours {ours!r}, "
+                  f"margin {found.margin:.1e}")  # fmt: skip
+    print(f"\n{same} of {len(asked)} answers are the same to the last token; largest margin of the others: {worst:.1e}")
+    if worst >= arguments.margin:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
