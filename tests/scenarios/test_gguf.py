@@ -23,30 +23,32 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return gguf_files.write(tmp_path_factory.mktemp("tiny") / "tiny.gguf", "llama", kinds=("Q8_0",)).file
 
 
-ALONE = ("--num-speculative-tokens", 0, "--max-seq-len", 64)
-
-
+ALONE = ("--draft", "none", "--max-seq-len", 64)
 SLOW = ("qwen3", "qwen3-moe")  # every tensor of theirs is compared in tests/compiler/checkpoints/gguf
 
 
 @pytest.mark.parametrize(
     "family", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in gguf_files.FAMILIES]
 )
-def test_an_engine_s_logits_are_those_of_transformers(family: str, cli: Run, tmp_path: Path) -> None:
+def test_logits_of_engines_are_those_of_transformers(family: str, cli: Run, tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", family, kinds=("Q8_0", "Q4_1", "F16"))
-    done = cli("build", "--model", written.file, *ALONE, "--precision", "fp32", "--out", tmp_path / "engine")
-    assert done.code == 0, done.err
-    engine = Engine.load(tmp_path / "engine")
     ids = np.random.default_rng(0).integers(3, 250, 23).tolist()
     model = load_target(written.folder, written.config)
     logits, _ = target_pass(model, family_for(written.config).describe(written.config), ids)
-    np.testing.assert_allclose(engine.target_logits(ids), logits.numpy(), atol=1e-4)
-    (output,) = engine.generate(["hello w"], SamplingParams(max_tokens=8, ignore_eos=True))
-    assert len(output.token_ids) == 8
+    texts = set()
+    for draft, k in {"none": (), "ngram": ("--num-speculative-tokens", 2)}.items():
+        named = ("--model", written.file, "--draft", draft, *k, "--max-seq-len", 64, "--precision", "fp32")
+        done = cli("build", *named, "--out", tmp_path / draft)
+        assert done.code == 0, done.err
+        engine = Engine.load(tmp_path / draft)
+        np.testing.assert_allclose(engine.target_logits(ids), logits.numpy(), atol=1e-4)
+        (output,) = engine.generate(["hello w"], SamplingParams(max_tokens=24, ignore_eos=True))
+        texts.add(output.token_ids)
+    assert [len(tokens) for tokens in texts] == [24]
     assert engine.tokenizer.encode("hello w<|user|>") == [261, 262, 1]
-    _check_what_is_said(cli, done.out, tmp_path / "engine", written.file)
+    _check_what_is_said(cli, done.out, tmp_path / "ngram", written.file)
     if family == "llama":
-        _check_verification(cli, tmp_path / "engine")
+        _check_verification(cli, tmp_path / "ngram")
 
 
 def _check_verification(cli: Run, engine: Path) -> None:
