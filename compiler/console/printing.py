@@ -102,11 +102,16 @@ def report_failure(error: BaseException, *, as_json: bool) -> int:
         traceback.print_exception(error)
     failure = error if isinstance(error, PeagleError) else _known(error) or _unexpected(error)
     if as_json:
-        fields = {"type": type(failure).__name__, "what": failure.what, "why": failure.why, "fix": failure.fix}
+        fields = {"type": _kind(failure), "what": failure.what, "why": failure.why, "fix": failure.fix}
         note(json.dumps({"error": fields | {"exit_code": failure.exit_code}}))
     else:
         note(f"error: {failure}")
     return failure.exit_code
+
+
+def _kind(failure: PeagleError) -> str:
+    """Its name among the published errors, whatever narrower one was raised."""
+    return next(each.__name__ for each in type(failure).__mro__ if each.__module__ == PeagleError.__module__)
 
 
 def _known(error: BaseException) -> PeagleError | None:

@@ -92,7 +92,7 @@ def test_what_is_not_an_engine_is_refused(cli: Run, verb: str, tmp_path: Path) -
 def test_models_lists_what_has_a_name(cli: Run) -> None:
     text = cli("models").out
     found = {pair["name"]: pair for pair in json.loads(cli("models", "--json").out)}
-    assert set(found) == {"demo", "qwen3-coder-30b", "gpt-oss-20b", "gpt-oss-120b", "gemma-4-31b"}
+    assert set(found) == {"demo", "smollm2-135m", "qwen3-coder-30b", "gpt-oss-20b", "gpt-oss-120b", "gemma-4-31b"}
     for name, pair in found.items():
         assert name in text
         assert ", ".join(map(str, pair["taps"])) in text
@@ -100,7 +100,7 @@ def test_models_lists_what_has_a_name(cli: Run) -> None:
     assert found["demo"]["trained_depth"] == 8
     assert found["demo"]["evidence"][0][0] == "parity"
     assert found["gpt-oss-20b"]["evidence"] == []
-    assert found["gpt-oss-20b"]["target"] == {"repo": "openai/gpt-oss-20b", "revision": None}
+    assert found["gpt-oss-20b"]["target"] == {"repo": "openai/gpt-oss-20b", "revision": None, "otherwise": None}
     assert "No revision is pinned" in text
 
 
@@ -201,11 +201,8 @@ def test_verify_passes_on_the_demo_engine(cli: Run, engine: Path) -> None:
 def test_verify_fails_when_speculation_changes_a_token(cli: Run, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generate = losslessness._generate
 
-    def lossy(*arguments: Any) -> Any:
-        return generate(*arguments[:-1], 0) if arguments[-1] != 5 else generate(arguments[0], *_other(arguments[1:]))
-
-    def _other(rest: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (rest[0][:5], *rest[1:])
+    def lossy(engine: Any, prompt: Any, params: Any, k: int, draft: str | None = None) -> Any:
+        return generate(engine, prompt[:5] if k == 5 else prompt, params, 0)
 
     monkeypatch.setattr(losslessness, "_generate", lossy)
     monkeypatch.setattr(verification, "compare_with_sources", lambda *_: ())
