@@ -163,7 +163,8 @@ def write_dialogues(
         chosen = choose(decoder.step(ids, at)[places], list(active.values()))
         for place, token in zip(places, chosen, strict=True):
             slot = active[place]
-            waiting[place] = waiting[place][1:] or slot.take(token)
+            if not slot.done:
+                waiting[place] = waiting[place][1:] or slot.take(token)
             if slot.done:
                 yield slot.dialogue()
                 start(place)
