@@ -189,7 +189,7 @@ NARROW = {
     ("mxfp8", "tensorrt"): (MATRIX, {"e8m0": MATRIX // 32}),
     ("mxfp8", "ort"): (MATRIX, {"e8m0": MATRIX // 32}),
     ("fp8", "tensorrt"): (MATRIX, {"fp32": 2}),
-    ("int8", "ort"): (MATRIX, {"fp32": MATRIX // 128}),
+    ("int8", "ort"): (MATRIX, {"fp32": MATRIX // 64}),
     ("int4", "ort"): (MATRIX // 2, {"fp32": MATRIX // 32}),
 }
 
