@@ -72,7 +72,6 @@ class ChatTemplate:
         with self._turn:
             template = self._template(self._name(tools))
             meter = self._sandbox.meter
-            meter.begin(0)
             meter.begin(_characters(variables))
             try:
                 return str(template.render(variables))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -193,8 +193,7 @@ class _Header:
         return list(struct.unpack(f"<{count}{code}", self._take(count * struct.calcsize(f"<{code}"))))
 
     def _strings(self, key: str, count: int) -> list[str]:
-        string: Callable[[str], str] = self._string
-        return [string(key) for _ in range(count)]
+        return [self._string(key) for _ in range(count)]
 
     def _string(self, key: str) -> str:
         raw = self._take(self._number("<Q"))

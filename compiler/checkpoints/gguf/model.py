@@ -15,13 +15,12 @@ from ....plugins.problems import Problems, counted, listed, shown
 from ..formats.base import StoredTensor
 from ..safetensors import TensorEntry
 from .header import GgufHeader
-from .rope import rope_entries
+from .rope import FREQUENCIES, rope_entries
 from .weights import FLOATS, ROUNDED, GgufTensor
 
 _MOST_EXPERTS = 4_096
 _MOST_MATRICES = 1 << 19
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
-_ROPE_FREQUENCIES = "rope_freqs.weight"
 _SPLIT = "split.count"
 _TOKENS = "tokenizer.ggml.tokens"
 _TOKEN_IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad_token_id": "padding_token_id"}
@@ -77,7 +76,7 @@ def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems
     strange: dict[str, list[str]] = defaultdict(list)
     for name, entry in header.tensors.items():
         canonical, expert = naming.canonical(name), naming.expert(name)
-        if name == _ROPE_FREQUENCIES:  # which the configuration says
+        if name == FREQUENCIES:  # which the configuration says
             continue
         if canonical is None and expert is None:
             strange[f"of names that {naming.architecture} has no place for"].append(name)
@@ -107,9 +106,9 @@ def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems
 def _facts(header: GgufHeader, naming: GgufNaming) -> GgufFacts:
     prefix = f"{naming.architecture}."
     said = {key.removeprefix(prefix): _plain(value) for key, value in header.metadata.items() if key.startswith(prefix)}
-    divisors = header.tensors.get(_ROPE_FREQUENCIES)
+    divisors = header.tensors.get(FREQUENCIES)
     is_read = divisors is not None and divisors.dtype == "F32" and len(divisors.shape) == 1
-    values = GgufTensor(_ROPE_FREQUENCIES, divisors).rows(0, divisors.shape[0]) if divisors and is_read else ()
+    values = GgufTensor(FREQUENCIES, divisors).rows(0, divisors.shape[0]) if divisors and is_read else ()
     return GgufFacts(said, frozenset(header.tensors), tuple(map(float, values)))
 
 

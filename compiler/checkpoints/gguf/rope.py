@@ -13,7 +13,7 @@ from ....plugins.problems import Problems, shown
 from .header import GgufHeader
 from .weights import GgufTensor
 
-_FREQUENCIES = "rope_freqs.weight"
+FREQUENCIES = "rope_freqs.weight"
 _LOW, _HIGH, _TRAINED = 1.0, 4.0, 8192  # of Llama 3.1 and later, all of them
 _KINDS = ("none", "linear")
 
@@ -30,7 +30,7 @@ def rope_entries(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems
             f"{problems.subject} scales positions by {shown(repr(kind))}; {' and '.join(_KINDS)} are read from GGUF",
             fix="use the safetensors of the model",
         )
-    if _FREQUENCIES in header.tensors:
+    if FREQUENCIES in header.tensors:
         return _llama3(header, naming, head_dim, problems)
     factor = header.metadata.get(f"{key}scaling.factor")
     return {"rope_scaling": {"rope_type": "linear", "factor": factor}} if kind == "linear" else {}
@@ -38,10 +38,10 @@ def rope_entries(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems
 
 def _llama3(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems: Problems) -> dict[str, Any]:
     """The scaling of Llama 3.1 and later, which a file holds as what each frequency is divided by."""
-    entry = header.tensors[_FREQUENCIES]
+    entry = header.tensors[FREQUENCIES]
     theta = header.metadata.get(f"{naming.architecture}.rope.freq_base", ROPE_THETA)
     if entry.dtype == "F32" and type(head_dim) is int and entry.shape == (head_dim // 2,) and is_positive(theta):
-        stored = GgufTensor(_FREQUENCIES, entry).rows(0, entry.shape[0])
+        stored = GgufTensor(FREQUENCIES, entry).rows(0, entry.shape[0])
         factor = round(float(stored[-1]), 4)
         if is_positive(factor) and np.allclose(stored, _divisors(head_dim, theta, factor), rtol=1e-4):
             return {
@@ -54,7 +54,7 @@ def _llama3(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems: Pro
                 }
             }
     problems.add(
-        f"{problems.subject} divides the frequencies of its positions by numbers of its own ({_FREQUENCIES})",
+        f"{problems.subject} divides the frequencies of its positions by numbers of its own ({FREQUENCIES})",
         why=f"only those of Llama 3 are known: factors {_LOW:g} and {_HIGH:g}, {_TRAINED} positions",
         fix="use the safetensors of the model",
     )
