@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from ...plugins.errors import UsageError
+from ..checkpoints.without_head import NO_DRAFTS
 from ..console import interrupts
 from ..console.printing import note
 from .answer_view import AnswerView
@@ -41,7 +42,7 @@ class TerminalChat:
         self._draft = draft
         self._colours, self._moves = colours, os.environ.get("TERM", "dumb") != "dumb"
         k = engine.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
-        self._drafts, self._keyboard = bool(k), Keyboard()
+        self._drafts, self._keyboard = bool(k) and draft != NO_DRAFTS, Keyboard()
         self._stream: Stream | None = None
         self._is_reading = self._had_typed = self._is_ending = False
 

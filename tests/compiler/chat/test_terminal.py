@@ -137,10 +137,9 @@ def test_a_chat_streams_remembers_is_interrupted_and_ends(terminal: Terminal, ta
     assert terminal.ended() == 0
 
 
-def test_an_answer_is_interrupted_and_stays_in_the_dialogue(talking_engine: Path) -> None:
-    terminal = Terminal(
-        talking_engine, "--max-tokens", 1500, "--threads", 1, "--num-speculative-tokens", 0, NO_COLOR="1"
-    )
+@pytest.mark.parametrize("plain", [("--num-speculative-tokens", 0), ("--draft", "none")])
+def test_an_answer_is_interrupted_and_stays_in_the_dialogue(talking_engine: Path, plain: tuple[str, str | int]) -> None:
+    terminal = Terminal(talking_engine, "--max-tokens", 1500, "--threads", 1, *plain, NO_COLOR="1")
     try:
         terminal.until(PROMPT)
         terminal.type("def main(\r")
