@@ -16,7 +16,7 @@ TARGETS = (89, 90, 100, 120)
 # Both compilers get these. Fast math stays off: the sampled tokens of a seed must not depend on it.
 OPTIONS = ("-std=c++17",)
 
-_PLUGINS = Path(__file__).resolve().parent.parent
+_OPS = Path(__file__).resolve().parent.parent / "ops"
 _PRIMITIVES = Path(__file__).resolve().with_name("primitives.cuh")
 
 
@@ -33,7 +33,7 @@ def kernel_of(op: OpSpec) -> Kernel:
 
 
 def folder_name(op: OpSpec) -> str:
-    """The name of the op's folder in ``plugins/``, and of its files elsewhere: ``accept_prefix``."""
+    """The name of the op's folder in ``plugins/ops/``, and of its files elsewhere: ``accept_prefix``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", op.name).lower()
 
 
@@ -50,7 +50,7 @@ def source(op: OpSpec) -> str:
     """The text to compile: the shared primitives, then the op's ``kernel.cu``; ``#line`` keeps messages readable."""
     kernel_of(op)
     folder = folder_name(op)
-    parts = [("kernels/primitives.cuh", _PRIMITIVES), (f"{folder}/kernel.cu", _PLUGINS / folder / "kernel.cu")]
+    parts = [("kernels/primitives.cuh", _PRIMITIVES), (f"{folder}/kernel.cu", _OPS / folder / "kernel.cu")]
     try:
         return "".join(f'#line 1 "{name}"\n{path.read_text(encoding="utf-8")}\n' for name, path in parts)
     except OSError as error:

@@ -63,7 +63,7 @@ def test_imports_point_one_way() -> None:
     ("path", "source"),
     [
         ("plugins/op_spec.py", "from ..graphs import trace"),
-        ("plugins/numbers_at/__init__.py", "from ...engines import engine"),
+        ("plugins/ops/numbers_at/__init__.py", "from ....engines import engine"),
         ("graphs/trace.py", "from .. import compiler"),
         ("graphs/targets/qwen3.py", "if TYPE_CHECKING:\n    from ...engines.engine import Engine"),
         ("engines/strategies/round.py", "def f():\n    import peagle.graphs.trace"),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from peagle.plugins import accept_prefix
 from peagle.plugins.graph_contract import (
     DRAFTER_INPUTS,
     DRAFTER_OUTPUTS,
@@ -18,6 +17,7 @@ from peagle.plugins.graph_contract import (
     cache_names,
     written,
 )
+from peagle.plugins.ops import accept_prefix
 
 KERNEL = Path(accept_prefix.__file__).parent / "kernel.cu"
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "architecture.md").read_text()

@@ -20,6 +20,7 @@ from peagle.plugins.kernels.sources import source
 from peagle.plugins.ops import OPS
 from tests.plugins import emulator
 from tests.plugins.emulator import COMPILER, SANITIZE, run
+from tests.plugins.ops.test_numbers_at import table, tables
 from tests.plugins.plugin_cases import (
     EVERY,
     POLICIES,
@@ -35,7 +36,6 @@ from tests.plugins.plugin_cases import (
     with_wild_lengths,
     writes,
 )
-from tests.plugins.test_numbers_at import table, tables
 
 pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="needs g++ to compile the kernels for a CPU"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peagle.plugins.accept_prefix.reference import race_noise
+from peagle.plugins.ops.accept_prefix.reference import race_noise
 from tests.plugins.plugin_cases import POLICIES, Arrays, could_draw, inputs_of, processed
 
 OP = "AcceptPrefix"

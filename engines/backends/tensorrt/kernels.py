@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....plugins.graph_contract import NEXT, WINDOW
-from ....plugins.numbers_at import SPEC as NUMBERS_AT
-from ....plugins.placeholder_draft import SPEC as PLACEHOLDER_DRAFT
+from ....plugins.ops.numbers_at import SPEC as NUMBERS_AT
+from ....plugins.ops.placeholder_draft import SPEC as PLACEHOLDER_DRAFT
 from .device import Device
 from .memory import Addresses, Block, WindowSizes, itemsize
 

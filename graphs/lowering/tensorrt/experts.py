@@ -11,7 +11,7 @@ import onnx.parser
 import onnx_ir as ir
 
 from ....plugins.op_spec import DOMAIN
-from ....plugins.sparse_experts.body import combining, gating
+from ....plugins.ops.sparse_experts.body import combining, gating
 from ...node_tape import Nodes
 from ...quantization.rewrite_rules import inner_codes
 

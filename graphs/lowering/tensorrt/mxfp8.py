@@ -9,9 +9,9 @@ from __future__ import annotations
 import onnx.parser
 import onnx_ir as ir
 
-from ....plugins.microscaled_round.body import SCALES
 from ....plugins.number_types import MX_BLOCK
 from ....plugins.op_spec import DOMAIN
+from ....plugins.ops.microscaled_round.body import SCALES
 from ...node_tape import Nodes
 from ...quantization.qdq_nodes import exponents
 

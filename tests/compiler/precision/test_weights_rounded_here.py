@@ -16,7 +16,7 @@ from peagle.compiler.precision.weight_selection import Selection
 from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.weight_roles import Role, RoledWeight
-from peagle.plugins.microscaled_round.reference import microscaled_round
+from peagle.plugins.ops.microscaled_round.reference import microscaled_round
 
 
 class Checkpoint:

@@ -189,7 +189,7 @@ def modules_below(folder: str) -> set[str]:
 def test_what_a_graph_is_made_by_is_in_its_key(stage: str) -> None:
     names = import_closure.closure(PEAGLE, STAGES[stage])
     formats = (f"compiler/checkpoints/{each}" for each in ("formats", "gguf"))
-    for folder in ("graphs/lowering", "graphs/targets", "plugins/accept_prefix", *formats):
+    for folder in ("graphs/lowering", "graphs/targets", "plugins/ops/accept_prefix", *formats):
         assert modules_below(folder) - names <= {"peagle.graphs.targets.layer_trials"}
     assert {"peagle.graphs.trace", "peagle.graphs.stream_weights", "peagle.plugins.op_spec"} <= names
 

@@ -25,8 +25,8 @@ from peagle.graphs.drafters import torch_reference
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization import GraphProduct, QuantizedWeight, Rounding, products_of, quantize
 from peagle.graphs.targets import TargetSpec, family_for
-from peagle.plugins.microscaled_round.reference import microscaled_round
 from peagle.plugins.number_types import MX_BLOCK
+from peagle.plugins.ops.microscaled_round.reference import microscaled_round
 from tests.graphs.checking import check
 from tests.graphs.forced import forced, rounded_inputs, showing
 from tests.graphs.running import Graph, target_inputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..op_spec import FLOAT8, FLOATS, Attribute, Operand, OpSpec, finite, not_negative
+from ...op_spec import FLOAT8, FLOATS, Attribute, Operand, OpSpec, finite, not_negative
 from .body import body
 from .reference import cached_attention
 

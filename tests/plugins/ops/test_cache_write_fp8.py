@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from peagle.plugins.cache_write_fp8.reference import cache_codes
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
+from peagle.plugins.ops.cache_write_fp8.reference import cache_codes
 from tests.plugins.plugin_cases import EVERY, Arrays, inputs_of, quick, reference, same_codes, writes
 
 OP = "CacheWriteFp8"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..number_types import BY_NUMPY, INT8, nearest_e4m3
+from ...number_types import BY_NUMPY, INT8, nearest_e4m3
 
 Array = NDArray[Any]
 

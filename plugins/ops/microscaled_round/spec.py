@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..number_types import MX_BLOCK
-from ..op_spec import FLOATS, Operand, OpSpec
+from ...number_types import MX_BLOCK
+from ...op_spec import FLOATS, Operand, OpSpec
 from .body import body
 from .reference import microscaled_round
 

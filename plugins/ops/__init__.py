@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..op_spec import OpSpec
 from .accept_prefix import SPEC as _ACCEPT_PREFIX
 from .cache_write_fp8 import SPEC as _CACHE_WRITE_FP8
 from .cached_attention import SPEC as _CACHED_ATTENTION
 from .microscaled_round import SPEC as _MICROSCALED_ROUND
 from .numbers_at import SPEC as _NUMBERS_AT
-from .op_spec import OpSpec
 from .placeholder_draft import SPEC as _PLACEHOLDER_DRAFT
 from .sparse_experts import SPEC as _SPARSE_EXPERTS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..op_spec import FLOATS, Kernel, Operand, OpSpec
+from ...op_spec import FLOATS, Kernel, Operand, OpSpec
 from .body import body
 from .reference import accept_prefix
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..number_types import E4M3, to_e4m3
+from ...number_types import E4M3, to_e4m3
 
 Array = NDArray[Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..op_spec import Attribute, Kernel, Operand, OpSpec
+from ...op_spec import Attribute, Kernel, Operand, OpSpec
 from .body import body
 from .reference import numbers_at
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..number_types import MX_BLOCK, nearest_e4m3, powers_of_two
+from ...number_types import MX_BLOCK, nearest_e4m3, powers_of_two
 
 Array = NDArray[Any]
 

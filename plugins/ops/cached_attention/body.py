@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import BuildError
+from ...errors import BuildError
 
 _WRITE = """
   k_out = TensorScatter<axis=2>(k_cache, k, start)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.plugins.cache_write_fp8.reference import cache_codes
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
+from peagle.plugins.ops.cache_write_fp8.reference import cache_codes
 from tests.plugins.plugin_cases import Arrays, quick
 
 OP = "CachedAttention"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..number_types import E4M3, INT8
+from ...number_types import E4M3, INT8
 
 # The types that inner may be rounded to, with their numbers in ONNX.
 CODES: Mapping[str, int] = {kind.numpy: kind.onnx for kind in (E4M3, INT8)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..op_spec import FLOAT8, FLOATS, Kernel, Operand, OpSpec
+from ...op_spec import FLOAT8, FLOATS, Kernel, Operand, OpSpec
 from .body import body
 from .reference import cache_write_fp8
 
