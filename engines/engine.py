@@ -120,6 +120,11 @@ class Engine:
         """The most tokens of a request, prompt and new ones together."""
         return self.manifest.shapes.max_seq_len
 
+    @property
+    def can_chat(self) -> bool:
+        """Whether it has a chat template. Raises ``EnvironmentProblem`` for one that is damaged."""
+        return self._chat.has_template
+
     def generate(
         self,
         prompts: Sequence[Prompt],

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...engines.folder.manifest import Manifest
 from ...plugins.errors import BuildError
-from ..bundled.prompts import code_prompts
+from ..bundled.prompts import usual_prompts
 from ..store.stages import Stage
 from .shared_steps import PipelineRun
 
@@ -22,9 +22,9 @@ Ids = list[int]
 
 
 def prompts_for(engine: Engine, count: int) -> list[Ids]:
-    """The first bundled prompts as token ids, none so long that there is no room for an answer."""
+    """Bundled prompts as token ids, none so long that there is no room for an answer."""
     room = max(engine.max_seq_len // 2, 1)
-    return [engine.tokenizer.encode(prompt.text)[:room] or [0] for prompt in code_prompts(count)]
+    return [ids[:room] or [0] for ids in usual_prompts(engine, count)]
 
 
 def require_numbers(engine: Engine, prompts: Sequence[Ids], name: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
+from ...engines.text.template_files import read_templates
 from ..console.progress import Advance
 from ..store.stages import Stage
 from .check_numbers import Ids, prompts_for, require_numbers
@@ -106,6 +107,8 @@ def kept_choice(
 
     backend = manifest.backend
     names = [stage.path.name for stage in graphs.values()]
-    stage = run.store.run("choose-k", [names, backend.versions[backend.name], depth, platform.node()], make)
+    asked = bool(read_templates(folder))  # by questions, not by code
+    key = [names, backend.versions[backend.name], depth, asked, platform.node()]
+    stage = run.store.run("choose-k", key, make)
     content = json.loads((stage.path / "choice.json").read_bytes())
     return KChoice(content["k"], tuple(Rate(**rate) for rate in content["rates"])), stage.reused

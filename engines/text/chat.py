@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..requests.messages import Message, messages_of, template_arguments_of, tools_of
+from .template_files import read_templates
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ class Chat:
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         self._folder, self._tokenizer = folder, tokenizer
+
+    @property
+    def has_template(self) -> bool:
+        """Whether there is one. Raises ``EnvironmentProblem`` if it is damaged."""
+        return bool(read_templates(self._folder))
 
     @cached_property
     def template(self) -> ChatTemplate:

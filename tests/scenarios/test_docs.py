@@ -1,7 +1,8 @@
 """The commands and snippets in README.md and docs/ are run, so that what a reader copies works.
 
-Blocks fenced as sh, console (lines after "$ ") and python are run in order, per document, in a folder that holds a copy
-of the demo engine. `make` is only asked whether it knows the target. `<!-- not run: reason -->` above a block opts out.
+Blocks fenced as sh, console (lines after "$ ") and python are run in order, per document, in a folder whose
+`demo-engine` is small and chats. `make` is only asked whether it knows the target. `<!-- not run: reason -->` above a
+block opts out.
 """
 
 from __future__ import annotations
@@ -100,13 +101,13 @@ TO_RUN = [b for b in ALL_BLOCKS if b.language in RUN and not b.opted_out]
 
 
 @pytest.fixture(scope="session")
-def folders(demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(talking_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One working folder per document, so that a block may use what an earlier one made."""
     base = tmp_path_factory.mktemp("docs")
     made = {}
     for document in {block.document for block in TO_RUN}:
         made[document] = prepare(base / document.replace("/", "-"))
-        shutil.copytree(demo_engine, made[document] / "demo-engine")
+        shutil.copytree(talking_engine, made[document] / "demo-engine")
     return made
 
 

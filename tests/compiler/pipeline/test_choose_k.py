@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from peagle.compiler.bundled.prompts import code_prompts, questions
+from peagle.compiler.bundled.prompts import code_prompts, questions, usual_prompts
 from peagle.compiler.pipeline.choose_k import choose_k
+from peagle.engines import Engine
 
 PROMPTS = ["a", "b"]
 
@@ -66,3 +69,18 @@ def test_the_bundled_prompts_are_what_verify_needs() -> None:
     assert len({prompt.id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == len(prompts)
     assert code_prompts(3) == prompts[:3]
     assert len({question.id for question in questions()}) == 20
+
+
+def test_a_model_that_answers_is_asked_and_another_continues(demo_engine: Path, talking_engine: Path) -> None:
+    plain, talking = Engine.load(demo_engine), Engine.load(talking_engine)
+    assert usual_prompts(plain, 2) == [plain.tokenizer.encode(prompt.text) for prompt in code_prompts(2)]
+    asked = talking.chat_prompt([{"role": "user", "content": questions()[0].text}])[1]
+    assert usual_prompts(talking)[0] == asked
+    assert len(usual_prompts(talking)) == len(questions())
+
+
+def test_a_template_that_takes_no_question_is_not_needed(talking_engine: Path, tmp_path: Path) -> None:
+    shutil.copytree(talking_engine, tmp_path / "engine")
+    (tmp_path / "engine" / "chat_template.jinja").write_text("{{ raise_exception('a system message comes first') }}")
+    engine = Engine.load(tmp_path / "engine", check_hashes=False)
+    assert usual_prompts(engine, 1) == [engine.tokenizer.encode(code_prompts(1)[0].text)]
