@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...engines.text.template_files import read_templates
 from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
@@ -82,7 +83,14 @@ def _summary(result: BuildResult) -> str:
         rows.append(("speed", f"{report['choose_k']['speedup']:.2f}x plain decoding, measured while choosing K"))
     if reused:
         rows.append(("unchanged", ", ".join(reused)))
-    here = "choose_k" in report or not gpus
-    command = f"run {result.path} --prompt 'def gcd(a, b):' --stats" if here else f"inspect {result.path}"
-    rows.append(("next", f"peagle-compile {command}"))
+    rows.append(("next", f"peagle-compile {_next(result, here='choose_k' in report or not gpus)}"))
     return columns(rows)
+
+
+def _next(result: BuildResult, *, here: bool) -> str:
+    """What to try with an engine, which runs ``here`` or elsewhere."""
+    if not here:
+        return f"inspect {result.path}"
+    if read_templates(result.path):
+        return f"chat {result.path}"
+    return f"run {result.path} --prompt 'def gcd(a, b):' --stats"

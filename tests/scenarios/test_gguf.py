@@ -65,6 +65,7 @@ def _check_what_is_said(cli: Run, said: str, engine: Path, file: Path) -> None:
     assert all(kind in stored for kind in ("Q8_0", "Q4_1", "F16", "F32"))
     assert manifest["target"]["origin"]["source"] == str(file)
     assert stored in said
+    assert f"peagle-compile chat {engine}" in said
     assert json.loads((engine / "build_report.json").read_text())["stored"] == stored
     assert stored in cli("inspect", engine).out
     assert (engine / "chat_template.jinja").read_text() == gguf_files.TEMPLATE
