@@ -5,9 +5,10 @@
 
 Peers are `onnxruntime-genai`, of FP32 or as `onnxruntime-genai:int4`, which its own builder makes from the same
 checkpoint, and for an engine that was built from a GGUF file `llama.cpp` on that very file. Each has a virtual
-environment and a process of its own, and as many threads as we have. All take turns prompt by prompt, so that a slow
-moment of the machine falls on all, and who waits does nothing. Greedy, batch 1, end-of-sequence ignored; ratios are
-medians of the ratios within one turn. The prompt's pass is not timed.
+environment and a process of its own, and as many threads as we have. A model that chats is asked the bundled questions
+in its own template, another continues beginnings of code. All take turns prompt by prompt, so that a slow moment of the
+machine falls on all, and who waits does nothing. Greedy, batch 1, end-of-sequence ignored; ratios are medians of the
+ratios within one turn. The prompt's pass is not timed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 from peers.environments import python_of
 from peers.process import running
 
-from peagle.compiler.bundled.prompts import code_prompts
+from peagle.compiler.bundled.prompts import usual_prompts
 from peagle.engines import Acceptance, Engine, SamplingParams
 
 TOOL = Path(__file__).resolve().parent.parent / "tools" / "hugging_face_folder.py"
@@ -110,7 +111,7 @@ def main() -> None:
     parser.add_argument("engine", type=Path)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=4, help="turns on every prompt")
+    parser.add_argument("--rounds", type=int, default=2, help="turns on every prompt")
     parser.add_argument("--threads", type=int, help="for all runners; default: what each runtime chooses")
     parser.add_argument(
         "--k", type=int, nargs="*", help="numbers of drafts to measure; default: the engine's, and 3 5 8"
@@ -120,9 +121,10 @@ def main() -> None:
     engine = Engine.load(arguments.engine, threads=arguments.threads)
     most = engine.manifest.speculation.max_num_speculative_tokens
     depths = arguments.k or [k for k in sorted({engine.num_speculative_tokens, 3, 5, 8}) if 0 < k <= most]
-    prompts = [engine.tokenizer.encode(p.text) for p in code_prompts(arguments.prompts)]
+    prompts = usual_prompts(engine, arguments.prompts)
     source = Path(engine.manifest.target.origin.source)
-    names = arguments.peers if arguments.peers is not None else [GENAI, *([LLAMA_CPP] if source.is_file() else [])]
+    names = [GENAI, f"{GENAI}:int4", *([LLAMA_CPP] if source.is_file() else [])]
+    names = names if arguments.peers is None else arguments.peers
     with tempfile.TemporaryDirectory() as folder, ExitStack() as up:
         threads = arguments.threads or os.cpu_count() or 1
         peers = [up.enter_context(running(name, theirs(name, source, Path(folder), threads))) for name in names]
