@@ -1,81 +1,162 @@
-"""Held-out perplexity of demo engines beside each other, as their backend computes it; the first is the reference.
+"""What a precision costs: engines of one model beside each other, as their backend computes them, on the same text.
 
-for p in fp32 fp8 int8 int4; do
-    peagle-compile build --model demo --backend onnxruntime --precision $p --out demo-$p
+for p in fp32 int8 int4; do
+    peagle-compile build --model MODEL --draft none --backend onnxruntime --precision $p --out $p
 done
-python tools/evaluate_precision.py demo-fp32 demo-fp8 demo-int8 demo-int4
+python tools/evaluate_precision.py fp32 int8 int4
+
+The first engine is the reference: its tokenizer reads the text, and in `chat` it writes the answers. Each window goes
+through all engines in turn. `perplexity` is of the text, +- the standard error of the change; `KL` the divergence of an
+engine's distribution from the reference's in nats per token, its mean and 99th percentile; `same` how often both hold
+the same token most likely.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from code_tokenizer import encode_stream, load_tokenizer
-from corpus import load_corpus
-from target_model import EVAL_WINDOW
+from precision_texts import KINDS, Amount, Passages
 
-from peagle.compiler.verify.logits import Perplexity, perplexity
+from peagle.compiler.verify.logits import LogitsTally
 from peagle.engines import Engine
+from peagle.plugins.errors import PeagleError, UsageError
+
+WINDOW = 512
 
 
 @dataclass(frozen=True)
-class Row:
-    """What was found of an engine. ``bytes`` are those of the target's files; ``change`` is relative to the first."""
+class PrecisionRow:
+    """What was found of an engine on one kind of text.
 
+    ``bytes``: of the target's files. ``tokens`` were predicted. ``change`` of perplexity and its standard
+    ``error`` are relative to the reference, ``kl_mean`` and ``kl_p99`` nats, ``same`` a share.
+    """
+
+    text: str
     engine: str
     precision: str
     bytes: int
+    tokens: int
     perplexity: float
     change: float
-    tokens: int
+    error: float
+    kl_mean: float
+    kl_p99: float
+    same: float
 
 
-def windows(target: Path, count: int | None) -> list[list[int]]:
-    """Token ids of the held-out files in windows that share a token, ``count`` of them spread evenly."""
-    stream = encode_stream(load_tokenizer(target), [file.text for file in load_corpus().held_out]).tolist()
-    every = [stream[at : at + EVAL_WINDOW + 1] for at in range(0, len(stream) - EVAL_WINDOW, EVAL_WINDOW)]
-    return every if count is None else every[:: max(1, len(every) // count)][:count]
+def load(folders: Sequence[Path]) -> list[Engine]:
+    """Load all engines. Raises ``UsageError`` where one reads other tokens than the first."""
+    engines = [Engine.load(folder) for folder in folders]
+    for each in engines[1:]:
+        if _reading(each) != _reading(engines[0]):
+            raise UsageError(
+                f"{each.folder} reads text otherwise than {engines[0].folder}",
+                why="their tokenizers or vocabularies differ, and distributions over other tokens cannot be compared",
+                fix="give engines of one model",
+            )
+    return engines
 
 
-def measured(folder: Path, texts: list[list[int]]) -> tuple[Perplexity, Engine]:
-    """Of an engine's own logits; the last token of a window is predicted, not read."""
-    engine = Engine.load(folder)
-    return perplexity(engine.target_logits, texts), engine
+def _reading(engine: Engine) -> tuple[object, ...]:
+    """What decides how text becomes tokens."""
+    manifest = engine.manifest
+    return manifest.files["tokenizer.json"].sha256, manifest.shapes.vocab_size, manifest.eos_token_ids
 
 
-def row(folder: Path, texts: list[list[int]], reference: float | None) -> Row:
-    """Of one engine, held against the perplexity of another."""
-    found, engine = measured(folder, texts)
-    inside = Path(engine.manifest.target.file).parent
-    size = sum(entry.size for name, entry in engine.manifest.files.items() if Path(name).parent == inside)
-    change = found.value / (reference or found.value) - 1
-    kind = str(engine.manifest.precision.get("recipe") or engine.manifest.precision["weights"])
-    return Row(folder.name, kind, size, found.value, change, found.tokens)
+def compare(engines: Sequence[Engine], passages: Passages) -> list[PrecisionRow]:
+    """Hold every engine against the first. One passage goes through all of them before the next."""
+    tallies = [LogitsTally() for _ in engines]
+    for number, ids in enumerate(passages.ids, 1):
+        reference = engines[0].target_logits(ids)
+        for engine, tally in zip(engines, tallies, strict=True):
+            logits = reference if engine is engines[0] else engine.target_logits(ids)
+            tally.add(reference, logits, ids)
+        print(f"{passages.kind}: {number} of {len(passages.ids)}", file=sys.stderr, flush=True)
+    rows = []
+    for engine, tally in zip(engines, tallies, strict=True):
+        found = tally.comparison()
+        rows.append(
+            PrecisionRow(
+                text=passages.kind,
+                engine=engine.folder.name,
+                precision=engine.manifest.precision.get("recipe", "unknown"),
+                bytes=_size(engine),
+                tokens=passages.predicted,
+                perplexity=found.perplexity_candidate,
+                change=found.perplexity_increase,
+                error=found.perplexity_error,
+                kl_mean=found.kl_mean,
+                kl_p99=found.kl_p99,
+                same=found.top1_agreement,
+            )
+        )
+    return rows
+
+
+def _size(engine: Engine) -> int:
+    """Bytes of the target's files, without a drafter that lies beside them for the table that both look up."""
+    manifest = engine.manifest
+    inside, drafter = Path(manifest.target.file).parent, manifest.drafter
+    return sum(
+        entry.size
+        for name, entry in manifest.files.items()
+        if Path(name).parent == inside and not (drafter and name.startswith(drafter.file))
+    )
+
+
+def table(rows: Sequence[PrecisionRow]) -> str:
+    """For people."""
+    width = max(len(row.engine) for row in rows)
+    lines = [f"{'':{width}} {'MB':>8} {'perplexity':>11} {'change':>9} {'+-':>7} {'KL':>8} {'99%':>7} {'same':>7}"]
+    lines += [
+        f"{row.engine:{width}} {row.bytes / 1e6:8.1f} {row.perplexity:11.4f} {row.change:+9.2%} {row.error:7.2%} "
+        f"{row.kl_mean:8.4f} {row.kl_p99:7.3f} {row.same:7.1%}"
+        for row in rows
+    ]
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engines", type=Path, nargs="+")
-    parser.add_argument("--target", type=Path, default=Path("compiler/bundled/demo/target"), help="for its tokenizer")
-    parser.add_argument("--windows", type=int, help=f"of {EVAL_WINDOW} tokens, spread evenly. (default: all)")
+    parser.add_argument("engines", type=Path, nargs="+", metavar="ENGINE")
+    parser.add_argument("--texts", nargs="+", choices=KINDS, default=list(KINDS), help="default: all")
+    parser.add_argument("--windows", type=_positive, help="of code and of prose, spread evenly; default: all")
+    parser.add_argument("--window", type=_positive, default=WINDOW, help="tokens of a window; default: %(default)s")
+    parser.add_argument("--answers", type=_positive, default=20, help="to bundled questions; default: %(default)s")
+    parser.add_argument("--answer-tokens", type=_positive, default=100, help="at most; default: %(default)s")
     parser.add_argument("--json", type=Path, help="also write what was found here")
     arguments = parser.parse_args()
-    texts = windows(arguments.target, arguments.windows)
-    rows: list[Row] = []
-    for folder in arguments.engines:
-        rows.append(row(folder, texts, rows[0].perplexity if rows else None))
-        each = rows[-1]
-        print(
-            f"{each.engine:20} {each.precision:6} {each.bytes / 1e6:8.1f} MB  perplexity {each.perplexity:.4f}  "
-            f"({each.change:+.2%})  {each.tokens} tokens",
-            flush=True,
-        )
+    amount = Amount(arguments.windows, arguments.window, arguments.answers, arguments.answer_tokens)
+    found: list[PrecisionRow] = []
+    try:
+        engines = load(arguments.engines)
+        print(f"Python {platform.python_version()}")
+        for kind in arguments.texts:
+            passages = KINDS[kind](engines[0], amount)
+            rows = compare(engines, passages)
+            print(f"\n{kind}: {passages.predicted} tokens in {len(passages.ids)} passages, digest {passages.digest}")
+            print(table(rows), flush=True)
+            found += rows
+    except PeagleError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
     if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(each) for each in rows], indent=2) + "\n")
+        arguments.json.write_text(json.dumps([asdict(row) for row in found], indent=2) + "\n")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not positive")
+    return number
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ Array = np.ndarray[Any, Any]
 LogitsOf = Callable[[Sequence[int]], Array]  # token ids -> f32 [len, V]: what follows each of them
 StreamsOf = Callable[[Sequence[int]], Array]  # token ids -> f32 [len, L, H]: what enters each layer
 _OVERFLOWS = 700  # e to this is the largest power that float64 has room for, nearly
+_ROWS = 64  # looked at together: in float64 a row of a large vocabulary is a megabyte
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class LogitsComparison:
     """Over every token of ``texts`` texts, each model fed the same tokens.
 
     ``kl_*``: nats, of the candidate's distribution from the reference's. ``top1_agreement``: the share of tokens after
-    which both hold the same one most likely.
+    which both hold the same one most likely. ``perplexity_error``: the standard error of ``perplexity_increase``, from
+    the differences token by token.
     """
 
     texts: int
@@ -37,6 +39,7 @@ class LogitsComparison:
     top1_agreement: float
     perplexity_reference: float
     perplexity_candidate: float
+    perplexity_error: float = math.nan
 
     @property
     def perplexity_increase(self) -> float:
@@ -71,32 +74,59 @@ def _unwatched(_: int) -> None:
     """Report no progress."""
 
 
+class LogitsTally:
+    """What two models say of texts, taken in text by text: one pass of a reference serves several candidates."""
+
+    def __init__(self) -> None:
+        self._texts = self._same = 0
+        self._divergences: list[Array] = []
+        self._of_reference: list[Array] = []
+        self._of_candidate: list[Array] = []
+
+    def add(self, reference: Array, candidate: Array, ids: Sequence[int]) -> None:
+        """Take in the logits [len, V] of both after every token of a text."""
+        for at in range(0, len(ids), _ROWS):
+            rows, following = slice(at, at + _ROWS), ids[at + 1 : at + _ROWS + 1]
+            one, other = log_softmax(reference[rows]), log_softmax(candidate[rows])
+            self._divergences.append(_divergence(one, other))
+            self._same += int((reference[rows].argmax(axis=-1) == candidate[rows].argmax(axis=-1)).sum())
+            self._of_reference.append(_surprises(one, following))
+            self._of_candidate.append(_surprises(other, following))
+        self._texts += 1
+
+    def comparison(self) -> LogitsComparison:
+        """Return what was found so far; NaN where there was no token."""
+        every = np.concatenate(self._divergences) if self._divergences else np.full(1, np.nan)
+        reference, candidate = pooled(self._of_reference), pooled(self._of_candidate)
+        return LogitsComparison(
+            texts=self._texts,
+            tokens=sum(map(len, self._divergences)),
+            kl_mean=float(every.mean()),
+            kl_p99=float(np.quantile(every, 0.99)),
+            kl_max=float(every.max()),
+            top1_agreement=self._same / len(every),
+            perplexity_reference=reference.value,
+            perplexity_candidate=candidate.value,
+            perplexity_error=candidate.value / reference.value * self._error(reference.tokens),
+        )
+
+    def _error(self, tokens: int) -> float:
+        """Return the standard error of the mean difference of surprise, the logarithm of the perplexities' ratio."""
+        if tokens < 2:
+            return math.nan
+        differences = np.concatenate(self._of_candidate) - np.concatenate(self._of_reference)
+        return float(differences.std(ddof=1) / math.sqrt(tokens))
+
+
 def compare_logits(
     reference: LogitsOf, candidate: LogitsOf, texts: Sequence[Sequence[int]], advance: Advance = _unwatched
 ) -> LogitsComparison:
     """Run both models over all texts and compare what they say of each token."""
-    divergences: list[Array] = []
-    surprises_reference: list[Array] = []
-    surprises_candidate: list[Array] = []
-    same = 0
+    tally = LogitsTally()
     for ids in texts:
-        one, other = reference(ids), candidate(ids)
-        divergences.append(divergence(one, other))
-        same += int((one.argmax(axis=-1) == other.argmax(axis=-1)).sum())
-        surprises_reference.append(surprises(one, ids))
-        surprises_candidate.append(surprises(other, ids))
+        tally.add(reference(ids), candidate(ids), ids)
         advance(1)
-    every = np.concatenate(divergences) if divergences else np.full(1, np.nan)
-    return LogitsComparison(
-        texts=len(texts),
-        tokens=sum(map(len, texts)),
-        kl_mean=float(every.mean()),
-        kl_p99=float(np.quantile(every, 0.99)),
-        kl_max=float(every.max()),
-        top1_agreement=same / len(every),
-        perplexity_reference=pooled(surprises_reference).value,
-        perplexity_candidate=pooled(surprises_candidate).value,
-    )
+    return tally.comparison()
 
 
 def compare_layers(
@@ -125,17 +155,12 @@ def most_added(errors: Sequence[LayerError]) -> int:
 
 def divergence(reference: Array, candidate: Array) -> Array:
     """KL(reference || candidate) of each row, float64 [n] from logits [n, V]; NaN where a logit is not a number."""
-    one, other = log_softmax(reference), log_softmax(candidate)
+    return _divergence(log_softmax(reference), log_softmax(candidate))
+
+
+def _divergence(one: Array, other: Array) -> Array:
     total: Array = (np.exp(one) * (one - other)).sum(axis=-1)
     return np.maximum(total, 0.0)  # rounding can leave -1e-17; NaN stays NaN
-
-
-def perplexity(logits_of: LogitsOf, texts: Sequence[Sequence[int]]) -> Perplexity:
-    """Measure the perplexity of a model on all texts together.
-
-    The first token of each text is given, not predicted.
-    """
-    return pooled([surprises(logits_of(ids), ids) for ids in texts if len(ids) > 1])
 
 
 def pooled(surprises: Sequence[Array]) -> Perplexity:
@@ -145,10 +170,9 @@ def pooled(surprises: Sequence[Array]) -> Perplexity:
     return Perplexity(total / tokens if tokens else math.nan, tokens)
 
 
-def surprises(logits: Array, ids: Sequence[int]) -> Array:
-    """Negative log-likelihood of ``ids[1:]``, float64 [len - 1], from ``logits`` [len, V]."""
-    following = np.asarray(ids[1:], np.int64)
-    likelihood: Array = log_softmax(logits[: len(following)])[np.arange(len(following)), following]
+def _surprises(likelihoods: Array, following: Sequence[int]) -> Array:
+    """Negative log-likelihood of the tokens that followed, float64 [n], from ``log_softmax`` [n or n + 1, V]."""
+    likelihood: Array = likelihoods[np.arange(len(following)), np.asarray(following, np.int64)]
     return -likelihood
 
 

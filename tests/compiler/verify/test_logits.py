@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,13 +13,15 @@ from hypothesis.extra.numpy import arrays
 
 from peagle.compiler.verify.logits import (
     LayerError,
+    LogitsComparison,
+    LogitsOf,
+    LogitsTally,
     Perplexity,
     compare_layers,
     compare_logits,
     divergence,
     log_softmax,
     most_added,
-    perplexity,
 )
 
 LOGITS = arrays(np.float32, (4, 6), elements=st.floats(-20, 20, width=32))
@@ -57,6 +60,28 @@ def test_a_model_compared_with_itself() -> None:
     assert (found.texts, found.tokens) == (2, 5)
 
 
+def _alone(logits_of: LogitsOf, texts: Sequence[Sequence[int]]) -> LogitsComparison:
+    return compare_logits(logits_of, logits_of, texts)
+
+
+def test_texts_of_any_length_are_measured_token_by_token() -> None:
+    """However many rows are looked at together: 150 are not a whole number of them."""
+    rng = np.random.default_rng(4)
+    ids = rng.integers(0, 7, 150).tolist()
+    one, other = rng.normal(size=(2, 150, 7)).astype(np.float32)
+    tally = LogitsTally()
+    tally.add(one, other, ids)
+    found = tally.comparison()
+    every = divergence(one, other)
+    assert (found.kl_mean, found.kl_max) == (pytest.approx(every.mean()), every.max())
+    assert found.top1_agreement == np.mean(one.argmax(-1) == other.argmax(-1))
+    surprises = [-log_softmax(logits)[np.arange(149), ids[1:]] for logits in (one, other)]
+    assert found.perplexity_candidate == pytest.approx(math.exp(surprises[1].mean()))
+    ratio, error = math.exp(np.diff(surprises, axis=0).mean()), np.diff(surprises, axis=0).std(ddof=1) / math.sqrt(149)
+    assert found.perplexity_increase == pytest.approx(ratio - 1)
+    assert found.perplexity_error == pytest.approx(ratio * error)
+
+
 def test_the_error_of_layers_is_relative_and_names_the_layer_that_adds_it() -> None:
     rng = np.random.default_rng(3)
     streams = rng.normal(size=(5, 4, 8))
@@ -71,16 +96,16 @@ def test_the_error_of_layers_is_relative_and_names_the_layer_that_adds_it() -> N
 @given(vocab=st.integers(2, 40), shift=st.floats(-50, 50), lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4))
 def test_knowing_nothing_costs_the_size_of_the_vocabulary(vocab: int, shift: float, lengths: list[int]) -> None:
     texts = [[i % vocab for i in range(length)] for length in lengths]
-    found = perplexity(lambda ids: np.full((len(ids), vocab), shift, np.float32), texts)
-    assert found.value == pytest.approx(vocab, rel=1e-9)
-    assert found.tokens == sum(lengths) - len(lengths)
+    found = _alone(lambda ids: np.full((len(ids), vocab), shift, np.float32), texts)
+    assert found.perplexity_reference == pytest.approx(vocab, rel=1e-9)
+    assert found.tokens == sum(lengths)
 
 
 def test_knowing_everything_costs_nothing() -> None:
-    def certain(ids: list[int]) -> np.ndarray:
+    def certain(ids: Sequence[int]) -> np.ndarray:
         return np.eye(8, dtype=np.float32)[[*ids[1:], 0]] * 100
 
-    assert perplexity(certain, [[1, 5, 2], [3, 3]]).value == pytest.approx(1.0)
+    assert _alone(certain, [[1, 5, 2], [3, 3]]).perplexity_reference == pytest.approx(1.0)
 
 
 def test_it_is_what_torch_says() -> None:
@@ -89,12 +114,12 @@ def test_it_is_what_torch_says() -> None:
     rng = np.random.default_rng(0)
     logits, ids = rng.normal(size=(7, 11)).astype(np.float32), [1, 4, 2, 10, 0, 3, 3]
     wanted = torch.nn.functional.cross_entropy(torch.from_numpy(logits[:-1]), torch.tensor(ids[1:]))
-    assert perplexity(lambda _: logits, [ids]).mean_nll == pytest.approx(float(wanted), rel=1e-5)
+    assert math.log(_alone(lambda _: logits, [ids]).perplexity_reference) == pytest.approx(float(wanted), rel=1e-5)
 
 
 def test_a_text_of_one_token_predicts_nothing_and_nothing_is_not_a_number() -> None:
-    assert math.isnan(perplexity(lambda ids: np.zeros((len(ids), 3), np.float32), [[1], [2]]).value)
-    assert math.isnan(perplexity(lambda ids: np.full((len(ids), 3), np.nan, np.float32), [[1, 2]]).value)
+    assert math.isnan(_alone(lambda ids: np.zeros((len(ids), 3), np.float32), [[1], [2]]).perplexity_reference)
+    assert math.isnan(_alone(lambda ids: np.full((len(ids), 3), np.nan, np.float32), [[1, 2]]).perplexity_reference)
 
 
 def test_what_overflows_is_infinite() -> None:
