@@ -5,10 +5,10 @@ for p in fp32 int8 int4; do
 done
 python tools/evaluate_precision.py fp32 int8 int4
 
-The first engine is the reference: its tokenizer reads the text, and in `chat` it writes the answers. Each window goes
-through all engines in turn. `perplexity` is of the text, +- the standard error of the change; `KL` the divergence of an
-engine's distribution from the reference's in nats per token, its mean and 99th percentile; `same` how often both hold
-the same token most likely.
+The first engine is the reference: its tokenizer reads the text, and in `chat` it writes the answers that are judged,
+greedily. Each passage goes through all engines in turn. `perplexity` is of the text, +- the standard error of the
+change; `KL` the divergence of an engine's distribution from the reference's in nats per token, its mean and 99th
+percentile; `same` how often both hold the same token most likely.
 """
 
 from __future__ import annotations
@@ -73,11 +73,12 @@ def _reading(engine: Engine) -> tuple[object, ...]:
 def compare(engines: Sequence[Engine], passages: Passages) -> list[PrecisionRow]:
     """Hold every engine against the first. One passage goes through all of them before the next."""
     tallies = [LogitsTally() for _ in engines]
-    for number, ids in enumerate(passages.ids, 1):
-        reference = engines[0].target_logits(ids)
+    for number, (ids, given) in enumerate(zip(passages.ids, passages.given, strict=True), 1):
+        judged = slice(given - 1, None)
+        reference = engines[0].target_logits(ids)[judged]
         for engine, tally in zip(engines, tallies, strict=True):
-            logits = reference if engine is engines[0] else engine.target_logits(ids)
-            tally.add(reference, logits, ids)
+            logits = reference if engine is engines[0] else engine.target_logits(ids)[judged]
+            tally.add(reference, logits, ids[judged])
         print(f"{passages.kind}: {number} of {len(passages.ids)}", file=sys.stderr, flush=True)
     rows = []
     for engine, tally in zip(engines, tallies, strict=True):
@@ -127,7 +128,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engines", type=Path, nargs="+", metavar="ENGINE")
-    parser.add_argument("--texts", nargs="+", choices=KINDS, default=list(KINDS), help="default: all")
+    parser.add_argument("--texts", nargs="+", choices=KINDS, help="default: all; no chat without a template")
     parser.add_argument("--windows", type=_positive, help="of code and of prose, spread evenly; default: all")
     parser.add_argument("--window", type=_positive, default=WINDOW, help="tokens of a window; default: %(default)s")
     parser.add_argument("--answers", type=_positive, default=20, help="to bundled questions; default: %(default)s")
@@ -139,7 +140,7 @@ def main() -> None:
     try:
         engines = load(arguments.engines)
         print(f"Python {platform.python_version()}")
-        for kind in arguments.texts:
+        for kind in arguments.texts or [kind for kind in KINDS if kind != "chat" or engines[0].can_chat]:
             passages = KINDS[kind](engines[0], amount)
             rows = compare(engines, passages)
             print(f"\n{kind}: {passages.predicted} tokens in {len(passages.ids)} passages, digest {passages.digest}")

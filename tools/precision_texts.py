@@ -15,22 +15,23 @@ from peagle.engines import Engine, SamplingParams
 
 @dataclass(frozen=True)
 class Passages:
-    """Token ids of one kind of text, a pass each. The first token of a passage is given, not predicted."""
+    """Token ids of one kind of text, a pass each. The first ``given`` of a passage are read and not judged by."""
 
     kind: str
     ids: tuple[tuple[int, ...], ...]
+    given: tuple[int, ...]
 
     @property
     def predicted(self) -> int:
         """How many tokens are predicted."""
-        return sum(map(len, self.ids)) - len(self.ids)
+        return sum(map(len, self.ids)) - sum(self.given)
 
     @property
     def digest(self) -> str:
         """Twelve hex digits that are the same where the same tokens were measured."""
         sha = hashlib.sha256()
-        for ids in self.ids:
-            sha.update(len(ids).to_bytes(8, "little") + np.asarray(ids, "<i8").tobytes())
+        for ids, given in zip(self.ids, self.given, strict=True):
+            sha.update(np.asarray([len(ids), given, *ids], "<i8").tobytes())
         return sha.hexdigest()[:12]
 
 
@@ -46,35 +47,34 @@ class Amount:
 
 def code(engine: Engine, amount: Amount) -> Passages:
     """Files of the standard library that the demo pair was not trained on."""
-    return Passages("code", _windows(engine, [file.text for file in load_corpus().held_out], amount))
+    return _windows("code", engine, [file.text for file in load_corpus().held_out], amount)
 
 
 def prose(engine: Engine, amount: Amount) -> Passages:
     """The language reference, as Python's ``help`` has it."""
     from pydoc_data.topics import topics
 
-    return Passages("prose", _windows(engine, list(topics.values()), amount))
+    return _windows("prose", engine, list(topics.values()), amount)
 
 
 def chat(engine: Engine, amount: Amount) -> Passages:
-    """The bundled questions, each with the greedy answer of ``engine``, as its chat template writes them."""
+    """The greedy answers of ``engine`` to the bundled questions, which its chat template writes and which are given."""
     params = SamplingParams(max_tokens=amount.answer_tokens)
-    dialogues = []
-    for question in questions(amount.answers):
-        messages = [{"role": "user", "content": question.text}]
-        _, prompt = engine.chat_prompt(messages)
-        dialogues.append((*prompt, *engine.chat(messages, params).token_ids))
-    return Passages("chat", tuple(dialogues))
+    asked = ([{"role": "user", "content": question.text}] for question in questions(amount.answers))
+    answers = [engine.chat(messages, params) for messages in asked]
+    ids = tuple((*answer.prompt_token_ids, *answer.token_ids) for answer in answers)
+    return Passages("chat", ids, tuple(len(answer.prompt_token_ids) for answer in answers))
 
 
 KINDS: dict[str, Callable[[Engine, Amount], Passages]] = {"code": code, "prose": prose, "chat": chat}
 
 
-def _windows(engine: Engine, documents: Sequence[str], amount: Amount) -> tuple[tuple[int, ...], ...]:
+def _windows(kind: str, engine: Engine, documents: Sequence[str], amount: Amount) -> Passages:
     """Windows that share a token, spread evenly over all documents, each of which ends with the end-of-text token."""
     stream: list[int] = []
     for text in documents:
         stream += [*engine.tokenizer.encode(text), *engine.manifest.eos_token_ids[:1]]
     every = [tuple(stream[at : at + amount.length + 1]) for at in range(0, len(stream) - amount.length, amount.length)]
     count = len(every) if amount.windows is None else amount.windows
-    return tuple(every[:: max(1, len(every) // count)][:count])
+    ids = tuple(every[:: max(1, len(every) // count)][:count])
+    return Passages(kind, ids, (1,) * len(ids))

@@ -13,7 +13,7 @@ import pytest
 from evaluate_precision import PrecisionRow, compare, load, main
 from precision_texts import KINDS, Amount, Passages
 
-from peagle.compiler.verify.logits import compare_logits
+from peagle.compiler.verify.logits import compare_logits, log_softmax
 from peagle.engines import Engine
 from peagle.plugins.errors import UsageError
 from tests.models import Pair
@@ -72,7 +72,15 @@ def test_answers_are_those_of_the_reference_in_its_template(tiny_folder: Path, t
     question = "Write a Python function that reverses"[:20]
     (answer,) = engine.generate([question], num_speculative_tokens=0)
     assert passages.ids[0][: len(answer.prompt_token_ids)] == answer.prompt_token_ids
-    assert passages.ids[0][len(answer.prompt_token_ids) :] == answer.token_ids[:6]
+    assert passages.ids[0][passages.given[0] :] == answer.token_ids[:6]
+    assert passages.given[0] == len(answer.prompt_token_ids)
+    assert passages.predicted == 12
+    (row,) = compare([engine], passages)
+    greedy = [
+        engine.target_logits(ids)[given - 1 : -1] for ids, given in zip(passages.ids, passages.given, strict=True)
+    ]
+    likely = np.concatenate([log_softmax(logits).max(axis=-1) for logits in greedy])
+    assert row.perplexity == pytest.approx(np.exp(-likely.mean()))
 
 
 def test_engines_that_read_other_tokens_are_refused(tiny_folder: Path, demo_engine: Path) -> None:
@@ -110,6 +118,7 @@ def test_a_folder_that_is_no_engine_and_a_window_that_is_too_long_are_errors(
 
 
 def test_the_digest_is_of_the_tokens_and_of_where_passages_end() -> None:
-    one, other = (Passages("code", ids) for ids in (((1, 2), (3,)), ((1,), (2, 3))))
-    assert one.digest != other.digest
-    assert np.unique([one.predicted, other.predicted]).tolist() == [1]
+    one, other = (Passages("code", ids, (1, 1)) for ids in (((1, 2), (3, 4, 5)), ((1, 2, 3), (4, 5))))
+    given = Passages("code", one.ids, (1, 2))
+    assert len({one.digest, other.digest, given.digest}) == 3
+    assert [one.predicted, other.predicted, given.predicted] == [3, 3, 2]
