@@ -135,6 +135,8 @@ def main() -> None:
     parser.add_argument("--answer-tokens", type=_positive, default=100, help="at most; default: %(default)s")
     parser.add_argument("--json", type=Path, help="also write what was found here")
     arguments = parser.parse_args()
+    if arguments.json and not arguments.json.absolute().parent.is_dir():
+        parser.error(f"--json {arguments.json}: there is no folder to write it in")
     amount = Amount(arguments.windows, arguments.window, arguments.answers, arguments.answer_tokens)
     found: list[PrecisionRow] = []
     try:

@@ -11,6 +11,7 @@ from corpus import load_corpus
 
 from peagle.compiler.bundled.prompts import questions
 from peagle.engines import Engine, SamplingParams
+from peagle.plugins.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,12 @@ def _windows(kind: str, engine: Engine, documents: Sequence[str], amount: Amount
     for text in documents:
         stream += [*engine.tokenizer.encode(text), *engine.manifest.eos_token_ids[:1]]
     every = [tuple(stream[at : at + amount.length + 1]) for at in range(0, len(stream) - amount.length, amount.length)]
+    if not every:
+        raise UsageError(
+            f"a window of {amount.length} tokens is longer than the text",
+            why=f"all of the {kind} has {len(stream)} tokens",
+            fix="ask for shorter windows",
+        )
     count = len(every) if amount.windows is None else amount.windows
     ids = tuple(every[:: max(1, len(every) // count)][:count])
     return Passages(kind, ids, (1,) * len(ids))

@@ -106,15 +106,32 @@ def test_it_prints_and_writes_what_it_found(
     assert (wide.text, wide.engine, narrow.engine) == ("prose", tiny_folder.name, "narrow")
 
 
-def test_a_folder_that_is_no_engine_and_a_window_that_is_too_long_are_errors(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["{empty}"], 3, "fix: "),
+        (["{tiny}", "--texts", "code", "--window", "400"], 2, "fix: "),
+        (["{tiny}", "--texts", "prose", "--window", "9999999"], 2, "is longer than the text"),
+        (["{tiny}", "--texts", "chat"], 2, "chat template"),
+        (["{tiny}", "--windows", "0"], 2, "0 is not positive"),
+        (["{tiny}", "--json", "{empty}/none/found.json"], 2, "there is no folder"),
+    ],
+)
+def test_what_cannot_be_measured_is_an_error_that_says_so(
+    arguments: list[str],
+    code: int,
+    said: str,
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for arguments, code in (([str(tmp_path)], 3), ([str(tiny_folder), "--texts", "code", "--window", "400"], 2)):
-        monkeypatch.setattr(sys, "argv", ["evaluate_precision.py", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        assert stopped.value.code == code
-        assert "fix: " in capsys.readouterr().err
+    named = [each.format(empty=tmp_path, tiny=tiny_folder) for each in arguments]
+    monkeypatch.setattr(sys, "argv", ["evaluate_precision.py", *named])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == code
+    assert said in capsys.readouterr().err
 
 
 def test_the_digest_is_of_the_tokens_and_of_where_passages_end() -> None:
