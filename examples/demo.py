@@ -12,11 +12,12 @@ import os
 import statistics
 from dataclasses import dataclass, field
 
-from peagle.compiler.bundled.prompts import usual_prompts
+from peagle.compiler.bundled.prompts import Prompt, question_ids, questions
 from peagle.engines import Acceptance, Engine, SamplingParams
 
-QUESTIONS = ("Write a Python function that says whether a number is prime.", "Why is the sky blue?")
+SHOWN = ("count-vowels", "photosynthesis")
 POLICIES = {"greedy": 0.0, "sampled, temperature 0.8": 0.8}
+KINDS = ("code", "prose")
 WAYS: dict[str, str | None] = {"plain": "none", "n-gram": "ngram", "P-EAGLE": None}  # as `draft` of a call
 
 
@@ -29,11 +30,10 @@ class Run:
     acceptance: Acceptance = field(default_factory=Acceptance)
 
 
-def answer(engine: Engine, question: str, max_tokens: int) -> None:
+def answer(engine: Engine, question: Prompt, max_tokens: int) -> None:
     """Print a question and the answer as it comes."""
-    print(f"> {question}\n")
-    params = SamplingParams(max_tokens=max_tokens)
-    stream = engine.stream_chat([{"role": "user", "content": question}], params)
+    print(f"> {question.text}\n")
+    stream = engine.stream(question_ids(engine, question), SamplingParams(max_tokens=max_tokens))
     for delta in stream:
         print(delta.text, end="", flush=True)
     output = stream.result
@@ -74,19 +74,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare ways of decoding on one engine.")
     parser.add_argument("engine", help="folder made by `peagle-compile build` of a model with a chat template")
     parser.add_argument("--max-tokens", type=int, default=96)
-    parser.add_argument("--questions", type=int, help="bundled questions to compare with. (default: all)")
+    parser.add_argument("--questions", type=int, help="of each kind to compare with. (default: all)")
     arguments = parser.parse_args()
     engine = Engine.load(arguments.engine)
-    for question in QUESTIONS:
-        answer(engine, question, 2 * arguments.max_tokens)
-    prompts = usual_prompts(engine, arguments.questions)
-    compare(engine, prompts[:1], 0.0, 8)  # first calls allocate
-    print(f"{len(prompts)} questions, {arguments.max_tokens} tokens each, K = {engine.num_speculative_tokens}, "
-          f"{os.cpu_count()} cores; median (middle half)\n")  # fmt: skip
+    asked = questions()
+    for question in asked:
+        if question.id in SHOWN:
+            answer(engine, question, 2 * arguments.max_tokens)
+    prompts = {
+        kind: [question_ids(engine, each) for each in asked if each.kind == kind][: arguments.questions]
+        for kind in KINDS
+    }
+    compare(engine, prompts[KINDS[0]][:1], 0.0, 8)  # first calls allocate
+    counted = ", ".join(f"{len(each)} questions about {kind}" for kind, each in prompts.items())
+    k, cores = engine.num_speculative_tokens, os.cpu_count()
+    print(f"{counted}; {arguments.max_tokens} tokens each, K = {k}, {cores} cores\n")
     print(f"{'':14}{'tokens/s':>20}{'x plain':>10}{'tokens/round':>14}{'identical':>12}")
     for name, temperature in POLICIES.items():
-        print("\n".join(rows(name, compare(engine, prompts, temperature, arguments.max_tokens))), flush=True)
-    print("\nx plain: median of the ratios within a turn; tokens/round: the target's own included")
+        for kind, each in prompts.items():
+            runs = compare(engine, each, temperature, arguments.max_tokens)
+            print("\n".join(rows(f"{name}: {kind}", runs)), flush=True)
+    print("\ntokens/s: median (middle half); x plain: median of the ratios within a turn")
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ _TEXTS = Path(__file__).parent / "texts"
 
 @dataclass(frozen=True)
 class Prompt:
-    """One text to be continued, or to be answered."""
+    """One text to be continued, or to be answered; ``kind`` is ``code`` or ``prose``."""
 
     id: str
     text: str
+    kind: str = "code"
 
 
 def code_prompts(limit: int | None = None) -> list[Prompt]:
@@ -34,17 +35,24 @@ def questions(limit: int | None = None) -> list[Prompt]:
 
 
 def usual_prompts(engine: Engine, limit: int | None = None) -> list[list[int]]:
-    """The first ``limit`` prompts as token ids, such as the engine is likely to get.
+    """Up to ``limit`` prompts of all kinds as token ids, such as the engine is likely to get.
 
     Questions in its own chat template; beginnings of Python files where it has none, or none that takes a question.
     """
     try:
         if engine.can_chat:
-            asked = ([{"role": "user", "content": prompt.text}] for prompt in questions(limit))
-            return [engine.chat_prompt(messages)[1] for messages in asked]
+            every = questions()
+            count = len(every) if limit is None else min(limit, len(every))
+            spread = (every[i * len(every) // count] for i in range(count))
+            return [question_ids(engine, question) for question in spread]
     except (UsageError, EnvironmentProblem):
         pass
     return [engine.tokenizer.encode(prompt.text) for prompt in code_prompts(limit)]
+
+
+def question_ids(engine: Engine, question: Prompt) -> list[int]:
+    """A question as the only turn of a dialogue, in the engine's chat template. Raises what rendering raises."""
+    return engine.chat_prompt([{"role": "user", "content": question.text}])[1]
 
 
 def _read(name: str) -> list[Prompt]:

@@ -74,9 +74,10 @@ def test_the_bundled_prompts_are_what_verify_needs() -> None:
 def test_a_model_that_answers_is_asked_and_another_continues(demo_engine: Path, talking_engine: Path) -> None:
     plain, talking = Engine.load(demo_engine), Engine.load(talking_engine)
     assert usual_prompts(plain, 2) == [plain.tokenizer.encode(prompt.text) for prompt in code_prompts(2)]
-    asked = talking.chat_prompt([{"role": "user", "content": questions()[0].text}])[1]
-    assert usual_prompts(talking)[0] == asked
-    assert len(usual_prompts(talking)) == len(questions())
+    every = [talking.chat_prompt([{"role": "user", "content": question.text}])[1] for question in questions()]
+    assert usual_prompts(talking) == usual_prompts(talking, 99) == every
+    few = [questions()[every.index(ids)].kind for ids in usual_prompts(talking, 4)]
+    assert few == ["code", "code", "prose", "prose"]
 
 
 def test_a_template_that_takes_no_question_is_not_needed(talking_engine: Path, tmp_path: Path) -> None:
