@@ -52,6 +52,11 @@ def not_negative(value: float) -> str | None:
     return None if math.isfinite(value) and value >= 0 else "must be finite and 0 or more"
 
 
+def at_least_one(value: float) -> str | None:
+    """Complain of an attribute below 1."""
+    return None if value >= 1 else "must be 1 or more"
+
+
 @dataclass(frozen=True)
 class Operand:
     """A formal input or output.
@@ -112,6 +117,8 @@ class OpSpec:
     attribute values, in which case it names itself through the ``overload`` of the function; a node that uses it must
     carry that overload and every attribute of the op. ``check_dims`` sees the dimensions whose size is known and
     returns a complaint or None. An op with a ``kernel`` is a plugin in TensorRT; the others are rewritten by lowerings.
+    An op that ``has_cpu_kernel`` (a class of its name in its ``kernel.cpp``) is an operator of ONNX Runtime where a C++
+    compiler was found; its body runs where none was.
     """
 
     name: str
@@ -123,6 +130,12 @@ class OpSpec:
     attributes: tuple[Attribute, ...] = ()
     check_dims: Callable[[Mapping[str, int]], str | None] | None = None
     kernel: Kernel | None = None
+    has_cpu_kernel: bool = False
+
+    @property
+    def folder(self) -> str:
+        """The name of the op's folder in ``plugins/ops/``, and of its files elsewhere: ``accept_prefix``."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
 
     def check_attributes(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Attributes with defaults filled in. Raises ``BuildError`` naming every unknown, mistyped or illegal one."""

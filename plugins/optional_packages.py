@@ -24,6 +24,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "onnxscript": "onnxscript", "ml_dtypes": "ml-dtypes", "safetensors": "safetensors",
         "huggingface_hub": "huggingface-hub", "gguf": "gguf",
     },
+    "cpu": {"ziglang": "ziglang"},
     "rtx": {"tensorrt_rtx": "tensorrt-rtx", "cuda.core": "cuda-core", "cuda.bindings": "cuda-bindings"},
     "tensorrt": {"tensorrt": "tensorrt"},
 }  # fmt: skip

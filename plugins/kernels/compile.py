@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from ..errors import BuildError, EnvironmentProblem
 from ..op_spec import OpSpec
-from .sources import OPTIONS, digest, entries, folder_name, source
+from .sources import OPTIONS, digest, entries, source
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def compile_nvcc(op: OpSpec, sm: int) -> Cubin:
     code.
     """
     nvcc = find_nvcc()
-    name = f"{folder_name(op)}.cu"
+    name = f"{op.folder}.cu"
     with tempfile.TemporaryDirectory(prefix="peagle-nvcc-") as folder:
         (Path(folder) / name).write_text(source(op), encoding="utf-8")
         # Relative names, in a folder of its own: nothing of this machine gets into the machine code.
@@ -125,7 +125,7 @@ def compile_nvrtc(op: OpSpec, sm: int) -> Cubin:
     """
     nvrtc = load_nvrtc()
     text = source(op)
-    program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(text.encode(), f"{folder_name(op)}.cu".encode(), 0, [], []))
+    program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(text.encode(), f"{op.folder}.cu".encode(), 0, [], []))
     try:
         options = [option.encode() for option in (f"-arch=sm_{sm}", *OPTIONS, "--ptxas-options=-v")]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)

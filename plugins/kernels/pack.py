@@ -19,7 +19,7 @@ from ..errors import EnvironmentProblem
 from ..op_spec import OpSpec
 from ..ops import OPS
 from .compile import Cubin, Usage, compile_nvrtc
-from .sources import digest, folder_name
+from .sources import digest
 
 INDEX = "kernels.json"
 FORMAT = 1
@@ -53,7 +53,7 @@ def write_pack(folder: Path, cubins: Sequence[Cubin]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for cubin in sorted(cubins, key=lambda cubin: (cubin.op, cubin.sm)):
-        name = f"{folder_name(OPS[cubin.op])}.sm_{cubin.sm}.cubin"
+        name = f"{OPS[cubin.op].folder}.sm_{cubin.sm}.cubin"
         _replace(folder / name, cubin.code)
         rows.append(
             {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from pathlib import Path
 
 from ..errors import BuildError
@@ -32,11 +31,6 @@ def kernel_of(op: OpSpec) -> Kernel:
     return op.kernel
 
 
-def folder_name(op: OpSpec) -> str:
-    """The name of the op's folder in ``plugins/ops/``, and of its files elsewhere: ``accept_prefix``."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", op.name).lower()
-
-
 def entries(op: OpSpec) -> tuple[str, ...]:
     """The names of the ``__global__`` functions: one, or one for each dtype of the input that ``typed_by`` names."""
     kernel = kernel_of(op)
@@ -49,8 +43,7 @@ def entries(op: OpSpec) -> tuple[str, ...]:
 def source(op: OpSpec) -> str:
     """The text to compile: the shared primitives, then the op's ``kernel.cu``; ``#line`` keeps messages readable."""
     kernel_of(op)
-    folder = folder_name(op)
-    parts = [("kernels/primitives.cuh", _PRIMITIVES), (f"{folder}/kernel.cu", _OPS / folder / "kernel.cu")]
+    parts = [("kernels/primitives.cuh", _PRIMITIVES), (f"{op.folder}/kernel.cu", _OPS / op.folder / "kernel.cu")]
     try:
         return "".join(f'#line 1 "{name}"\n{path.read_text(encoding="utf-8")}\n' for name, path in parts)
     except OSError as error:

@@ -11,6 +11,8 @@ from .cached_attention import SPEC as _CACHED_ATTENTION
 from .microscaled_round import SPEC as _MICROSCALED_ROUND
 from .numbers_at import SPEC as _NUMBERS_AT
 from .placeholder_draft import SPEC as _PLACEHOLDER_DRAFT
+from .quantized_embedding import SPEC as _QUANTIZED_EMBEDDING
+from .quantized_linear import SPEC as _QUANTIZED_LINEAR
 from .sparse_experts import SPEC as _SPARSE_EXPERTS
 
 __all__ = ["OPS"]
@@ -22,6 +24,8 @@ _ALL = (
     _MICROSCALED_ROUND,
     _NUMBERS_AT,
     _PLACEHOLDER_DRAFT,
+    _QUANTIZED_EMBEDDING,
+    _QUANTIZED_LINEAR,
     _SPARSE_EXPERTS,
 )
 OPS: Mapping[str, OpSpec] = {op.name: op for op in _ALL}

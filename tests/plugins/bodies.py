@@ -16,7 +16,7 @@ from tests.plugins.emulator import name_of
 
 ONNX_TYPE = {
     name: getattr(onnx.TensorProto, name.upper())
-    for name in ("bool", "int32", "int64", "float16", "bfloat16", "float8e4m3fn")
+    for name in ("bool", "uint8", "int32", "int64", "float16", "bfloat16", "float8e4m3fn")
 } | {"float32": onnx.TensorProto.FLOAT}
 
 FOREIGN = ("bfloat16", "float8e4m3fn")  # ONNX Runtime takes none of them from NumPy

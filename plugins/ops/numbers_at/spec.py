@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...op_spec import Attribute, Kernel, Operand, OpSpec
+from ...op_spec import Attribute, Kernel, Operand, OpSpec, at_least_one
 from .body import body
 from .reference import numbers_at
 
@@ -30,15 +30,7 @@ the table's end, and all of an idle row, are 0; a negative start reads as 0, a d
     outputs=(Operand("uniform", ("B", "columns"), ("float32",), "what AcceptPrefix takes as uniform"),),
     reference=numbers_at,
     body=body,
-    attributes=(
-        Attribute(
-            "columns",
-            int,
-            -1,
-            "emission columns: E = K + 1; must be given",
-            lambda value: "must be 1 or more" if value < 1 else None,
-        ),
-    ),
+    attributes=(Attribute("columns", int, -1, "emission columns: E = K + 1; must be given", at_least_one),),
     check_dims=_check_dims,
     kernel=Kernel(entry="numbers_at", blocks="B", threads=64, scalars=("B", "N", "columns")),
 )

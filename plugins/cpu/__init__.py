@@ -1,0 +1,1 @@
+"""Our ops as operators of ONNX Runtime on a CPU: from an op's ``kernel.cpp`` to a shared library that is tested."""

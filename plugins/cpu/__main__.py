@@ -1,0 +1,32 @@
+"""``python -m peagle.plugins.cpu [FOLDER]``: compile the CPU kernels for this machine, try them, and keep them."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from ..errors import PeagleError
+from .compile import compile_library
+from .self_test import try_library
+
+
+def main() -> int:
+    """Compile into a folder (a temporary one unless told), and print what the kernels run on; the exit status."""
+    try:
+        library = compile_library()
+        with tempfile.TemporaryDirectory(prefix="peagle-cpu-") as temporary:
+            path = Path(sys.argv[1] if len(sys.argv) > 1 else temporary) / "kernels.so"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(library.code)
+            instructions = try_library(path)
+    except PeagleError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    size = len(library.code) / 1024
+    print(f"{size:.0f} KiB for {library.machine}, by {library.compiler}: the kernels work here, with {instructions}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Compilers of the CPU kernels to a shared library of this machine: the host's own, or the one that PyPI has."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import BuildError, EnvironmentProblem
+from ..optional_packages import install, is_there
+from .sources import OPTIONS, digest, source
+
+_HOST_COMPILERS = ("c++", "g++", "clang++")
+_LIMIT_SECONDS = 900  # ziglang first compiles its own C++ library, and machines are busy
+
+
+@dataclass(frozen=True)
+class CpuLibrary:
+    """The CPU kernels of all ops, as machine code of one kind of ``machine`` (``linux-x86_64``).
+
+    ``digest`` is that of the source it was made from, ``compiler`` the first line that it says of itself.
+    """
+
+    machine: str
+    digest: str
+    code: bytes
+    compiler: str = ""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """How a C++ compiler is called, and what only it needs to be told."""
+
+    command: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+
+def machine_name() -> str:
+    """The kind of machine that this process runs on, such as ``linux-x86_64``."""
+    return f"{sys.platform}-{platform.machine().lower()}"
+
+
+def find_compilers() -> tuple[Compiler, ...]:
+    """The compilers to try, the first that works is used: the one that ``$CXX`` names, else the host's, then ziglang's.
+
+    ``EnvironmentProblem`` when there is none; it says what that costs.
+    """
+    named = os.environ.get("CXX")
+    if named and shutil.which(named) is None:
+        raise EnvironmentProblem(f"$CXX names no program: {named}", fix="set CXX to the path of a C++ compiler")
+    found = [path for name in ([named] if named else _HOST_COMPILERS) if (path := shutil.which(name))]
+    by_program: dict[str, str] = {}
+    for path in found:  # called by the name that was found: a program may go by that
+        by_program.setdefault(os.path.realpath(path), path)
+    compilers = [Compiler((path,)) for path in by_program.values()]
+    if is_there("ziglang"):
+        # It would compile for this very machine, and kernels choose their instructions themselves.
+        compilers.append(Compiler((sys.executable, "-m", "ziglang", "c++"), ("-mcpu=baseline",)))
+    if not compilers:
+        raise EnvironmentProblem(
+            "no C++ compiler was found",
+            why="CPU kernels are compiled for the machine; without them ONNX Runtime runs the standard operators that "
+            "mean the same, several times as slowly",
+            fix=f"install g++ or clang++, or {install('cpu')}",
+        )
+    return tuple(compilers)
+
+
+def compile_library() -> CpuLibrary:
+    """Compile the kernels for this machine.
+
+    ``EnvironmentProblem`` when there is no compiler, ``BuildError`` with the words of each when all of them fail.
+    """
+    failures = []
+    for compiler in find_compilers():
+        try:
+            return _compiled(compiler)
+        except BuildError as error:
+            failures.append(f"{compiler.command[0]}: {error.why}")
+    raise BuildError("the CPU kernels cannot be compiled", why="; ".join(failures), fix="set CXX to another compiler")
+
+
+def _compiled(compiler: Compiler) -> CpuLibrary:
+    with tempfile.TemporaryDirectory(prefix="peagle-cpu-") as folder:
+        (Path(folder) / "kernels.cpp").write_text(source(), encoding="utf-8")
+        # Relative names, in a folder of its own: nothing of this machine gets into the machine code.
+        _run([*compiler.command, *OPTIONS, *compiler.options, "kernels.cpp", "-o", "kernels.so"], folder)
+        try:
+            code = (Path(folder) / "kernels.so").read_bytes()
+        except OSError as error:
+            raise BuildError("a compiler failed", why="it reported success and wrote nothing") from error
+        version = _run([*compiler.command, "--version"], folder).strip().splitlines()
+    return CpuLibrary(machine_name(), digest(), code, version[0] if version else "of unknown version")
+
+
+def _run(command: list[str], folder: str) -> str:
+    """Everything the command printed. ``BuildError`` when it does not end well."""
+    try:
+        process = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_LIMIT_SECONDS,
+        )
+    except OSError as error:
+        raise BuildError("a compiler cannot be run", why=error.strerror or str(error)) from error
+    except subprocess.TimeoutExpired as error:
+        raise BuildError("a compiler does not end", why=f"it was stopped after {_LIMIT_SECONDS} s") from error
+    if process.returncode == 0:
+        return process.stdout
+    lines = process.stdout.strip().splitlines()
+    errors = [line for line in lines if "error" in line.lower()] or lines[-3:]
+    raise BuildError("a compiler failed", why=" | ".join(errors[:3]) or f"exit status {process.returncode}")

@@ -1,0 +1,390 @@
+// Products of rows, rounded to int8 block by block, with a packed matrix.
+//
+// Whatever the instructions, the rows at once and the threads, an output is made by the same operations in the same
+// order: for each block the integer sum of codes times codes, which is exact, then a multiply-add of it, scaled, in
+// float32.  No operation sees two rows.  So a row's bits depend on that row and the weights, and on nothing else.
+// (-ffp-contract=off: a compiler must not fuse what is written as two operations.)
+
+namespace peagle {
+
+// ------------------------------------------------------------------------------------------------ rounding of the input
+
+// Rows of codes with one scale for every 32, kept for one run.
+class RoundedRows {
+ public:
+  RoundedRows(std::int64_t rows, std::int64_t blocks)
+      : blocks_(blocks), codes_(new std::int8_t[rows * blocks * kBlock]), blocks_of_rows_(new Block[rows * blocks]) {}
+
+  struct Block {
+    float scale;              // largest magnitude / 127; NaN where a number of the block is not finite
+    std::int32_t correction;  // -middle * sum of the codes, which a sum over codes above their middle begins with
+    float shift;              // scale * sum of the codes, which a least value is multiplied with
+  };
+
+  std::int8_t* codes(std::int64_t row) { return codes_.get() + row * blocks_ * kBlock; }
+  const std::int8_t* codes(std::int64_t row) const { return codes_.get() + row * blocks_ * kBlock; }
+  Block* blocks(std::int64_t row) { return blocks_of_rows_.get() + row * blocks_; }
+  const Block* blocks(std::int64_t row) const { return blocks_of_rows_.get() + row * blocks_; }
+
+ private:
+  std::int64_t blocks_;
+  std::unique_ptr<std::int8_t[]> codes_;
+  std::unique_ptr<Block[]> blocks_of_rows_;
+};
+
+constexpr float kNegligible = 7.888609052210118e-31f;  // 2^-100: blocks without a larger number are zeros
+constexpr std::uint32_t kInfinity = 0x7f800000u;
+
+// One block, in operations that every compiler turns into vectors, and that are the same in each of them.
+__attribute__((always_inline)) inline void round_block(const float* __restrict x, int middle_code,
+                                                       std::int8_t* __restrict codes, RoundedRows::Block* block) {
+  std::uint32_t bits[kBlock], largest_bits = 0;
+  std::memcpy(bits, x, sizeof bits);
+  for (int i = 0; i < kBlock; i++) {  // magnitudes order as their bits do, NaN last
+    const std::uint32_t magnitude = bits[i] & 0x7fffffffu;
+    largest_bits = largest_bits > magnitude ? largest_bits : magnitude;
+  }
+  float largest;
+  std::memcpy(&largest, &largest_bits, sizeof largest);
+  if (largest_bits >= kInfinity || largest < kNegligible) {
+    std::memset(codes, 0, kBlock);
+    const float scale = largest_bits >= kInfinity ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
+    *block = {scale, 0, scale};
+    return;
+  }
+  const float inverse = 127.0f / largest, scale = largest / 127.0f;
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to a whole number, ties to even
+  std::int32_t sum = 0, whole[kBlock];
+  for (int i = 0; i < kBlock; i++) {
+    const float shifted = x[i] * inverse + kRounder;
+    std::int32_t shifted_bits;
+    std::memcpy(&shifted_bits, &shifted, sizeof shifted);
+    whole[i] = shifted_bits - 0x4b400000;
+    sum += whole[i];
+  }
+  for (int i = 0; i < kBlock; i++) codes[i] = std::int8_t(whole[i]);
+  *block = {scale, -middle_code * sum, scale * float(sum)};
+}
+
+__attribute__((always_inline)) inline void round_rows(const float* x, std::int64_t blocks, int middle_code,
+                                                      std::int64_t first, std::int64_t last, RoundedRows* rounded) {
+  for (std::int64_t row = first; row < last; row++) {
+    for (std::int64_t b = 0; b < blocks; b++) {
+      round_block(x + (row * blocks + b) * kBlock, middle_code, rounded->codes(row) + b * kBlock,
+                  rounded->blocks(row) + b);
+    }
+  }
+}
+
+// -------------------------------------------------------------------------------------------------------- the products
+
+// Rows of the input whose products with one tile are made together, and where they go: y[row, 0 .. columns - 1].
+struct Rows {
+  const RoundedRows* rounded;
+  std::int64_t first, blocks;
+  float* y;
+  std::int64_t stride;
+  int columns;
+};
+
+template <int kRows>
+void store(const Rows& rows, int row, const float* sums, int from, int count) {
+  const int left = rows.columns - from < count ? rows.columns - from : count;
+  if (left > 0) std::memcpy(rows.y + row * rows.stride + from, sums, std::size_t(left) * sizeof(float));
+}
+
+template <Format kFormat, int kRows>
+struct Portable {
+  static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {
+    for (int row = 0; row < kRows; row++) {
+      const std::int8_t* x = rows.rounded->codes(rows.first + row);
+      const RoundedRows::Block* blocks = rows.rounded->blocks(rows.first + row);
+      float sums[kTile] = {};
+      for (std::int64_t b = 0; b < rows.blocks; b++) {
+        const std::uint8_t* codes = weights.block_codes(at, b);
+        for (int n = 0; n < kTile; n++) {
+          std::int32_t whole = 0;
+          for (int k = 0; k < kBlock; k++) whole += weights.code(codes, n, k) * x[b * kBlock + k];
+          float value = float(whole);
+          if (kFormat != Format::kInt8) value = value * widened(weights.block_scales(at, b)[n]);
+          sums[n] = __builtin_fmaf(value, blocks[b].scale, sums[n]);
+          if (kFormat == Format::kQ4_1) {
+            sums[n] = __builtin_fmaf(widened(weights.block_scales(at, b)[kTile + n]), blocks[b].shift, sums[n]);
+          }
+        }
+      }
+      if (kFormat == Format::kInt8) {
+        for (int n = 0; n < kTile; n++) sums[n] = sums[n] * weights.row_scales(at)[n];
+      }
+      store<kRows>(rows, row, sums, 0, kTile);
+    }
+  }
+};
+
+#ifdef PEAGLE_X86_64
+// Loops over rows and groups are unrolled, or what they index would lie in memory and not in registers.
+#ifdef __clang__
+#define PEAGLE_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define PEAGLE_UNROLL _Pragma("GCC unroll 8")
+#endif
+
+inline std::int32_t four_codes(const std::int8_t* x) {
+  std::int32_t four;
+  std::memcpy(&four, x, sizeof four);
+  return four;
+}
+
+constexpr int kAhead = 2048;  // bytes of weights fetched early: in a pass they come from memory, and once
+
+template <Format kFormat, int kRows>
+struct Avx512Vnni {
+  PEAGLE_AVX512_VNNI static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {
+    const std::int8_t* x[kRows];
+    const RoundedRows::Block* blocks[kRows];
+    __m512 sums[kRows];
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      x[row] = rows.rounded->codes(rows.first + row);
+      blocks[row] = rows.rounded->blocks(rows.first + row);
+      sums[row] = _mm512_setzero_ps();
+    }
+    for (std::int64_t b = 0; b < rows.blocks; b++) {
+      constexpr int kLoads = code_bytes(kFormat) / kGroupBytes;
+      __m512i codes[kGroups];
+      const std::uint8_t* packed = weights.block_codes(at, b);
+      PEAGLE_UNROLL for (int i = 0; i < kLoads; i++) {
+        _mm_prefetch(reinterpret_cast<const char*>(packed + i * kGroupBytes + kAhead), _MM_HINT_T0);
+        codes[i] = _mm512_loadu_si512(packed + i * kGroupBytes);
+      }
+      if (has_four_bits(kFormat)) {
+        const __m512i low = _mm512_set1_epi8(15);
+        PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
+          codes[i + kGroups / 2] = _mm512_and_si512(_mm512_srli_epi16(codes[i], 4), low);
+          codes[i] = _mm512_and_si512(codes[i], low);
+        }
+      }
+      __m512 scale = _mm512_setzero_ps(), least = _mm512_setzero_ps();
+      if (kFormat != Format::kInt8) scale = halves(weights.block_scales(at, b));
+      if (kFormat == Format::kQ4_1) least = halves(weights.block_scales(at, b) + kTile);
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        __m512i whole = _mm512_set1_epi32(blocks[row][b].correction), other = _mm512_setzero_si512();
+        PEAGLE_UNROLL for (int i = 0; i < kGroups; i += 2) {  // two chains: one waits for itself
+          const std::int8_t* four = x[row] + b * kBlock + i * kGroup;
+          whole = _mm512_dpbusd_epi32(whole, codes[i], _mm512_set1_epi32(four_codes(four)));
+          other = _mm512_dpbusd_epi32(other, codes[i + 1], _mm512_set1_epi32(four_codes(four + kGroup)));
+        }
+        __m512 value = _mm512_cvtepi32_ps(_mm512_add_epi32(whole, other));
+        if (kFormat != Format::kInt8) value = _mm512_mul_ps(value, scale);
+        sums[row] = _mm512_fmadd_ps(value, _mm512_set1_ps(blocks[row][b].scale), sums[row]);
+        if (kFormat == Format::kQ4_1) {
+          sums[row] = _mm512_fmadd_ps(least, _mm512_set1_ps(blocks[row][b].shift), sums[row]);
+        }
+      }
+    }
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      if (kFormat == Format::kInt8) sums[row] = _mm512_mul_ps(sums[row], _mm512_loadu_ps(weights.row_scales(at)));
+      const __mmask16 wanted = __mmask16(rows.columns >= kTile ? 0xffff : (1u << rows.columns) - 1);
+      _mm512_mask_storeu_ps(rows.y + row * rows.stride, wanted, sums[row]);
+    }
+  }
+
+ private:
+  PEAGLE_AVX512_VNNI static __m512 halves(const std::uint16_t* from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+};
+
+// Half a tile at a time.  Products of bytes are added in pairs of 16 bits: the sign of a code goes to what it meets, so
+// that 2 * 128 * 127 fits; four bits fit eight times over.
+template <Format kFormat, int kRows>
+struct Avx2 {
+  PEAGLE_AVX2 static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {
+    half_tile(weights, at, rows, 0);
+    half_tile(weights, at, rows, kTile / 2);
+  }
+
+ private:
+  PEAGLE_AVX2 static void half_tile(const PackedWeights& weights, std::int64_t at, const Rows& rows, int from) {
+    const std::int8_t* x[kRows];
+    const RoundedRows::Block* blocks[kRows];
+    __m256 sums[kRows];
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      x[row] = rows.rounded->codes(rows.first + row);
+      blocks[row] = rows.rounded->blocks(rows.first + row);
+      sums[row] = _mm256_setzero_ps();
+    }
+    for (std::int64_t b = 0; b < rows.blocks; b++) {
+      const std::uint8_t* packed = weights.block_codes(at, b) + from * kGroup;
+      __m256i whole[kRows];
+      if (has_four_bits(kFormat)) {
+        sums_of_four_bits(packed, b, x, blocks, whole);
+      } else {
+        sums_of_eight_bits(packed, b, x, whole);
+      }
+      __m256 scale = _mm256_setzero_ps(), least = _mm256_setzero_ps();
+      if (kFormat != Format::kInt8) scale = halves(weights.block_scales(at, b) + from);
+      if (kFormat == Format::kQ4_1) least = halves(weights.block_scales(at, b) + kTile + from);
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        __m256 value = _mm256_cvtepi32_ps(whole[row]);
+        if (kFormat != Format::kInt8) value = _mm256_mul_ps(value, scale);
+        sums[row] = _mm256_fmadd_ps(value, _mm256_set1_ps(blocks[row][b].scale), sums[row]);
+        if (kFormat == Format::kQ4_1) {
+          sums[row] = _mm256_fmadd_ps(least, _mm256_set1_ps(blocks[row][b].shift), sums[row]);
+        }
+      }
+    }
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      if (kFormat == Format::kInt8) {
+        sums[row] = _mm256_mul_ps(sums[row], _mm256_loadu_ps(weights.row_scales(at) + from));
+      }
+      float eight[kTile / 2];
+      _mm256_storeu_ps(eight, sums[row]);
+      store<kRows>(rows, row, eight, from, kTile / 2);
+    }
+  }
+
+  PEAGLE_AVX2 static void sums_of_eight_bits(const std::uint8_t* packed, std::int64_t b, const std::int8_t* const* x,
+                                             __m256i* whole) {
+    const __m256i ones = _mm256_set1_epi16(1), middles = _mm256_set1_epi8(-128);
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) whole[row] = _mm256_setzero_si256();
+    PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) {
+      const __m256i codes = _mm256_xor_si256(load(packed + i * kGroupBytes), middles);  // signed
+      const __m256i sizes = _mm256_abs_epi8(codes);
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        const __m256i four = _mm256_set1_epi32(four_codes(x[row] + b * kBlock + i * kGroup));
+        const __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(four, codes));
+        whole[row] = _mm256_add_epi32(whole[row], _mm256_madd_epi16(pairs, ones));
+      }
+    }
+  }
+
+  PEAGLE_AVX2 static void sums_of_four_bits(const std::uint8_t* packed, std::int64_t b, const std::int8_t* const* x,
+                                            const RoundedRows::Block* const* blocks, __m256i* whole) {
+    const __m256i ones = _mm256_set1_epi16(1), low = _mm256_set1_epi8(15);
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) whole[row] = _mm256_setzero_si256();
+    PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
+      const __m256i both = load(packed + i * kGroupBytes);
+      const __m256i first = _mm256_and_si256(both, low), second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        const std::int8_t* four = x[row] + b * kBlock + i * kGroup;
+        const __m256i pairs = _mm256_maddubs_epi16(first, _mm256_set1_epi32(four_codes(four)));
+        const __m256i others = _mm256_maddubs_epi16(second, _mm256_set1_epi32(four_codes(four + kBlock / 2)));
+        whole[row] = _mm256_add_epi16(whole[row], _mm256_add_epi16(pairs, others));
+      }
+    }
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      const __m256i correction = _mm256_set1_epi32(blocks[row][b].correction);
+      whole[row] = _mm256_add_epi32(_mm256_madd_epi16(whole[row], ones), correction);
+    }
+  }
+
+  PEAGLE_AVX2 static __m256i load(const std::uint8_t* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  }
+  PEAGLE_AVX2 static __m256 halves(const std::uint16_t* from) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+};
+
+PEAGLE_AVX512_VNNI void round_rows_avx512(const float* x, std::int64_t blocks, int middle_code, std::int64_t first,
+                                          std::int64_t last, RoundedRows* rounded) {
+  round_rows(x, blocks, middle_code, first, last, rounded);
+}
+PEAGLE_AVX2 void round_rows_avx2(const float* x, std::int64_t blocks, int middle_code, std::int64_t first,
+                                 std::int64_t last, RoundedRows* rounded) {
+  round_rows(x, blocks, middle_code, first, last, rounded);
+}
+#endif
+
+// ----------------------------------------------------------------------------------------------------------- the forms
+
+constexpr int kMostRows = 6;  // that are multiplied with a tile while it lies in registers
+
+using TileFunction = void (*)(const PackedWeights&, std::int64_t at, const Rows&);
+using RoundFunction = void (*)(const float*, std::int64_t, int, std::int64_t, std::int64_t, RoundedRows*);
+struct Form {
+  RoundFunction round;
+  TileFunction tile[kMostRows];  // by rows - 1
+};
+
+template <template <Format, int> class Path, Format kFormat>
+Form form_of(RoundFunction round) {
+  return {round,
+          {Path<kFormat, 1>::tile, Path<kFormat, 2>::tile, Path<kFormat, 3>::tile, Path<kFormat, 4>::tile,
+           Path<kFormat, 5>::tile, Path<kFormat, 6>::tile}};
+}
+
+template <template <Format, int> class Path>
+Form form_of(Format format, RoundFunction round) {
+  switch (format) {
+    case Format::kInt8: return form_of<Path, Format::kInt8>(round);
+    case Format::kQ8_0: return form_of<Path, Format::kQ8_0>(round);
+    case Format::kQ4_0: return form_of<Path, Format::kQ4_0>(round);
+    default: return form_of<Path, Format::kQ4_1>(round);
+  }
+}
+
+inline Form form_of(Format format, Instructions instructions) {
+#ifdef PEAGLE_X86_64
+  if (instructions == Instructions::kAvx512Vnni) return form_of<Avx512Vnni>(format, round_rows_avx512);
+  if (instructions == Instructions::kAvx2) return form_of<Avx2>(format, round_rows_avx2);
+#endif
+  return form_of<Portable>(format, round_rows);
+}
+
+class QuantizedLinear {
+ public:
+  QuantizedLinear(const QuantizedLinearAttributes& attributes, const Node& node)
+      : weights_(attributes.format, attributes.rows, node.constant(1, "codes"), node.constant(2, "scales")),
+        form_(form_of(weights_.format, instructions())) {}
+
+  void run(Call& call) const {
+    const Tensor x = call.input(0);
+    if (x.shape.rank < 1 || x.shape.last() != weights_.columns()) {
+      refuse("x has %lld columns, the weight %lld", static_cast<long long>(x.shape.last()),
+             static_cast<long long>(weights_.columns()));
+    }
+    const std::int64_t rows = x.shape.count() / weights_.columns();
+    float* y = call.output(0, x.shape.with_last(weights_.rows)).data<float>();
+    if (rows == 0) return;
+    RoundedRows rounded(rows, weights_.blocks);
+    call.parallel(std::size_t(parts(rows, kRowsRounded)), [&](std::size_t part) {
+      const std::int64_t first = std::int64_t(part) * kRowsRounded;
+      form_.round(x.data<const float>(), weights_.blocks, middle(weights_.format), first,
+                  std::min(first + kRowsRounded, rows), &rounded);
+    });
+    // Pieces of the matrix, times strips of rows that stay in a core's cache while a piece is walked through.
+    const std::int64_t tiles_at_once = std::max<std::int64_t>(1, kPieceBytes / weights_.tile_bytes());
+    const std::int64_t pieces = parts(weights_.tiles, tiles_at_once), strips = parts(rows, kStrip);
+    call.parallel(std::size_t(pieces * strips), [&](std::size_t at) {
+      const std::int64_t strip = std::int64_t(at) / pieces, piece = std::int64_t(at) % pieces;
+      const std::int64_t first = piece * tiles_at_once, last = std::min(first + tiles_at_once, weights_.tiles);
+      for (std::int64_t tile = first; tile < last; tile++) {
+        multiply(tile, rounded, strip * kStrip, std::min((strip + 1) * kStrip, rows), y);
+      }
+    });
+  }
+
+ private:
+  static constexpr std::int64_t kRowsRounded = 16, kStrip = 48, kPieceBytes = 32 << 10;
+
+  static std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
+
+  void multiply(std::int64_t tile, const RoundedRows& rounded, std::int64_t first, std::int64_t last, float* y) const {
+    const int columns = int(std::min<std::int64_t>(kTile, weights_.rows - tile * kTile));
+    for (std::int64_t row = first; row < last;) {
+      const int together = rows_together(last - row);
+      float* at = y + row * weights_.rows + tile * kTile;
+      form_.tile[together - 1](weights_, tile, {&rounded, row, weights_.blocks, at, weights_.rows, columns});
+      row += together;
+    }
+  }
+
+  // Seven or eight rows go as four and the rest, for the registers of which they would need more.
+  static int rows_together(std::int64_t left) { return left > kMostRows && left <= 8 ? 4 : int(std::min<std::int64_t>(left, kMostRows)); }
+
+  PackedWeights weights_;
+  Form form_;
+};
+
+}  // namespace peagle

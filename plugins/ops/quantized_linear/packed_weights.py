@@ -1,0 +1,122 @@
+"""Weight matrices in the form that CPU kernels read in place, from codes and from the blocks of GGUF files.
+
+A matrix [N, K] is cut into tiles of 16 rows (the last is filled up with zeros), a tile into blocks of 32 columns. The
+codes of a block lie in groups of four columns, for each group its 16 rows one behind the other.
+
+======== =================================== ==============================================================
+format   scales                              a number is
+======== =================================== ==============================================================
+``int8`` float32 [tiles, 1, 16]              code * scale of the row; codes -128..127
+``q8_0`` float16 [tiles, blocks, 16]         code * scale of the block; codes -128..127
+``q4_0`` float16 [tiles, blocks, 16]         (code - 8) * scale; codes 0..15
+``q4_1`` float16 [tiles, blocks, 32]         code * scale + least; 16 scales, then the 16 least values of the tile
+======== =================================== ==============================================================
+
+Codes are uint8: [tiles, blocks, 512] of eight bits, which lie 128 above, or [tiles, blocks, 256], where the low half of
+a byte is of columns 0..15 and the high half of columns 16..31. Source of q8_0, q4_0 and q4_1: block_q8_0, block_q4_0
+and block_q4_1 of ggml, whose scales and codes are moved bit by bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import BuildError
+
+Array = NDArray[Any]
+
+FORMATS = ("int8", "q8_0", "q4_0", "q4_1")
+GGUF_BLOCK_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
+TILE, BLOCK = 16, 32
+_GROUP = 4
+_HALF = 2  # bytes of a float16
+
+
+def one_of_formats(name: str) -> str | None:
+    """Complain of a format that there is not."""
+    return None if name in FORMATS else f"must be one of {', '.join(FORMATS)}"
+
+
+def pack_int8(codes: Array, scales: Array) -> tuple[Array, Array]:
+    """Codes and scales, packed, of int8 [N, K] with one float32 scale a row [N].
+
+    Raises ``BuildError`` for columns that are not whole blocks, and for scales that are not finite.
+    """
+    blocks = _blocks(codes.view(np.uint8) ^ 0x80, codes.shape[1])
+    return _grouped(blocks), _checked(_tiled(scales.astype(np.float32)[:, None]))
+
+
+def pack_gguf(name: str, rows: Array) -> tuple[Array, Array]:
+    """Codes and scales, packed, of rows of GGUF blocks: uint8 [N, bytes], as they lie in the file.
+
+    Raises ``BuildError`` for rows that are not whole blocks, and for scales that are not finite.
+    """
+    size = GGUF_BLOCK_BYTES[name]
+    if rows.ndim != 2 or rows.shape[1] % size or not rows.size:
+        raise BuildError(f"rows of {rows.shape[-1]} bytes are not whole blocks of {name}, which have {size}")
+    blocks = rows.reshape(len(rows), -1, size)
+    numbers = _HALF * (2 if name == "q4_1" else 1)
+    halves = np.ascontiguousarray(blocks[..., :numbers]).view(np.float16)  # [N, blocks, 1 or 2]
+    codes = blocks[..., numbers:]
+    if name == "q8_0":
+        packed = _grouped(codes ^ 0x80)
+    else:
+        both = _grouped(np.concatenate([codes & 15, codes >> 4], axis=-1))
+        low, high = np.split(both, 2, axis=-1)
+        packed = low | high << 4
+    scales = _tiled(halves)  # [tiles, blocks, 1 or 2, 16]
+    return packed, _checked(scales.reshape(*scales.shape[:2], -1))
+
+
+def unpack(name: str, codes: Array, scales: Array, rows: int) -> Array:
+    """The matrix float32 [rows, K] that packed codes and scales stand for: products, and then sums, in float32."""
+    whole, factors, least = unpacked(name, codes, scales, rows)
+    return (whole.astype(np.float32) * factors[..., None] + least[..., None]).reshape(rows, -1)
+
+
+def unpacked(name: str, codes: Array, scales: Array, rows: int) -> tuple[Array, Array, Array]:
+    """Whole numbers int32 [rows, blocks, 32], their scales float32 [rows, blocks], and the least values (or zeros)."""
+    if name in ("q4_0", "q4_1"):
+        codes = np.concatenate([codes & 15, codes >> 4], axis=-1)
+    tiles, blocks, _ = codes.shape
+    grouped = codes.reshape(tiles, blocks, BLOCK // _GROUP, TILE, _GROUP)
+    by_row = grouped.transpose(0, 3, 1, 2, 4).reshape(tiles * TILE, blocks, BLOCK)
+    middle = {"q4_0": 8, "q4_1": 0}.get(name, 128)
+    numbers = (
+        scales.reshape(tiles, scales.shape[1], -1, TILE)
+        .transpose(0, 3, 1, 2)
+        .reshape(tiles * TILE, -1, 1 + (name == "q4_1"))
+    )
+    wide = np.broadcast_to(numbers, (tiles * TILE, blocks, numbers.shape[-1])).astype(np.float32)
+    least = wide[..., 1] if name == "q4_1" else np.zeros_like(wide[..., 0])
+    return by_row[:rows].astype(np.int32) - middle, wide[:rows, :, 0], least[:rows]
+
+
+def _blocks(codes: Array, columns: int) -> Array:
+    """Codes [N, K] as [N, blocks, 32]."""
+    if columns % BLOCK or not codes.size:
+        raise BuildError(f"{columns} columns are not whole blocks of {BLOCK}")
+    return codes.reshape(len(codes), -1, BLOCK)
+
+
+def _grouped(codes: Array) -> Array:
+    """Codes uint8 [N, blocks, 32] as [tiles, blocks, 512]."""
+    tiles = _tiled(codes.reshape(*codes.shape[:2], -1, _GROUP))  # [tiles, blocks, groups, 4, 16]
+    turned = np.ascontiguousarray(tiles.swapaxes(-1, -2))
+    return turned.reshape(*turned.shape[:2], -1)
+
+
+def _tiled(rows: Array) -> Array:
+    """An array [N, ...] as [tiles, ..., 16], filled up with zeros."""
+    filled = np.zeros((-(-len(rows) // TILE) * TILE, *rows.shape[1:]), rows.dtype)
+    filled[: len(rows)] = rows
+    return np.ascontiguousarray(np.moveaxis(filled.reshape(-1, TILE, *rows.shape[1:]), 1, -1))
+
+
+def _checked(scales: Array) -> Array:
+    if not np.isfinite(scales).all():
+        raise BuildError("a scale of the weights is not finite", fix="use a checkpoint that is whole")
+    return scales

@@ -1,0 +1,64 @@
+"""The oracle of ``QuantizedLinear``, bit for bit: one row and one block at a time, in the order of the kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .packed_weights import BLOCK, unpacked
+
+Array = NDArray[Any]
+
+NEGLIGIBLE = 2.0**-100  # a block without a larger number is zeros: its scale could not be told from 0 everywhere
+
+
+def quantized_linear(x: Array, codes: Array, scales: Array, *, format: str, rows: int) -> tuple[Array]:
+    """y, float32 [..., rows]; the inputs are those of the op's spec."""
+    whole, factors, least = unpacked(format, codes, scales, rows)
+    y = [_row(row, format, whole, factors, least) for row in x.reshape(-1, x.shape[-1])]
+    return (np.array(y, np.float32).reshape(*x.shape[:-1], rows),)
+
+
+def round_block(x: Array) -> tuple[Array, np.float32]:
+    """Codes int32 [32] of -127..127, and their scale, which is NaN where a number is not finite."""
+    largest = np.abs(x).max()
+    if not np.isfinite(largest):
+        return np.zeros(BLOCK, np.int32), np.float32(np.nan)
+    if largest < NEGLIGIBLE:
+        return np.zeros(BLOCK, np.int32), np.float32(0)
+    inverse = np.float32(127) / largest
+    return np.rint(x * inverse).astype(np.int32), largest / np.float32(127)
+
+
+def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c of float32 arrays, rounded once.
+
+    The product is exact in float64. The sum is rounded to odd there, so that rounding it again cannot tip over (Boldo
+    and Melquiond, Emulation of a FMA and correctly rounded sums, 2008).
+    """
+    product, addend = a.astype(np.float64) * b, c.astype(np.float64)
+    total = product + addend
+    back = total - product
+    lost = (product - (total - back)) + (addend - back)
+    is_even = (total.view(np.int64) & 1) == 0
+    towards = np.where(lost > 0, np.inf, -np.inf)
+    odd = np.where(is_even & (lost != 0) & np.isfinite(total), np.nextafter(total, towards), total)
+    return odd.astype(np.float32)
+
+
+def _row(x: Array, format: str, whole: Array, factors: Array, least: Array) -> Array:
+    """The products of one row with every row of the matrix, float32 [rows]."""
+    total = np.zeros(len(whole), np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for block, numbers in enumerate(x.reshape(-1, BLOCK)):
+            codes, scale = round_block(numbers)
+            sums = (whole[:, block] @ codes).astype(np.float32)
+            if format != "int8":
+                sums = sums * factors[:, block]
+            total = fused_multiply_add(sums, np.full_like(total, scale), total)
+            if format == "q4_1":
+                shift = scale * np.float32(codes.sum())
+                total = fused_multiply_add(least[:, block], np.full_like(total, shift), total)
+        return total * factors[:, 0] if format == "int8" else total

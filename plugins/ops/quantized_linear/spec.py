@@ -1,0 +1,50 @@
+"""``QuantizedLinear``: rows, rounded to int8 block by block, times a packed matrix of eight or four bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...op_spec import Attribute, Operand, OpSpec, at_least_one
+from .body import body
+from .packed_weights import one_of_formats
+from .reference import quantized_linear
+
+CODES = Operand("codes", ("tiles", "blocks", "bytes"), ("uint8",), "packed codes of the matrix")
+SCALES = Operand(
+    "scales", ("tiles", "scaled_blocks", "numbers"), ("float16", "float32"), "packed scales; int8: float32"
+)
+FORMAT = Attribute("format", str, "", "how the matrix is stored: int8, q8_0, q4_0 or q4_1", one_of_formats)
+ROWS = Attribute("rows", int, -1, "rows of the matrix; the last tile is filled up", at_least_one)
+
+
+def check_packed(dims: Mapping[str, int]) -> str | None:
+    """Complain of sizes that packed matrices do not have."""
+    if dims.get("blocks", 1) < 1:
+        return "the matrix has no columns"
+    if "C" in dims and "blocks" in dims and dims["C"] != 32 * dims["blocks"]:
+        return f"x has {dims['C']} columns, the matrix {32 * dims['blocks']}: K must be a multiple of 32"
+    if dims.get("bytes", 512) not in (256, 512):
+        return f"a block of {dims['bytes']} bytes holds neither eight nor four bits"
+    return None
+
+
+SPEC = OpSpec(
+    name="QuantizedLinear",
+    doc="""Multiply rows with a quantized matrix: y = round(x) @ matrix.T.
+
+Each block of 32 numbers of x is rounded to int8: its scale is the largest magnitude / 127, codes are the nearest whole
+multiples, ties to even; a block with no number of 2**-100 or more is zeros. A row with a number that is not finite
+gives NaN in every output. The matrix [rows, K] is packed as ``packed_weights.py`` says.
+
+y of a row is made block by block, in order: the sum of codes times codes (exact), made float32, times the block's scale
+of the matrix if it has one, then a fused multiply-add of it with the scale of x onto what came before; a least value is
+a second one, with the sum of the codes of x. The scale of a row comes last. So the bits of y depend on the row and
+the matrix alone. The body adds in another order.""",
+    inputs=(Operand("x", ("...", "C"), ("float32",), "rows of K columns, a multiple of 32"), CODES, SCALES),
+    outputs=(Operand("y", ("...", "rows"), ("float32",), "a number for every row of the matrix"),),
+    reference=quantized_linear,
+    body=body,
+    attributes=(FORMAT, ROWS),
+    check_dims=check_packed,
+    has_cpu_kernel=True,
+)

@@ -1,0 +1,150 @@
+"""The CPU kernels compile, with whichever compiler there is, or say why not; the same text gives the same bytes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.plugins.cpu import compile as compiling
+from peagle.plugins.cpu.compile import Compiler, compile_library, find_compilers, machine_name
+from peagle.plugins.cpu.self_test import try_library
+from peagle.plugins.cpu.sources import OPTIONS, digest, source
+from peagle.plugins.errors import BuildError, EnvironmentProblem
+from tests.fixtures.cpu_kernels import GIVEN
+
+TESTS = Path(__file__).resolve().parent.parent / "ops"
+
+
+@pytest.fixture
+def no_ziglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "is_there", lambda name: False)
+    monkeypatch.delenv("CXX", raising=False)
+
+
+def program(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_hosts_compilers_are_tried_in_order_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_ziglang: None
+) -> None:
+    first, last = program(tmp_path, "g++", "exit 1"), program(tmp_path, "clang++", "exit 1")
+    (tmp_path / "c++").symlink_to(last)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_compilers() == (Compiler((str(tmp_path / "c++"),)), Compiler((str(first),)))
+
+
+def test_the_compiler_of_pypi_comes_last_and_does_not_look_at_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "is_there", lambda name: name == "ziglang")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    assert find_compilers() == (Compiler((sys.executable, "-m", "ziglang", "c++"), ("-mcpu=baseline",)),)
+
+
+def test_the_compiler_that_is_named_is_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_ziglang: None
+) -> None:
+    named = program(tmp_path, "mine", "exit 1")
+    monkeypatch.setenv("CXX", str(named))
+    assert find_compilers() == (Compiler((str(named),)),)
+    monkeypatch.setenv("CXX", str(tmp_path / "gone"))
+    with pytest.raises(EnvironmentProblem, match="CXX names no program"):
+        find_compilers()
+
+
+def test_without_a_compiler_it_is_said_what_that_costs(monkeypatch: pytest.MonkeyPatch, no_ziglang: None) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(EnvironmentProblem, match="no C\\+\\+ compiler") as caught:
+        compile_library()
+    assert "several times as slowly" in caught.value.why
+    assert "cpu]" in caught.value.fix
+
+
+FAILURES = {
+    "an error": ("echo 'kernels.cpp:3: error: no such thing'; echo noise; exit 1", "error: no such thing"),
+    "a failure without a word": ("exit 7", "exit status 7"),
+    "success without a library": ("exit 0", "wrote nothing"),
+    "a signal": ("kill -9 $$", "exit status -9"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_compiler_that_fails_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_ziglang: None, failure: str
+) -> None:
+    text, words = FAILURES[failure]
+    monkeypatch.setenv("CXX", str(program(tmp_path, "broken", text)))
+    with pytest.raises(BuildError, match="cannot be compiled") as caught:
+        compile_library()
+    assert words in caught.value.why
+
+
+def test_a_compiler_that_fails_is_followed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_ziglang: None
+) -> None:
+    program(tmp_path, "c++", "exit 1")
+    program(tmp_path, "g++", 'case "$*" in *--version*) echo that one;; *) echo code > kernels.so;; esac')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    library = compile_library()
+    assert (library.code, library.compiler) == (b"code\n", "that one")
+    assert (library.machine, library.digest) == (machine_name(), digest())
+
+
+def test_nothing_of_the_machine_gets_into_the_library(cpu_library: Path) -> None:
+    code = cpu_library.read_bytes()
+    assert b"kernels.cpp" not in code
+    for place in (Path.home(), Path.cwd(), cpu_library.parent):
+        assert str(place).encode() not in code
+
+
+@pytest.mark.slow
+def test_the_same_text_gives_the_same_bytes(cpu_library: Path) -> None:
+    assert compile_library().code == cpu_library.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_compiler_of_pypi_makes_kernels_that_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("needs ziglang (pip install 'peagle-compile[cpu]')")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    path = tmp_path / "kernels.so"
+    path.write_bytes(compile_library().code)
+    assert try_library(path)
+
+
+@pytest.mark.slow
+def test_kernels_touch_no_memory_that_is_not_theirs(tmp_path: Path) -> None:
+    """The tests of the ops once more, with the address and undefined-behaviour sanitizers; and no warnings."""
+    compiler = find_compilers()[0].command
+    names = ("libasan.so", "libubsan.so")
+    print_names = [[*compiler, f"-print-file-name={name}"] for name in names]
+    found = [subprocess.run(c, capture_output=True, text=True, check=True).stdout.strip() for c in print_names]
+    if not all(Path(path).is_absolute() for path in found):
+        pytest.skip("the compiler has no sanitizer libraries here")
+    library = tmp_path / "sanitized.so"
+    options = [option for option in OPTIONS if option not in ("-O3", "-s", "-w")]
+    # GCC's own headers begin registers with themselves.
+    options += ["-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
+    options += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    command = [*compiler, *options, "-x", "c++", "-", "-o", str(library)]
+    done = subprocess.run(command, input=source(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    sanitizers: dict[str, Any] = {
+        GIVEN: str(library),
+        "LD_PRELOAD": " ".join(found),
+        "ASAN_OPTIONS": "detect_leaks=0,detect_stack_use_after_return=0",
+    }
+    tests = [str(TESTS / f"test_quantized_{op}.py") for op in ("linear", "embedding")]
+    command = [sys.executable, "-m", "pytest", "-x", *tests, "-p", "no:cacheprovider"]
+    done = subprocess.run(command, env=os.environ | sanitizers, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

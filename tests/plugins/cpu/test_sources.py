@@ -1,0 +1,73 @@
+"""The text of the library: every op that has a kernel, described as its spec says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from peagle.plugins.cpu import sources
+from peagle.plugins.cpu.sources import OPTIONS, attributes_of, cpu_ops, digest, source
+from peagle.plugins.errors import BuildError
+from peagle.plugins.op_spec import Attribute, Operand, OpSpec
+from peagle.plugins.ops import OPS
+
+OP = OpSpec(
+    name="Anything",
+    doc="",
+    inputs=(Operand("x", ("N",), ("float32",)), Operand("y", ("N",), ("int64", "int32"), optional=True)),
+    outputs=(Operand("z", ("N",), ("uint8",)),),
+    reference=lambda *_: (),
+    body=lambda *_: "",
+    attributes=(Attribute("size", float, 1.5), Attribute("count", int, -1), Attribute("kind", str, "a")),
+)
+
+
+def test_every_kernel_is_in_the_text_and_registered() -> None:
+    folder = Path(sources.__file__).parent.parent / "ops"
+    assert {path.parent.name for path in folder.glob("*/kernel.cpp")} == {op.folder for op in cpu_ops()}
+    for op in cpu_ops():
+        assert f'#line 1 "ops/{op.folder}/kernel.cpp"' in source()
+        assert f"&peagle::{op.name}Operator" in source()
+
+
+def test_attributes_have_the_types_and_defaults_of_the_spec() -> None:
+    text = attributes_of(OP)
+    for line in ("float size;", "std::int64_t count;", "std::string kind;"):
+        assert line in text
+    for reader in ('number("size", 1.5f)', 'whole("count", -1)', 'text("kind", "a")'):
+        assert reader in text
+
+
+def test_an_operand_has_its_type_or_any_and_may_be_left_out() -> None:
+    assert '"Anything", {{1, false}, {0, true}}, {{2, false}}' in sources._registration([OP])
+
+
+def test_formats_have_the_names_that_the_kernels_know() -> None:
+    (names,) = re.findall(r"kFormatNames\[\] = \{(.*)\}", source())
+    for name in re.findall(r'"(\w+)"', names):
+        assert OPS["QuantizedLinear"].check_attributes({"format": name, "rows": 1})
+
+
+def test_the_digest_is_of_text_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest.cache_clear()
+    before = digest()
+    for name, value in (("OPTIONS", (*OPTIONS, "-O1")), ("source", lambda: "other text")):
+        with monkeypatch.context() as patch:
+            patch.setattr(sources, name, value)
+            digest.cache_clear()
+            assert digest() != before
+    digest.cache_clear()
+    assert digest() == before
+
+
+def test_no_option_lets_a_compiler_round_elsewhere_or_look_at_the_machine() -> None:
+    assert "-ffp-contract=off" in OPTIONS
+    assert not [option for option in OPTIONS if "fast" in option or "native" in option]
+
+
+def test_a_missing_file_is_a_broken_installation(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="cannot read the CPU kernels") as caught:
+        sources._part("cpu/gone.h", tmp_path / "gone.h")
+    assert "reinstall" in caught.value.fix

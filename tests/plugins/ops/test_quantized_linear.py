@@ -1,0 +1,272 @@
+"""QuantizedLinear: a row's bits depend on that row and the matrix alone, whatever runs it."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.plugins.errors import BuildError
+from peagle.plugins.ops import OPS
+from peagle.plugins.ops.quantized_linear.packed_weights import pack_gguf, pack_int8, unpack
+from peagle.plugins.ops.quantized_linear.reference import NEGLIGIBLE, fused_multiply_add, round_block
+from tests.plugins.cpu.sessions import kernel_session, paths_here, session
+from tests.plugins.ops.packed_cases import FORMATS, gguf_blocks, matrix
+
+OP = "QuantizedLinear"
+few = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def reference(x: Any, weights: Any, name: str, rows: int) -> Any:
+    return OPS[OP].reference(x, *weights, format=name, rows=rows)[0]
+
+
+def linear(library: Path, weights: Any, name: str, rows: int, path: str, threads: int = 1) -> Any:
+    """``run(x) -> y`` of the kernel on one path."""
+    made = kernel_session(library, OP, "float32", weights, {"format": name, "rows": rows}, path, threads)
+    return lambda x: made.run(None, {"x": x})[0]
+
+
+def same_bits(ours: Any, theirs: Any) -> None:
+    """Every bit but those of a NaN."""
+    np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
+    there = ~np.isnan(theirs)
+    np.testing.assert_array_equal(ours.view(np.int32)[there], theirs.view(np.int32)[there])
+
+
+@st.composite
+def cases(draw: Any) -> tuple[str, int, Any, Any]:
+    """Format, rows of the matrix, matrix, and numbers of every size to multiply with, some of them not finite."""
+    name = draw(st.sampled_from(FORMATS))
+    rows, blocks = draw(st.integers(1, 50)), draw(st.integers(1, 5))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    lead = draw(st.sampled_from([(), (0,), (1,), (5,), (13,), (2, 3)]))
+    x = rng.normal(size=(*lead, blocks, 32)).astype(np.float32)
+    x *= np.float32(2.0) ** rng.integers(-110, 121, size=(*lead, blocks, 1)).astype(np.float32)
+    kind = draw(st.sampled_from(["plain", "zeros", "ties", "edge", "not finite"]))
+    if kind == "zeros":
+        x[..., rng.random((*lead, blocks)) < 0.5, :] = 0
+    if kind == "ties":  # 127 multiples, and what lies between two
+        x = rng.integers(-254, 255, x.shape).astype(np.float32) / 2
+        x[..., 0] = 127
+    if kind == "edge":
+        x = np.where(rng.random(x.shape) < 0.5, NEGLIGIBLE, np.nextafter(np.float32(NEGLIGIBLE), 0)).astype(np.float32)
+    if kind == "not finite":
+        x[rng.random(x.shape) < 0.02] = draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+    return name, rows, matrix(rng, name, rows, 32 * blocks), x.reshape(*lead, 32 * blocks)
+
+
+@few
+@given(cases())
+def test_the_kernel_gives_the_bits_of_the_reference_on_every_path(cpu_library: Path, case: Any) -> None:
+    name, rows, weights, x = case
+    expected = reference(x, weights, name, rows)
+    for path in paths_here(cpu_library):
+        same_bits(linear(cpu_library, weights, name, rows, path)(x), expected)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_row_is_the_same_among_any_others(cpu_library: Path, name: str) -> None:
+    """Windows of every width up to what strips and threads divide, on every path, with one thread and with three."""
+    rng = np.random.default_rng(1)
+    rows, columns = 1013, 96  # several pieces, and a last tile that is not full
+    weights = matrix(rng, name, rows, columns)
+    x = rng.normal(size=(109, columns)).astype(np.float32)
+    alone = linear(cpu_library, weights, name, rows, "portable")
+    expected = np.concatenate([alone(row[None]) for row in x])
+    for path in paths_here(cpu_library):
+        for threads in (1, 3):
+            run = linear(cpu_library, weights, name, rows, path, threads)
+            for width in (*range(1, 10), 47, 49, 109):
+                start = int(rng.integers(0, len(x) - width + 1))
+                same_bits(run(x[start : start + width]), expected[start : start + width])
+            order = rng.permutation(len(x))
+            same_bits(run(x[order].reshape(1, -1, columns))[0], expected[order])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_other_rows_do_not_matter_however_wild(cpu_library: Path, name: str) -> None:
+    rng = np.random.default_rng(2)
+    weights = matrix(rng, name, 40, 64)
+    x = rng.normal(size=(6, 64)).astype(np.float32)
+    for path in paths_here(cpu_library):
+        run = linear(cpu_library, weights, name, 40, path)
+        expected = run(x)
+        for wild in (np.nan, np.inf, 3e38):
+            among = x.copy()
+            among[[0, 2, 5]] = wild
+            same_bits(run(among)[[1, 3, 4]], expected[[1, 3, 4]])
+
+
+@pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_number_that_is_not_finite_makes_its_row_nan(run_body: Any, name: str, wild: float) -> None:
+    rng = np.random.default_rng(3)
+    weights = matrix(rng, name, 5, 64)
+    x = rng.normal(size=(3, 64)).astype(np.float32)
+    x[1, 40] = wild
+    expected = reference(x, weights, name, 5)
+    assert np.isnan(expected[1]).all()
+    assert np.isfinite(expected[[0, 2]]).all()
+    (body,) = run_body(OP, [x[None], *weights], format=name, rows=5)
+    np.testing.assert_array_equal(np.isnan(body[0]), np.isnan(expected))
+
+
+@few
+@given(cases())
+def test_the_body_says_what_the_reference_says_but_for_the_last_digits(run_body: Any, case: Any) -> None:
+    name, rows, weights, x = case
+    x = np.nan_to_num(x).clip(-1e30, 1e30)  # sums in another order overflow elsewhere
+    x = x.reshape(1, x.size // x.shape[-1], x.shape[-1])
+    (body,) = run_body(OP, [x, *weights], format=name, rows=rows)
+    sizes = np.abs(x) @ np.abs(unpack(name, *weights, rows)).T
+    np.testing.assert_array_less(np.abs(body - reference(x, weights, name, rows)), 1e-5 * sizes + 1e-25)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_product_is_that_of_the_numbers_within_half_a_step(name: str) -> None:
+    rng = np.random.default_rng(4)
+    weights = matrix(rng, name, 30, 128)
+    x = rng.normal(size=(9, 128)).astype(np.float32)
+    wide = unpack(name, *weights, 30).astype(np.float64)
+    half_steps = np.abs(x.reshape(9, 4, 32)).max(axis=-1, keepdims=True) / 127 / 2
+    most = np.broadcast_to(half_steps, (9, 4, 32)).reshape(9, 128) @ np.abs(wide).T
+    error = np.abs(reference(x, weights, name, 30) - x.astype(np.float64) @ wide.T)
+    assert (error <= most * 1.001).all()
+    assert error.max() > most.min() / 100, "nothing was rounded"
+
+
+@pytest.mark.parametrize("name", FORMATS[1:])
+def test_gguf_blocks_mean_what_ggml_says(name: str) -> None:
+    rows = gguf_blocks(np.random.default_rng(5), name, 21, 96)
+    ggml = dequantize(rows, GGMLQuantizationType[name.upper()])
+    np.testing.assert_array_equal(unpack(name, *pack_gguf(name, rows), 21), ggml)
+
+
+def test_int8_codes_mean_code_times_scale() -> None:
+    rng = np.random.default_rng(6)
+    codes = rng.integers(-128, 128, (33, 64), dtype=np.int8)
+    scales = rng.random(33, np.float32)
+    np.testing.assert_array_equal(unpack("int8", *pack_int8(codes, scales), 33), codes * scales[:, None])
+
+
+def test_rounding_is_to_the_nearest_and_ties_go_to_even() -> None:
+    x = np.zeros(32, np.float32)
+    x[:6] = 127, 0.5, 1.5, 2.5, -0.5, 126.4
+    codes, scale = round_block(x)
+    assert scale == 1
+    assert codes[:6].tolist() == [127, 0, 2, 2, 0, 126]
+
+
+def test_the_reference_fuses_as_the_processor_does() -> None:
+    """Any bits, and sums that cancel or that lie near the middle of two numbers."""
+    fma = ctypes.CDLL(ctypes.util.find_library("m")).fmaf
+    fma.restype, fma.argtypes = ctypes.c_float, [ctypes.c_float] * 3
+    rng = np.random.default_rng(12)
+    wild = rng.integers(0, 2**32, (3, 5000), np.uint32).view(np.float32)
+    a, b = rng.normal(size=(2, 5000)).astype(np.float32)
+    near = -a * b * (1 + np.exp2(rng.integers(-30, 30, 5000)).astype(np.float32))
+    for numbers in (wild, np.stack([a, b, near])):
+        with np.errstate(all="ignore"):
+            ours = fused_multiply_add(*numbers)
+        same_bits(ours, np.array([fma(*each) for each in numbers.T.tolist()], np.float32))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_model_with_its_body_runs_the_kernel_where_there_is_one(
+    cpu_library: Path, body_model: Any, name: str
+) -> None:
+    from onnx import numpy_helper
+
+    rng = np.random.default_rng(7)
+    weights = matrix(rng, name, 20, 64)
+    x = rng.normal(size=(1, 4, 64)).astype(np.float32)
+    dtypes = ("float32", "uint8", str(weights[1].dtype))
+    model = type(given := body_model(OP, dtypes, (("format", name), ("rows", 20))))()
+    model.CopyFrom(given)
+    for label, array in zip(("codes", "scales"), weights, strict=True):
+        model.graph.initializer.append(numpy_helper.from_array(array, label))
+    model.graph.input.remove(model.graph.input[1]), model.graph.input.remove(model.graph.input[1])
+    text = model.SerializeToString()
+    expected = reference(x, weights, name, 20)
+    with_kernel, without = (session(place, text).run(None, {"x": x})[0] for place in (cpu_library, None))
+    same_bits(with_kernel, expected)
+    assert (without != expected).any(), "the body would have given the same bits"
+    np.testing.assert_allclose(without, expected, rtol=1e-3, atol=1e-3)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no format": ({"format": ""}, "format is ''"),
+    "an unknown format": ({"format": "q6_k"}, "format is 'q6_k'"),
+    "codes of another format": ({"format": "q4_0"}, "are not 20 rows of q4_0"),
+    "fewer rows than a tile": ({"rows": 16}, "are not 16 rows"),
+    "more rows than tiles": ({"rows": 33}, "are not 33 rows"),
+    "no rows": ({"rows": 0}, "are not 0 rows"),
+    "rows left out": ({"rows": None}, "are not -1 rows"),
+    "scales of another type": ({"scales": np.float32}, "of type 1 are not those of q8_0"),
+    "scales of another matrix": ({"blocks": 1}, "are not those of q8_0"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_packed_matrix_is_refused_when_it_is_loaded(cpu_library: Path, what: str) -> None:
+    change, complaint = REFUSED[what]
+    codes, scales = matrix(np.random.default_rng(8), "q8_0", 20, 64)
+    attributes = {"format": change.get("format", "q8_0"), "rows": change.get("rows", 20)}
+    scales = scales[:, : change.get("blocks", 2)].astype(change.get("scales", np.float16))
+    given = {name: value for name, value in attributes.items() if value is not None}
+    with pytest.raises(Exception, match=complaint):
+        kernel_session(cpu_library, OP, "float32", (codes, scales), given, "portable", 1)
+
+
+def test_what_does_not_fit_the_matrix_is_refused_when_it_is_run(cpu_library: Path) -> None:
+    run = linear(cpu_library, matrix(np.random.default_rng(9), "q4_1", 20, 64), "q4_1", 20, "portable")
+    for shape in ((3, 32), (3, 63), (0,), ()):
+        with pytest.raises(Exception, match=r"x has \d+ columns, the weight 64"):
+            run(np.zeros(shape, np.float32))
+    assert run(np.zeros((2, 0, 64), np.float32)).shape == (2, 0, 20)
+
+
+def test_instructions_that_do_not_exist_are_refused(cpu_library: Path) -> None:
+    weights = matrix(np.random.default_rng(10), "int8", 16, 32)
+    with pytest.raises(Exception, match="PEAGLE_CPU_INSTRUCTIONS is sse9"):
+        linear(cpu_library, weights, "int8", 16, "sse9")
+
+
+def test_matrices_that_are_not_whole_blocks_are_not_packed() -> None:
+    with pytest.raises(BuildError, match="33 columns are not whole blocks of 32"):
+        pack_int8(np.zeros((4, 33), np.int8), np.ones(4, np.float32))
+    with pytest.raises(BuildError, match="not whole blocks of q4_0"):
+        pack_gguf("q4_0", np.zeros((4, 19), np.uint8))
+    for empty in (np.zeros((0, 34), np.uint8), np.zeros((3, 0), np.uint8)):
+        with pytest.raises(BuildError, match="not whole blocks of q8_0"):
+            pack_gguf("q8_0", empty)
+
+
+def test_scales_that_are_not_finite_are_not_packed() -> None:
+    rows = gguf_blocks(np.random.default_rng(11), "q4_1", 3, 64)
+    rows[1, 23] = 0x7C  # the upper half of the least value of a block: infinity or NaN
+    with pytest.raises(BuildError, match="not finite"):
+        pack_gguf("q4_1", rows)
+    with pytest.raises(BuildError, match="not finite"):
+        pack_int8(np.zeros((2, 32), np.int8), np.array([1, np.nan], np.float32))
+
+
+def test_the_spec_knows_the_shapes() -> None:
+    spec = OPS[OP]
+    attributes = spec.check_attributes({"format": "q4_1", "rows": 20})
+    assert spec.infer_shapes([(2, 5, 64), (2, 2, 256), (2, 2, 32)], attributes) == [(2, 5, 20)]
+    with pytest.raises(BuildError, match="x has 33 columns, the matrix 64: K must be a multiple of 32"):
+        spec.infer_shapes([(5, 33), (2, 2, 256), (2, 2, 32)], attributes)
+    with pytest.raises(BuildError, match="tiles is 3, elsewhere 2"):
+        spec.infer_shapes([(5, 64), (2, 2, 256), (3, 2, 32)], attributes)
+    with pytest.raises(BuildError, match=r"format must be one of int8, q8_0, q4_0, q4_1; rows must be 1 or more"):
+        spec.check_attributes({})
