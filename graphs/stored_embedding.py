@@ -41,6 +41,8 @@ def stored_embedding(semantic: ir.Model) -> StoredEmbedding | None:
     """
     ids = next(value for value in semantic.graph.inputs if value.name == "input_ids")
     for node in semantic.graph:
+        if node.op_type == "QuantizedEmbedding" and node.inputs[0] is ids:
+            return _of_packed(node)
         table = node.inputs[0] if node.op_type == "Gather" and node.inputs[1] is ids else None
         if table is not None:
             return StoredEmbedding(_run(table)) if is_weight(table) else _of_codes(table.producer())
@@ -58,6 +60,15 @@ def _of_codes(node: ir.Node | None) -> StoredEmbedding | None:
     if kind not in MIDDLE or scales.shape is None:
         return None
     form = QuantizedWeight(kind, tuple(int(dim) for dim in scales.shape), block, gathered=True)  # type: ignore[arg-type]
+    return StoredEmbedding(_run(codes), _run(scales), form)
+
+
+def _of_packed(node: ir.Node) -> StoredEmbedding:
+    """The embedding whose rows a node of ours looks up. How its scales are shaped says the format."""
+    _, codes, scales = node.inputs
+    if codes is None or scales is None:
+        raise ValueError("a lookup without a matrix")
+    form = QuantizedWeight("uint8", gathered=True, packed=node.attributes["format"].as_string())
     return StoredEmbedding(_run(codes), _run(scales), form)
 
 

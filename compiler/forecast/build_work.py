@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..precision.quantization_schemes import rounds_input, scheme
+from ..precision.quantization_schemes import rounds_input, scheme, scheme_of
 from ..precision.recipes import Recipe
 from ..precision.weight_selection import Selection
 
@@ -88,6 +88,6 @@ def _rounding(census: tuple[RoledWeight, ...], recipe: Recipe, lowering: Lowerin
     seconds = 0.0
     for weight in Selection.of_target(census, recipe).weights.values():
         kind = recipe.precision(weight.role)
-        passes = 1 if scheme(kind, lowering).block else 2
+        passes = 1 if scheme_of(kind, lowering, weight).block else 2
         seconds += weight.count * (passes * _READ + _ROUND[kind])
     return seconds

@@ -89,12 +89,12 @@ def _scales(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> Counter[
 
     Experts' gate, up and down projections have theirs each.
     """
-    from ..precision.quantization_schemes import rounds_input, scheme
+    from ..precision.quantization_schemes import rounds_input, scheme_of
 
-    how = scheme(recipe.precision(weight.role), lowering)
+    how = scheme_of(recipe.precision(weight.role), lowering, weight)
     counts: Counter[str] = Counter()
     if how.block:
-        kind = "e8m0" if how.powers else recipe.wide
+        kind = "e8m0" if how.powers else "fp16" if how.packed else recipe.wide
         block = how.block_for(weight.shape[-1])
         return Counter({kind: _stored(weight, recipe, lowering) // block}) if block else counts
     counts["fp32"] = math.prod(weight.shape[:-1]) if how.group == "row" else weight.matrices
@@ -105,10 +105,10 @@ def _scales(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> Counter[
 
 def _stored(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> int:
     """The numbers of a quantized weight, with the zeros that make its last blocks whole."""
-    from ..precision.quantization_schemes import scheme
+    from ..precision.quantization_schemes import scheme_of
 
     columns = weight.shape[-1]
-    block = scheme(recipe.precision(weight.role), lowering).block_for(columns)
+    block = scheme_of(recipe.precision(weight.role), lowering, weight).block_for(columns)
     return weight.count // columns * (columns + (-columns % block if block else 0))
 
 

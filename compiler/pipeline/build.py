@@ -24,8 +24,9 @@ from ..store.publish import Assembly, assembling
 from ..store.stages import Stage, StageStore
 from .check_numbers import kept_check, not_checked
 from .choose_k import KChoice, kept_choice
+from .cpu_kernels import cpu_kernels
 from .engine_manifest import engine_manifest
-from .plan_stages import Plans, build_plans
+from .plan_stages import build_plans
 from .report import BuildReport
 from .shared_steps import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
 
@@ -73,22 +74,26 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     asked = request.drafts_asked
     k = inputs.depth if asked is None else asked
     manifest = engine_manifest(platform, recipe, inputs, k, graphs, plans, versions)
+    kernels = None if plans else cpu_kernels(run, graphs)
+    compiled = plans.kernels if plans else kernels.stage if kernels else None
+    warnings += kernels.warnings if kernels else []
     stages = plans.stages() if plans else graphs.stages()
+    made_of = {**stages, "kernels": compiled} if compiled else stages
     sizes = bytes_of(stages)
     with assembling(request.out, sizes) as assembly:
         with run.phases("assemble"):
-            _assemble(assembly, inputs, graphs, plans, stages, run.progress)
+            _assemble(assembly, inputs, graphs, plans.kernels if plans else compiled, stages, run.progress)
             manifest = assembly.write_manifest(manifest)
         choice = None
         if asked is None and platform.runs_here:
             with run.phases("choose K") as record:
                 choice, record["reused"] = kept_choice(
-                    run, manifest, assembly.folder, stages, inputs.depth, engine=request.out
+                    run, manifest, assembly.folder, made_of, inputs.depth, engine=request.out
                 )
             manifest = replace(manifest, speculation=replace(manifest.speculation, num_speculative_tokens=choice.k))
         elif platform.runs_here:
             with run.phases("check numbers") as record:
-                record["reused"] = kept_check(run, manifest, assembly.folder, stages, name=request.out)
+                record["reused"] = kept_check(run, manifest, assembly.folder, made_of, name=request.out)
         else:
             warnings.append(not_checked(platform.gpus))
         first = first_words(manifest.precision)
@@ -123,15 +128,15 @@ def _assemble(
     assembly: Assembly,
     inputs: Inputs,
     graphs: Graphs,
-    plans: Plans | None,
+    kernels: Stage | None,
     stages: dict[str, Stage],
     progress: Progress,
 ) -> None:
     for name, stage in stages.items():
         of_graphs = graphs.compiled[name].files.folder
         assembly.place_stage(stage, of_graphs or name, progress)
-    if plans:
-        assembly.place_stage(plans.kernels, "plugins", progress)
+    if kernels:
+        assembly.place_stage(kernels, "plugins", progress)
     graphs.furnish(assembly, inputs.target.folder)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from ...engines.folder.checks import check_files
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import Part
+from ...plugins.errors import EnvironmentProblem
 from ...plugins.optional_packages import is_there
 
 KERNELS = "plugins"
@@ -34,7 +35,7 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
         **content,
         "bytes": sum(entry.size for entry in manifest.files.values()),
         "operators": {name: _operators(folder, part) for name, part in manifest.parts.items()},
-        "kernels": _kernels(folder) if manifest.backend.gpus else [],
+        "kernels": _kernels(folder) if manifest.backend.gpus else _cpu_kernels(folder, manifest),
         "matmuls": _products(folder),
         "reports": [name for name in _WRITTEN_LATER if (folder / name).is_file()],
     }
@@ -59,6 +60,24 @@ def _products(folder: Path) -> dict[str, Any]:
         return {}
     tables = report.get("matmuls") if isinstance(report, dict) else None
     return tables if isinstance(tables, dict) else {}
+
+
+def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
+    """List the library of CPU kernels: machine, bytes, compiler, and the instructions that they use here.
+
+    Where they do not work here, there are no instructions, and ``why`` says what the matter is.
+    """
+    from ...plugins.cpu.pack import INDEX, LIBRARY, read_pack
+    from ...plugins.cpu.self_test import try_library
+
+    if f"{KERNELS}/{INDEX}" not in manifest.files:
+        return []
+    library = read_pack(folder / KERNELS)
+    row = {"machine": library.machine, "bytes": len(library.code), "compiler": library.compiler}
+    try:
+        return [row | {"instructions": try_library(folder / KERNELS / LIBRARY), "why": ""}]
+    except EnvironmentProblem as problem:
+        return [row | {"instructions": "", "why": problem.why}]
 
 
 def _kernels(folder: Path) -> list[dict[str, Any]]:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .weight_source import WeightSource
 
 _LISTED = 8
-_UNSIGNED, _KERNELS = ("uint8", "uint4"), ("MatMulNBits", "QMoE")  # what ONNX Runtime's kernels read, and they
+_UNSIGNED = ("uint8", "uint4")  # what kernels on a CPU read, and they, the last of them ours
+_KERNELS = ("MatMulNBits", "QMoE", "QuantizedLinear")
 _EXPERTS = "experts"
 _UNREAD = (
     "ONNX Runtime has no kernel that reads it so, and would widen it at load; of routed experts it takes both stacks "
@@ -62,8 +63,15 @@ class QuantizedGraphs:
 
     def read(self, name: str, shape: tuple[int, ...]) -> Iterator[Any]:
         """Read the values of one of ``streams``; ``shape`` is that of the weight."""
+        from ...graphs.quantization import packed_runs
+
         stream = self.streams[name]
-        return (self.source.scales if stream.scales else self.source.codes)(stream.weight, shape)
+        runs = (self.source.scales if stream.scales else self.source.codes)(stream.weight, shape)
+        how = self.taken[stream.weight]
+        if not how.packed:
+            return runs
+        columns = (how.scale[1] if how.block else 1) if stream.scales else shape[-1]
+        return packed_runs(how.packed, runs, columns, scales=stream.scales)
 
     def prove(self, lowered: Lowered, lowering: Lowering) -> None:
         """Raise ``BuildError`` if less than the recipe's share is as it says, or an asked-for lm_head is not quantized.

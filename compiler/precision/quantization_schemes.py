@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 from ...graphs.quantization.quantized_weight import MIDDLE, Codes
 from ...plugins.number_types import MX_BLOCK
+from ...plugins.ops.quantized_linear.packed_weights import BLOCK
 from .recipes import INTEGERS
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
+    from ...graphs.targets.weight_roles import RoledWeight
     from .recipes import Recipe
 
 Group = Literal["tensor", "row"]  # of stacked experts: each of them, each of their rows
@@ -23,7 +25,8 @@ _SMALLEST_READ = 16  # by ONNX Runtime's kernels for integer weights
 class Scheme:
     """``block`` columns share a scale, or with 0 a ``group`` does. ``input``: what inputs of linears are rounded to.
 
-    ``powers`` has scales that are powers of two, also those of the inputs, which are then found at run time.
+    ``powers`` has scales that are powers of two, also those of the inputs, which are then found at run time. A matrix
+    that is ``packed`` is in that format of our kernels, which round what they multiply with to int8.
     """
 
     codes: Codes
@@ -31,6 +34,7 @@ class Scheme:
     block: int = 0
     input: Codes | None = None
     powers: bool = False
+    packed: str = ""
 
     def block_for(self, columns: int) -> int:
         """The largest power of two that divides the columns and is no larger than ``block``; 0 if there is none.
@@ -67,11 +71,24 @@ _ORT = {
     "int8": Scheme("uint8", block=64),  # with larger ones the last of an odd number of rows is rounded otherwise
     "int4": Scheme("uint4", block=32),
 }
+# For matrices whose columns are whole blocks of 32; ONNX Runtime's kernels have the others, and routed experts.
+_PACKED = {
+    "int8": Scheme("int8", "row", packed="int8"),
+    "int4": Scheme("uint4", block=32, packed="q4_0"),
+}
 
 
 def scheme(precision: str, lowering: Lowering) -> Scheme:
     """The scheme of a quantized type by name (``fp8 mxfp8 int8 int4``)."""
     return (_TENSORRT if lowering.is_tensorrt else _ORT)[precision]
+
+
+def scheme_of(precision: str, lowering: Lowering, weight: RoledWeight) -> Scheme:
+    """The scheme of one weight: packed, where the lowering packs and the weight can be."""
+    fits = len(weight.shape) == 2 and weight.shape[-1] % BLOCK == 0
+    if lowering.packs and fits and precision in _PACKED:
+        return _PACKED[precision]
+    return scheme(precision, lowering)
 
 
 def serves_embedding(recipe: Recipe, lowering: Lowering) -> bool:

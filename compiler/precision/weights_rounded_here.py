@@ -16,7 +16,7 @@ from ...plugins.number_types import BY_PRECISION, FLOAT16, powers_of_two, scales
 from ...plugins.problems import counted, listed
 from ..checkpoints.formats.fp8_with_scales import Loss
 from .numbers_to_codes import LARGEST, block_scales, rounded, scales_for, values_of
-from .quantization_schemes import Scheme, rounds_input, scheme, serves_embedding
+from .quantization_schemes import Scheme, rounds_input, scheme_of, serves_embedding
 from .recipes import LM_HEAD
 from .weight_selection import Selection
 
@@ -91,7 +91,8 @@ class RoundedHere:
                 continue
             shape = self._scale_shape(weight)
             gathered = weight.role == LM_HEAD and serves_embedding(self.selection.recipe, self.lowering)
-            taken[name] = QuantizedWeight(how.codes, shape, block, self._rounding(weight), how.powers, gathered)
+            rounding = self._rounding(weight)
+            taken[name] = QuantizedWeight(how.codes, shape, block, rounding, how.powers, gathered, how.packed)
         return taken, wide
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
@@ -143,7 +144,7 @@ class RoundedHere:
         return list(self.ranges.facts.warnings) if self.ranges and used else []
 
     def _scheme(self, weight: RoledWeight) -> Scheme:
-        return scheme(self.selection.recipe.precision(weight.role), self.lowering)
+        return scheme_of(self.selection.recipe.precision(weight.role), self.lowering, weight)
 
     def _static(self, weight: RoledWeight) -> bool:
         return self._rounds(weight) and not self._scheme(weight).powers
@@ -187,7 +188,7 @@ class RoundedHere:
             blocks = self._blocks(weight, values)
             if how.powers:
                 return powers_of_two(abs(blocks).max(axis=-1))
-            return self._as_stored(block_scales(blocks, how.codes))
+            return self._as_stored(block_scales(blocks, how.codes), how)
         few = self._few(weight).reshape(-1)
         of_group = math.prod(weight.shape[:-1]) // len(few)  # rows
         return few[np.arange(at, at + len(values)) // of_group][:, None]
@@ -212,7 +213,9 @@ class RoundedHere:
             self._scales[weight.name] = scales_for(amax, how.codes).reshape(shape)
         return self._scales[weight.name]
 
-    def _as_stored(self, scales: Array) -> Array:
+    def _as_stored(self, scales: Array, how: Scheme) -> Array:
         """Rounded to the type that the graph keeps scales of blocks in, so that codes fit what they are scaled by."""
-        stored: Array = scales.astype(BY_PRECISION[self.selection.recipe.wide].dtype).astype(np.float32)
+        kind = FLOAT16 if how.packed else BY_PRECISION[self.selection.recipe.wide]
+        with np.errstate(over="ignore"):  # what is packed is looked at
+            stored: Array = scales.astype(kind.dtype).astype(np.float32)
         return np.where(stored == 0, np.float32(1), stored)  # too small for it: all codes are zero

@@ -63,6 +63,7 @@ class Diagnosis:
     cuda: Cuda
     packages: dict[str, str | None]
     providers: tuple[str, ...]
+    cpu_compiler: str
     rtx_link: str
     abilities: tuple[Ability, ...]
 
@@ -102,6 +103,7 @@ def diagnose() -> Diagnosis:
         cuda=cuda,
         packages=packages,
         providers=providers,
+        cpu_compiler=_cpu_compiler(),
         rtx_link=link,
         abilities=(
             Ability(ONNXRUNTIME, cannot_build or broken, broken, support(ONNXRUNTIME, machine)),
@@ -155,6 +157,16 @@ def _onnxruntime() -> tuple[tuple[str, ...], str]:
     except Exception as error:  # a broken native library raises many things
         return (), f"onnxruntime cannot be imported: {error}"
     return tuple(onnxruntime.get_available_providers()), ""
+
+
+def _cpu_compiler() -> str:
+    """The command of the compiler that CPU kernels are tried with first; empty where there is none."""
+    from ...plugins.cpu.compile import find_compilers
+
+    try:
+        return " ".join(find_compilers()[0].command)
+    except PeagleError:
+        return ""
 
 
 def _rtx_link() -> tuple[str, str]:

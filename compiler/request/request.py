@@ -23,7 +23,7 @@ ONNXRUNTIME = "onnxruntime"
 BACKENDS = (ONNXRUNTIME, "tensorrt", "tensorrt-rtx")
 DEFAULT_BATCH_SIZE = 8
 MAX_BATCH_SIZE = 256  # the kernels are tested up to here
-_LOWERINGS = ("ort", "std")
+_LOWERINGS = ("ort", "cpu", "std")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class BackendAsked:
         name="gpus",
     )
     lowering: str | None = option(
-        "--lowering", "For onnxruntime: ort is fastest, std has standard ONNX only. (default: ort)"
+        "--lowering",
+        "For onnxruntime: ort has its own kernels, cpu ours for int8 and int4, std standard ONNX only. (default: ort)",
     )
 
     def check_known(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...plugins.errors import EnvironmentProblem, UsageError
-from ...plugins.optional_packages import require
+from ...plugins.optional_packages import install, require
 from ..console.printing import columns, emit, interruptible, size
 from ..request.request import CompileRequest
 from ..request.verb_options import BUILD
@@ -86,6 +86,7 @@ def doctor(
             ("driver", _driver(report.cuda)),
             ("NVRTC", report.cuda.nvrtc or f"no: {report.cuda.nvrtc_problem}"),
             ("nvcc", report.cuda.nvcc or "not found; only packaging needs it"),
+            ("CPU kernels", _cpu_kernels(report.cpu_compiler)),
             ("providers", ", ".join(report.providers) or "none"),
         ]
         rows += [(name, number or "not installed") for name, number in report.packages.items()]
@@ -125,6 +126,10 @@ def _doctor_of(request: CompileRequest, *, as_json: bool) -> None:
         raise EnvironmentProblem(
             f"{report.model} cannot be built here as asked", why="; ".join(report.missing), fix="; ".join(report.fixes)
         )
+
+
+def _cpu_kernels(compiler: str) -> str:
+    return f"compiled by {compiler}" if compiler else f"no C++ compiler, --lowering cpu is slow: {install('cpu')}"
 
 
 def _for(report: Readiness) -> str:

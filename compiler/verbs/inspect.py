@@ -138,7 +138,10 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
             rows.append(("  matmuls", described(engine["matmuls"][name])))
         if engine["operators"][name]:
             rows.append(("  operators", _counts(engine["operators"][name])))
-    rows += [(f"kernel {kernel['op']}", _kernel(kernel)) for kernel in engine["kernels"]]
+    rows += [
+        (f"kernel {kernel['op']}", _kernel(kernel)) if "op" in kernel else ("CPU kernels", _cpu_kernels(kernel))
+        for kernel in engine["kernels"]
+    ]
     rows += [(name, size(entry["size"])) for name, entry in engine["files"].items()]
     return rows
 
@@ -194,6 +197,13 @@ def _kernel(kernel: dict[str, Any]) -> str:
         for entry, use in kernel["usage"].items()
     ]
     return f"{kernel['sm']}, {size(kernel['bytes'])}" + (f"; {'; '.join(usage)}" if usage else "")
+
+
+def _cpu_kernels(library: dict[str, Any]) -> str:
+    runs = (
+        f"run here with {library['instructions']}" if library["instructions"] else f"do not run here: {library['why']}"
+    )
+    return f"{library['machine']}, {size(library['bytes'])}, by {library['compiler']}; they {runs}"
 
 
 def _names(names: list[str]) -> str:

@@ -1,6 +1,7 @@
 """Lowerings: tables that turn semantic ops into the nodes one backend runs best.
 
-``std`` is standard ONNX everywhere (the oracle), ``ort`` what ONNX Runtime's CPU kernels are fastest at, ``tensorrt``
+``std`` is standard ONNX everywhere (the oracle), ``ort`` what ONNX Runtime's CPU kernels are fastest at, ``cpu`` the
+same with our own kernels for matrices of integers (and their bodies where those are not), ``tensorrt``
 what TensorRT's parser takes (and ONNX Runtime still runs), ``tensorrt-sm100`` the same with TensorRT's own layer for
 routed experts. Adding a backend is adding a record and its table; no exporter changes.
 """
@@ -26,8 +27,8 @@ class Lowering:
 
     ``backend`` is for people. ``wide_types`` are what it computes in where nothing is quantized, the first of them
     unless told. The length of its caches is a multiple of ``cache_multiple``. ``has_kernels``: ONNX Runtime's, which
-    multiply with integer codes as they are. ``has_expert_layer``: TensorRT's own layer for routed experts, which is
-    given no inputs that are rounded.
+    multiply with integer codes as they are. ``packs``: matrices of integers are packed for kernels of ours, where they
+    fit those. ``has_expert_layer``: TensorRT's own layer for routed experts, which is given no inputs that are rounded.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Lowering:
     cache_multiple: int = 1
     is_tensorrt: bool = False
     has_kernels: bool = False
+    packs: bool = False
     has_expert_layer: bool = False
 
     def __str__(self) -> str:
@@ -73,11 +75,14 @@ _ALIGNED = 64
 
 STD = Lowering("std", "standard ONNX", ("fp32", "fp16", "bf16"), _std)
 ORT = Lowering("ort", "ONNX Runtime", ("fp32",), _ort, has_kernels=True)
+_CPU = Lowering("cpu", "ONNX Runtime", ("fp32",), _ort, has_kernels=True, packs=True)
 TENSORRT = Lowering("tensorrt", "TensorRT", ("bf16", "fp16"), _tensorrt, _ALIGNED, is_tensorrt=True)
 _TENSORRT_SM100 = Lowering(
     "tensorrt-sm100", "TensorRT", ("bf16", "fp16"), _tensorrt_sm100, _ALIGNED, is_tensorrt=True, has_expert_layer=True
 )
-LOWERINGS: Mapping[str, Lowering] = {lowering.name: lowering for lowering in (ORT, STD, TENSORRT, _TENSORRT_SM100)}
+LOWERINGS: Mapping[str, Lowering] = {
+    lowering.name: lowering for lowering in (ORT, _CPU, STD, TENSORRT, _TENSORRT_SM100)
+}
 
 
 def lowering_named(name: str) -> Lowering:

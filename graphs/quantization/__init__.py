@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .graph_products import GraphProduct, products_of
 from .kv_caches import quantize_caches, round_caches
+from .packed_nodes import packed_runs
 from .quantized_weight import Codes, Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
 from .rewrite import quantize
 
@@ -19,6 +20,7 @@ __all__ = [
     "Rounding",
     "SharedInput",
     "WeightStream",
+    "packed_runs",
     "products_of",
     "quantize",
     "quantize_caches",

@@ -9,11 +9,13 @@ from typing import Any
 import onnx_ir as ir
 
 from ...plugins.number_types import BY_ONNX, INT4, INT8, UINT4, UINT8
+from ...plugins.ops.quantized_linear.packed_weights import BLOCK
 from .rewrite_rules import inner_codes, is_weight
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedMatMul")
 _STACKED = ("MoE", "SparseExperts", "TRT_MoE")  # hold both products of their experts
 _KERNELS = ("MatMulNBits", "QMoE")  # of ONNX Runtime, which read codes themselves
+_PACKED = "QuantizedLinear"  # ours, which does so too
 _IN_INT8 = 4  # the accuracy level at which they round what they multiply with as well
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _SCALED = ("DequantizeLinear", "TRT_MXFP8DequantizeLinear")
@@ -43,6 +45,8 @@ def products_of(model: ir.Model) -> tuple[GraphProduct, ...]:
     for node in model.graph:
         if node.op_type in _KERNELS:
             products += _of_kernel(node)
+        elif node.op_type == _PACKED:
+            products.append(_of_packed(node))
         elif node.op_type in _STACKED:
             products += [_stacked(node, value) for value in node.inputs if _rank(value) > 2]
         elif node.op_type in _PRODUCTS:
@@ -73,6 +77,14 @@ def _of_kernel(node: ir.Node) -> list[GraphProduct]:
             computed = "int8" if level == _IN_INT8 else _type(node, weight)
             products.append(GraphProduct(str(weight.name), node.op_type, f"int{bits}", computed, numbers))
     return products
+
+
+def _of_packed(node: ir.Node) -> GraphProduct:
+    """The product of a packed matrix; what is multiplied with it is rounded to int8."""
+    codes: Any = node.inputs[1]
+    bits = 4 if node.attributes["format"].as_string().startswith("q4") else 8
+    numbers = node.attributes["rows"].as_int() * int(codes.shape[1]) * BLOCK
+    return GraphProduct(str(codes.name), node.op_type, f"int{bits}", "int8", numbers)
 
 
 def _product(node: ir.Node, factor: ir.Value) -> GraphProduct:

@@ -34,7 +34,8 @@ class QuantizedWeight:
     blocks of so many columns; a row that ends within one is stored with zeros up to its end. ``input`` says how what it
     is multiplied with is rounded; None leaves that as it is. With ``powers`` the scales are powers of two, kept as
     their exponents + 127 (E8M0), a byte each. ``gathered``: rows that are looked up in it, as those of an embedding
-    that is the head's matrix too, are read from the codes as well.
+    that is the head's matrix too, are read from the codes as well. ``packed`` names the format of ``QuantizedLinear``
+    in which a matrix is stored for kernels of ours, which round what they multiply with.
     """
 
     codes: Codes
@@ -43,6 +44,7 @@ class QuantizedWeight:
     input: Rounding | None = None
     powers: bool = False
     gathered: bool = False
+    packed: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ...plugins.op_spec import DOMAIN, VERSION
 from ..node_tape import Nodes
+from .packed_nodes import packed_streams
 from .qdq_nodes import code_shape, dequantized, onnx_type, rounded, scale_dtype, scale_shape, shortened, streamed
 from .quantized_weight import Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
 from .rewrite_rules import RULES, Site
@@ -35,7 +36,7 @@ def quantize(model: ir.Model, weights: Weights) -> Quantization:
     for site in sites:
         if site.inside and (rounding := weights[str(site.weight.name)].input):
             site.round_inside(rounding)
-    if any(node.op_type == "MicroscaledRound" for node in model.graph):
+    if any(node.domain == DOMAIN for node in model.graph):
         model.opset_imports.setdefault(DOMAIN, VERSION)
     names = tuple(dict.fromkeys(stream.weight for stream in streams.values()))
     return Quantization(names, refused, shared, streams)
@@ -49,6 +50,9 @@ def _quantize(graph: ir.Graph, sites: list[Site], weights: Weights) -> dict[str,
     streams: dict[str, WeightStream] = {}
     for value, group in readers.items():
         name, wide = str(value.name), ir.DataType(value.const_value.dtype)
+        if weights[name].packed:
+            streams |= packed_streams(graph, value, weights[name], group)
+            continue
         weight, tied = weights[name], len(value.uses()) > len({site.reader for site in group})
         shape = tuple(int(dim) for dim in value.const_value.shape)
         of_codes, of_scales = f"{name}.codes" if tied else name, f"{name}_scale"

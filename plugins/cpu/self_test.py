@@ -7,6 +7,7 @@ one for it. Tested is every function that a kernel may call, and then each op wi
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 
 from ..errors import EnvironmentProblem
 from ..ops import OPS
-from ..ops.quantized_linear.packed_weights import FORMATS, GGUF_BLOCK_BYTES, pack_gguf, pack_int8
+from ..ops.quantized_linear.packed_weights import FORMATS, GGUF_BLOCK_BYTES, pack_codes, pack_gguf, pack_scales
 from .one_node_model import one_node_model
 
 _LIMIT_SECONDS = 120  # for a process that imports ONNX Runtime on a busy machine
@@ -47,6 +48,22 @@ def try_library(path: Path) -> str:
     raise _unusable(path, lines[-1] if lines else f"the process that tried them ended with {ended}")
 
 
+def instructions_of(path: Path) -> str:
+    """Return the instructions that kernels of a library that works use in this process.
+
+    ``EnvironmentProblem`` where $PEAGLE_CPU_INSTRUCTIONS names others than the machine has.
+    """
+    function = ctypes.CDLL(str(path)).peagle_instructions
+    function.restype = ctypes.c_char_p
+    if name := function().decode():
+        return str(name)
+    raise EnvironmentProblem(
+        f"$PEAGLE_CPU_INSTRUCTIONS is {os.environ.get('PEAGLE_CPU_INSTRUCTIONS')}",
+        why="it names no instructions that the CPU kernels use, or none that this machine has",
+        fix="unset it, or set it to portable",
+    )
+
+
 def _unusable(path: Path, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"the CPU kernels of {path} do not work here",
@@ -71,9 +88,7 @@ def main() -> int:
     except Exception as error:
         print(" ".join(f"{type(error).__name__}: {error}".split()), file=sys.stderr)
         return 1
-    function = ctypes.CDLL(path).peagle_instructions
-    function.restype = ctypes.c_char_p
-    print(function().decode())
+    print(instructions_of(Path(path)))
     return 0
 
 
@@ -99,7 +114,7 @@ def _check_format(onnxruntime: Any, options: Any, name: str) -> None:
     rng = np.random.default_rng(0)
     if name == "int8":
         whole = rng.integers(-128, 128, (_ROWS, _COLUMNS), dtype=np.int8)
-        codes, scales = pack_int8(whole, rng.random(_ROWS, np.float32))
+        codes, scales = pack_codes(name, whole), pack_scales(name, rng.random((_ROWS, 1), np.float32))
     else:
         blocks = rng.integers(0, 256, (_ROWS, _COLUMNS // 32, GGUF_BLOCK_BYTES[name]), dtype=np.uint8)
         blocks[..., 1] &= 0x3F  # the exponents of the float16 numbers: finite

@@ -80,6 +80,22 @@ def linears(*names: str, rows: int = ROWS, columns: int = COLUMNS) -> ir.Model:
     return ir.Model(graph, ir_version=11, metadata_props={ROPE_METADATA: "{}"})
 
 
+def embedded(name: str, *, wide: bool = False) -> ir.Model:
+    """Rows of the matrix of a linear are looked up in it, too; ``wide``: and something adds to it."""
+    model = linears(name)
+    graph = model.graph
+    ids = _value("input_ids", ["M"], ir.DataType.INT64)
+    graph.inputs.append(ids)
+    weight = graph.initializers[name]
+    nodes = [ir.node("Gather", [weight, ids])] + ([ir.node("Add", [weight, weight])] if wide else [])
+    for node in nodes:
+        graph.append(node)
+        node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+        node.outputs[0].name = f"of.{node.op_type}"
+        graph.outputs.append(node.outputs[0])
+    return model
+
+
 def tied() -> ir.Model:
     """``y = x @ w.T``, and ``rows = w[ids]``: a head that is the embedding too."""
     model = linears("w")

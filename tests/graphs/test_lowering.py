@@ -111,7 +111,8 @@ def test_a_lowering_is_found_by_its_name_and_knows_what_follows_from_it() -> Non
     assert [lowering_named(name).name for name in LOWERINGS] == list(LOWERINGS)
     assert {name for name, lowering in LOWERINGS.items() if lowering.is_tensorrt} == {"tensorrt", "tensorrt-sm100"}
     assert {lowering.cache_multiple for lowering in LOWERINGS.values() if lowering.is_tensorrt} == {64}
-    assert [name for name, lowering in LOWERINGS.items() if lowering.has_kernels] == ["ort"]
+    assert [name for name, lowering in LOWERINGS.items() if lowering.has_kernels] == ["ort", "cpu"]
+    assert [name for name, lowering in LOWERINGS.items() if lowering.packs] == ["cpu"]
     assert [name for name, lowering in LOWERINGS.items() if lowering.has_expert_layer] == ["tensorrt-sm100"]
     with pytest.raises(UsageError, match="'triton' does not exist") as caught:
         lowering_named("triton")

@@ -12,6 +12,7 @@ from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams
 from ..base import Chunk, Steps
+from .kernels import library_of
 from .lanes import Emitted, Row, SessionLanes, Sessions
 from .loaded_graphs import default_threads, open_session, tensors_of
 from .memory import CacheArrays, SlotArrays
@@ -33,10 +34,10 @@ class OnnxRuntimeBackend:
     def __init__(self, folder: Path, manifest: Manifest, *, num_slots: int, threads: int | None) -> None:
         self.manifest, self.num_slots = manifest, num_slots
         self.prefill_columns = manifest.shapes.max_seq_len
-        count = threads or default_threads(manifest)
+        count, library = threads or default_threads(manifest), library_of(folder, manifest)
         self._sessions = Sessions(
-            _checked_session(folder, manifest, "target", count),
-            _checked_session(folder, manifest, "drafter", count) if manifest.drafter else None,
+            _checked_session(folder, manifest, "target", count, library),
+            _checked_session(folder, manifest, "drafter", count, library) if manifest.drafter else None,
             features=len(manifest.shapes.taps) * manifest.shapes.hidden_size,
             least_columns=1 if manifest.precision.get("weights") == "fp32" else _LEAST_COLUMNS,
         )
@@ -109,10 +110,10 @@ class OnnxRuntimeBackend:
         return row
 
 
-def _checked_session(folder: Path, manifest: Manifest, half: str, threads: int) -> Any:
+def _checked_session(folder: Path, manifest: Manifest, half: str, threads: int, library: Path | None) -> Any:
     """The session of one half, whose tensors are those that memory will be bound for."""
     part = manifest.parts[half]
     path = folder / part.file
-    session = open_session(path, threads)
+    session = open_session(path, threads, library)
     check_graph(path, half, part, manifest.shapes, "float32", *tensors_of(session))
     return session

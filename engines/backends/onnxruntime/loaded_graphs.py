@@ -36,8 +36,11 @@ def refusals(what: str, fix: str) -> Iterator[None]:
         raise EnvironmentProblem(what, why=lines[0], fix=fix) from error
 
 
-def open_session(path: Path, threads: int) -> Any:
-    """Load one graph on the CPU, with ``threads`` threads; 0 is one for each physical core."""
+def open_session(path: Path, threads: int, library: Path | None = None) -> Any:
+    """Load one graph on the CPU, with ``threads`` threads; 0 is one for each physical core.
+
+    ``library`` has kernels for the ops of ours that the graph holds; without it their function bodies run.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -54,6 +57,8 @@ def open_session(path: Path, threads: int) -> Any:
         f"ONNX Runtime {onnxruntime.__version__} cannot load {path}",
         "rebuild the engine with the installed version (`peagle-compile build`)",
     ):
+        if library is not None:
+            options.register_custom_ops_library(str(library))
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

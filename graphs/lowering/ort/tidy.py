@@ -10,10 +10,12 @@ from typing import Any
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
+from ....plugins.ops.quantized_linear.packed_weights import TILE
 from ...names import CONTRIB
 from ..shared_passes import PARTS_METADATA
 
-_KINDS = ("FusedMatMul", "MatMulNBits")
+_KINDS = ("FusedMatMul", "MatMulNBits", "QuantizedLinear")
+_ROWS = {"MatMulNBits": "N", "QuantizedLinear": "rows"}  # the attribute with the rows of the weight
 
 
 class SkipNorm(RewriteRuleClassBase):
@@ -105,11 +107,17 @@ def pack_linears(model: ir.Model) -> None:
     """
     groups: dict[Any, list[ir.Node]] = defaultdict(list)
     for node in model.graph:
-        if node.op_type in _KINDS and all(_own(weight) for weight in node.inputs[1:]):
+        if node.op_type in _KINDS and _can_be_stacked(node):
             groups[node.inputs[0], node.op_type, tuple(sorted(_kind(node).items()))].append(node)
     for nodes in groups.values():
         if len(nodes) > 1:
             _pack(model, nodes)
+
+
+def _can_be_stacked(node: ir.Node) -> bool:
+    """Whether only it reads its weights; packed rows that are filled up to a whole tile are followed by nothing."""
+    own = all(_own(weight) for weight in node.inputs[1:])
+    return own and not (node.op_type == "QuantizedLinear" and _rows(node) % TILE)
 
 
 def _own(weight: ir.Value | None) -> bool:
@@ -120,21 +128,28 @@ def _own(weight: ir.Value | None) -> bool:
 
 def _kind(node: ir.Node) -> dict[str, Any]:
     """Attributes that the packed node has too. Its weights, and the linears' own, are ``[out, ...]``."""
-    return {name: attribute.value for name, attribute in node.attributes.items() if name != "N"}
+    return {name: attribute.value for name, attribute in node.attributes.items() if name not in _ROWS.values()}
+
+
+def _rows(node: ir.Node) -> int:
+    """The rows of its weight."""
+    weight: Any = node.inputs[1]
+    named = _ROWS.get(node.op_type)
+    return int(node.attributes[named].as_int()) if named else int(weight.shape[0])
 
 
 def _pack(model: ir.Model, nodes: list[ir.Node]) -> None:
     first, graph = nodes[0], model.graph
     weights: list[Any] = [list(node.inputs[1:]) for node in nodes]
-    sizes = [int(inputs[0].shape[0]) for inputs in weights]
+    sizes = [_rows(node) for node in nodes]
     packed = [_stacked(graph, parts) for parts in zip(*weights, strict=True)]
-    attributes = _kind(first) | ({"N": sum(sizes)} if first.op_type == "MatMulNBits" else {})
+    attributes = _kind(first) | ({_ROWS[first.op_type]: sum(sizes)} if first.op_type in _ROWS else {})
     split = ir.Value(
         name=f"{packed[0].name}.sizes", shape=ir.Shape([len(sizes)]), type=ir.TensorType(ir.DataType.INT64)
     )
     split.const_value = ir.tensor(sizes, dtype=ir.DataType.INT64, name=split.name)
     graph.register_initializer(split)
-    product = ir.node(first.op_type, [first.inputs[0], *packed], attributes, domain=CONTRIB)
+    product = ir.node(first.op_type, [first.inputs[0], *packed], attributes, domain=first.domain)
     parts = ir.node("Split", [product.outputs[0], split], {"axis": -1}, num_outputs=len(nodes))
     graph.insert_before(first, [product, parts])
     for node, part in zip(nodes, parts.outputs, strict=True):

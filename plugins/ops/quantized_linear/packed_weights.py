@@ -33,6 +33,8 @@ GGUF_BLOCK_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
 TILE, BLOCK = 16, 32
 _GROUP = 4
 _HALF = 2  # bytes of a float16
+_MIDDLE = 128  # what codes of eight bits lie above
+_FOUR_BITS = ("q4_0", "q4_1")
 
 
 def one_of_formats(name: str) -> str | None:
@@ -40,13 +42,44 @@ def one_of_formats(name: str) -> str | None:
     return None if name in FORMATS else f"must be one of {', '.join(FORMATS)}"
 
 
-def pack_int8(codes: Array, scales: Array) -> tuple[Array, Array]:
-    """Codes and scales, packed, of int8 [N, K] with one float32 scale a row [N].
+def code_shape(name: str, rows: int, columns: int) -> tuple[int, int, int]:
+    """The shape of the packed codes of a matrix [rows, columns]."""
+    bytes_of_block = TILE * BLOCK // (2 if name in _FOUR_BITS else 1)
+    return -(-rows // TILE), columns // BLOCK, bytes_of_block
 
-    Raises ``BuildError`` for columns that are not whole blocks, and for scales that are not finite.
+
+def scale_shape(name: str, rows: int, columns: int) -> tuple[int, int, int]:
+    """The shape of its packed scales."""
+    return -(-rows // TILE), 1 if name == "int8" else columns // BLOCK, TILE * (2 if name == "q4_1" else 1)
+
+
+def pack_codes(name: str, codes: Array) -> Array:
+    """Whole codes [N, K], packed: int8 of -128..127, or of four bits 0..15 in any type of integers.
+
+    Raises ``BuildError`` for columns that are not whole blocks.
     """
-    blocks = _blocks(codes.view(np.uint8) ^ 0x80, codes.shape[1])
-    return _grouped(blocks), _checked(_tiled(scales.astype(np.float32)[:, None]))
+    if codes.shape[-1] % BLOCK or not codes.size:
+        raise BuildError(f"{codes.shape[-1]} columns are not whole blocks of {BLOCK}")
+    whole = codes.astype(np.uint8) if name in _FOUR_BITS else codes.view(np.uint8) ^ _MIDDLE
+    grouped = _grouped(whole.reshape(len(whole), -1, BLOCK))
+    if name not in _FOUR_BITS:
+        return grouped
+    low, high = np.split(grouped, 2, axis=-1)
+    packed: Array = low | high << 4
+    return packed
+
+
+def pack_scales(name: str, scales: Array) -> Array:
+    """Scales of rows [N, 1] or of blocks [N, blocks], packed; q4_1 has [N, blocks, 2], the least values behind them.
+
+    Raises ``BuildError`` for scales that are not finite as they are stored.
+    """
+    with np.errstate(over="ignore"):
+        stored = scales.astype(np.float32 if name == "int8" else np.float16)
+    if not np.isfinite(stored).all():
+        raise BuildError("a scale of the weights is not finite", fix="use a checkpoint that is whole")
+    tiles = _tiled(stored)  # [tiles, blocks, 16] or [tiles, blocks, 2, 16]
+    return tiles.reshape(*tiles.shape[:2], -1)
 
 
 def pack_gguf(name: str, rows: Array) -> tuple[Array, Array]:
@@ -61,14 +94,11 @@ def pack_gguf(name: str, rows: Array) -> tuple[Array, Array]:
     numbers = _HALF * (2 if name == "q4_1" else 1)
     halves = np.ascontiguousarray(blocks[..., :numbers]).view(np.float16)  # [N, blocks, 1 or 2]
     codes = blocks[..., numbers:]
-    if name == "q8_0":
-        packed = _grouped(codes ^ 0x80)
-    else:
-        both = _grouped(np.concatenate([codes & 15, codes >> 4], axis=-1))
-        low, high = np.split(both, 2, axis=-1)
-        packed = low | high << 4
-    scales = _tiled(halves)  # [tiles, blocks, 1 or 2, 16]
-    return packed, _checked(scales.reshape(*scales.shape[:2], -1))
+    if name in _FOUR_BITS:
+        codes = np.concatenate([codes & 15, codes >> 4], axis=-1)
+    whole = codes if name in _FOUR_BITS else np.ascontiguousarray(codes).view(np.int8)
+    scales = halves if name == "q4_1" else halves[..., 0]
+    return pack_codes(name, whole.reshape(len(rows), -1)), pack_scales(name, scales)
 
 
 def unpack(name: str, codes: Array, scales: Array, rows: int) -> Array:
@@ -79,12 +109,12 @@ def unpack(name: str, codes: Array, scales: Array, rows: int) -> Array:
 
 def unpacked(name: str, codes: Array, scales: Array, rows: int) -> tuple[Array, Array, Array]:
     """Whole numbers int32 [rows, blocks, 32], their scales float32 [rows, blocks], and the least values (or zeros)."""
-    if name in ("q4_0", "q4_1"):
+    if name in _FOUR_BITS:
         codes = np.concatenate([codes & 15, codes >> 4], axis=-1)
     tiles, blocks, _ = codes.shape
     grouped = codes.reshape(tiles, blocks, BLOCK // _GROUP, TILE, _GROUP)
     by_row = grouped.transpose(0, 3, 1, 2, 4).reshape(tiles * TILE, blocks, BLOCK)
-    middle = {"q4_0": 8, "q4_1": 0}.get(name, 128)
+    middle = {"q4_0": 8, "q4_1": 0}.get(name, _MIDDLE)
     numbers = (
         scales.reshape(tiles, scales.shape[1], -1, TILE)
         .transpose(0, 3, 1, 2)
@@ -93,13 +123,6 @@ def unpacked(name: str, codes: Array, scales: Array, rows: int) -> tuple[Array, 
     wide = np.broadcast_to(numbers, (tiles * TILE, blocks, numbers.shape[-1])).astype(np.float32)
     least = wide[..., 1] if name == "q4_1" else np.zeros_like(wide[..., 0])
     return by_row[:rows].astype(np.int32) - middle, wide[:rows, :, 0], least[:rows]
-
-
-def _blocks(codes: Array, columns: int) -> Array:
-    """Codes [N, K] as [N, blocks, 32]."""
-    if columns % BLOCK or not codes.size:
-        raise BuildError(f"{columns} columns are not whole blocks of {BLOCK}")
-    return codes.reshape(len(codes), -1, BLOCK)
 
 
 def _grouped(codes: Array) -> Array:
@@ -114,9 +137,3 @@ def _tiled(rows: Array) -> Array:
     filled = np.zeros((-(-len(rows) // TILE) * TILE, *rows.shape[1:]), rows.dtype)
     filled[: len(rows)] = rows
     return np.ascontiguousarray(np.moveaxis(filled.reshape(-1, TILE, *rows.shape[1:]), 1, -1))
-
-
-def _checked(scales: Array) -> Array:
-    if not np.isfinite(scales).all():
-        raise BuildError("a scale of the weights is not finite", fix="use a checkpoint that is whole")
-    return scales

@@ -60,7 +60,7 @@ def test_what_could_be_had_is_not_refused_before_the_checkpoint_is_read(
 
 def test_before_the_checkpoint_is_read_nothing_but_tensorrt_s_wide_type_is_unknown() -> None:
     assert {name: wide_of(None, lowering) for name, lowering in LOWERINGS.items()} == {
-        "ort": "fp32", "std": "fp32", "tensorrt": None, "tensorrt-sm100": None,
+        "ort": "fp32", "cpu": "fp32", "std": "fp32", "tensorrt": None, "tensorrt-sm100": None,
     }  # fmt: skip
 
 

@@ -162,7 +162,7 @@ MODULES = sorted({*STAGES.values(), CALIBRATE})
 
 
 def test_the_stages_are_found() -> None:
-    assert set(STAGES) == {"trace-", "attach-", "plan-", "kernels", "choose-k", "check-numbers", "gguf"}
+    assert set(STAGES) == {"trace-", "attach-", "plan-", "kernels", "cpu-kernels", "choose-k", "check-numbers", "gguf"}
 
 
 @pytest.mark.parametrize("module", MODULES)

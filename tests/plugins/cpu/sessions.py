@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import onnxruntime
 import pytest
 
 from peagle.plugins.cpu.one_node_model import one_node_model
+from peagle.plugins.cpu.self_test import instructions_of
 
 PATHS = ("portable", "avx2", "avx512-vnni")  # from what every machine has to what few have
 
@@ -34,6 +34,4 @@ def kernel_session(library: Path, op: str, dtype: str, weights: Any, attributes:
 
 def paths_here(library: Path) -> tuple[str, ...]:
     """The paths through the kernels that this machine can go."""
-    function = ctypes.CDLL(str(library)).peagle_instructions
-    function.restype = ctypes.c_char_p
-    return PATHS[: PATHS.index(function().decode()) + 1]
+    return PATHS[: PATHS.index(instructions_of(library)) + 1]

@@ -6,7 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from peagle.plugins.ops.quantized_linear.packed_weights import FORMATS, GGUF_BLOCK_BYTES, pack_gguf, pack_int8
+from peagle.plugins.ops.quantized_linear.packed_weights import (
+    FORMATS,
+    GGUF_BLOCK_BYTES,
+    pack_codes,
+    pack_gguf,
+    pack_scales,
+)
 
 __all__ = ["FORMATS", "gguf_blocks", "matrix"]
 
@@ -24,5 +30,5 @@ def matrix(rng: Any, name: str, rows: int, columns: int) -> tuple[Any, Any]:
     """Packed codes and scales."""
     if name == "int8":
         codes = rng.integers(-128, 128, (rows, columns), dtype=np.int8)
-        return pack_int8(codes, rng.normal(size=rows).astype(np.float32))
+        return pack_codes(name, codes), pack_scales(name, rng.normal(size=(rows, 1)))
     return pack_gguf(name, gguf_blocks(rng, name, rows, columns))

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
-from peagle.plugins.ops.quantized_linear.packed_weights import pack_gguf, pack_int8, unpack
+from peagle.plugins.ops.quantized_linear.packed_weights import (
+    code_shape,
+    pack_codes,
+    pack_gguf,
+    pack_scales,
+    scale_shape,
+    unpack,
+)
 from peagle.plugins.ops.quantized_linear.reference import NEGLIGIBLE, fused_multiply_add, round_block
 from tests.plugins.cpu.sessions import kernel_session, paths_here, session
 from tests.plugins.ops.packed_cases import FORMATS, gguf_blocks, matrix
@@ -154,8 +161,23 @@ def test_gguf_blocks_mean_what_ggml_says(name: str) -> None:
 def test_int8_codes_mean_code_times_scale() -> None:
     rng = np.random.default_rng(6)
     codes = rng.integers(-128, 128, (33, 64), dtype=np.int8)
-    scales = rng.random(33, np.float32)
-    np.testing.assert_array_equal(unpack("int8", *pack_int8(codes, scales), 33), codes * scales[:, None])
+    scales = rng.random((33, 1), np.float32)
+    packed = pack_codes("int8", codes), pack_scales("int8", scales)
+    np.testing.assert_array_equal(unpack("int8", *packed, 33), codes * scales)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_shapes_are_known_before_anything_is_packed(name: str) -> None:
+    codes, scales = matrix(np.random.default_rng(13), name, 33, 96)
+    assert (codes.shape, scales.shape) == (code_shape(name, 33, 96), scale_shape(name, 33, 96))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_whole_tiles_are_packed_one_by_one_as_all_at_once(name: str) -> None:
+    rng = np.random.default_rng(14)
+    codes = rng.integers(0, 16, (40, 64), dtype=np.int8)
+    tiles = [pack_codes(name, codes[at : at + 16]) for at in (0, 16, 32)]
+    np.testing.assert_array_equal(np.concatenate(tiles), pack_codes(name, codes))
 
 
 def test_rounding_is_to_the_nearest_and_ties_go_to_even() -> None:
@@ -243,7 +265,7 @@ def test_instructions_that_do_not_exist_are_refused(cpu_library: Path) -> None:
 
 def test_matrices_that_are_not_whole_blocks_are_not_packed() -> None:
     with pytest.raises(BuildError, match="33 columns are not whole blocks of 32"):
-        pack_int8(np.zeros((4, 33), np.int8), np.ones(4, np.float32))
+        pack_codes("int8", np.zeros((4, 33), np.int8))
     with pytest.raises(BuildError, match="not whole blocks of q4_0"):
         pack_gguf("q4_0", np.zeros((4, 19), np.uint8))
     for empty in (np.zeros((0, 34), np.uint8), np.zeros((3, 0), np.uint8)):
@@ -257,7 +279,9 @@ def test_scales_that_are_not_finite_are_not_packed() -> None:
     with pytest.raises(BuildError, match="not finite"):
         pack_gguf("q4_1", rows)
     with pytest.raises(BuildError, match="not finite"):
-        pack_int8(np.zeros((2, 32), np.int8), np.array([1, np.nan], np.float32))
+        pack_scales("int8", np.array([[1], [np.nan]]))
+    with pytest.raises(BuildError, match="not finite"):
+        pack_scales("q4_0", np.array([[65520.0]]))
 
 
 def test_the_spec_knows_the_shapes() -> None:

@@ -1,0 +1,61 @@
+"""The nodes of a packed matrix, which are ops of ours: no pair of Q and DQ says what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...plugins.op_spec import DOMAIN
+from ...plugins.ops.quantized_linear.packed_weights import TILE, code_shape, pack_codes, pack_scales, scale_shape
+from .qdq_nodes import streamed
+from .quantized_weight import QuantizedWeight, WeightStream
+from .rewrite_rules import Site
+
+
+def packed_streams(
+    graph: ir.Graph, value: ir.Value, weight: QuantizedWeight, sites: list[Site]
+) -> dict[str, WeightStream]:
+    """Let the nodes of ``sites`` read the matrix ``value`` packed; returns the initializers that are to be filled.
+
+    What else reads the matrix goes on reading it wide.
+    """
+    name, form = str(value.name), weight.packed
+    rows, columns = (int(dim) for dim in value.const_value.shape)
+    readers = {site.reader for site in sites}
+    tied = len(value.uses()) > len(readers)
+    of_codes, of_scales = f"{name}.codes" if tied else name, f"{name}_scale"
+    if not tied:
+        del graph.initializers[name]
+    codes = streamed(graph, of_codes, code_shape(form, rows, columns), ir.DataType.UINT8)
+    kind = ir.DataType.FLOAT if form == "int8" else ir.DataType.FLOAT16
+    scales = streamed(graph, of_scales, scale_shape(form, rows, columns), kind)
+    for site in sites:
+        attributes: dict[str, Any] = {"format": form, "rows": rows}
+        x = site.node.inputs[1 if site.gathers else 0]
+        op = "QuantizedEmbedding" if site.gathers else "QuantizedLinear"
+        attributes |= {"columns": columns} if site.gathers else {}
+        node = ir.node(op, [x, codes, scales], attributes, domain=DOMAIN)
+        (old,), (new,) = site.node.outputs, node.outputs
+        new.shape, new.type = old.shape, old.type
+        ir.convenience.replace_nodes_and_values(graph, site.node, [site.node], [node], [old], [new])
+    for reader in readers - {site.node for site in sites}:
+        graph.remove(reader, safe=True)
+    return {of_codes: WeightStream(name, scales=False), of_scales: WeightStream(name, scales=True)}
+
+
+def packed_runs(form: str, runs: Iterable[Any], columns: int, *, scales: bool) -> Iterator[Any]:
+    """Pack runs of rows of whole codes, or of their scales, as they come: a tile has sixteen rows."""
+    pack: Callable[[str, Any], Any] = pack_scales if scales else pack_codes
+    rest: Any = None
+    for run in runs:
+        rows = run.reshape(-1, columns)
+        rows = rows if rest is None else np.concatenate([rest, rows])
+        whole = len(rows) // TILE * TILE
+        rest = rows[whole:]
+        if whole:
+            yield pack(form, rows[:whole])
+    if rest is not None and len(rest):
+        yield pack(form, rest)

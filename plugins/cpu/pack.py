@@ -1,0 +1,77 @@
+"""Packs of CPU kernels: a folder with the library and ``cpu_kernels.json``, which says what it is and hashes to.
+
+An engine of ONNX Runtime that has packed matrices carries one, for the machine that built it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from ..errors import EnvironmentProblem
+from .compile import CpuLibrary
+
+INDEX = "cpu_kernels.json"
+LIBRARY = "cpu_kernels.so"
+FORMAT = 1
+
+MAX_INDEX_BYTES = 1 << 16
+MAX_CODE_BYTES = 1 << 26
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_MACHINE = re.compile(r"[a-z0-9_-]{1,64}")
+
+
+def write_pack(folder: Path, library: CpuLibrary) -> None:
+    """Write the library and its index, the index last. Same library, same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / LIBRARY).write_bytes(library.code)
+    index = {
+        "format": FORMAT,
+        "machine": library.machine,
+        "bytes": len(library.code),
+        "sha256": hashlib.sha256(library.code).hexdigest(),
+        "source_sha256": library.digest,
+        "compiler": library.compiler,
+    }
+    (folder / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+
+
+def read_pack(folder: Path) -> CpuLibrary:
+    """Read and check a pack. ``EnvironmentProblem`` names the file that is missing, damaged or not one of a pack."""
+    path = folder / INDEX
+    try:
+        content = json.loads(_read(path, MAX_INDEX_BYTES))
+        if content["format"] != FORMAT:
+            raise _damaged(path, f"it has format {content['format']!r}, this version reads {FORMAT}")
+        machine, source, compiler = content["machine"], content["source_sha256"], content["compiler"]
+        if not _MACHINE.fullmatch(machine) or not _DIGEST.fullmatch(source) or not isinstance(compiler, str):
+            raise ValueError("machine, source or compiler is none")
+        size, sha256 = content["bytes"], content["sha256"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(path, f"it is not an index of CPU kernels ({type(error).__name__}: {error})") from error
+    code = _read(folder / LIBRARY, MAX_CODE_BYTES)
+    if len(code) != size:
+        raise _damaged(folder / LIBRARY, f"it has {len(code)} bytes instead of {size}")
+    if hashlib.sha256(code).hexdigest() != sha256:
+        raise _damaged(folder / LIBRARY, "its content does not match its hash")
+    return CpuLibrary(machine, source, code, compiler)
+
+
+def _read(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"cannot read {path}", why=error.strerror or str(error), fix="copy the whole engine again, or rebuild it"
+        ) from error
+    if len(content) > limit:
+        raise _damaged(path, f"it is larger than {limit} bytes")
+    return content
+
+
+def _damaged(path: Path, why: str) -> EnvironmentProblem:
+    return EnvironmentProblem(f"{path} is damaged", why=why, fix="copy the whole engine again, or rebuild it")

@@ -1,0 +1,58 @@
+"""The embedding of one graph as another is given it: where it lies, and in which form rows are looked up in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+
+from peagle.graphs.quantization import QuantizedWeight, quantize
+from peagle.graphs.stored_embedding import stored_embedding
+from peagle.graphs.stream_weights import Run
+from tests.graphs.quantized_graphs import COLUMNS, ROWS, embedded
+
+WIDE = None
+IN_BLOCKS = QuantizedWeight("uint8", (ROWS, COLUMNS // 32), 32, gathered=True)
+PACKED = QuantizedWeight("int8", (ROWS,), gathered=True, packed="int8")
+
+
+def attached(name: str, how: QuantizedWeight | None) -> ir.Model:
+    """A graph whose weights lie in a file, each at the place that its order says."""
+    model = embedded(name)
+    if how is not None:
+        quantize(model, {name: how})
+    for place, value in enumerate(model.graph.initializers.values()):
+        tensor: Any = value.const_value
+        value.const_value = ir.ExternalTensor(
+            "some.data", 4096 * place, 100 + place, tensor.dtype, shape=tensor.shape, name=str(value.name)
+        )
+    return model
+
+
+def lookups(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph if node.op_type in ("Gather", "QuantizedEmbedding")]
+
+
+@pytest.mark.parametrize("how", [WIDE, IN_BLOCKS, PACKED])
+def test_another_graph_looks_rows_up_in_the_same_form_and_place(how: QuantizedWeight | None) -> None:
+    target = attached("a", how)
+    found = stored_embedding(target)
+    assert found is not None
+    drafter = embedded("table")
+    there = found.put_into("table", drafter)
+    assert lookups(drafter) == lookups(target)
+    places = [Run("some.data", 0, 100)] + ([Run("some.data", 4096, 101)] if how else [])
+    assert list(there.values()) == places
+    shapes = {name: list(drafter.graph.initializers[name].shape) for name in there}
+    names = list(target.graph.initializers)
+    assert list(shapes.values()) == [list(target.graph.initializers[name].shape) for name in names]
+
+
+def test_a_table_that_is_computed_is_given_to_nobody() -> None:
+    model = embedded("a")
+    (gather,) = [node for node in model.graph if node.op_type == "Gather"]
+    absolute = ir.node("Abs", [gather.inputs[0]])
+    model.graph.insert_before(gather, absolute)
+    gather.replace_input_with(0, absolute.outputs[0])
+    assert stored_embedding(model) is None

@@ -1,0 +1,141 @@
+"""Engines of the lowering `cpu`: the same text with any drafts, with our kernels; and without them, if it must be."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peagle.compiler.pipeline import cpu_kernels as stage
+from peagle.compiler.pipeline.build import BuildResult, build
+from peagle.compiler.pipeline.engine_contents import inspect_engine
+from peagle.compiler.request.verb_options import BUILD
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.backends.onnxruntime import kernels
+from peagle.plugins.cpu import compile as compiling
+from peagle.plugins.cpu import pack
+from peagle.plugins.errors import EnvironmentProblem
+
+PROMPTS = ["def fibonacci(n):", "import os\n", "x = ["]
+LIBRARY = f"plugins/{pack.LIBRARY}"
+
+
+def demo(out: Path, precision: str = "int8") -> BuildResult:
+    return build(
+        BUILD.request(
+            model="demo", out=out, precision=precision, lowering="cpu", num_speculative_tokens=3, max_seq_len=128
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def built(cpu_library: Path, demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
+    """The demo pair in int8; its traces are those of the other engine, the library is the session's."""
+    with pytest.MonkeyPatch.context() as patch:
+        code = cpu_library.read_bytes()
+        made = compiling.CpuLibrary(compiling.machine_name(), compiling.digest(), code, "the session's")
+        patch.setattr(compiling, "compile_library", lambda: made)
+        return demo(tmp_path_factory.mktemp("cpu-kernels") / "engine")
+
+
+@pytest.fixture
+def folder(built: BuildResult, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built.path, tmp_path / "engine"))
+
+
+def texts(engine: Engine, params: SamplingParams, k: int) -> list[Any]:
+    return [output.token_ids for output in engine.generate(PROMPTS, params, num_speculative_tokens=k)]
+
+
+def test_matrices_of_whole_blocks_are_packed_and_the_rest_is_as_before(built: BuildResult) -> None:
+    products = built.report["precision"]["target"]["matmuls"]
+    assert {product["op"] for product in products} == {"QuantizedLinear", "MatMulNBits"}, "not all widths are blocks"
+    assert built.report["precision"]["target"]["share"] == built.report["precision"]["drafter"]["share"] == 1
+    assert built.manifest.backend.lowering == "cpu"
+    assert LIBRARY in built.manifest.files
+    (row,) = inspect_engine(built.path)["kernels"]
+    assert row["machine"] == compiling.machine_name()
+    assert row["instructions"]
+
+
+@pytest.mark.parametrize("params", [{}, {"temperature": 0.8, "seed": 3}])
+def test_no_number_of_drafts_and_no_neighbour_changes_a_text(built: BuildResult, params: dict[str, Any]) -> None:
+    engine = Engine.load(built.path, max_batch_size=3)
+    asked = SamplingParams(max_tokens=40, ignore_eos=True, **params)
+    plain = texts(engine, asked, 0)
+    assert [texts(engine, asked, k) for k in (1, 2, 3)] == [plain] * 3
+    alone = engine.generate(PROMPTS[:1], asked, num_speculative_tokens=2)[0].token_ids
+    assert alone == plain[0]
+
+
+def test_threads_and_instructions_change_no_bit(built: BuildResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = list(range(5, 45))
+    expected = Engine.load(built.path, threads=1).target_logits(ids)
+    np.testing.assert_array_equal(Engine.load(built.path, threads=2).target_logits(ids), expected)
+    monkeypatch.setenv("PEAGLE_CPU_INSTRUCTIONS", "portable")
+    np.testing.assert_array_equal(Engine.load(built.path, threads=1).target_logits(ids), expected)
+
+
+OBSTACLES = {
+    "another machine": ("machine_name", lambda: "linux-riscv64", "this is linux-riscv64"),
+    "another ONNX Runtime": ("_was_tried", lambda _: False, "the process that tried them"),
+}
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_without_its_kernels_an_engine_runs_the_bodies_and_says_so(
+    folder: Path, obstacle: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = list(range(5, 45))
+    expected = Engine.load(folder).target_logits(ids)
+    assert not caplog.messages
+    name, answer, words = OBSTACLES[obstacle]
+    monkeypatch.setattr(kernels, name, answer)
+    monkeypatch.setattr("sys.executable", "/bin/false")  # what tries them
+    logits = Engine.load(folder).target_logits(ids)
+    (message,) = caplog.messages
+    assert words in message
+    assert "standard operators run in their place" in message
+    np.testing.assert_allclose(logits, expected, atol=0.2 * np.abs(expected).max())
+    assert np.mean(logits.argmax(-1) == expected.argmax(-1)) > 0.9
+
+
+def test_kernels_that_work_with_another_onnxruntime_are_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kernels, "_was_tried", lambda _: False)
+    assert kernels.library_of(folder, Engine.load(folder).manifest) == folder / LIBRARY
+    assert not caplog.messages
+
+
+def test_another_library_than_was_built_is_refused(folder: Path) -> None:
+    (folder / LIBRARY).write_bytes((folder / LIBRARY).read_bytes()[:-1] + b"?")
+    for check_hashes, complaint in ((True, "is not the file that was built"), (False, "is damaged")):
+        with pytest.raises(EnvironmentProblem, match=complaint):
+            Engine.load(folder, check_hashes=check_hashes)
+
+
+def test_instructions_that_are_not_there_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEAGLE_CPU_INSTRUCTIONS", "altivec")
+    with pytest.raises(EnvironmentProblem, match="PEAGLE_CPU_INSTRUCTIONS is altivec"):
+        Engine.load(folder)
+
+
+def test_a_build_without_a_compiler_says_what_that_costs(
+    built: BuildResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> Any:
+        raise EnvironmentProblem("no C++ compiler was found", why="they are compiled", fix="install g++")
+
+    monkeypatch.setattr(stage, "_built", lambda run: none())
+    result = demo(tmp_path / "engine")
+    assert LIBRARY not in result.manifest.files
+    (warning,) = [text for text in result.report["warnings"] if "CPU kernels" in text]
+    assert (
+        warning
+        == "the engine has no CPU kernels, and is slow: no C++ compiler was found: they are compiled; install g++"
+    )
+    assert inspect_engine(result.path)["kernels"] == []
