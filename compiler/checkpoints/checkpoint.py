@@ -24,7 +24,7 @@ from .formats.stored_numbers import check_finite
 from .gguf.header import GgufHeader, is_gguf, read_gguf
 from .gguf.model import config_of, tensors_of
 from .gguf.side_files import keep_side_files
-from .gguf.weights import rounded_types, shares
+from .gguf.weights import GgufTensor, rounded_types, shares
 from .json_files import read_json
 from .safetensors import TensorEntry
 from .weight_files import stored_tensors
@@ -146,6 +146,13 @@ class Checkpoint:
         if tensor is None:
             raise BuildError(f"{self.source}: {name} is not stored as FP8 with scales")
         return (tensor.codes(*some, loss) for some in _slices(tensor, limit))
+
+    def blocks(self, name: str, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
+        """A tensor of a GGUF file in the blocks that it is stored in, uint8 [rows, bytes]; slices as in ``pieces``."""
+        tensor = self._tensor(name)
+        if not isinstance(tensor, GgufTensor):
+            raise BuildError(f"{self.source}: {name} is not stored in blocks of GGUF")
+        return (tensor.blocks(*some) for some in _slices(tensor, limit))
 
     def position(self, name: str) -> tuple[str, int]:
         """File and offset of a tensor: whoever reads in this order reads each file once, from front to back."""

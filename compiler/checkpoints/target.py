@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,17 @@ from typing import Any
 from ...graphs.targets import Family, TargetSpec
 from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources
 from ...graphs.targets.skeleton import Skeleton
+from ...plugins.ops.quantized_linear.packed_weights import GGUF_BLOCK_BYTES
 from .checkpoint import Checkpoint
+from .gguf.weights import GgufTensor
+
+
+@dataclass(frozen=True)
+class StoredBlocks:
+    """A matrix in the blocks of a GGUF file: their type (``Q4_1``), and ``read()`` gives runs of rows, uint8."""
+
+    kind: str
+    read: Callable[[], Iterator[Array]]
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,17 @@ class Target:
     def read(self, name: str, shape: Shape) -> Iterator[Array]:
         """The values of one weight of the graph, as consecutive runs of rows."""
         return self.sources.read(name, shape, self.checkpoint.pieces)
+
+    def blocks(self, name: str, shape: Shape) -> StoredBlocks | None:
+        """The blocks that a GGUF file holds a graph weight in; None of one that is not stored so, or not whole."""
+        pieces = self.sources.pieces(name, shape)
+        if len(pieces) != 1 or pieces[0].how != "copy":
+            return None
+        key = self.sources.key(pieces[0].keys[0])
+        tensor = self.checkpoint.tensors.get(key)
+        if not isinstance(tensor, GgufTensor) or tensor.entry.dtype.lower() not in GGUF_BLOCK_BYTES:
+            return None
+        return StoredBlocks(tensor.entry.dtype, lambda: self.checkpoint.blocks(key))
 
     def stored_as(self, name: str, shape: Shape) -> str:
         """The stored tensor that the first rows of a weight of the graph come from."""

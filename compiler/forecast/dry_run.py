@@ -107,6 +107,12 @@ def decide_export(request: CompileRequest, gpu: str | None = None) -> Decided:
     return replace(_decided(request, lowering, on, notes, keeps_own=False), gpu=verdict)
 
 
+def _twice(target: Target, recipe: Recipe, planned: Lowering) -> list[str]:
+    from ..precision.weight_source import rounded_again
+
+    return twice_rounded(recipe, target.checkpoint, rounded_again(target, recipe, planned))
+
+
 def _decided(
     request: CompileRequest, planned: Lowering, gpus: Sequence[str], notes: list[str], *, keeps_own: bool
 ) -> Decided:
@@ -120,7 +126,7 @@ def _decided(
     recipe = table_of(asked, planned, wide_of(target.checkpoint if target else None, planned))
     require_gpus(recipe, gpus)
     if asked.name in known:
-        notes += [*_lost(target, recipe, planned), *twice_rounded(recipe, target.checkpoint)] if target else []
+        notes += [*_lost(target, recipe, planned), *_twice(target, recipe, planned)] if target else []
         decide(asked, planned, target)
     else:
         notes.append(f"nothing is written in {asked.name} for {planned} ({', '.join(known)} are): this is arithmetic")

@@ -71,7 +71,10 @@ class Blueprint:
 
     def warnings(self) -> list[str]:
         """List what the recipe does that a user may not expect."""
-        return [*widened(self.recipe, self.target.checkpoint), *twice_rounded(self.recipe, self.target.checkpoint)]
+        from ..precision.weight_source import rounded_again
+
+        checkpoint, again = self.target.checkpoint, rounded_again(self.target, self.recipe, self.lowering)
+        return [*widened(self.recipe, checkpoint), *twice_rounded(self.recipe, checkpoint, again)]
 
     def require_multiplied(self) -> None:
         """Raise ``BuildError`` where too little would be multiplied as the recipe says, before hours of work."""

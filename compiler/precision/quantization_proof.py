@@ -70,8 +70,8 @@ class QuantizedGraphs:
         how = self.taken[stream.weight]
         if not how.packed:
             return runs
-        columns = (how.scale[1] if how.block else 1) if stream.scales else shape[-1]
-        return packed_runs(how.packed, runs, columns, scales=stream.scales)
+        row = (how.scale[1:] or (1,)) if stream.scales else shape[-1:]
+        return packed_runs(how.packed, runs, row, scales=stream.scales)
 
     def prove(self, lowered: Lowered, lowering: Lowering) -> None:
         """Raise ``BuildError`` if less than the recipe's share is as it says, or an asked-for lm_head is not quantized.

@@ -91,6 +91,11 @@ def scheme_of(precision: str, lowering: Lowering, weight: RoledWeight) -> Scheme
     return scheme(precision, lowering)
 
 
+def stored_scheme(kind: str) -> Scheme:
+    """The scheme of a matrix that is stored in blocks of GGUF which our kernels read (``Q8_0``, ``Q4_0``, ``Q4_1``)."""
+    return Scheme("int8" if kind == "Q8_0" else "uint4", block=BLOCK, packed=kind.lower())
+
+
 def serves_embedding(recipe: Recipe, lowering: Lowering) -> bool:
     """Whether rows are looked up in the codes of a head that is the embedding too, so that it is stored once.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -221,10 +221,13 @@ def widened(recipe: Recipe, target: Checkpoint) -> list[str]:
     ]
 
 
-def twice_rounded(recipe: Recipe, target: Checkpoint) -> list[str]:
-    """Notes on a checkpoint whose numbers were rounded before, and which a recipe rounds once more."""
-    if target.rounded and (recipe.quantized_roles or recipe.wide != "fp32"):
-        which = " and ".join(target.rounded)
+def twice_rounded(recipe: Recipe, target: Checkpoint, again: Sequence[str]) -> list[str]:
+    """Notes on a checkpoint whose numbers were rounded before, and which a recipe rounds once more.
+
+    ``again``: the types of a GGUF file that are not taken as they are stored.
+    """
+    if again and (recipe.quantized_roles or recipe.wide != "fp32"):
+        which = " and ".join(again)
         told = "; build_report.json says of each tensor how far that moved it" if recipe.quantized_type else ""
         return [
             f"{target.source.name} holds weights that were rounded already, to {which}: {recipe.name} rounds them a "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...graphs.targets.checkpoint_pieces import Array, Shape
 from ...plugins.errors import BuildError, UsageError
 from ...plugins.problems import counted
+from ..checkpoints.gguf.weights import rounded_types
 from ..checkpoints.target import Target
 from .kv_cache_scales import stored_cache_scales
 from .recipes import RECIPES, Recipe
@@ -72,7 +73,7 @@ def of_target(
         return StoredFp8(target, selection, lowering, ranges)
     if stored:
         raise _twice(target, recipe, stored)
-    return RoundedHere(selection, lowering, target.read, ranges)
+    return RoundedHere(selection, lowering, target.read, ranges, target.blocks)
 
 
 def selection_of(target: Target, recipe: Recipe) -> Selection:
@@ -97,6 +98,17 @@ def uncalibrated(target: Target, recipe: Recipe, lowering: Lowering) -> list[str
     source = of_target(target, recipe, lowering)
     caches = recipe.kv_cache == "fp8" and not stored_cache_scales(target)
     return (source.uncalibrated() if source else []) + ["the KV cache"] * caches
+
+
+def rounded_again(target: Target, recipe: Recipe, lowering: Lowering) -> tuple[str, ...]:
+    """The types of a GGUF file whose numbers ``recipe`` rounds once more; those that it takes as they are are not."""
+    checkpoint, sources = target.checkpoint, target.sources
+    if not (lowering.packs and checkpoint.rounded and recipe.quantized_type):
+        return checkpoint.rounded
+    again = RoundedHere(selection_of(target, recipe), lowering, target.read, blocks=target.blocks).rounds()
+    pieces = (piece for weight in again for piece in sources.pieces(weight.name, weight.shape))
+    keys = {sources.key(key) for piece in pieces for key in piece.keys}
+    return rounded_types({key: checkpoint.tensors[key] for key in keys if key in checkpoint.tensors})
 
 
 def is_whole_fp8(target: Target, lowering: Lowering) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,12 @@ from ...graphs.quantization.quantized_weight import QuantizedWeight, Rounding
 from ...graphs.targets.checkpoint_pieces import Array, Shape
 from ...plugins.errors import BuildError
 from ...plugins.number_types import BY_PRECISION, FLOAT16, powers_of_two, scales_of, to_e8m0
+from ...plugins.ops.quantized_linear.packed_weights import gguf_codes, gguf_scales
 from ...plugins.problems import counted, listed
 from ..checkpoints.formats.fp8_with_scales import Loss
+from ..checkpoints.target import StoredBlocks
 from .numbers_to_codes import LARGEST, block_scales, rounded, scales_for, values_of
-from .quantization_schemes import Scheme, rounds_input, scheme_of, serves_embedding
+from .quantization_schemes import Scheme, rounds_input, scheme_of, serves_embedding, stored_scheme
 from .recipes import LM_HEAD
 from .weight_selection import Selection
 
@@ -37,6 +40,9 @@ def unblocked(selection: Selection, lowering: Lowering) -> list[str]:
 class RoundedHere:
     """``read(weight, shape)`` gives a wide weight as runs of rows; ``ranges`` are calibrated, for static input scales.
 
+    A weight that the checkpoint stores in ``blocks`` of as many bits, which kernels of ours read, is taken as it is
+    stored, and nothing of it is rounded.
+
     Nothing is kept of a weight but its few scales, and those of its blocks from when its codes were read until they are
     asked for: finding them takes time.
     """
@@ -45,6 +51,7 @@ class RoundedHere:
     lowering: Lowering
     read: Read
     ranges: Scales | None = None
+    blocks: Callable[[str, Shape], StoredBlocks | None] = lambda *_: None
     _scales: dict[str, Array] = field(default_factory=dict)
     _losses: dict[str, Loss] = field(default_factory=dict)
     _of_blocks: dict[str, list[Array]] = field(default_factory=dict)
@@ -89,7 +96,7 @@ class RoundedHere:
                 columns = " and ".join(map(str, self._columns(weight)))
                 wide[name] = f"no block of {how.smallest_block} to {how.block} divides its {columns} columns"
                 continue
-            shape = self._scale_shape(weight)
+            shape = self._scale_shape(weight) + ((2,) if how.packed == "q4_1" else ())
             gathered = weight.role == LM_HEAD and serves_embedding(self.selection.recipe, self.lowering)
             rounding = self._rounding(weight)
             taken[name] = QuantizedWeight(how.codes, shape, block, rounding, how.powers, gathered, how.packed)
@@ -97,7 +104,11 @@ class RoundedHere:
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
         """The codes of a weight: each run of its rows rounded on its way."""
-        weight, loss = self.selection.weights[name], self._losses.setdefault(name, Loss())
+        weight = self.selection.weights[name]
+        if stored := self._kept(weight):
+            yield from (gguf_codes(self._scheme(weight).packed, rows) for rows in stored.read())
+            return
+        loss = self._losses.setdefault(name, Loss())
         how, at, of_blocks = self._scheme(weight), 0, []
         for rows in self.read(name, shape):
             values = rows.reshape(-1, shape[-1])
@@ -124,6 +135,9 @@ class RoundedHere:
     def scales(self, name: str, shape: Shape) -> Iterator[Array]:
         """The scales of a weight: of blocks as they come, else all at once."""
         weight = self.selection.weights[name]
+        if stored := self._kept(weight):
+            yield from (gguf_scales(self._scheme(weight).packed, rows) for rows in stored.read())
+            return
         if not self._scheme(weight).block:
             yield self._few(weight)
             return
@@ -139,12 +153,28 @@ class RoundedHere:
         return {name: loss.relative for name, loss in self._losses.items()}
 
     def notes(self) -> list[str]:
-        """What calibration had to say, where its ranges are used."""
+        """What calibration had to say, where its ranges are used, and what was taken as it is stored."""
+        kept = Counter(stored.kind for weight in self.selection.weights.values() if (stored := self._kept(weight)))
+        told = [f"{count} of the weights stored as the file's own {kind} blocks" for kind, count in kept.items()]
         used = self.ranges is not None and any(map(self._static, self.selection.weights.values()))
-        return list(self.ranges.facts.warnings) if self.ranges and used else []
+        return told + (list(self.ranges.facts.warnings) if self.ranges and used else [])
+
+    def rounds(self) -> list[RoledWeight]:
+        """The weights that are rounded: those that are not taken as they are stored."""
+        return [weight for weight in self.selection.weights.values() if not self._kept(weight)]
 
     def _scheme(self, weight: RoledWeight) -> Scheme:
+        stored = self._kept(weight)
+        return stored_scheme(stored.kind) if stored else self._rounding_scheme(weight)
+
+    def _rounding_scheme(self, weight: RoledWeight) -> Scheme:
         return scheme_of(self.selection.recipe.precision(weight.role), self.lowering, weight)
+
+    def _kept(self, weight: RoledWeight) -> StoredBlocks | None:
+        """The blocks of a weight that is taken as it is stored."""
+        how = self._rounding_scheme(weight)
+        stored = self.blocks(weight.name, weight.shape) if how.packed else None
+        return stored if stored and stored_scheme(stored.kind).codes == how.codes else None
 
     def _static(self, weight: RoledWeight) -> bool:
         return self._rounds(weight) and not self._scheme(weight).powers

@@ -46,12 +46,15 @@ def packed_streams(
     return {of_codes: WeightStream(name, scales=False), of_scales: WeightStream(name, scales=True)}
 
 
-def packed_runs(form: str, runs: Iterable[Any], columns: int, *, scales: bool) -> Iterator[Any]:
-    """Pack runs of rows of whole codes, or of their scales, as they come: a tile has sixteen rows."""
+def packed_runs(form: str, runs: Iterable[Any], row: tuple[int, ...], *, scales: bool) -> Iterator[Any]:
+    """Pack runs of rows of whole codes, or of their scales, as they come: a tile has sixteen rows.
+
+    ``row`` is the shape of one.
+    """
     pack: Callable[[str, Any], Any] = pack_scales if scales else pack_codes
     rest: Any = None
     for run in runs:
-        rows = run.reshape(-1, columns)
+        rows = run.reshape(-1, *row)
         rows = rows if rest is None else np.concatenate([rest, rows])
         whole = len(rows) // TILE * TILE
         rest = rows[whole:]

@@ -7,12 +7,16 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.target import Target
 from peagle.engines import Engine, SamplingParams
 from peagle.graphs.drafters.torch_reference import load_target, target_pass
 from peagle.graphs.targets import family_for
+from peagle.plugins.ops.quantized_linear.packed_weights import unpack
 from tests import gguf_files
 from tests.fixtures.commands import Run
 
@@ -82,6 +86,41 @@ def test_a_recipe_that_rounds_says_that_it_is_the_second_time(cli: Run, tmp_path
     planned = cli("build", "--model", written.file, *ALONE, "--precision", "int4", "--dry-run")
     assert "int4 rounds them a second time" in planned.out
     assert str(written.file) in planned.out
+
+
+def test_blocks_that_our_kernels_read_are_taken_bit_for_bit(cli: Run, tmp_path: Path) -> None:
+    """Rows of queries and keys in the model's order, a head that is the embedding too, and not a word of rounding."""
+    written = gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=("Q4_1",))
+    asked = ("--precision", "int4", "--lm-head-precision", "int4", "--lowering", "cpu")
+    done = cli("build", "--model", written.file, *ALONE, *asked, "--out", tmp_path / "engine")
+    assert done.code == 0, done.err
+    report = json.loads((tmp_path / "engine" / "build_report.json").read_text())
+    count = sum(len(each["weight"].split("+")) for each in report["precision"]["target"]["matmuls"])
+    assert f"{count} of the weights stored as the file's own Q4_1 blocks" in report["warnings"]
+    assert "second time" not in done.err
+    target = Target.open(written.file)
+    model = onnx.load(str(tmp_path / "engine" / "target" / "model.onnx"))
+    arrays = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    nodes = [node for node in model.graph.node if node.op_type == "QuantizedLinear"]
+    for node in nodes:
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        assert attributes["format"] == b"q4_1"
+        ours = unpack("q4_1", *[arrays[name] for name in node.input[1:]], attributes["rows"])
+        shapes = [(name, target.skeleton.shapes[name]) for name in node.input[1].removesuffix(".codes").split("+")]
+        stored = [rows for name, shape in shapes for rows in target.read(name, shape)]
+        np.testing.assert_array_equal(ours, np.concatenate(stored))
+    assert len(nodes) == 2 * 4 + 1
+    planned = cli("build", "--model", written.file, *ALONE, *asked, "--dry-run")
+    assert planned.code == 0, planned.err
+    assert "second time" not in planned.out
+
+
+def test_blocks_of_more_bits_than_asked_for_are_rounded_and_that_is_said(cli: Run, tmp_path: Path) -> None:
+    written = gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=("Q8_0", "Q4_0"))
+    asked = ("--precision", "int4", "--lowering", "cpu", "--dry-run")
+    planned = cli("build", "--model", written.file, *ALONE, *asked)
+    assert planned.code == 0, planned.err
+    assert "were rounded already, to Q8_0: int4 rounds them a second time" in " ".join(planned.out.split())
 
 
 def test_an_export_says_what_the_file_stored(cli: Run, tmp_path: Path) -> None:

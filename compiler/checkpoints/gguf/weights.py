@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,21 +40,30 @@ class GgufTensor:
         return self.shape[0] // self.heads if self.heads else 1
 
     def rows(self, begin: int, end: int) -> Array:
+        return self._in_order(begin, end, self._values)
+
+    def blocks(self, begin: int, end: int) -> Array:
+        """The same rows as they lie in the file: uint8 [rows, bytes]."""
+        return self._in_order(begin, end, self._stored)
+
+    def _in_order(self, begin: int, end: int, read: Callable[[int, int], Array]) -> Array:
         size = self.granule
         first, last = begin // size * size, -(-end // size) * size  # whole heads
-        values = self._stored(first, last)
+        values = read(first, last)
         if self.heads:
             pairs = values.reshape(-1, size // 2, 2, *values.shape[1:])
             values = pairs.swapaxes(1, 2).reshape(values.shape)
         return values[begin - first : end - first]
 
     def _stored(self, begin: int, end: int) -> Array:
+        width = (self.entry.end - self.entry.begin) // self.shape[0]
+        return _read(self.name, self.entry, begin * width, (end - begin) * width).reshape(end - begin, width)
+
+    def _values(self, begin: int, end: int) -> Array:
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 
-        width = (self.entry.end - self.entry.begin) // self.shape[0]
-        raw = _read(self.name, self.entry, begin * width, (end - begin) * width)
-        values = dequantize(raw.reshape(end - begin, width), GGMLQuantizationType[self.entry.dtype])
+        values = dequantize(self._stored(begin, end), GGMLQuantizationType[self.entry.dtype])
         return np.ascontiguousarray(values, np.float32).reshape(end - begin, *self.shape[1:])
 
 

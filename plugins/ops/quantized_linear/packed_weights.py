@@ -87,18 +87,21 @@ def pack_gguf(name: str, rows: Array) -> tuple[Array, Array]:
 
     Raises ``BuildError`` for rows that are not whole blocks, and for scales that are not finite.
     """
-    size = GGUF_BLOCK_BYTES[name]
-    if rows.ndim != 2 or rows.shape[1] % size or not rows.size:
-        raise BuildError(f"rows of {rows.shape[-1]} bytes are not whole blocks of {name}, which have {size}")
-    blocks = rows.reshape(len(rows), -1, size)
-    numbers = _HALF * (2 if name == "q4_1" else 1)
-    halves = np.ascontiguousarray(blocks[..., :numbers]).view(np.float16)  # [N, blocks, 1 or 2]
-    codes = blocks[..., numbers:]
+    return pack_codes(name, gguf_codes(name, rows)), pack_scales(name, gguf_scales(name, rows))
+
+
+def gguf_codes(name: str, rows: Array) -> Array:
+    """The whole codes of rows of GGUF blocks, [N, K], as ``pack_codes`` takes them."""
+    codes = _gguf_blocks(name, rows)[..., _HALF * _numbers(name) :]
     if name in _FOUR_BITS:
-        codes = np.concatenate([codes & 15, codes >> 4], axis=-1)
-    whole = codes if name in _FOUR_BITS else np.ascontiguousarray(codes).view(np.int8)
-    scales = halves if name == "q4_1" else halves[..., 0]
-    return pack_codes(name, whole.reshape(len(rows), -1)), pack_scales(name, scales)
+        return np.concatenate([codes & 15, codes >> 4], axis=-1).reshape(len(rows), -1)
+    return np.ascontiguousarray(codes).view(np.int8).reshape(len(rows), -1)
+
+
+def gguf_scales(name: str, rows: Array) -> Array:
+    """Their scales, float16 [N, blocks], of q4_1 [N, blocks, 2], as ``pack_scales`` takes them."""
+    halves = np.ascontiguousarray(_gguf_blocks(name, rows)[..., : _HALF * _numbers(name)]).view(np.float16)
+    return halves if name == "q4_1" else halves[..., 0]
 
 
 def unpack(name: str, codes: Array, scales: Array, rows: int) -> Array:
@@ -137,3 +140,15 @@ def _tiled(rows: Array) -> Array:
     filled = np.zeros((-(-len(rows) // TILE) * TILE, *rows.shape[1:]), rows.dtype)
     filled[: len(rows)] = rows
     return np.ascontiguousarray(np.moveaxis(filled.reshape(-1, TILE, *rows.shape[1:]), 1, -1))
+
+
+def _gguf_blocks(name: str, rows: Array) -> Array:
+    size = GGUF_BLOCK_BYTES[name]
+    if rows.ndim != 2 or rows.shape[1] % size or not rows.size:
+        raise BuildError(f"rows of {rows.shape[-1]} bytes are not whole blocks of {name}, which have {size}")
+    return rows.reshape(len(rows), -1, size)
+
+
+def _numbers(name: str) -> int:
+    """The float16 numbers that a block of GGUF begins with."""
+    return 2 if name == "q4_1" else 1

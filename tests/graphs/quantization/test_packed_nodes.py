@@ -72,7 +72,7 @@ def test_the_lowered_graph_computes_what_the_reference_says(tmp_path: Path, rows
     def read(name: str) -> Any:
         stream = made.streams[name]
         values = (scales if stream.scales else codes)[stream.weight]
-        return packed_runs("int8", [values[:5], values[5:]], values.shape[1], scales=stream.scales)
+        return packed_runs("int8", [values[:5], values[5:]], values.shape[1:], scales=stream.scales)
 
     LOWERINGS["cpu"].apply(model)
     attach(finish(model), read, tmp_path / "model.onnx")
@@ -94,7 +94,7 @@ def test_runs_of_any_length_are_packed_as_the_whole(name: str, lengths: list[int
     whole = np.concatenate(runs)
     if not len(whole):
         return
-    packed = list(packed_runs(name, runs, 64, scales=False))
+    packed = list(packed_runs(name, runs, (64,), scales=False))
     np.testing.assert_array_equal(np.concatenate(packed), pack_codes(name, whole))
-    of_rows = list(packed_runs(name, [run[:, :2] for run in runs], 2, scales=True))
+    of_rows = list(packed_runs(name, [run[:, :2] for run in runs], (2,), scales=True))
     np.testing.assert_array_equal(np.concatenate(of_rows), pack_scales(name, whole[:, :2]))

@@ -114,3 +114,19 @@ def test_random_blocks_are_read_as_ggml_defines_them(kind: str, tmp_path: Path, 
     expected = np.array([[*reference(block.tobytes())] for block in blocks], np.float32).reshape(ROWS, COLUMNS)
     np.testing.assert_allclose(tensor.rows(0, ROWS), expected, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(tensor.rows(2, 5), tensor.rows(0, ROWS)[2:5])
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "F16"])
+@pytest.mark.parametrize("heads", [0, 2])
+def test_blocks_are_those_of_the_same_rows(kind: str, heads: int, tmp_path: Path, rng: np.random.Generator) -> None:
+    rows, columns = 16, 64
+    values = rng.normal(size=(rows, columns)).astype(np.float32)
+    stored = gguf.quantize(values, GGMLQuantizationType[kind]).view(np.uint8).reshape(rows, -1)
+    path = tmp_path / "blocks"
+    path.write_bytes(b"before" + stored.tobytes())
+    tensor = GgufTensor("x", TensorEntry(path, kind, (rows, columns), 6, 6 + stored.nbytes), heads)
+    for begin, end in ((0, rows), (3, 11), (7, 8)):
+        blocks = tensor.blocks(begin, end)
+        assert blocks.dtype == np.uint8
+        wide = gguf.dequantize(blocks, GGMLQuantizationType[kind])
+        np.testing.assert_array_equal(wide.reshape(end - begin, columns), tensor.rows(begin, end))
