@@ -48,12 +48,20 @@ def try_library(path: Path) -> str:
     raise _unusable(path, lines[-1] if lines else f"the process that tried them ended with {ended}")
 
 
+def open_library(path: Path) -> ctypes.CDLL:
+    """Load the library into this process. ``EnvironmentProblem`` where that cannot be done, as with an older libc."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise _unusable(path, str(error)) from error
+
+
 def instructions_of(path: Path) -> str:
     """Return the instructions that kernels of a library that works use in this process.
 
     ``EnvironmentProblem`` where $PEAGLE_CPU_INSTRUCTIONS names others than the machine has.
     """
-    function = ctypes.CDLL(str(path)).peagle_instructions
+    function = open_library(path).peagle_instructions
     function.restype = ctypes.c_char_p
     if name := function().decode():
         return str(name)

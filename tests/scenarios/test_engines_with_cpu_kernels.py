@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,17 @@ def test_without_its_kernels_an_engine_runs_the_bodies_and_says_so(
     assert "standard operators run in their place" in message
     np.testing.assert_allclose(logits, expected, atol=0.2 * np.abs(expected).max())
     assert np.mean(logits.argmax(-1) == expected.argmax(-1)) > 0.9
+
+
+def test_a_library_that_cannot_be_loaded_here_is_done_without(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As one for a newer libc, or on a file system where nothing may be executed."""
+    made = pack.read_pack(folder / "plugins")
+    pack.write_pack(folder / "plugins", replace(made, code=b"?" * len(made.code)))
+    engine = Engine.load(folder, check_hashes=False)
+    (message,) = caplog.messages
+    assert "cpu_kernels.so" in message
+    assert "standard operators run in their place" in message
+    assert np.isfinite(engine.target_logits([5, 6, 7])).all()
 
 
 def test_kernels_that_work_with_another_onnxruntime_are_used(

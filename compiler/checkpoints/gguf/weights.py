@@ -43,7 +43,7 @@ class GgufTensor:
         return self._in_order(begin, end, self._values)
 
     def blocks(self, begin: int, end: int) -> Array:
-        """The same rows as they lie in the file: uint8 [rows, bytes]."""
+        """Rows as they lie in the file, uint8 [rows, bytes], in the order of ``rows``."""
         return self._in_order(begin, end, self._stored)
 
     def _in_order(self, begin: int, end: int, read: Callable[[int, int], Array]) -> Array:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ....plugins.cpu.compile import machine_name
 from ....plugins.cpu.pack import INDEX, LIBRARY, read_pack
-from ....plugins.cpu.self_test import instructions_of, try_library
+from ....plugins.cpu.self_test import instructions_of, open_library, try_library
 from ....plugins.errors import EnvironmentProblem
 from ...folder.manifest import Manifest
 
@@ -34,6 +34,7 @@ def library_of(folder: Path, manifest: Manifest) -> Path | None:
             )
         if not _was_tried(manifest):
             try_library(path)
+        open_library(path)
     except EnvironmentProblem as problem:
         why = f" ({problem.why})" if problem.why else ""
         _log.warning("%s%s: standard operators run in their place, several times as slowly", problem.what, why)
