@@ -41,8 +41,9 @@ def cpu_kernels(run: PipelineRun, graphs: Graphs) -> CpuKernels | None:
 def _built(run: PipelineRun) -> Stage:
     import onnxruntime
 
+    from ...plugins.cpu import LIBRARY
     from ...plugins.cpu.compile import compile_library, machine_name
-    from ...plugins.cpu.pack import LIBRARY, write_pack
+    from ...plugins.cpu.pack import write_pack
     from ...plugins.cpu.self_test import try_library
     from ...plugins.cpu.sources import digest
 

@@ -67,7 +67,8 @@ def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
 
     Where they do not work here, there are no instructions, and ``why`` says what the matter is.
     """
-    from ...plugins.cpu.pack import INDEX, LIBRARY, read_pack
+    from ...plugins.cpu import INDEX, LIBRARY
+    from ...plugins.cpu.pack import read_pack
     from ...plugins.cpu.self_test import try_library
 
     if f"{KERNELS}/{INDEX}" not in manifest.files:

@@ -11,10 +11,9 @@ import re
 from pathlib import Path
 
 from ..errors import EnvironmentProblem
+from . import INDEX, LIBRARY
 from .compile import CpuLibrary
 
-INDEX = "cpu_kernels.json"
-LIBRARY = "cpu_kernels.so"
 FORMAT = 1
 
 MAX_INDEX_BYTES = 1 << 16

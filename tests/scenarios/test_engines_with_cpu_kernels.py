@@ -16,12 +16,12 @@ from peagle.compiler.pipeline.engine_contents import inspect_engine
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime import kernels
+from peagle.plugins.cpu import LIBRARY, pack
 from peagle.plugins.cpu import compile as compiling
-from peagle.plugins.cpu import pack
 from peagle.plugins.errors import EnvironmentProblem
 
 PROMPTS = ["def fibonacci(n):", "import os\n", "x = ["]
-LIBRARY = f"plugins/{pack.LIBRARY}"
+PLACE = f"plugins/{LIBRARY}"
 
 
 def demo(out: Path, precision: str = "int8") -> BuildResult:
@@ -56,7 +56,7 @@ def test_matrices_of_whole_blocks_are_packed_and_the_rest_is_as_before(built: Bu
     assert {product["op"] for product in products} == {"QuantizedLinear", "MatMulNBits"}, "not all widths are blocks"
     assert built.report["precision"]["target"]["share"] == built.report["precision"]["drafter"]["share"] == 1
     assert built.manifest.backend.lowering == "cpu"
-    assert LIBRARY in built.manifest.files
+    assert PLACE in built.manifest.files
     (row,) = inspect_engine(built.path)["kernels"]
     assert row["machine"] == compiling.machine_name()
     assert row["instructions"]
@@ -81,8 +81,8 @@ def test_threads_and_instructions_change_no_bit(built: BuildResult, monkeypatch:
 
 
 OBSTACLES = {
-    "another machine": ("machine_name", lambda: "linux-riscv64", "this is linux-riscv64"),
-    "another ONNX Runtime": ("_was_tried", lambda _: False, "the process that tried them"),
+    "another machine": (compiling, "machine_name", lambda: "linux-riscv64", "this is linux-riscv64"),
+    "another ONNX Runtime": (kernels, "_was_tried", lambda _: False, "the process that tried them"),
 }
 
 
@@ -93,8 +93,8 @@ def test_without_its_kernels_an_engine_runs_the_bodies_and_says_so(
     ids = list(range(5, 45))
     expected = Engine.load(folder).target_logits(ids)
     assert not caplog.messages
-    name, answer, words = OBSTACLES[obstacle]
-    monkeypatch.setattr(kernels, name, answer)
+    module, name, answer, words = OBSTACLES[obstacle]
+    monkeypatch.setattr(module, name, answer)
     monkeypatch.setattr("sys.executable", "/bin/false")  # what tries them
     logits = Engine.load(folder).target_logits(ids)
     (message,) = caplog.messages
@@ -119,12 +119,12 @@ def test_kernels_that_work_with_another_onnxruntime_are_used(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(kernels, "_was_tried", lambda _: False)
-    assert kernels.library_of(folder, Engine.load(folder).manifest) == folder / LIBRARY
+    assert kernels.library_of(folder, Engine.load(folder).manifest) == folder / PLACE
     assert not caplog.messages
 
 
 def test_another_library_than_was_built_is_refused(folder: Path) -> None:
-    (folder / LIBRARY).write_bytes((folder / LIBRARY).read_bytes()[:-1] + b"?")
+    (folder / PLACE).write_bytes((folder / PLACE).read_bytes()[:-1] + b"?")
     for check_hashes, complaint in ((True, "is not the file that was built"), (False, "is damaged")):
         with pytest.raises(EnvironmentProblem, match=complaint):
             Engine.load(folder, check_hashes=check_hashes)
@@ -144,7 +144,7 @@ def test_a_build_without_a_compiler_says_what_that_costs(
 
     monkeypatch.setattr(stage, "_built", lambda run: none())
     result = demo(tmp_path / "engine")
-    assert LIBRARY not in result.manifest.files
+    assert PLACE not in result.manifest.files
     (warning,) = [text for text in result.report["warnings"] if "CPU kernels" in text]
     assert (
         warning

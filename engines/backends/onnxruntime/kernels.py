@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from ....plugins.cpu.compile import machine_name
-from ....plugins.cpu.pack import INDEX, LIBRARY, read_pack
-from ....plugins.cpu.self_test import instructions_of, open_library, try_library
+from ....plugins.cpu import INDEX, LIBRARY
 from ....plugins.errors import EnvironmentProblem
 from ...folder.manifest import Manifest
 
@@ -24,6 +22,11 @@ def library_of(folder: Path, manifest: Manifest) -> Path | None:
     """
     if f"{KERNELS}/{INDEX}" not in manifest.files:
         return None
+    # Most engines have none, and what compiles them takes a while to import.
+    from ....plugins.cpu.compile import machine_name
+    from ....plugins.cpu.pack import read_pack
+    from ....plugins.cpu.self_test import instructions_of, open_library, try_library
+
     kernels = read_pack(folder / KERNELS)
     path = folder / KERNELS / LIBRARY
     try:

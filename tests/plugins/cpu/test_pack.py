@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from peagle.plugins.cpu import INDEX, LIBRARY
 from peagle.plugins.cpu.compile import CpuLibrary
-from peagle.plugins.cpu.pack import INDEX, LIBRARY, MAX_INDEX_BYTES, read_pack, write_pack
+from peagle.plugins.cpu.pack import MAX_INDEX_BYTES, read_pack, write_pack
 from peagle.plugins.errors import EnvironmentProblem
 
 KERNELS = CpuLibrary("linux-x86_64", "a" * 64, b"machine code", "some compiler 1.0")
