@@ -29,7 +29,7 @@ from pathlib import Path
 from peers.environments import python_of
 from peers.process import running
 
-from peagle.compiler.bundled.prompts import usual_prompts
+from peagle.compiler.bundled.prompts import code_prompts, usual_prompts
 from peagle.engines import Acceptance, Engine, SamplingParams
 
 TOOL = Path(__file__).resolve().parent.parent / "tools" / "hugging_face_folder.py"
@@ -111,6 +111,7 @@ def main() -> None:
     parser.add_argument("engine", type=Path)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--code", action="store_true", help="beginnings of code, for a model that chats too")
     parser.add_argument("--rounds", type=int, default=2, help="turns on every prompt")
     parser.add_argument("--threads", type=int, help="for all runners; default: what each runtime chooses")
     parser.add_argument(
@@ -121,7 +122,8 @@ def main() -> None:
     engine = Engine.load(arguments.engine, threads=arguments.threads)
     most = engine.manifest.speculation.max_num_speculative_tokens
     depths = arguments.k or [k for k in sorted({engine.num_speculative_tokens, 3, 5, 8}) if 0 < k <= most]
-    prompts = usual_prompts(engine, arguments.prompts)
+    texts = code_prompts(arguments.prompts) if arguments.code else ()
+    prompts = [engine.tokenizer.encode(each.text) for each in texts] or usual_prompts(engine, arguments.prompts)
     source = Path(engine.manifest.target.origin.source)
     names = [GENAI, f"{GENAI}:int4", *([LLAMA_CPP] if source.is_file() else [])]
     names = names if arguments.peers is None else arguments.peers

@@ -1,0 +1,42 @@
+"""The heads that come with the package: each fits its target, stores no table that is the target's, and has a card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler import bundled
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.known_pairs import PAIRS, Local
+from peagle.compiler.checkpoints.resolve_names import target_config
+from peagle.compiler.checkpoints.target_and_drafter import read_head
+from peagle.graphs.drafters import read_drafter
+from peagle.graphs.drafters.tensor_layout import EMBEDDING
+from peagle.graphs.targets import family_for
+
+HEADS = sorted(path for path in (Path(bundled.__file__).parent / "heads").iterdir() if path.is_dir())
+LOCAL = {name: pair.drafter.path for name, pair in PAIRS.items() if isinstance(pair.drafter, Local)}
+
+
+def target_of(head: Path) -> str:
+    (name,) = (name for name in PAIRS if head.name.startswith(name))
+    return name
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_the_head_of_a_pair_fits_its_target_and_drafts_as_deep_as_the_registry_says(name: str) -> None:
+    config, _ = target_config(name)
+    head = read_head(Checkpoint.open(LOCAL[name]), family_for(config).describe(config))
+    assert (head.trained_depth, head.taps) == (PAIRS[name].trained_depth, PAIRS[name].taps)
+
+
+@pytest.mark.parametrize("folder", HEADS, ids=lambda path: path.name)
+def test_a_head_leaves_the_embedding_to_its_target_and_has_a_card(folder: Path) -> None:
+    config, _ = target_config(target_of(folder))
+    checkpoint = Checkpoint.open(folder)
+    head = read_drafter(checkpoint.config, checkpoint.shapes, family_for(config).describe(config))
+    assert EMBEDDING in head.shared
+    card = (folder / "README.md").read_text()
+    for part in ("license: apache-2.0", "HumanEval", "tools/train_head.py", "acceptance length"):
+        assert part in card
