@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...engines.text.template_files import read_templates
 from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
@@ -89,6 +88,8 @@ def _summary(result: BuildResult) -> str:
 
 def _next(result: BuildResult, *, here: bool) -> str:
     """What to try with an engine, which runs ``here`` or elsewhere."""
+    from ...engines.text.template_files import read_templates
+
     if not here:
         return f"inspect {result.path}"
     if read_templates(result.path):
