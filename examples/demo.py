@@ -18,6 +18,7 @@ from peagle.engines import Acceptance, Engine, SamplingParams
 SHOWN = ("count-vowels", "photosynthesis")
 POLICIES = {"greedy": 0.0, "sampled, temperature 0.8": 0.8}
 KINDS = ("code", "prose")
+INDENT = "    "
 WAYS: dict[str, str | None] = {"plain": "none", "n-gram": "ngram", "P-EAGLE": None}  # as `draft` of a call
 
 
@@ -31,11 +32,11 @@ class Run:
 
 
 def answer(engine: Engine, question: Prompt, max_tokens: int) -> None:
-    """Print a question and the answer as it comes."""
-    print(f"> {question.text}\n")
+    """Print a question and the answer as it comes, indented."""
+    print(f"> {question.text}\n\n{INDENT}", end="")
     stream = engine.stream(question_ids(engine, question), SamplingParams(max_tokens=max_tokens))
     for delta in stream:
-        print(delta.text, end="", flush=True)
+        print(delta.text.replace("\n", f"\n{INDENT}"), end="", flush=True)
     output = stream.result
     speed = (len(output.token_ids) - 1) / output.decode_seconds
     cut = ", cut here" if output.finish_reason == "length" else ""
