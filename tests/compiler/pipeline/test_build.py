@@ -178,7 +178,7 @@ def test_k_beyond_what_the_kernels_look_at_is_wrong_usage(pair: Pair, k: int) ->
     [
         (UsageError, {"backend": "openvino"}, "onnxruntime, tensorrt, tensorrt-rtx"),
         (UsageError, {"precision": "fp16", "backend": "onnxruntime"}, "computes in fp32"),
-        (UsageError, {"lowering": "tensorrt"}, "ort, std"),
+        (UsageError, {"lowering": "tensorrt"}, "ort, cpu, std"),
         (UsageError, {"max_seq_len": 0}, ""),
     ],
 )
