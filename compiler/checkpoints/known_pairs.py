@@ -144,7 +144,7 @@ PAIRS = {
             licences=(_APACHE, _APACHE),
             evidence=(("parity", "logits and greedy text of the GGUF file of the wheel against transformers, on CPU"),),
             notes=(
-                "its safetensors were never loaded here, only the GGUF file of the wheel, which the head learned from",
+                "the head learned from the GGUF file of the wheel; the repository's safetensors were never loaded here",
             ),
         ),
         Pair(

@@ -12,9 +12,10 @@ from ..chat.answer_view import colours_wanted
 from ..chat.dialogue import Dialogue
 from ..chat.questions import piped
 from ..chat.terminal import TerminalChat
+from ..console.given_text import argument_text
 from ..console.printing import interruptible, note
+from ..console.result_record import record
 from ..console.streams import reader_has_gone
-from .run import argument_text, record
 from .shared_flags import (
     DraftAsked,
     EngineFolder,

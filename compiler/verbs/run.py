@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import suppress
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...plugins.errors import UsageError
+from ..console.given_text import argument_text, decoded
 from ..console.printing import columns, emit, interruptible, note
+from ..console.result_record import decoding_speed, record
 from ..console.streams import reader_has_gone
 from .shared_flags import (
     DraftAsked,
@@ -121,54 +120,7 @@ def _one_prompt(text: str | None, prompt: str | None) -> str:
         raise UsageError(
             f"standard input has more than {_MOST_BYTES // 2**20} MiB", why="no prompt is that long", fix="pipe in less"
         )
-    return _decoded("standard input", content).replace("\r\n", "\n").replace("\r", "\n")
-
-
-def argument_text(name: str, argument: str) -> str:
-    """Return the text of an argument; Python keeps its bytes where they are no text in the locale.
-
-    The locale may know no UTF-8. Raises ``UsageError`` for what is none.
-    """
-    try:
-        argument.encode()
-    except UnicodeEncodeError:
-        with suppress(UnicodeEncodeError):  # nor any bytes: no command line makes that
-            return _decoded(name, os.fsencode(argument))
-    return argument
-
-
-def _decoded(name: str, content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{name} is not UTF-8: byte {error.start} is 0x{content[error.start]:02x}",
-            why=error.reason,
-            fix="convert it first, for example with iconv",
-        ) from None
-
-
-def record(output: RequestOutput) -> dict[str, Any]:
-    """Return a result as ``--json`` prints it."""
-    went = output.acceptance
-    rates = {"acceptance_length": went.acceptance_length, "tokens_per_round": went.tokens_per_round}
-    acceptance = asdict(went) | rates
-    return {
-        "text": output.text,
-        "token_ids": list(output.token_ids),
-        "prompt_tokens": len(output.prompt_token_ids),
-        "finish_reason": output.finish_reason,
-        "seed": output.seed,
-        "acceptance": acceptance,
-        "prefill_seconds": output.prefill_seconds,
-        "decode_seconds": output.decode_seconds,
-        "tokens_per_second": _speed(output),
-    }
-
-
-def _speed(output: RequestOutput) -> float:
-    """Tokens per second of decoding; the first token belongs to the prompt's pass."""
-    return (len(output.token_ids) - 1) / max(output.decode_seconds, 1e-9)
+    return decoded("standard input", content).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _all_rounds(acceptance: Acceptance) -> str:
@@ -184,7 +136,7 @@ def _stats(output: RequestOutput) -> str:
         ),
         ("seed", output.seed),
         ("prefill", f"{output.prefill_seconds * 1000:.1f} ms"),
-        ("decoding", f"{_speed(output):.1f} tokens/s"),
+        ("decoding", f"{decoding_speed(output):.1f} tokens/s"),
     ]
     if acceptance.drafted:
         rows += [

@@ -1,0 +1,33 @@
+"""Text that was given on the command line or piped in: whatever the locale, it is UTF-8."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from ...plugins.errors import UsageError
+
+
+def argument_text(name: str, argument: str) -> str:
+    """Return the text of an argument; Python keeps its bytes where they are no text in the locale.
+
+    The locale may know no UTF-8. Raises ``UsageError`` for what is none.
+    """
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        with suppress(UnicodeEncodeError):  # nor any bytes: no command line makes that
+            return decoded(name, os.fsencode(argument))
+    return argument
+
+
+def decoded(name: str, content: bytes) -> str:
+    """Return bytes that were given as UTF-8. Raises ``UsageError`` naming the byte that is none."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{name} is not UTF-8: byte {error.start} is 0x{content[error.start]:02x}",
+            why=error.reason,
+            fix="convert it first, for example with iconv",
+        ) from None
