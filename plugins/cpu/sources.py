@@ -38,7 +38,7 @@ _SYSTEM = """\
 #include <immintrin.h>
 #endif
 """
-_BEFORE = ("interface.h", "kernel.h", "instructions.h", "packed_weights.h")
+_BEFORE = ("interface.h", "kernel.h", "instructions.h", "elementary.h", "packed_weights.h")
 _BEHIND = ("self_test.cpp", "register.h")
 _SELF_TEST = OpSpec(
     name="SelfTest",

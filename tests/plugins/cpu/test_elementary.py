@@ -1,0 +1,75 @@
+"""Exponential and tangent are what they should be to the last digits, and the same bits however wide they are made."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peagle.plugins.cpu import sources
+from peagle.plugins.cpu.compile import find_compilers
+from peagle.plugins.cpu.sources import OPTIONS
+from tests.plugins.cpu.sessions import PATHS, paths_here
+
+FUNCTIONS = {"exponential": np.exp, "hyperbolic_tangent": np.tanh}
+TARGETS = dict(zip(PATHS, ("", "PEAGLE_AVX2", "PEAGLE_AVX512_VNNI"), strict=True))
+LOOP = """
+extern "C" __attribute__((visibility("default"))) {target}
+void {name}_{at}(const float* __restrict x, float* __restrict y, long n) {{
+  for (long i = 0; i < n; i++) y[i] = peagle::{name}(x[i]);
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def loops(cpu_library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """For each function a loop over it for every path that this machine has."""
+    here = Path(sources.__file__).parent
+    text = sources._SYSTEM + "".join((here / f"{name}.h").read_text() for name in ("interface", "kernel"))
+    text += "".join((here / f"{name}.h").read_text() for name in ("instructions", "elementary"))
+    paths = paths_here(cpu_library)
+    for at, path in enumerate(paths):
+        text += "".join(LOOP.format(target=TARGETS[path], name=name, at=at) for name in FUNCTIONS)
+    library = tmp_path_factory.mktemp("elementary") / "loops.so"
+    command = [*find_compilers()[0].command, *OPTIONS, "-x", "c++", "-", "-o", str(library)]
+    subprocess.run(command, input=text, text=True, check=True)
+    functions = ctypes.CDLL(str(library))
+    return {name: [functions[f"{name}_{at}"] for at in range(len(paths))] for name in FUNCTIONS}
+
+
+def applied(function: Any, x: Any) -> Any:
+    y = np.empty_like(x)
+    pointers = (each.ctypes.data_as(ctypes.c_void_p) for each in (x, y))
+    function(*pointers, ctypes.c_long(len(x)))
+    return y
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_path_gives_the_same_bits_near_the_true_number(loops: dict[str, list[Any]], name: str) -> None:
+    x = np.arange(0, 2**32, 9973, np.uint32).view(np.float32)  # of every sign and exponent, NaN as well
+    portable, *others = (applied(function, x) for function in loops[name])
+    there = ~np.isnan(x)
+    assert np.isnan(portable[~there]).all()
+    for other in others:
+        np.testing.assert_array_equal(other[there].view(np.int32), portable[there].view(np.int32))
+        assert np.isnan(other[~there]).all()
+    with np.errstate(over="ignore", under="ignore"):
+        true = FUNCTIONS[name](x[there].astype(np.float64))
+        rounded = true.astype(np.float32)
+    infinite = np.isinf(rounded)
+    np.testing.assert_array_equal(portable[there][infinite], rounded[infinite])
+    unit = np.spacing(np.abs(rounded[~infinite])).astype(np.float64)
+    assert (np.abs(portable[there][~infinite] - true[~infinite]) <= 1.5 * unit).all()
+
+
+def test_ends_are_exact(loops: dict[str, list[Any]]) -> None:
+    for exponential in loops["exponential"]:
+        x = np.array([0.0, -0.0, -np.inf, np.inf, -200.0, 200.0], np.float32)
+        np.testing.assert_array_equal(applied(exponential, x), np.array([1, 1, 0, np.inf, 0, np.inf], np.float32))
+    for tangent in loops["hyperbolic_tangent"]:
+        x = np.array([0.0, -np.inf, np.inf, -40.0, 40.0], np.float32)
+        np.testing.assert_array_equal(applied(tangent, x), np.array([0, -1, 1, -1, 1], np.float32))
