@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .errors import BuildError
@@ -108,6 +108,20 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class CpuCase:
+    """A small run that an op's CPU kernel is tried with, wherever it is compiled or loaded.
+
+    ``inputs`` are NumPy arrays in the order of the spec (None is absent); ``constants`` names those that are constants
+    of the graph. The kernel gives the bits of the reference, or numbers within ``tolerance`` (relative and absolute).
+    """
+
+    inputs: tuple[Any, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    constants: tuple[str, ...] = ()
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True)
 class OpSpec:
     """One semantic op of the ``peagle`` domain.
 
@@ -117,8 +131,8 @@ class OpSpec:
     attribute values, in which case it names itself through the ``overload`` of the function; a node that uses it must
     carry that overload and every attribute of the op. ``check_dims`` sees the dimensions whose size is known and
     returns a complaint or None. An op with a ``kernel`` is a plugin in TensorRT; the others are rewritten by lowerings.
-    An op that ``has_cpu_kernel`` (a class of its name in its ``kernel.cpp``) is an operator of ONNX Runtime where a C++
-    compiler was found; its body runs where none was.
+    An op with ``cpu_cases``, which the kernel in its ``kernel.cpp`` is tried with, is an operator of ONNX Runtime where
+    a C++ compiler was found; its body runs where none was.
     """
 
     name: str
@@ -130,7 +144,7 @@ class OpSpec:
     attributes: tuple[Attribute, ...] = ()
     check_dims: Callable[[Mapping[str, int]], str | None] | None = None
     kernel: Kernel | None = None
-    has_cpu_kernel: bool = False
+    cpu_cases: Callable[[], Iterable[CpuCase]] | None = None
 
     @property
     def folder(self) -> str:

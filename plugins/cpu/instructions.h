@@ -3,6 +3,8 @@
 // CPUID is read by hand: __builtin_cpu_supports of some builds of clang knows no more than the first words of it, and
 // denies AVX-512 VNNI on machines that have it.
 
+#include "tensor.h"
+
 namespace peagle {
 
 enum class Instructions { kPortable, kAvx2, kAvx512Vnni };

@@ -9,6 +9,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from numpy.typing import NDArray
+
 from ..number_types import BY_NUMPY
 from ..op_spec import DOMAIN, OPSET, VERSION
 
@@ -18,18 +20,24 @@ _FLOAT, _INT, _STRING = 1, 2, 3  # AttributeProto.AttributeType
 
 
 def one_node_model(
-    op: str, fed: Mapping[str, str], constants: Mapping[str, Any], output: str, attributes: Mapping[str, Any]
+    op: str,
+    inputs: Mapping[str, str | NDArray[Any] | None],
+    outputs: Mapping[str, str | None],
+    attributes: Mapping[str, Any],
 ) -> bytes:
-    """A model whose only node has the ``fed`` inputs (name and dtype), then the ``constants`` (NumPy), and one output.
+    """A model whose only node has these operands, by name and in order.
 
-    The output is float32 and called ``output``; no rank is stated of what is fed or returned.
+    An input is fed (its dtype, as NumPy names it), a constant (the array), or absent (None); an output has a dtype, or
+    is absent. No rank is stated of what is fed or returned.
     """
-    names = [*fed, *constants]
-    node = b"".join(_field(1, name) for name in names) + _field(2, output) + _field(4, op)
+    fed = {name: given for name, given in inputs.items() if isinstance(given, str)}
+    constants = {name: given for name, given in inputs.items() if given is not None and not isinstance(given, str)}
+    node = b"".join(_field(1, "" if given is None else name) for name, given in inputs.items())
+    node += b"".join(_field(2, "" if dtype is None else name) for name, dtype in outputs.items()) + _field(4, op)
     node += b"".join(_field(5, _attribute(name, value)) for name, value in attributes.items()) + _field(7, DOMAIN)
     graph = _field(1, node) + _field(2, op) + b"".join(_field(5, _tensor(n, x)) for n, x in constants.items())
     graph += b"".join(_field(11, _value(name, dtype)) for name, dtype in fed.items())
-    graph += _field(12, _value(output, "float32"))
+    graph += b"".join(_field(12, _value(name, dtype)) for name, dtype in outputs.items() if dtype is not None)
     opsets = [_field(2, OPSET), _field(1, DOMAIN) + _field(2, VERSION)]
     return _field(1, _IR_VERSION) + _field(7, graph) + b"".join(_field(8, opset) for opset in opsets)
 

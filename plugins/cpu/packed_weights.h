@@ -10,6 +10,8 @@
 //           float16 [tiles, blocks, 16]   q8_0, q4_0: one for a block of a row; q4_0 stands for (code - 8) * scale
 //           float16 [tiles, blocks, 32]   q4_1: 16 scales, then 16 least values, code * scale + least
 
+#include "tensor.h"
+
 namespace peagle {
 
 enum class Format { kInt8, kQ8_0, kQ4_0, kQ4_1 };

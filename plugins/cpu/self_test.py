@@ -1,7 +1,7 @@
 """``python -m peagle.plugins.cpu.self_test LIBRARY``: whether the ONNX Runtime of this process can use the CPU kernels.
 
 A function of the interface that is not where ``interface.h`` says would end the process, so ``try_library`` starts
-one for it. Tested is every function that a kernel may call, and then each op with small matrices, bit by bit.
+one for it. Tested is every function that a kernel may call, and then each op with the cases of its folder.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import EnvironmentProblem
-from ..ops import OPS
-from ..ops.quantized_linear.packed_weights import FORMATS, GGUF_BLOCK_BYTES, pack_codes, pack_gguf, pack_scales
+from ..number_types import BY_NAME, BY_NUMPY
+from ..op_spec import CpuCase, OpSpec
 from .one_node_model import one_node_model
+from .sources import cpu_ops
 
 _LIMIT_SECONDS = 120  # for a process that imports ONNX Runtime on a busy machine
-_ROWS, _COLUMNS = 37, 96  # of the matrices: neither whole tiles, nor one block
 
 
 def try_library(path: Path) -> str:
@@ -91,8 +91,9 @@ def main() -> int:
         options.log_severity_level = 4
         options.register_custom_ops_library(path)
         _check_interface(onnxruntime, options)
-        for name in FORMATS:
-            _check_format(onnxruntime, options, name)
+        for op in cpu_ops():
+            for case in op.cpu_cases() if op.cpu_cases else ():
+                _check_op(onnxruntime, options, op, case)
     except Exception as error:
         print(" ".join(f"{type(error).__name__}: {error}".split()), file=sys.stderr)
         return 1
@@ -101,15 +102,31 @@ def main() -> int:
 
 
 def _check_interface(onnxruntime: Any, options: Any) -> None:
-    attributes = {"text": "word", "whole": -41, "number": 2.5}
-    constants = {"c": np.array([5, 6, 7], np.int32)}
-    model = one_node_model("SelfTest", {"x": "float32"}, constants, "y", attributes)
+    """Every kind of operand and attribute: absent ones, several types, a buffer that is written in place."""
+    inputs: dict[str, Any] = {"x": "float32", "c": np.array([5, 6, 7], np.int32), "absent": None}
+    inputs |= {"flag": "bool", "count": "int64", "buffer": "uint8"}
+    outputs = {"facts": "float32", "buffer_out": "uint8", "unwanted": None, "large": "bool"}
+    model = one_node_model("SelfTest", inputs, outputs, {"text": "word", "whole": -41, "number": 2.5})
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    (facts,) = session.run(None, {"x": np.array([[3, 4, 9]], np.float32)})
-    if facts.tolist() != [[-41, 2.5, 7, 2], [1, 97, 2, 9]]:
-        raise ValueError(f"the interface gave {facts.tolist()}")
+    fed = {"x": np.array([[3, 4, 9]], np.float32), "flag": np.array([True]), "count": np.array([2**20])}
+    buffer = np.arange(6, dtype=np.uint8)
+    facts, written, large = session.run(None, fed | {"buffer": buffer})
+    expected = [[-41, 2.5, 7, 97, 2, 9], [0, 1, 2**20, 0, 2, 5]]
+    if facts.tolist() != expected or large.tolist() != [[False, True, True]]:
+        raise ValueError(f"the interface gave {facts.tolist()}, {large.tolist()}")
+    if written.tolist() != [77, 1, 2, 3, 4, 5]:
+        raise ValueError(f"a buffer came back as {written.tolist()}")
+    binding = session.io_binding()
+    for name, array in (fed | {"buffer": buffer}).items():
+        binding.bind_cpu_input(name, array)
+    for name in ("facts", "large"):
+        binding.bind_output(name)
+    binding.bind_output("buffer_out", "cpu", 0, np.uint8, buffer.shape, buffer.ctypes.data)
+    session.run_with_iobinding(binding)
+    if buffer.tolist() != [77, 1, 2, 3, 4, 5]:
+        raise ValueError(f"a buffer in place became {buffer.tolist()}")
     try:
-        session.run(None, {"x": np.array([[-1]], np.float32)})
+        session.run(None, fed | {"buffer": buffer, "x": np.array([[-1]], np.float32)})
     except Exception as error:
         if "asked to fail" in str(error):
             return
@@ -117,30 +134,20 @@ def _check_interface(onnxruntime: Any, options: Any) -> None:
     raise ValueError("an error of a kernel did not arrive")
 
 
-def _check_format(onnxruntime: Any, options: Any, name: str) -> None:
-    """Both ops with weights of a format, against their references."""
-    rng = np.random.default_rng(0)
-    if name == "int8":
-        whole = rng.integers(-128, 128, (_ROWS, _COLUMNS), dtype=np.int8)
-        codes, scales = pack_codes(name, whole), pack_scales(name, rng.random((_ROWS, 1), np.float32))
-    else:
-        blocks = rng.integers(0, 256, (_ROWS, _COLUMNS // 32, GGUF_BLOCK_BYTES[name]), dtype=np.uint8)
-        blocks[..., 1] &= 0x3F  # the exponents of the float16 numbers: finite
-        blocks[..., 3] &= 0x3F if name == "q4_1" else 0xFF
-        codes, scales = pack_gguf(name, blocks.reshape(_ROWS, -1))
-    x = rng.normal(size=(7, _COLUMNS)).astype(np.float32)
-    ids = np.array([0, _ROWS - 1, 16])
-    for op, dtype, fed, more in (
-        ("QuantizedLinear", "float32", x, {}),
-        ("QuantizedEmbedding", "int64", ids, {"columns": _COLUMNS}),
-    ):
-        attributes = {"format": name, "rows": _ROWS, **more}
-        model = one_node_model(op, {"x": dtype}, {"codes": codes, "scales": scales}, "y", attributes)
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        (ours,) = session.run(None, {"x": fed})
-        (reference,) = OPS[op].reference(fed, codes, scales, **attributes)
-        if not np.array_equal(ours, reference):
-            raise ValueError(f"{op} gave other numbers than its reference, in {name}")
+def _check_op(onnxruntime: Any, options: Any, op: OpSpec, case: CpuCase) -> None:
+    """A kernel against its reference, as its case says."""
+    given = dict(zip((operand.name for operand in op.inputs), case.inputs, strict=True))
+    fed = {name: x for name, x in given.items() if x is not None and name not in case.constants}
+    dtypes = op.infer_dtypes([None if x is None else BY_NUMPY[x.dtype.name].name for x in case.inputs])
+    outputs = {o.name: BY_NAME[dtype].numpy for o, dtype in zip(op.outputs, dtypes, strict=True)}
+    model = one_node_model(op.name, given | {name: x.dtype.name for name, x in fed.items()}, outputs, case.attributes)
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    ours = session.run(None, fed)
+    theirs = op.reference(*case.inputs, **op.check_attributes(case.attributes))
+    for name, one, other in zip(outputs, ours, theirs, strict=True):
+        is_near = np.allclose(one, other, case.tolerance, case.tolerance, equal_nan=True)
+        if one.shape != other.shape or not (is_near if case.tolerance else np.array_equal(one, other)):
+            raise ValueError(f"{op.name} gave another {name} than its reference, with {dict(case.attributes)}")
 
 
 if __name__ == "__main__":

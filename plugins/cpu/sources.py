@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from ..ops import OPS
 OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-s", "-w")
 
 _HERE = Path(__file__).resolve().parent
-_OPS = _HERE.parent / "ops"
 
 _SYSTEM = """\
 #include <algorithm>
@@ -38,15 +38,34 @@ _SYSTEM = """\
 #include <immintrin.h>
 #endif
 """
-_BEFORE = ("interface.h", "kernel.h", "instructions.h", "elementary.h", "packed_weights.h")
-_BEHIND = ("self_test.cpp", "register.h")
-_SELF_TEST = OpSpec(
+_INCLUDE = re.compile(r'^#include "(\w+\.h)"\n', re.MULTILINE)  # a header below plugins/cpu/
+SELF_TEST = OpSpec(
     name="SelfTest",
     doc="see self_test.cpp",
-    inputs=(Operand("x", ("M", "N"), ("float32",)), Operand("c", ("C",), ("int32",))),
-    outputs=(Operand("y", ("R", "F"), ("float32",)),),
+    inputs=(
+        Operand("x", ("M", "N"), ("float32",)),
+        Operand("c", ("C",), ("int32",)),
+        Operand("absent", ("A",), ("float32",), optional=True),
+        Operand("flag", ("O",), ("bool",)),
+        Operand("count", ("O",), ("int64",)),
+        Operand("buffer", ("B",), ("uint8", "float32")),
+    ),
+    outputs=(
+        Operand("facts", ("R", "F"), ("float32",)),
+        Operand("buffer_out", ("B",), ("uint8", "float32"), same_as="buffer", aliases="buffer"),
+        Operand("unwanted", ("M", "N"), ("float32",), optional=True),
+        Operand("large", ("M", "N"), ("bool",)),
+    ),
     reference=lambda *_: (),
     body=lambda *_: "",
+    attributes=(
+        Attribute("text", str, ""),
+        Attribute("absent_text", str, "default"),
+        Attribute("whole", int, 0),
+        Attribute("absent_whole", int, -5),
+        Attribute("number", float, 0.0),
+        Attribute("absent_number", float, -0.5),
+    ),
 )
 _READERS = {str: ("std::string", "text"), int: ("std::int64_t", "whole"), float: ("float", "number")}
 _ANY_TYPE = 0
@@ -54,19 +73,27 @@ _ANY_TYPE = 0
 
 def cpu_ops() -> tuple[OpSpec, ...]:
     """The ops that have a CPU kernel, in the order of their names."""
-    return tuple(OPS[name] for name in sorted(OPS) if OPS[name].has_cpu_kernel)
+    return tuple(OPS[name] for name in sorted(OPS) if OPS[name].cpu_cases)
 
 
 @functools.cache
 def source() -> str:
     """The text to compile; ``#line`` keeps messages readable. ``BuildError`` when a file of it is not there."""
-    ops = cpu_ops()
-    parts = [_part(f"cpu/{name}", _HERE / name) for name in _BEFORE]
+    ops = [*cpu_ops(), SELF_TEST]
+    there: set[str] = set()
+    parts = [_SYSTEM]
     for op in ops:
-        name = f"{op.folder}/kernel.cpp"
-        parts += [f'#line 1 "attributes of {op.name}"\n{attributes_of(op)}', _part(f"ops/{name}", _OPS / name)]
-    parts += [_part(f"cpu/{name}", _HERE / name) for name in _BEHIND]
-    return "".join([_SYSTEM, *parts, '#line 1 "registration"\n', _registration([*ops, _SELF_TEST])])
+        name = "cpu/binding/self_test.cpp" if op is SELF_TEST else f"ops/{op.folder}/kernel.cpp"
+        parts += [*_with_headers(_file("kernel.h"), there), f'#line 1 "attributes of {op.name}"\n{attributes_of(op)}']
+        parts += _with_headers(name, there)
+    parts += [*_with_headers(_file("register.h"), there), f'#line 1 "registration"\n{_registration(ops)}']
+    return "".join(parts)
+
+
+def text_of_headers(*names: str) -> str:
+    """The text of headers, such as ``kernel.h``, behind what they include."""
+    there: set[str] = set()
+    return "".join([_SYSTEM, *(part for name in names for part in _with_headers(_file(name), there))])
 
 
 @functools.cache
@@ -82,7 +109,7 @@ def attributes_of(op: OpSpec) -> str:
     start = f" : {', '.join(readers)}" if readers else ""
     return (
         f"namespace peagle {{\nstruct {op.name}Attributes {{\n{fields}"
-        f"  explicit {op.name}Attributes(const Node& node){start} {{}}\n}};\n}}\n"
+        f"  explicit {op.name}Attributes(const Node&{' node' if readers else ''}){start} {{}}\n}};\n}}\n"
     )
 
 
@@ -92,25 +119,44 @@ def _literal(attribute: Attribute) -> str:
     return f"{attribute.default}{'f' if attribute.kind is float else ''}"
 
 
-def _operands(operands: Sequence[Operand]) -> str:
-    """Braces of {type, is optional}; an operand of several types is any, and its kernel looks."""
-    types = [BY_NAME[o.dtypes[0]].onnx if len(o.dtypes) == 1 else _ANY_TYPE for o in operands]
-    return ", ".join(f"{{{t}, {str(o.optional).lower()}}}" for t, o in zip(types, operands, strict=True))
+def _operands(op: OpSpec, operands: Sequence[Operand]) -> str:
+    """Braces of an ``Operand`` of kernel.h each; one of several types is any, and its kernel looks."""
+    at = {operand.name: i for i, operand in enumerate(op.inputs)}
+    fields = (
+        (
+            BY_NAME[operand.dtypes[0]].onnx if len(operand.dtypes) == 1 else _ANY_TYPE,
+            str(operand.optional).lower(),
+            at.get(operand.aliases or "", -1),
+            at.get(operand.same_as or "", -1),
+        )
+        for operand in operands
+    )
+    return ", ".join(f"{{{', '.join(map(str, each))}}}" for each in fields)
 
 
 def _registration(ops: Sequence[OpSpec]) -> str:
-    objects = "".join(
-        f'const Operator<{op.name}, {op.name}Attributes> {op.name}Operator("{op.name}", {{{_operands(op.inputs)}}}, '
-        f"{{{_operands(op.outputs)}}});\n"
+    entries = ",\n    ".join(
+        f'{{"{op.name}", {{{_operands(op, op.inputs)}}}, {{{_operands(op, op.outputs)}}}, '
+        f"make_kernel<{op.name}, {op.name}Attributes>}}"
         for op in ops
     )
     return f"""namespace peagle {{
 namespace {{
-{objects}}}
+const std::vector<Op> kOps = {{
+    {entries},
+}};
+const std::vector<Operator> kOperators(kOps.begin(), kOps.end());
+}}
+const Op& op_named(const std::string& name) {{
+  for (const Op& each : kOps) {{
+    if (name == each.name) return each;
+  }}
+  refuse("there is no kernel of %s", name.c_str());
+}}
 }}
 #define PEAGLE_EXPORT extern "C" __attribute__((visibility("default")))
 PEAGLE_EXPORT peagle::ort::Status* RegisterCustomOps(peagle::ort::Options* options, const peagle::ort::Base* base) {{
-  return peagle::add_operators(options, base, "{DOMAIN}", {{{", ".join(f"&peagle::{op.name}Operator" for op in ops)}}});
+  return peagle::add_operators(options, base, "{DOMAIN}", peagle::kOperators);
 }}
 PEAGLE_EXPORT const char* peagle_instructions() {{
   try {{
@@ -122,9 +168,25 @@ PEAGLE_EXPORT const char* peagle_instructions() {{
 """
 
 
-def _part(name: str, path: Path) -> str:
+def _with_headers(name: str, there: set[str]) -> list[str]:
+    """The text of a file below plugins/, behind the headers of ours that it includes and that are not ``there`` yet."""
+    if name in there:
+        return []
+    there.add(name)
+    text = _text(_HERE.parent / name)
+    before = [part for header in _INCLUDE.findall(text) for part in _with_headers(_file(header), there)]
+    return [*before, f'#line 1 "{name}"\n', _INCLUDE.sub("\n", text), "\n"]
+
+
+def _file(header: str) -> str:
+    """Where a header lies, below plugins/."""
+    found = sorted(_HERE.rglob(header))
+    return (found[0] if found else _HERE / header).relative_to(_HERE.parent).as_posix()
+
+
+def _text(path: Path) -> str:
     try:
-        return f'#line 1 "{name}"\n{path.read_text(encoding="utf-8")}\n'
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise BuildError(
             f"cannot read the CPU kernels: {error}", fix="reinstall peagle-compile; the package is incomplete"

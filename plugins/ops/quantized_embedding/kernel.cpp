@@ -1,8 +1,11 @@
 // Rows of a packed matrix, widened.
 
+#include "kernel.h"
+#include "packed_weights.h"
+
 namespace peagle {
 
-class QuantizedEmbedding {
+class QuantizedEmbedding : public Kernel {
  public:
   QuantizedEmbedding(const QuantizedEmbeddingAttributes& attributes, const Node& node)
       : weights_(attributes.format, attributes.rows, node.constant(1, "codes"), node.constant(2, "scales")) {
@@ -12,20 +15,44 @@ class QuantizedEmbedding {
     }
   }
 
-  void run(Call& call) const {
-    const Tensor ids = call.input(0);
+  void shapes(const Inputs& inputs, Shape* outputs) const override {
+    const Tensor& ids = inputs[0];
     const std::int64_t count = ids.shape.count();
-    const std::int64_t* id = ids.data<const std::int64_t>();
-    float* y = call.output(0, ids.shape.with(weights_.columns())).data<float>();
     for (std::int64_t i = 0; i < count; i++) {
-      if (id[i] < 0 || id[i] >= weights_.rows) {
-        refuse("id %lld is not one of %lld rows", static_cast<long long>(id[i]), static_cast<long long>(weights_.rows));
+      const std::int64_t id = ids.data<const std::int64_t>()[i];
+      if (id < 0 || id >= weights_.rows) {
+        refuse("id %lld is not one of %lld rows", static_cast<long long>(id), static_cast<long long>(weights_.rows));
       }
-      for (std::int64_t block = 0; block < weights_.blocks; block++, y += kBlock) widen(id[i], block, y);
     }
+    outputs[0] = ids.shape.with(weights_.columns());
+  }
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
+    return std::unique_ptr<Run>(new Lookup(*this, inputs[0], outputs[0]));
   }
 
  private:
+  static constexpr std::int64_t kRowsAtOnce = 16;
+
+  class Lookup : public Run {
+   public:
+    Lookup(const QuantizedEmbedding& kernel, const Tensor& ids, const Tensor& y)
+        : kernel_(kernel), ids_(ids.data<const std::int64_t>()), count_(ids.shape.count()), y_(y.data<float>()) {}
+    int phases() const override { return 1; }
+    std::size_t pieces(int) const override { return std::size_t((count_ + kRowsAtOnce - 1) / kRowsAtOnce); }
+    void work(int, std::size_t piece) override {
+      const std::int64_t first = std::int64_t(piece) * kRowsAtOnce, last = std::min(first + kRowsAtOnce, count_);
+      const std::int64_t blocks = kernel_.weights_.blocks;
+      for (std::int64_t i = first; i < last; i++) {
+        for (std::int64_t b = 0; b < blocks; b++) kernel_.widen(ids_[i], b, y_ + (i * blocks + b) * kBlock);
+      }
+    }
+
+   private:
+    const QuantizedEmbedding& kernel_;
+    const std::int64_t *ids_, count_;
+    float* y_;
+  };
+
   void widen(std::int64_t id, std::int64_t block, float* y) const {
     const std::int64_t tile = id / kTile;
     const int row = int(id % kTile);

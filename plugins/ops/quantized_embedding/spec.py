@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...op_spec import Attribute, Operand, OpSpec, at_least_one
 from ..quantized_linear.spec import CODES, FORMAT, ROWS, SCALES, check_packed
 from .body import body
+from .cpu_cases import cpu_cases
 from .reference import quantized_embedding
 
 SPEC = OpSpec(
@@ -20,5 +21,5 @@ kernel refuses others.""",
     body=body,
     attributes=(FORMAT, ROWS, Attribute("columns", int, -1, "columns of the matrix: 32 a block", at_least_one)),
     check_dims=check_packed,
-    has_cpu_kernel=True,
+    cpu_cases=cpu_cases,
 )

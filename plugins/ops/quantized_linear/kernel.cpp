@@ -5,6 +5,10 @@
 // float32.  No operation sees two rows.  So a row's bits depend on that row and the weights, and on nothing else.
 // (-ffp-contract=off: a compiler must not fuse what is written as two operations.)
 
+#include "instructions.h"
+#include "kernel.h"
+#include "packed_weights.h"
+
 namespace peagle {
 
 // ------------------------------------------------------------------------------------------------ rounding of the input
@@ -332,56 +336,83 @@ inline Form form_of(Format format, Instructions instructions) {
   return form_of<Portable>(format, round_rows);
 }
 
-class QuantizedLinear {
+class QuantizedLinear : public Kernel {
  public:
   QuantizedLinear(const QuantizedLinearAttributes& attributes, const Node& node)
       : weights_(attributes.format, attributes.rows, node.constant(1, "codes"), node.constant(2, "scales")),
         form_(form_of(weights_.format, instructions())) {}
 
-  void run(Call& call) const {
-    const Tensor x = call.input(0);
-    if (x.shape.rank < 1 || x.shape.last() != weights_.columns()) {
-      refuse("x has %lld columns, the weight %lld", static_cast<long long>(x.shape.last()),
+  void shapes(const Inputs& inputs, Shape* outputs) const override {
+    const Shape& x = inputs[0].shape;
+    if (x.rank < 1 || x.last() != weights_.columns()) {
+      refuse("x has %lld columns, the weight %lld", static_cast<long long>(x.last()),
              static_cast<long long>(weights_.columns()));
     }
-    const std::int64_t rows = x.shape.count() / weights_.columns();
-    float* y = call.output(0, x.shape.with_last(weights_.rows)).data<float>();
-    if (rows == 0) return;
-    RoundedRows rounded(rows, weights_.blocks);
-    call.parallel(std::size_t(parts(rows, kRowsRounded)), [&](std::size_t part) {
-      const std::int64_t first = std::int64_t(part) * kRowsRounded;
-      form_.round(x.data<const float>(), weights_.blocks, middle(weights_.format), first,
-                  std::min(first + kRowsRounded, rows), &rounded);
-    });
-    // Pieces of the matrix, times strips of rows that stay in a core's cache while a piece is walked through.
-    const std::int64_t tiles_at_once = std::max<std::int64_t>(1, kPieceBytes / weights_.tile_bytes());
-    const std::int64_t pieces = parts(weights_.tiles, tiles_at_once), strips = parts(rows, kStrip);
-    call.parallel(std::size_t(pieces * strips), [&](std::size_t at) {
-      const std::int64_t strip = std::int64_t(at) / pieces, piece = std::int64_t(at) % pieces;
-      const std::int64_t first = piece * tiles_at_once, last = std::min(first + tiles_at_once, weights_.tiles);
-      for (std::int64_t tile = first; tile < last; tile++) {
-        multiply(tile, rounded, strip * kStrip, std::min((strip + 1) * kStrip, rows), y);
-      }
-    });
+    outputs[0] = x.with_last(weights_.rows);
+  }
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
+    return std::unique_ptr<Run>(new Products(weights_, form_, inputs[0], outputs[0]));
   }
 
  private:
-  static constexpr std::int64_t kRowsRounded = 16, kStrip = 48, kPieceBytes = 32 << 10;
+  // Rows are rounded, then multiplied: pieces of the matrix, times strips of rows that stay in a core's cache while a
+  // piece is walked through.
+  class Products : public Run {
+   public:
+    Products(const PackedWeights& weights, const Form& form, const Tensor& x, const Tensor& y)
+        : weights_(weights),
+          form_(form),
+          x_(x.data<const float>()),
+          y_(y.data<float>()),
+          rows_(x.shape.count() / weights.columns()),
+          tiles_at_once_(std::max<std::int64_t>(1, kPieceBytes / weights.tile_bytes())),
+          pieces_(parts(weights.tiles, tiles_at_once_)),
+          rounded_(rows_, weights.blocks) {}
 
-  static std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
-
-  void multiply(std::int64_t tile, const RoundedRows& rounded, std::int64_t first, std::int64_t last, float* y) const {
-    const int columns = int(std::min<std::int64_t>(kTile, weights_.rows - tile * kTile));
-    for (std::int64_t row = first; row < last;) {
-      const int together = rows_together(last - row);
-      float* at = y + row * weights_.rows + tile * kTile;
-      form_.tile[together - 1](weights_, tile, {&rounded, row, weights_.blocks, at, weights_.rows, columns});
-      row += together;
+    int phases() const override { return 2; }
+    std::size_t pieces(int phase) const override {
+      return std::size_t(phase == 0 ? parts(rows_, kRowsRounded) : pieces_ * parts(rows_, kStrip));
     }
-  }
+    void work(int phase, std::size_t piece) override {
+      const auto at = std::int64_t(piece);
+      if (phase == 0) {
+        form_.round(x_, weights_.blocks, middle(weights_.format), at * kRowsRounded,
+                    std::min((at + 1) * kRowsRounded, rows_), &rounded_);
+        return;
+      }
+      const std::int64_t row = at / pieces_ * kStrip, tile = at % pieces_ * tiles_at_once_;
+      for (std::int64_t each = tile; each < std::min(tile + tiles_at_once_, weights_.tiles); each++) {
+        multiply(each, row, std::min(row + kStrip, rows_));
+      }
+    }
 
-  // Seven or eight rows go as four and the rest, for the registers of which they would need more.
-  static int rows_together(std::int64_t left) { return left > kMostRows && left <= 8 ? 4 : int(std::min<std::int64_t>(left, kMostRows)); }
+   private:
+    static constexpr std::int64_t kRowsRounded = 16, kStrip = 48, kPieceBytes = 32 << 10;
+
+    static std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
+
+    void multiply(std::int64_t tile, std::int64_t first, std::int64_t last) const {
+      const int columns = int(std::min<std::int64_t>(kTile, weights_.rows - tile * kTile));
+      for (std::int64_t row = first; row < last;) {
+        const int together = rows_together(last - row);
+        float* at = y_ + row * weights_.rows + tile * kTile;
+        form_.tile[together - 1](weights_, tile, {&rounded_, row, weights_.blocks, at, weights_.rows, columns});
+        row += together;
+      }
+    }
+
+    // Seven or eight rows go as four and the rest, for the registers of which they would need more.
+    static int rows_together(std::int64_t left) {
+      return left > kMostRows && left <= 8 ? 4 : int(std::min<std::int64_t>(left, kMostRows));
+    }
+
+    const PackedWeights& weights_;
+    const Form& form_;
+    const float* x_;
+    float* y_;
+    const std::int64_t rows_, tiles_at_once_, pieces_;
+    RoundedRows rounded_;
+  };
 
   PackedWeights weights_;
   Form form_;

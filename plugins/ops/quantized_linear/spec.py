@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ...op_spec import Attribute, Operand, OpSpec, at_least_one
 from .body import body
+from .cpu_cases import cpu_cases
 from .packed_weights import one_of_formats
 from .reference import quantized_linear
 
@@ -46,5 +47,5 @@ the matrix alone. The body adds in another order.""",
     body=body,
     attributes=(FORMAT, ROWS),
     check_dims=check_packed,
-    has_cpu_kernel=True,
+    cpu_cases=cpu_cases,
 )

@@ -25,8 +25,8 @@ def session(library: Path | None, model: bytes, threads: int = 1) -> Any:
 
 def kernel_session(library: Path, op: str, dtype: str, weights: Any, attributes: Any, path: str, threads: int) -> Any:
     """A session of one node with constant codes and scales, on one path through the kernel."""
-    constants = dict(zip(("codes", "scales"), weights, strict=True))
-    model = one_node_model(op, {"x": dtype}, constants, "y", attributes)
+    inputs = {"x": dtype, **dict(zip(("codes", "scales"), weights, strict=True))}
+    model = one_node_model(op, inputs, {"y": "float32"}, attributes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)
         return session(library, model, threads)

@@ -14,7 +14,7 @@ import pytest
 from peagle.plugins.cpu import compile as compiling
 from peagle.plugins.cpu.compile import Compiler, compile_library, find_compilers, machine_name
 from peagle.plugins.cpu.self_test import try_library
-from peagle.plugins.cpu.sources import OPTIONS, digest, source
+from peagle.plugins.cpu.sources import OPTIONS, cpu_ops, digest, source
 from peagle.plugins.errors import BuildError, EnvironmentProblem
 from tests.fixtures.cpu_kernels import GIVEN
 
@@ -144,7 +144,7 @@ def test_kernels_touch_no_memory_that_is_not_theirs(tmp_path: Path) -> None:
         "LD_PRELOAD": " ".join(found),
         "ASAN_OPTIONS": "detect_leaks=0,detect_stack_use_after_return=0",
     }
-    tests = [str(TESTS / f"test_quantized_{op}.py") for op in ("linear", "embedding")]
+    tests = [str(TESTS / f"test_{op.folder}.py") for op in cpu_ops()]
     command = [sys.executable, "-m", "pytest", "-x", *tests, "-p", "no:cacheprovider"]
     done = subprocess.run(command, env=os.environ | sanitizers, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peagle.plugins.cpu import sources
 from peagle.plugins.cpu.compile import find_compilers
-from peagle.plugins.cpu.sources import OPTIONS
+from peagle.plugins.cpu.sources import OPTIONS, text_of_headers
 from tests.plugins.cpu.sessions import PATHS, paths_here
 
 FUNCTIONS = {"exponential": np.exp, "hyperbolic_tangent": np.tanh}
@@ -28,9 +27,7 @@ void {name}_{at}(const float* __restrict x, float* __restrict y, long n) {{
 @pytest.fixture(scope="module")
 def loops(cpu_library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """For each function a loop over it for every path that this machine has."""
-    here = Path(sources.__file__).parent
-    text = sources._SYSTEM + "".join((here / f"{name}.h").read_text() for name in ("interface", "kernel"))
-    text += "".join((here / f"{name}.h").read_text() for name in ("instructions", "elementary"))
+    text = text_of_headers("instructions.h", "elementary.h")
     paths = paths_here(cpu_library)
     for at, path in enumerate(paths):
         text += "".join(LOOP.format(target=TARGETS[path], name=name, at=at) for name in FUNCTIONS)

@@ -17,7 +17,10 @@ OP = OpSpec(
     name="Anything",
     doc="",
     inputs=(Operand("x", ("N",), ("float32",)), Operand("y", ("N",), ("int64", "int32"), optional=True)),
-    outputs=(Operand("z", ("N",), ("uint8",)),),
+    outputs=(
+        Operand("z", ("N",), ("uint8",)),
+        Operand("out", ("N",), ("int64", "int32"), same_as="y", aliases="y"),
+    ),
     reference=lambda *_: (),
     body=lambda *_: "",
     attributes=(Attribute("size", float, 1.5), Attribute("count", int, -1), Attribute("kind", str, "a")),
@@ -29,7 +32,7 @@ def test_every_kernel_is_in_the_text_and_registered() -> None:
     assert {path.parent.name for path in folder.glob("*/kernel.cpp")} == {op.folder for op in cpu_ops()}
     for op in cpu_ops():
         assert f'#line 1 "ops/{op.folder}/kernel.cpp"' in source()
-        assert f"&peagle::{op.name}Operator" in source()
+        assert f"make_kernel<{op.name}, {op.name}Attributes>" in source()
 
 
 def test_attributes_have_the_types_and_defaults_of_the_spec() -> None:
@@ -40,8 +43,17 @@ def test_attributes_have_the_types_and_defaults_of_the_spec() -> None:
         assert reader in text
 
 
-def test_an_operand_has_its_type_or_any_and_may_be_left_out() -> None:
-    assert '"Anything", {{1, false}, {0, true}}, {{2, false}}' in sources._registration([OP])
+def test_an_operand_has_its_type_or_any_and_may_be_left_out_and_share_a_buffer() -> None:
+    text = sources._registration([OP])
+    assert '{"Anything", {{1, false, -1, -1}, {0, true, -1, -1}}, {{2, false, -1, -1}, {0, false, 1, 1}}, ' in text
+
+
+def test_every_header_comes_once_before_what_includes_it() -> None:
+    text = source()
+    assert '#include "' not in text
+    names = re.findall('#line 1 "cpu/(?:binding/)?(\\w+\\.h)"', text)
+    assert len(names) == len({*names})
+    assert names.index("interface.h") < names.index("tensor.h") < names.index("kernel.h") < names.index("register.h")
 
 
 def test_formats_have_the_names_that_the_kernels_know() -> None:
@@ -69,5 +81,5 @@ def test_no_option_lets_a_compiler_round_elsewhere_or_look_at_the_machine() -> N
 
 def test_a_missing_file_is_a_broken_installation(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="cannot read the CPU kernels") as caught:
-        sources._part("cpu/gone.h", tmp_path / "gone.h")
+        sources._text(tmp_path / "gone.h")
     assert "reinstall" in caught.value.fix

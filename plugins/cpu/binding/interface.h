@@ -23,7 +23,25 @@ struct TensorInfo;
 struct Domain;
 struct Options;
 
-enum Type : int { kAnyType = 0, kFloat32 = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7, kFloat16 = 10 };
+enum Type : int {
+  kAnyType = 0,
+  kFloat32 = 1,
+  kUint8 = 2,
+  kInt8 = 3,
+  kInt32 = 6,
+  kInt64 = 7,
+  kBool = 9,
+  kFloat16 = 10
+};
+inline std::size_t size_of(int type) {  // bytes of a number; 0 of types that no kernel has
+  switch (type) {
+    case kFloat32: case kInt32: return 4;
+    case kUint8: case kInt8: case kBool: return 1;
+    case kFloat16: return 2;
+    case kInt64: return 8;
+    default: return 0;
+  }
+}
 
 template <class Signature>
 struct At {

@@ -1,0 +1,63 @@
+// Tensors, and refusals: errors that ONNX Runtime is told of.
+
+#include "interface.h"
+
+namespace peagle {
+
+struct Refusal {
+  std::string why;
+};
+
+[[noreturn]] __attribute__((format(printf, 1, 2))) inline void refuse(const char* format, ...) {
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  throw Refusal{text};
+}
+
+constexpr int kMaxRank = 8;
+
+struct Shape {
+  std::int64_t sizes[kMaxRank] = {};
+  int rank = 0;
+
+  std::int64_t count() const {
+    std::int64_t product = 1;
+    for (int i = 0; i < rank; i++) product *= sizes[i];
+    return product;
+  }
+  std::int64_t last() const { return rank > 0 ? sizes[rank - 1] : 1; }
+  Shape with_last(std::int64_t size) const {
+    Shape result = *this;
+    result.sizes[rank - 1] = size;
+    return result;
+  }
+  Shape with(std::int64_t size) const {
+    if (rank == kMaxRank) refuse("more than %d dimensions", kMaxRank);
+    Shape result = *this;
+    result.sizes[result.rank++] = size;
+    return result;
+  }
+  bool operator==(const Shape& other) const {
+    return rank == other.rank && std::equal(sizes, sizes + rank, other.sizes);
+  }
+  bool operator!=(const Shape& other) const { return !(*this == other); }
+};
+
+// Numbers in a row, the last dimension the densest.
+struct Tensor {
+  Shape shape;
+  int type = 0;  // an ort::Type; 0: the operand is absent
+  void* address = nullptr;
+
+  bool is_there() const { return type != 0; }
+  template <class Number>
+  Number* data() const {
+    return static_cast<Number*>(address);
+  }
+  std::size_t bytes() const { return std::size_t(shape.count()) * ort::size_of(type); }
+};
+
+}  // namespace peagle

@@ -1,0 +1,20 @@
+"""What the CPU kernel of ``QuantizedEmbedding`` is tried with: every format, the first row and the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...op_spec import CpuCase
+from ..quantized_linear.cpu_cases import COLUMNS, ROWS, random_matrix
+from ..quantized_linear.packed_weights import FORMATS
+
+
+def cpu_cases() -> Iterator[CpuCase]:
+    """A few rows of a matrix [37, 96], and more of them than one piece of work has."""
+    few, many = np.array([0, ROWS - 1, 16]), np.arange(ROWS).reshape(1, -1)
+    for name in FORMATS:
+        attributes = {"format": name, "rows": ROWS, "columns": COLUMNS}
+        for ids in (few, many):
+            yield CpuCase((ids, *random_matrix(name)), attributes, constants=("codes", "scales"))
