@@ -14,7 +14,9 @@ from peagle.compiler.checkpoints.target_and_drafter import read_head
 from peagle.graphs.drafters import read_drafter
 from peagle.graphs.drafters.tensor_layout import EMBEDDING
 from peagle.graphs.targets import family_for
+from peagle.plugins.errors import BuildError
 
+EAGLE_3 = Path(bundled.__file__).parent / "heads" / "smollm2-135m-eagle-3"
 HEADS = sorted(path for path in (Path(bundled.__file__).parent / "heads").iterdir() if path.is_dir())
 LOCAL = {name: pair.drafter.path for name, pair in PAIRS.items() if isinstance(pair.drafter, Local)}
 
@@ -40,3 +42,12 @@ def test_a_head_leaves_the_embedding_to_its_target_and_has_a_card(folder: Path) 
     card = (folder / "README.md").read_text()
     for part in ("license: apache-2.0", "HumanEval", "tools/train_head.py", "acceptance length"):
         assert part in card
+
+
+def test_the_eagle_3_head_fits_its_target_and_is_refused_as_what_it_is() -> None:
+    config, _ = target_config(target_of(EAGLE_3))
+    target = family_for(config).describe(config)
+    checkpoint = Checkpoint.open(EAGLE_3)
+    assert read_drafter(checkpoint.config, checkpoint.shapes, target).strategy == "autoregressive"
+    with pytest.raises(BuildError, match="autoregressive EAGLE-3 head"):
+        read_head(checkpoint, target)
