@@ -58,6 +58,12 @@ def _ort(model: ir.Model) -> None:
     std.apply(model)  # what ONNX Runtime has no fused kernel for
 
 
+def _cpu(model: ir.Model) -> None:
+    from . import cpu
+
+    cpu.apply(model)
+
+
 def _tensorrt(model: ir.Model) -> None:
     from . import tensorrt
 
@@ -75,7 +81,7 @@ _ALIGNED = 64
 
 STD = Lowering("std", "standard ONNX", ("fp32", "fp16", "bf16"), _std)
 ORT = Lowering("ort", "ONNX Runtime", ("fp32",), _ort, has_kernels=True)
-_CPU = Lowering("cpu", "ONNX Runtime", ("fp32",), _ort, has_kernels=True, packs=True)
+_CPU = Lowering("cpu", "ONNX Runtime", ("fp32",), _cpu, has_kernels=True, packs=True)
 TENSORRT = Lowering("tensorrt", "TensorRT", ("bf16", "fp16"), _tensorrt, _ALIGNED, is_tensorrt=True)
 _TENSORRT_SM100 = Lowering(
     "tensorrt-sm100", "TensorRT", ("bf16", "fp16"), _tensorrt_sm100, _ALIGNED, is_tensorrt=True, has_expert_layer=True

@@ -32,6 +32,8 @@ class Node {
 using Inputs = std::vector<Tensor>;
 using Outputs = std::vector<Tensor>;
 
+enum class Tokens { kNotAlone, kRows, kHeadsFirst };
+
 // One run of a kernel: inputs, outputs and scratch of its own.
 class Run {
  public:
@@ -39,6 +41,13 @@ class Run {
   // Both are known from the shapes and attributes alone.
   virtual int phases() const = 0;
   virtual std::size_t pieces(int phase) const = 0;
+  // Whether a phase has a piece for every token, that is for every place of all dimensions but the last, or for [B, S] of
+  // [B, H, S, D], and a piece reads of its inputs, and of what other phases made, its own token alone.  Inside of a larger
+  // node such a phase needs not wait for all pieces of the one before.
+  virtual Tokens tokens(int) const { return Tokens::kNotAlone; }
+  // Memory that is there, and not cleared, from before the first phase until the last is done; 64 bytes are a cache line.
+  virtual std::size_t scratch_bytes() const { return 0; }
+  virtual void use_scratch(void*) {}
   // Never throws, and is called by several threads at once.
   virtual void work(int phase, std::size_t piece) = 0;
 };
@@ -47,6 +56,8 @@ class Run {
 class Kernel {
  public:
   virtual ~Kernel() = default;
+  // Whether inputs may be views: see Tensor::strides.
+  virtual bool takes_views() const { return false; }
   // The shape of every output, by position; those that alias an input have its shape already.  Refuses what the kernel
   // cannot take by throwing.
   virtual void shapes(const Inputs& inputs, Shape* outputs) const = 0;

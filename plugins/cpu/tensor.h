@@ -46,11 +46,22 @@ struct Shape {
   bool operator!=(const Shape& other) const { return !(*this == other); }
 };
 
-// Numbers in a row, the last dimension the densest.
 struct Tensor {
   Shape shape;
+  // From one index of a dimension to the next, in numbers.  Dense, but for inputs of kernels that take views; the last
+  // dimension is always dense.
+  std::int64_t strides[kMaxRank] = {};
   int type = 0;  // an ort::Type; 0: the operand is absent
   void* address = nullptr;
+
+  Tensor() = default;
+  Tensor(const Shape& shape, int type, void* address) : shape(shape), type(type), address(address) {
+    std::int64_t stride = 1;
+    for (int i = shape.rank - 1; i >= 0; i--) {
+      strides[i] = stride;
+      stride *= shape.sizes[i];
+    }
+  }
 
   bool is_there() const { return type != 0; }
   template <class Number>
@@ -58,6 +69,20 @@ struct Tensor {
     return static_cast<Number*>(address);
   }
   std::size_t bytes() const { return std::size_t(shape.count()) * ort::size_of(type); }
+};
+
+// Memory that begins with a cache line.
+class Scratch {
+ public:
+  explicit Scratch(std::size_t bytes) : memory_(bytes == 0 ? nullptr : new char[bytes + kLine]) {}
+  void* get() const {
+    const auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
+    return reinterpret_cast<void*>((at + kLine - 1) / kLine * kLine);
+  }
+
+ private:
+  static constexpr std::size_t kLine = 64;
+  std::unique_ptr<char[]> memory_;
 };
 
 }  // namespace peagle

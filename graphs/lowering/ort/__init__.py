@@ -34,9 +34,9 @@ CLEANUP = RewriteRuleSet([CollapseReshape.rule()])
 SAME_SHAPE = RewriteRuleSet([SameShape.rule()])
 
 
-def apply(model: ir.Model) -> None:
-    """Rewrite a semantic graph in place."""
-    RULES.apply_to_model(model)
+def apply(model: ir.Model, rules: RewriteRuleSet = RULES) -> None:
+    """Rewrite a semantic graph in place, by ``rules``, and tidy what they leave."""
+    rules.apply_to_model(model)
     CLEANUP.apply_to_model(model)
     common.RemoveUnusedNodesPass()(model)  # what weights were read through before
     RewriteRuleSet([WidthOfTheInput.rule(list(model.graph.inputs))]).apply_to_model(model)

@@ -13,19 +13,21 @@ inline void check(ort::Status* status) {
 }
 
 inline Tensor tensor_of(const ort::Value* value) {
-  Tensor result;
+  Shape shape;
+  int type = 0;
+  void* address = nullptr;
   ort::TensorInfo* owned = nullptr;
   check(ort::call(ort::kGetTensorTypeAndShape, value, &owned));
   const std::unique_ptr<ort::TensorInfo, void (*)(ort::TensorInfo*)> info(
       owned, [](ort::TensorInfo* each) { ort::call(ort::kReleaseTensorInfo, each); });
   std::size_t rank = 0;
-  check(ort::call(ort::kGetTensorElementType, info.get(), &result.type));
+  check(ort::call(ort::kGetTensorElementType, info.get(), &type));
   check(ort::call(ort::kGetDimensionsCount, info.get(), &rank));
   if (rank > std::size_t(kMaxRank)) refuse("a tensor has more than %d dimensions", kMaxRank);
-  result.shape.rank = int(rank);
-  check(ort::call(ort::kGetDimensions, info.get(), result.shape.sizes, rank));
-  check(ort::call(ort::kGetTensorMutableData, const_cast<ort::Value*>(value), &result.address));
-  return result;
+  shape.rank = int(rank);
+  check(ort::call(ort::kGetDimensions, info.get(), shape.sizes, rank));
+  check(ort::call(ort::kGetTensorMutableData, const_cast<ort::Value*>(value), &address));
+  return Tensor(shape, type, address);
 }
 
 class GivenNode : public Node {
@@ -79,14 +81,12 @@ class Call {
   // Type 0 where nobody wants it.
   Tensor output(std::size_t at, const Shape& shape, int type) {
     ort::Value* value = nullptr;
-    Tensor result;
-    if (at >= outputs()) return result;
+    void* address = nullptr;
+    if (at >= outputs()) return Tensor();
     check(ort::call(ort::kGetOutput, context_, at, shape.sizes, std::size_t(shape.rank), &value));
-    if (value == nullptr) return result;
-    result.shape = shape;
-    result.type = type;
-    check(ort::call(ort::kGetTensorMutableData, value, &result.address));
-    return result;
+    if (value == nullptr) return Tensor();
+    check(ort::call(ort::kGetTensorMutableData, value, &address));
+    return Tensor(shape, type, address);
   }
   std::size_t inputs() const {
     std::size_t count = 0;

@@ -16,24 +16,28 @@ namespace peagle {
 // Rows of codes with one scale for every 32, kept for one run.
 class RoundedRows {
  public:
-  RoundedRows(std::int64_t rows, std::int64_t blocks)
-      : blocks_(blocks), codes_(new std::int8_t[rows * blocks * kBlock]), blocks_of_rows_(new Block[rows * blocks]) {}
-
   struct Block {
     float scale;              // largest magnitude / 127; NaN where a number of the block is not finite
     std::int32_t correction;  // -middle * sum of the codes, which a sum over codes above their middle begins with
     float shift;              // scale * sum of the codes, which a least value is multiplied with
   };
 
-  std::int8_t* codes(std::int64_t row) { return codes_.get() + row * blocks_ * kBlock; }
-  const std::int8_t* codes(std::int64_t row) const { return codes_.get() + row * blocks_ * kBlock; }
-  Block* blocks(std::int64_t row) { return blocks_of_rows_.get() + row * blocks_; }
-  const Block* blocks(std::int64_t row) const { return blocks_of_rows_.get() + row * blocks_; }
+  RoundedRows(std::int64_t rows, std::int64_t blocks) : rows_(rows), blocks_(blocks) {}
+  std::size_t bytes() const { return std::size_t(rows_ * blocks_) * (kBlock + sizeof(Block)); }
+  void use(void* memory) {
+    codes_ = static_cast<std::int8_t*>(memory);
+    blocks_of_rows_ = reinterpret_cast<Block*>(codes_ + rows_ * blocks_ * kBlock);
+  }
+
+  std::int8_t* codes(std::int64_t row) { return codes_ + row * blocks_ * kBlock; }
+  const std::int8_t* codes(std::int64_t row) const { return codes_ + row * blocks_ * kBlock; }
+  Block* blocks(std::int64_t row) { return blocks_of_rows_ + row * blocks_; }
+  const Block* blocks(std::int64_t row) const { return blocks_of_rows_ + row * blocks_; }
 
  private:
-  std::int64_t blocks_;
-  std::unique_ptr<std::int8_t[]> codes_;
-  std::unique_ptr<Block[]> blocks_of_rows_;
+  std::int64_t rows_, blocks_;
+  std::int8_t* codes_ = nullptr;
+  Block* blocks_of_rows_ = nullptr;
 };
 
 constexpr float kNegligible = 7.888609052210118e-31f;  // 2^-100: blocks without a larger number are zeros
@@ -70,13 +74,10 @@ __attribute__((always_inline)) inline void round_block(const float* __restrict x
   *block = {scale, -middle_code * sum, scale * float(sum)};
 }
 
-__attribute__((always_inline)) inline void round_rows(const float* x, std::int64_t blocks, int middle_code,
-                                                      std::int64_t first, std::int64_t last, RoundedRows* rounded) {
-  for (std::int64_t row = first; row < last; row++) {
-    for (std::int64_t b = 0; b < blocks; b++) {
-      round_block(x + (row * blocks + b) * kBlock, middle_code, rounded->codes(row) + b * kBlock,
-                  rounded->blocks(row) + b);
-    }
+__attribute__((always_inline)) inline void round_row(const float* x, std::int64_t blocks, int middle_code,
+                                                     std::int64_t row, RoundedRows* rounded) {
+  for (std::int64_t b = 0; b < blocks; b++) {
+    round_block(x + (row * blocks + b) * kBlock, middle_code, rounded->codes(row) + b * kBlock, rounded->blocks(row) + b);
   }
 }
 
@@ -290,13 +291,13 @@ struct Avx2 {
   }
 };
 
-PEAGLE_AVX512_VNNI void round_rows_avx512(const float* x, std::int64_t blocks, int middle_code, std::int64_t first,
-                                          std::int64_t last, RoundedRows* rounded) {
-  round_rows(x, blocks, middle_code, first, last, rounded);
+PEAGLE_AVX512_VNNI void round_row_avx512(const float* x, std::int64_t blocks, int middle_code, std::int64_t row,
+                                         RoundedRows* rounded) {
+  round_row(x, blocks, middle_code, row, rounded);
 }
-PEAGLE_AVX2 void round_rows_avx2(const float* x, std::int64_t blocks, int middle_code, std::int64_t first,
-                                 std::int64_t last, RoundedRows* rounded) {
-  round_rows(x, blocks, middle_code, first, last, rounded);
+PEAGLE_AVX2 void round_row_avx2(const float* x, std::int64_t blocks, int middle_code, std::int64_t row,
+                                RoundedRows* rounded) {
+  round_row(x, blocks, middle_code, row, rounded);
 }
 #endif
 
@@ -305,7 +306,7 @@ PEAGLE_AVX2 void round_rows_avx2(const float* x, std::int64_t blocks, int middle
 constexpr int kMostRows = 6;  // that are multiplied with a tile while it lies in registers
 
 using TileFunction = void (*)(const PackedWeights&, std::int64_t at, const Rows&);
-using RoundFunction = void (*)(const float*, std::int64_t, int, std::int64_t, std::int64_t, RoundedRows*);
+using RoundFunction = void (*)(const float*, std::int64_t, int, std::int64_t, RoundedRows*);
 struct Form {
   RoundFunction round;
   TileFunction tile[kMostRows];  // by rows - 1
@@ -330,10 +331,10 @@ Form form_of(Format format, RoundFunction round) {
 
 inline Form form_of(Format format, Instructions instructions) {
 #ifdef PEAGLE_X86_64
-  if (instructions == Instructions::kAvx512Vnni) return form_of<Avx512Vnni>(format, round_rows_avx512);
-  if (instructions == Instructions::kAvx2) return form_of<Avx2>(format, round_rows_avx2);
+  if (instructions == Instructions::kAvx512Vnni) return form_of<Avx512Vnni>(format, round_row_avx512);
+  if (instructions == Instructions::kAvx2) return form_of<Avx2>(format, round_row_avx2);
 #endif
-  return form_of<Portable>(format, round_rows);
+  return form_of<Portable>(format, round_row);
 }
 
 class QuantizedLinear : public Kernel {
@@ -371,13 +372,15 @@ class QuantizedLinear : public Kernel {
 
     int phases() const override { return 2; }
     std::size_t pieces(int phase) const override {
-      return std::size_t(phase == 0 ? parts(rows_, kRowsRounded) : pieces_ * parts(rows_, kStrip));
+      return std::size_t(phase == 0 ? rows_ : pieces_ * parts(rows_, kStrip));
     }
+    Tokens tokens(int phase) const override { return phase == 0 ? Tokens::kRows : Tokens::kNotAlone; }
+    std::size_t scratch_bytes() const override { return rounded_.bytes(); }
+    void use_scratch(void* memory) override { rounded_.use(memory); }
     void work(int phase, std::size_t piece) override {
       const auto at = std::int64_t(piece);
       if (phase == 0) {
-        form_.round(x_, weights_.blocks, middle(weights_.format), at * kRowsRounded,
-                    std::min((at + 1) * kRowsRounded, rows_), &rounded_);
+        form_.round(x_, weights_.blocks, middle(weights_.format), at, &rounded_);
         return;
       }
       const std::int64_t row = at / pieces_ * kStrip, tile = at % pieces_ * tiles_at_once_;
@@ -387,7 +390,7 @@ class QuantizedLinear : public Kernel {
     }
 
    private:
-    static constexpr std::int64_t kRowsRounded = 16, kStrip = 48, kPieceBytes = 32 << 10;
+    static constexpr std::int64_t kStrip = 48, kPieceBytes = 32 << 10;
 
     static std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
 

@@ -1,0 +1,37 @@
+"""Lowering ``cpu``: the nodes of ``ort``, with kernels of our own where there is one.
+
+A semantic op that has a kernel stays as it is; what ONNX Runtime does in its place is not asked for. ``RULES`` are
+those of ``ort`` that are left, and our own.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnxscript.rewriter import RewriteRuleSet
+
+from .. import ort, std
+from ..ort.attention import Attention, AttentionWithSinks
+from ..ort.experts import Experts, QuantizedExperts
+from ..ort.linears import Linear, QuantizedEmbedding, QuantizedLinear
+from ..ort.tidy import SkipNorm
+
+__all__ = ["apply"]
+
+RULES = RewriteRuleSet(
+    [
+        QuantizedLinear.rule(),
+        QuantizedEmbedding.rule(),
+        Linear.rule(),
+        Attention.rule(),
+        AttentionWithSinks.rule(),
+        QuantizedExperts.rule(),
+        Experts.rule(),
+        SkipNorm.rule(),
+    ]
+)
+
+
+def apply(model: ir.Model) -> None:
+    """Rewrite a semantic graph in place; what is left of our ops has its body, for sessions without kernels."""
+    ort.apply(model, RULES)
+    std.apply(model)
