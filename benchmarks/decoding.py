@@ -4,11 +4,12 @@
     python benchmarks/decoding.py demo-engine
 
 Peers are `onnxruntime-genai`, of FP32 or as `onnxruntime-genai:int4`, which its own builder makes from the same
-checkpoint, and for an engine that was built from a GGUF file `llama.cpp` on that very file. Each has a virtual
-environment and a process of its own, and as many threads as we have. A model that chats is asked the bundled questions
-in its own template, another continues beginnings of code. All take turns prompt by prompt, so that a slow moment of the
-machine falls on all, and who waits does nothing. Greedy, batch 1, end-of-sequence ignored; ratios are medians of the
-ratios within one turn. The prompt's pass is not timed.
+checkpoint, and for an engine that was built from a GGUF file `llama.cpp` and, where it is named, `openvino-genai` on
+that very file; with `+drafts` behind its name a peer looks drafts up in the text. Each has a virtual environment and a
+process of its own, and as many threads as we have. A model that chats is asked the bundled questions in its own
+template, another continues beginnings of code. All take turns prompt by prompt, so that a slow moment of the machine
+falls on all, and who waits does nothing. Greedy, batch 1, end-of-sequence ignored; ratios are medians of the ratios
+within one turn. The prompt's pass is not timed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ import argparse
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
@@ -26,14 +25,12 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from peers.environments import python_of
+from peers.commands import GENAI, LLAMA_CPP, command_of
 from peers.process import running
 
 from peagle.compiler.bundled.prompts import code_prompts, usual_prompts
 from peagle.engines import Acceptance, Engine, SamplingParams
 
-TOOL = Path(__file__).resolve().parent.parent / "tools" / "hugging_face_folder.py"
-GENAI, LLAMA_CPP = "onnxruntime-genai", "llama.cpp"
 Generate = Callable[[Sequence[int], int], tuple[list[int], float]]
 
 
@@ -65,23 +62,6 @@ def ours(engine: Engine, k: int, draft: str | None = None) -> Runner:
 
     runner = Runner(f"{'n-gram' if draft else 'P-EAGLE'}, K = {k}" if k else "plain", generate)
     return runner
-
-
-def theirs(name: str, source: Path, work: Path, threads: int) -> list[str]:
-    """The command that serves a peer on the checkpoint ``source``; ``name`` may say a precision after a colon."""
-    runtime, _, precision = name.partition(":")
-    settings = ["--threads", str(threads)]
-    if runtime == LLAMA_CPP:
-        if not source.is_file():
-            raise SystemExit(f"{LLAMA_CPP} reads GGUF files, and the engine was built from {source}")
-        return [str(python_of("llama-cpp")), "-m", "peers.llama_cpp_server", str(source), *settings]
-    if runtime != GENAI:
-        raise SystemExit(f"there is no peer {name}; there are {GENAI}, {GENAI}:int4 and {LLAMA_CPP}")
-    folder = source if source.is_dir() else work / "checkpoint"
-    if not folder.exists():
-        subprocess.run([sys.executable, str(TOOL), str(source), str(folder)], check=True, stdout=sys.stderr)
-    settings += ["--precision", precision or "fp32"]
-    return [str(python_of(GENAI)), "-m", "peers.genai_server", str(folder), str(work / name), *settings]
 
 
 def same_text(tokens: Sequence[int], plain: Sequence[int], ends: Collection[int]) -> bool:
@@ -129,7 +109,7 @@ def main() -> None:
     names = names if arguments.peers is None else arguments.peers
     with tempfile.TemporaryDirectory() as folder, ExitStack() as up:
         threads = arguments.threads or os.cpu_count() or 1
-        peers = [up.enter_context(running(name, theirs(name, source, Path(folder), threads))) for name in names]
+        peers = [up.enter_context(running(name, command_of(name, source, Path(folder), threads))) for name in names]
         plain = ours(engine, 0)
         runners = [plain, *(ours(engine, k) for k in depths if engine.manifest.drafter)]
         runners += [ours(engine, k, "ngram") for k in depths]

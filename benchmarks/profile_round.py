@@ -1,10 +1,12 @@
 """Where the time of a round goes on ONNX Runtime: kernels by kind, for plain decoding and for one speculative round.
 
-    python benchmarks/profile_round.py demo-engine
+    python benchmarks/profile_round.py demo-engine [--context 1500] [--threads 2]
 
-Three passes are profiled on the engine's own graphs, one thread, batch 1: the target over one column (plain decoding),
-the target over K + 1 columns (verification) and the drafter over what one round commits. ``run`` is the median of the
-unprofiled pass; the table below it is the profiler's, whose own cost makes every kernel look longer by about 1 us.
+Three passes are profiled on the engine's own graphs, batch 1: the target over one column (plain decoding), the target
+over K + 1 columns (verification) and the drafter over what one round commits. ``run`` is the median of the unprofiled
+pass. ``floor`` is the time that reading its bytes takes, at the bandwidth that as many threads reach here when they add
+up memory: the weights of the graph, of which each is read once, and the keys and values of the context. The table below
+is the profiler's, whose own cost makes every kernel look longer by 1 us and more.
 """
 
 from __future__ import annotations
@@ -15,55 +17,21 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
+from cpu.passes import Passes, milliseconds
 
 from peagle.engines.folder.manifest import Manifest
 
-_DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32}
-CONTEXT = 128
-RUNS = 300
+RUNS = 200
+_READ = 256 * 2**20  # bytes that bandwidth is measured over: more than any cache holds
+_SHOWN = 8
 
 
-def _pass(path: Path, width: int, emitted: int, profile: Path | None) -> list[float]:
-    """Seconds of repeated passes over ``width`` columns with CONTEXT tokens in the cache, everything bound once."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    if profile:
-        options.enable_profiling, options.profile_file_prefix = True, str(profile)
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    dims = {"B": 1, "S": width, "E": emitted}
-    arrays: dict[str, Any] = {
-        i.name: np.zeros([d if isinstance(d, int) else dims[d] for d in i.shape], _DTYPES[i.type])
-        for i in session.get_inputs()
-    }
-    arrays["start"][:], arrays["window_len"][:], arrays["draft_len"][:] = CONTEXT, width, width - 1
-    if "num_tokens" in arrays:
-        arrays["num_tokens"][:] = width
-    binding = session.io_binding()
-    for name, array in arrays.items():
-        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
-    for output in session.get_outputs():
-        if "_cache." in output.name:
-            cache = onnxruntime.OrtValue.ortvalue_from_numpy(arrays[output.name.removesuffix(".out")])
-            binding.bind_ortvalue_output(output.name, cache)
-        elif not output.name.endswith("logits"):
-            binding.bind_output(output.name)
-    seconds = []
-    for _ in range(RUNS):
-        began = time.perf_counter()
-        session.run_with_iobinding(binding)
-        seconds.append(time.perf_counter() - began)
-    if profile:
-        session.end_profiling()
-    return seconds
-
-
-def _kernels(trace: Path) -> dict[str, tuple[int, float]]:
+def kernels(trace: Path) -> dict[str, tuple[int, float]]:
     """Kind of kernel -> how many per pass, microseconds per pass (medians of each node, added up)."""
     events: list[dict[str, Any]] = [e for e in json.loads(trace.read_text()) if e.get("cat") == "Node"]
     durations: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -76,20 +44,39 @@ def _kernels(trace: Path) -> dict[str, tuple[int, float]]:
     return kinds
 
 
-def report(title: str, path: Path, width: int, emitted: int) -> None:
+def bandwidth(threads: int) -> float:
+    """Bytes by the second that ``threads`` threads read when each adds up a part of an array: the best of some runs."""
+    array = np.ones(_READ // 8, np.int64)
+    parts = np.array_split(array, threads)
+    best = float("inf")
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(5):
+            began = time.perf_counter()
+            list(pool.map(np.sum, parts))
+            best = min(best, time.perf_counter() - began)
+    return array.nbytes / best
+
+
+def report(title: str, engine: Path, half: str, columns: int, emitted: int, arguments: argparse.Namespace) -> None:
     """Print one pass."""
-    run = statistics.median(_pass(path, width, emitted, None)[RUNS // 10 :]) * 1e6
+    context, threads = arguments.context, arguments.threads
+    graph = Passes(engine, half, threads)
+    run = milliseconds(graph.pass_over(columns, context, emitted), RUNS)
+    read, speed = graph.bytes_read(context), arguments.bandwidth
     with tempfile.TemporaryDirectory() as folder:
-        _pass(path, width, emitted, Path(folder) / "trace")
-        kinds = _kernels(next(Path(folder).glob("trace*.json")))
+        profiled = Passes(engine, half, threads, Path(folder) / "trace")
+        milliseconds(profiled.pass_over(columns, context, emitted), RUNS)
+        kinds = kernels(profiled.end_profiling())
     total = sum(t for _, t in kinds.values())
-    print(f"{title}: run {run:.0f} us; {sum(n for n, _ in kinds.values())} kernels, {total:.0f} us under the profiler")
+    floor, count = read / speed * 1e3, sum(n for n, _ in kinds.values())
+    print(f"{title}: run {run:.2f} ms; floor {floor:.2f} ms, for {read / 1e6:.0f} MB")
+    print(f"  {count} kernels, {total / 1e3:.2f} ms under the profiler")
     ranked = sorted(kinds.items(), key=lambda item: -item[1][1])
-    for kind, (count, microseconds) in ranked[:6]:
+    rest = ranked[_SHOWN:]
+    others = sum(n for _, (n, _) in rest), sum(t for _, (_, t) in rest)
+    for kind, (count, microseconds) in [*ranked[:_SHOWN], *([("everything else", others)] if rest else [])]:
         print(f"  {kind:36}{count:>5}{microseconds:>8.0f} us{microseconds / total:>7.0%}")
-    rest = ranked[6:]
-    count, microseconds = sum(n for _, (n, _) in rest), sum(t for _, (_, t) in rest)
-    print(f"  {'everything else':36}{count:>5}{microseconds:>8.0f} us{microseconds / total:>7.0%}\n")
+    print()
 
 
 def main() -> None:
@@ -97,17 +84,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", type=Path)
     parser.add_argument("--k", type=int, help="drafts per round; default: the engine's")
+    parser.add_argument("--context", type=int, default=128, help="tokens in the cache; default: %(default)s")
+    parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
     arguments = parser.parse_args()
     manifest = Manifest.read(arguments.engine)
     k = arguments.k or manifest.speculation.num_speculative_tokens
-    target = arguments.engine / manifest.target.file
-    report("target, 1 column (plain decoding)", target, 1, 1)
+    arguments.bandwidth = bandwidth(arguments.threads)
+    read = f"{arguments.bandwidth / 1e9:.1f} GB/s"
+    print(f"threads: {arguments.threads}, which read {read}; {arguments.context} tokens of context\n")
+    report("target, 1 column (plain decoding)", arguments.engine, "target", 1, 1, arguments)
     if manifest.drafter is None:
         return
-    drafter = arguments.engine / manifest.drafter.file
-    report(f"target, {k + 1} columns (verification)", target, k + 1, k + 1)
+    report(f"target, {k + 1} columns (verification)", arguments.engine, "target", k + 1, k + 1, arguments)
     committed = max(1, (k + 1) // 2)
-    report(f"drafter, {committed} committed columns, K = {k}", drafter, committed, k + 1)
+    title = f"drafter, {committed} committed columns, K = {k}"
+    report(title, arguments.engine, "drafter", committed, k + 1, arguments)
 
 
 if __name__ == "__main__":

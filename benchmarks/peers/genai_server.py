@@ -12,15 +12,19 @@ from pathlib import Path
 
 from .serve import Generate, serve
 
+_NGRAM = 3
 
-def build(checkpoint: Path, out: Path, precision: str, threads: int) -> None:
-    """Make the peer's model in ``out``, once."""
+
+def build(checkpoint: Path, out: Path, precision: str, threads: int, drafts: int) -> None:
+    """Make the peer's model in ``out``, once. With ``drafts`` it looks as many up in the text."""
     config = out / "genai_config.json"
     if not config.is_file():
         builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(checkpoint), "-o", str(out)]
         subprocess.run([*builder, "-p", precision, "-e", "cpu"], check=True, stdout=sys.stderr)
     settings = json.loads(config.read_text())
     settings["model"]["decoder"]["session_options"]["intra_op_num_threads"] = threads
+    if drafts:
+        settings["speculative"] = {"ngram_size": _NGRAM, "max_draft_tokens": drafts}
     config.write_text(json.dumps(settings))
 
 
@@ -31,10 +35,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--drafts", type=int, default=0, help="looked up in the prompt and the text")
     arguments = parser.parse_args()
 
     def load() -> tuple[str, Generate]:
-        build(arguments.checkpoint, arguments.out, arguments.precision, arguments.threads)
+        build(arguments.checkpoint, arguments.out, arguments.precision, arguments.threads, arguments.drafts)
         import numpy as np
         import onnxruntime_genai as og
 

