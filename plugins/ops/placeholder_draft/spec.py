@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ...op_spec import Attribute, Kernel, Operand, OpSpec
 from .body import body
+from .cpu_cases import cpu_cases
 from .reference import placeholder_draft
 
 
@@ -54,4 +55,5 @@ Source: P-EAGLE, arXiv 2602.01469 (all K drafts from one forward pass, one share
     ),
     check_dims=_check_dims,
     kernel=Kernel(entry="placeholder_draft", blocks="B", threads=128, scalars=("B", "S", "E", "mask_token_id")),
+    cpu_cases=cpu_cases,
 )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 import pytest
 
 from peagle.plugins.cpu.one_node_model import one_node_model
 from peagle.plugins.cpu.self_test import instructions_of
+from peagle.plugins.number_types import BY_NAME, BY_NUMPY
+from peagle.plugins.ops import OPS
 
 PATHS = ("portable", "avx2", "avx512-vnni")  # from what every machine has to what few have
 
@@ -30,6 +35,32 @@ def kernel_session(library: Path, op: str, dtype: str, weights: Any, attributes:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)
         return session(library, model, threads)
+
+
+def run_op(library: Path, op: str, inputs: Sequence[Any], path: str, threads: int = 1, **attributes: Any) -> list[Any]:
+    """The outputs of an op's kernel on one path through it; every input is fed."""
+    dtypes = tuple(each.dtype.name for each in inputs)
+    fed = {o.name: _fed(each) for o, each in zip(OPS[op].inputs, inputs, strict=True)}
+    runner = _session_of(library, op, dtypes, tuple(attributes.items()), path, threads)
+    return [each.numpy() for each in runner.run_with_ort_values(None, fed)]
+
+
+def _fed(array: Any) -> Any:
+    if array.dtype.name != "bfloat16":
+        return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+    codes = np.ascontiguousarray(array).view(np.uint16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(codes, BY_NUMPY["bfloat16"].onnx)
+
+
+@functools.cache
+def _session_of(library: Path, op: str, dtypes: tuple[str, ...], attributes: Any, path: str, threads: int) -> Any:
+    spec = OPS[op]
+    inputs = dict(zip((operand.name for operand in spec.inputs), dtypes, strict=True))
+    given = spec.infer_dtypes([BY_NUMPY[dtype].name for dtype in dtypes])
+    outputs = {o.name: BY_NAME[dtype].numpy for o, dtype in zip(spec.outputs, given, strict=True)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)
+        return session(library, one_node_model(op, inputs, outputs, dict(attributes)), threads)
 
 
 def paths_here(library: Path) -> tuple[str, ...]:

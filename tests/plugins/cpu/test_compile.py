@@ -18,7 +18,7 @@ from peagle.plugins.cpu.sources import OPTIONS, cpu_ops, digest, source
 from peagle.plugins.errors import BuildError, EnvironmentProblem
 from tests.fixtures.cpu_kernels import GIVEN
 
-TESTS = Path(__file__).resolve().parent.parent / "ops"
+TESTS = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -144,7 +144,8 @@ def test_kernels_touch_no_memory_that_is_not_theirs(tmp_path: Path) -> None:
         "LD_PRELOAD": " ".join(found),
         "ASAN_OPTIONS": "detect_leaks=0,detect_stack_use_after_return=0",
     }
-    tests = [str(TESTS / f"test_{op.folder}.py") for op in cpu_ops()]
+    names = [f"plugins/ops/test_{op.folder}.py" for op in cpu_ops()]
+    tests = [str(TESTS / name) for name in [*names, "scenarios/test_accept_prefix_on_cpu.py"]]
     command = [sys.executable, "-m", "pytest", "-x", *tests, "-p", "no:cacheprovider"]
     done = subprocess.run(command, env=os.environ | sanitizers, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

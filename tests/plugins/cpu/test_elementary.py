@@ -23,6 +23,12 @@ void {name}_{at}(const float* __restrict x, float* __restrict y, long n) {{
 }}
 """
 
+LOGARITHMS = """
+extern "C" __attribute__((visibility("default"))) void logarithm(const double* x, double* y, long n) {
+  for (long i = 0; i < n; i++) y[i] = peagle::logarithm(x[i]);
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def loops(cpu_library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
@@ -31,11 +37,13 @@ def loops(cpu_library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     paths = paths_here(cpu_library)
     for at, path in enumerate(paths):
         text += "".join(LOOP.format(target=TARGETS[path], name=name, at=at) for name in FUNCTIONS)
+    text += LOGARITHMS
     library = tmp_path_factory.mktemp("elementary") / "loops.so"
     command = [*find_compilers()[0].command, *OPTIONS, "-x", "c++", "-", "-o", str(library)]
     subprocess.run(command, input=text, text=True, check=True)
     functions = ctypes.CDLL(str(library))
-    return {name: [functions[f"{name}_{at}"] for at in range(len(paths))] for name in FUNCTIONS}
+    every = {name: [functions[f"{name}_{at}"] for at in range(len(paths))] for name in FUNCTIONS}
+    return every | {"logarithm": [functions.logarithm]}
 
 
 def applied(function: Any, x: Any) -> Any:
@@ -70,3 +78,15 @@ def test_ends_are_exact(loops: dict[str, list[Any]]) -> None:
     for tangent in loops["hyperbolic_tangent"]:
         x = np.array([0.0, -np.inf, np.inf, -40.0, 40.0], np.float32)
         np.testing.assert_array_equal(applied(tangent, x), np.array([0, -1, 1, -1, 1], np.float32))
+
+
+def test_the_logarithm_is_that_of_a_double(loops: dict[str, list[Any]]) -> None:
+    rng = np.random.default_rng(0)
+    near_one = 1 + rng.normal(size=10_000) * 2.0 ** rng.integers(-50, -3, 10_000)
+    x = np.concatenate(
+        [rng.random(10_000), 10.0 ** rng.uniform(-300, 300, 10_000), near_one, 2.0 ** np.arange(-149, 128)]
+    )
+    (logarithm,) = loops["logarithm"]
+    true = np.log(x)
+    assert (np.abs(applied(logarithm, x) - true) <= 3 * np.spacing(np.abs(true))).all()
+    np.testing.assert_array_equal(applied(logarithm, np.array([0.0, 1.0])), [-np.inf, 0])

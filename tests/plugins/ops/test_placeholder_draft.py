@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
+from tests.plugins.cpu.sessions import run_op
 from tests.plugins.plugin_cases import (
     Arrays,
     alone,
@@ -184,3 +187,21 @@ def test_ids_beyond_the_window_and_tokens_beyond_the_count_change_nothing(
         spoiled["tokens"][b, n:] = poison % 2**31
     for name, array in rows_of(run_body, spoiled).items():
         np.testing.assert_array_equal(clean[name], array)
+
+
+@quick
+@given(emissions, st.one_of(st.none(), st.integers(0, 2**32 - 1)))
+def test_the_cpu_kernel_gives_the_references_numbers(cpu_library: Path, batch: Arrays, wild_seed: int | None) -> None:
+    if wild_seed is not None:
+        batch = with_wild_lengths(batch, wild_seed)
+    ours = run_op(cpu_library, OP, inputs_of(OP, batch), "portable", mask_token_id=MASK)
+    for one, other in zip(ours, reference(OP, batch, mask_token_id=MASK), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_cpu_kernel_refuses_rows_that_do_not_fit(cpu_library: Path) -> None:
+    batch = window([[1, 2, 3]] * 2, [[4, 5]] * 2, 1, [0, 0])
+    for name in ("start", "tokens", "window_len"):
+        inputs = inputs_of(OP, batch | {name: batch[name][:1]})
+        with pytest.raises(Fail):
+            run_op(cpu_library, OP, inputs, "portable", mask_token_id=MASK)
