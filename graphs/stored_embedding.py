@@ -15,11 +15,15 @@ from .stream_weights import Run
 
 @dataclass(frozen=True)
 class StoredEmbedding:
-    """Where the table of an embedding lies, ``[V, H]``: wide, or as codes and scales in the form of ``weight``."""
+    """Where the table of an embedding lies, ``[V, H]``: wide, or as codes and scales in the form of ``weight``.
+
+    ``packed``: wide, and in tiles, because the head multiplies with it as well.
+    """
 
     table: Run
     scales: Run | None = None
     weight: QuantizedWeight | None = None
+    packed: bool = False
 
     @property
     def bytes(self) -> int:
@@ -27,7 +31,10 @@ class StoredEmbedding:
         return self.table.length + (self.scales.length if self.scales else 0)
 
     def put_into(self, name: str, *models: ir.Model) -> dict[str, Run]:
-        """Let graphs look rows of their weight ``name`` up in this form; returns where its initializers lie."""
+        """Let graphs look rows of their weight ``name`` up in this form; returns where its initializers lie.
+
+        One that is ``packed`` is put in when the rest of the graph is (``pack_wide``).
+        """
         if self.weight is None or self.scales is None:
             return {name: self.table}
         streams = [quantize(model, {name: self.weight}).streams for model in models]
@@ -43,6 +50,8 @@ def stored_embedding(semantic: ir.Model) -> StoredEmbedding | None:
     for node in semantic.graph:
         if node.op_type == "QuantizedEmbedding" and node.inputs[0] is ids:
             return _of_packed(node)
+        if node.op_type == "WideEmbedding" and node.inputs[0] is ids and node.inputs[1] is not None:
+            return StoredEmbedding(_run(node.inputs[1]), packed=True)
         table = node.inputs[0] if node.op_type == "Gather" and node.inputs[1] is ids else None
         if table is not None:
             return StoredEmbedding(_run(table)) if is_weight(table) else _of_codes(table.producer())

@@ -9,8 +9,6 @@ from ...plugins.errors import BuildError, EnvironmentProblem
 from ..store.stages import Stage
 from .shared_steps import Graphs, PipelineRun
 
-_PACKED = "QuantizedLinear"
-
 
 @dataclass(frozen=True)
 class CpuKernels:
@@ -21,12 +19,11 @@ class CpuKernels:
 
 
 def cpu_kernels(run: PipelineRun, graphs: Graphs) -> CpuKernels | None:
-    """Compile and try the kernels that the graphs have nodes for; None where they have none.
+    """Compile and try the kernels that the graphs have nodes for; None where the lowering has none of ours.
 
     A machine that cannot, or where they do not work, has an engine without them: the bodies of the nodes run.
     """
-    tables = [half.precision["matmuls"] for half in graphs.compiled.values() if half.precision]
-    if not any(product["op"] == _PACKED for table in tables for product in table):
+    if not graphs.blueprint.lowering.packs:
         return None
     with run.phases("kernels") as record:
         try:

@@ -96,7 +96,7 @@ def attach(
     def make(folder: Path) -> None:
         from ...graphs.graph_files import load, save
         from ...graphs.lowering import lower
-        from ...graphs.quantization import quantize_caches, round_caches
+        from ...graphs.quantization import pack_wide, packed_tiles, quantize_caches, round_caches
         from ...graphs.stream_weights import attach as stream
         from ...graphs.stream_weights import leave, needed_weights, refer
         from ..precision.quantization_proof import QuantizedGraphs
@@ -110,6 +110,13 @@ def attach(
         if half.caches:
             for model in (semantic, copy):
                 (round_caches if half.caches.emulated else quantize_caches)(model, half.caches.scales)
+        packed: Mapping[str, tuple[int, ...]] = {}
+        if lowering.packs:
+            tables = [half.targets_embedding] if shared and shared.packed else []
+            packed = pack_wide(semantic, tables)
+            pack_wide(copy, tables)
+        if shared and shared.packed != (half.targets_embedding in packed):
+            there = {}  # this graph wants it in another form
         lowered = lower(copy, lowering, cache_length=cache_length)
         streams = quantized.streams if quantized else {}
         if quantized:
@@ -122,7 +129,10 @@ def attach(
 
         def read(name: str) -> Iterator[Array]:
             shape = shapes[weight_of(name)]
-            return quantized.read(name, shape) if quantized and name in streams else half.read(name, shape)
+            if quantized and name in streams:
+                return quantized.read(name, shape)
+            runs = half.read(name, shape)
+            return packed_tiles(runs, shape[1]) if name in packed else runs
 
         with progress.step(f"attach {half.name} weights", lowered.total_bytes) as advance:
             runs = stream(

@@ -70,7 +70,7 @@ class BackendAsked:
     )
     lowering: str | None = option(
         "--lowering",
-        "For onnxruntime: ort has its own kernels, cpu ours for int8 and int4, std standard ONNX only. (default: ort)",
+        "For onnxruntime: ort has its own kernels, cpu ours for products, std standard ONNX only. (default: ort)",
     )
 
     def check_known(self) -> None:

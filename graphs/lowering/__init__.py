@@ -1,7 +1,7 @@
 """Lowerings: tables that turn semantic ops into the nodes one backend runs best.
 
 ``std`` is standard ONNX everywhere (the oracle), ``ort`` what ONNX Runtime's CPU kernels are fastest at, ``cpu`` the
-same with our own kernels for matrices of integers (and their bodies where those are not), ``tensorrt``
+same with our own kernels for matrices (and their bodies where those are not), ``tensorrt``
 what TensorRT's parser takes (and ONNX Runtime still runs), ``tensorrt-sm100`` the same with TensorRT's own layer for
 routed experts. Adding a backend is adding a record and its table; no exporter changes.
 """
@@ -27,8 +27,8 @@ class Lowering:
 
     ``backend`` is for people. ``wide_types`` are what it computes in where nothing is quantized, the first of them
     unless told. The length of its caches is a multiple of ``cache_multiple``. ``has_kernels``: ONNX Runtime's, which
-    multiply with integer codes as they are. ``packs``: matrices of integers are packed for kernels of ours, where they
-    fit those. ``has_expert_layer``: TensorRT's own layer for routed experts, which is given no inputs that are rounded.
+    multiply with integer codes as they are. ``packs``: matrices are packed for kernels of ours, where they fit
+    those. ``has_expert_layer``: TensorRT's own layer for routed experts, which is given no inputs that are rounded.
     """
 
     name: str

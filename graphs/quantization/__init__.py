@@ -11,6 +11,7 @@ from .kv_caches import quantize_caches, round_caches
 from .packed_nodes import packed_runs
 from .quantized_weight import Codes, Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
 from .rewrite import quantize
+from .wide_nodes import pack_wide, packed_tiles
 
 __all__ = [
     "Codes",
@@ -20,7 +21,9 @@ __all__ = [
     "Rounding",
     "SharedInput",
     "WeightStream",
+    "pack_wide",
     "packed_runs",
+    "packed_tiles",
     "products_of",
     "quantize",
     "quantize_caches",

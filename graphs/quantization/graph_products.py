@@ -16,6 +16,7 @@ _PRODUCTS = ("MatMul", "Gemm", "FusedMatMul")
 _STACKED = ("MoE", "SparseExperts", "TRT_MoE")  # hold both products of their experts
 _KERNELS = ("MatMulNBits", "QMoE")  # of ONNX Runtime, which read codes themselves
 _PACKED = "QuantizedLinear"  # ours, which does so too
+_WIDE = "WideLinear"  # ours, of what is not quantized
 _IN_INT8 = 4  # the accuracy level at which they round what they multiply with as well
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _SCALED = ("DequantizeLinear", "TRT_MXFP8DequantizeLinear")
@@ -47,6 +48,8 @@ def products_of(model: ir.Model) -> tuple[GraphProduct, ...]:
             products += _of_kernel(node)
         elif node.op_type == _PACKED:
             products.append(_of_packed(node))
+        elif node.op_type == _WIDE:
+            products.append(_of_wide(node))
         elif node.op_type in _STACKED:
             products += [_stacked(node, value) for value in node.inputs if _rank(value) > 2]
         elif node.op_type in _PRODUCTS:
@@ -85,6 +88,13 @@ def _of_packed(node: ir.Node) -> GraphProduct:
     bits = 4 if node.attributes["format"].as_string().startswith("q4") else 8
     numbers = node.attributes["rows"].as_int() * int(codes.shape[1]) * BLOCK
     return GraphProduct(str(codes.name), node.op_type, f"int{bits}", "int8", numbers)
+
+
+def _of_wide(node: ir.Node) -> GraphProduct:
+    """The product of a packed matrix of float32; the rows that its last tile is filled up with are none."""
+    matrix: Any = node.inputs[1]
+    numbers = node.attributes["rows"].as_int() * int(matrix.shape[1])
+    return GraphProduct(str(matrix.name), node.op_type, _name(matrix.dtype), _name(matrix.dtype), numbers)
 
 
 def _product(node: ir.Node, factor: ir.Value) -> GraphProduct:

@@ -35,6 +35,13 @@ inline Instructions instructions_of_machine() {
 inline Instructions instructions_of_machine() { return Instructions::kPortable; }
 #endif
 
+// Loops over what lies in registers are unrolled, or it would lie in memory.
+#ifdef __clang__
+#define PEAGLE_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define PEAGLE_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 // The best that the machine has, or what $PEAGLE_CPU_INSTRUCTIONS names.  Results are the same bits.
 inline Instructions instructions() {
   const Instructions best = instructions_of_machine();

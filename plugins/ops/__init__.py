@@ -14,6 +14,8 @@ from .placeholder_draft import SPEC as _PLACEHOLDER_DRAFT
 from .quantized_embedding import SPEC as _QUANTIZED_EMBEDDING
 from .quantized_linear import SPEC as _QUANTIZED_LINEAR
 from .sparse_experts import SPEC as _SPARSE_EXPERTS
+from .wide_embedding import SPEC as _WIDE_EMBEDDING
+from .wide_linear import SPEC as _WIDE_LINEAR
 
 __all__ = ["OPS"]
 
@@ -27,5 +29,7 @@ _ALL = (
     _QUANTIZED_EMBEDDING,
     _QUANTIZED_LINEAR,
     _SPARSE_EXPERTS,
+    _WIDE_EMBEDDING,
+    _WIDE_LINEAR,
 )
 OPS: Mapping[str, OpSpec] = {op.name: op for op in _ALL}

@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 
-from peagle.graphs.quantization import QuantizedWeight, quantize
+from peagle.graphs.quantization import QuantizedWeight, pack_wide, quantize
 from peagle.graphs.stored_embedding import stored_embedding
 from peagle.graphs.stream_weights import Run
 from tests.graphs.quantized_graphs import COLUMNS, ROWS, embedded
@@ -47,6 +47,17 @@ def test_another_graph_looks_rows_up_in_the_same_form_and_place(how: QuantizedWe
     shapes = {name: list(drafter.graph.initializers[name].shape) for name in there}
     names = list(target.graph.initializers)
     assert list(shapes.values()) == [list(target.graph.initializers[name].shape) for name in names]
+
+
+def test_a_table_that_the_head_multiplies_with_is_given_in_tiles() -> None:
+    target = embedded("a")
+    pack_wide(target)
+    matrix = target.graph.initializers["a"]
+    matrix.const_value = ir.ExternalTensor("some.data", 4096, 100, matrix.dtype, shape=matrix.shape, name="a")
+    found = stored_embedding(target)
+    assert found is not None
+    assert found.packed
+    assert found.put_into("table", embedded("table")) == {"table": Run("some.data", 4096, 100)}
 
 
 def test_a_table_that_is_computed_is_given_to_nobody() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,25 @@ def demo(out: Path, precision: str = "int8") -> BuildResult:
 
 
 @pytest.fixture(scope="module")
-def built(cpu_library: Path, demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
-    """The demo pair in int8; its traces are those of the other engine, the library is the session's."""
+def compiled(cpu_library: Path) -> Iterator[None]:
+    """Builds take the session's library."""
     with pytest.MonkeyPatch.context() as patch:
         code = cpu_library.read_bytes()
         made = compiling.CpuLibrary(compiling.machine_name(), compiling.digest(), code, "the session's")
         patch.setattr(compiling, "compile_library", lambda: made)
-        return demo(tmp_path_factory.mktemp("cpu-kernels") / "engine")
+        yield
+
+
+@pytest.fixture(scope="module")
+def built(compiled: None, demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
+    """The demo pair in int8; its traces are those of the other engine."""
+    return demo(tmp_path_factory.mktemp("cpu-kernels") / "engine")
+
+
+@pytest.fixture(scope="module")
+def wide(compiled: None, demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same pair in fp32."""
+    return demo(tmp_path_factory.mktemp("cpu-kernels") / "wide", "fp32").path
 
 
 @pytest.fixture
@@ -60,6 +73,29 @@ def test_matrices_of_whole_blocks_are_packed_and_the_rest_is_as_before(built: Bu
     (row,) = inspect_engine(built.path)["kernels"]
     assert row["machine"] == compiling.machine_name()
     assert row["instructions"]
+
+
+def test_wide_matrices_are_packed_and_stored_once(wide: Path, demo_engine: Path) -> None:
+    import onnx
+
+    graph = onnx.load_model(wide / "target/model.onnx", load_external_data=False).graph
+    kinds = {node.op_type for node in graph.node}
+    assert {"WideLinear", "WideEmbedding"} <= kinds
+    assert not {"FusedMatMul", "MatMul"} & kinds
+    ours, theirs = ((each / "target/model.onnx.data").stat().st_size for each in (wide, demo_engine))
+    assert ours <= theirs + 4096, "an embedding that is the head is there twice"
+
+
+def test_wide_engines_compute_what_those_of_onnxruntime_do(
+    wide: Path, demo_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = list(range(5, 45))
+    expected = Engine.load(demo_engine).target_logits(ids)
+    np.testing.assert_allclose(Engine.load(wide).target_logits(ids), expected, rtol=1e-4, atol=1e-4)
+    drafts = Engine.load(demo_engine).draft_logits(ids, 3)
+    np.testing.assert_allclose(Engine.load(wide).draft_logits(ids, 3), drafts, rtol=1e-4, atol=1e-4)
+    monkeypatch.setattr(compiling, "machine_name", lambda: "linux-riscv64")  # the bodies run
+    np.testing.assert_allclose(Engine.load(wide).target_logits(ids), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.8, "seed": 3}])

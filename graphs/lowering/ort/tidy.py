@@ -14,8 +14,9 @@ from ....plugins.ops.quantized_linear.packed_weights import TILE
 from ...names import CONTRIB
 from ..shared_passes import PARTS_METADATA
 
-_KINDS = ("FusedMatMul", "MatMulNBits", "QuantizedLinear")
-_ROWS = {"MatMulNBits": "N", "QuantizedLinear": "rows"}  # the attribute with the rows of the weight
+_PACKED = ("QuantizedLinear", "WideLinear")
+_KINDS = ("FusedMatMul", "MatMulNBits", *_PACKED)
+_ROWS = {"MatMulNBits": "N"} | dict.fromkeys(_PACKED, "rows")  # the attribute with the rows of the weight
 
 
 class SkipNorm(RewriteRuleClassBase):
@@ -117,7 +118,7 @@ def pack_linears(model: ir.Model) -> None:
 def _can_be_stacked(node: ir.Node) -> bool:
     """Whether only it reads its weights; packed rows that are filled up to a whole tile are followed by nothing."""
     own = all(_own(weight) for weight in node.inputs[1:])
-    return own and not (node.op_type == "QuantizedLinear" and _rows(node) % TILE)
+    return own and not (node.op_type in _PACKED and _rows(node) % TILE)
 
 
 def _own(weight: ir.Value | None) -> bool:

@@ -127,12 +127,6 @@ struct Portable {
 };
 
 #ifdef PEAGLE_X86_64
-// Loops over rows and groups are unrolled, or what they index would lie in memory and not in registers.
-#ifdef __clang__
-#define PEAGLE_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define PEAGLE_UNROLL _Pragma("GCC unroll 8")
-#endif
 
 inline std::int32_t four_codes(const std::int8_t* x) {
   std::int32_t four;

@@ -78,7 +78,7 @@ def pack_scales(name: str, scales: Array) -> Array:
         stored = scales.astype(np.float32 if name == "int8" else np.float16)
     if not np.isfinite(stored).all():
         raise BuildError("a scale of the weights is not finite", fix="use a checkpoint that is whole")
-    tiles = _tiled(stored)  # [tiles, blocks, 16] or [tiles, blocks, 2, 16]
+    tiles = tiled(stored)  # [tiles, blocks, 16] or [tiles, blocks, 2, 16]
     return tiles.reshape(*tiles.shape[:2], -1)
 
 
@@ -128,18 +128,18 @@ def unpacked(name: str, codes: Array, scales: Array, rows: int) -> tuple[Array, 
     return by_row[:rows].astype(np.int32) - middle, wide[:rows, :, 0], least[:rows]
 
 
-def _grouped(codes: Array) -> Array:
-    """Codes uint8 [N, blocks, 32] as [tiles, blocks, 512]."""
-    tiles = _tiled(codes.reshape(*codes.shape[:2], -1, _GROUP))  # [tiles, blocks, groups, 4, 16]
-    turned = np.ascontiguousarray(tiles.swapaxes(-1, -2))
-    return turned.reshape(*turned.shape[:2], -1)
-
-
-def _tiled(rows: Array) -> Array:
+def tiled(rows: Array) -> Array:
     """An array [N, ...] as [tiles, ..., 16], filled up with zeros."""
     filled = np.zeros((-(-len(rows) // TILE) * TILE, *rows.shape[1:]), rows.dtype)
     filled[: len(rows)] = rows
     return np.ascontiguousarray(np.moveaxis(filled.reshape(-1, TILE, *rows.shape[1:]), 1, -1))
+
+
+def _grouped(codes: Array) -> Array:
+    """Codes uint8 [N, blocks, 32] as [tiles, blocks, 512]."""
+    tiles = tiled(codes.reshape(*codes.shape[:2], -1, _GROUP))  # [tiles, blocks, groups, 4, 16]
+    turned = np.ascontiguousarray(tiles.swapaxes(-1, -2))
+    return turned.reshape(*turned.shape[:2], -1)
 
 
 def _gguf_blocks(name: str, rows: Array) -> Array:

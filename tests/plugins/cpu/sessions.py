@@ -29,8 +29,9 @@ def session(library: Path | None, model: bytes, threads: int = 1) -> Any:
 
 
 def kernel_session(library: Path, op: str, dtype: str, weights: Any, attributes: Any, path: str, threads: int) -> Any:
-    """A session of one node with constant codes and scales, on one path through the kernel."""
-    inputs = {"x": dtype, **dict(zip(("codes", "scales"), weights, strict=True))}
+    """A session of one node on one path through the kernel; ``weights`` are constants by name, or codes and scales."""
+    constants = weights if isinstance(weights, dict) else dict(zip(("codes", "scales"), weights, strict=True))
+    inputs = {"x": dtype, **constants}
     model = one_node_model(op, inputs, {"y": "float32"}, attributes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)

@@ -1,0 +1,76 @@
+"""The nodes of a wide matrix that is packed for kernels of ours; what they compute is what it was before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...plugins.op_spec import DOMAIN, VERSION
+from ...plugins.ops.quantized_linear.packed_weights import TILE
+from ...plugins.ops.wide_linear.packed_matrix import pack_matrix, packed_shape
+from .qdq_nodes import streamed
+from .rewrite_rules import EmbeddingRule, LinearRule, Site
+
+Shape = tuple[int, ...]
+
+
+def pack_wide(model: ir.Model, tables: Collection[str] = ()) -> Mapping[str, Shape]:
+    """Pack, in place, the matrices of float32 that a semantic graph multiplies with.
+
+    Lookups of rows in one of them read it packed as well, so that it is stored once; ``tables`` are packed though they
+    are only looked up in. A matrix that something else reads stays as it is. Returns the shape ``[N, K]`` of every
+    packed one, by its name, which it keeps.
+    """
+    groups: dict[ir.Value, list[Site]] = {}
+    for node in tuple(model.graph):
+        for site in (*LinearRule().sites(node), *EmbeddingRule().sites(node)):
+            if not site.fault and _is_matrix(site.weight):
+                groups.setdefault(site.weight, []).append(site)
+    packed: dict[str, Shape] = {}
+    for value, sites in groups.items():
+        is_read_otherwise = {node for node, _ in value.uses()} != {site.reader for site in sites}
+        is_multiplied = any(not site.gathers for site in sites)
+        if not is_read_otherwise and (is_multiplied or value.name in tables):
+            packed[str(value.name)] = tuple(int(dim) for dim in value.const_value.shape)
+            _pack(model.graph, value, sites)
+    if packed:
+        model.opset_imports.setdefault(DOMAIN, VERSION)
+    return packed
+
+
+def packed_tiles(runs: Iterable[Any], columns: int) -> Iterator[Any]:
+    """Pack runs of rows of a matrix as they come: a tile has sixteen rows."""
+    rest = np.zeros((0, columns), np.float32)
+    for run in runs:
+        rows = run.reshape(-1, columns).astype(np.float32, copy=False)
+        rows = np.concatenate([rest, rows]) if len(rest) else rows
+        whole = len(rows) // TILE * TILE
+        rest = rows[whole:]
+        if whole:
+            yield pack_matrix(rows[:whole])
+    if len(rest):
+        yield pack_matrix(rest)
+
+
+def _is_matrix(value: ir.Value) -> bool:
+    tensor: Any = value.const_value
+    return tensor.dtype == ir.DataType.FLOAT and len(tensor.shape) == 2
+
+
+def _pack(graph: ir.Graph, value: ir.Value, sites: list[Site]) -> None:
+    name = str(value.name)
+    rows, columns = (int(dim) for dim in value.const_value.shape)
+    del graph.initializers[name]
+    matrix = streamed(graph, name, packed_shape(rows, columns), ir.DataType.FLOAT)
+    for site in sites:
+        x = site.node.inputs[1 if site.gathers else 0]
+        op = "WideEmbedding" if site.gathers else "WideLinear"
+        node = ir.node(op, [x, matrix], {"rows": rows}, domain=DOMAIN)
+        (old,), (new,) = site.node.outputs, node.outputs
+        new.shape, new.type = old.shape, old.type
+        ir.convenience.replace_nodes_and_values(graph, site.node, [site.node], [node], [old], [new])
+    for reader in {site.reader for site in sites} - {site.node for site in sites}:
+        graph.remove(reader, safe=True)

@@ -1,0 +1,33 @@
+// A matrix of float32 as kernels read it, in place: packed by plugins/ops/wide_linear/packed_matrix.py.
+//
+// A matrix [N, K] is cut into tiles of 16 rows (the last is filled up with zeros): float32 [tiles, K, 16].
+
+#include "packed_weights.h"
+#include "tensor.h"
+
+namespace peagle {
+
+struct WideMatrix {
+  std::int64_t rows, columns, tiles;  // rows as asked for, not filled up
+  const float* numbers;
+
+  // Refuses a tensor that is not of the form above.
+  WideMatrix(std::int64_t rows_asked, const Tensor& tensor)
+      : rows(rows_asked), columns(0), tiles(0), numbers(tensor.data<const float>()) {
+    const Shape& s = tensor.shape;
+    if (s.rank != 3 || tensor.type != ort::kFloat32) {
+      refuse("matrix must be float32 of 3 dimensions, not type %d of %d", tensor.type, s.rank);
+    }
+    tiles = s.sizes[0];
+    columns = s.sizes[1];
+    if (rows < 1 || columns < 1 || tiles != (rows + kTile - 1) / kTile || s.sizes[2] != kTile) {
+      refuse("matrix [%lld, %lld, %lld] is not %lld rows in tiles of %d", static_cast<long long>(tiles),
+             static_cast<long long>(columns), static_cast<long long>(s.sizes[2]), static_cast<long long>(rows), kTile);
+    }
+  }
+
+  std::int64_t tile_bytes() const { return columns * kTile * std::int64_t(sizeof(float)); }
+  const float* tile(std::int64_t at) const { return numbers + at * columns * kTile; }
+};
+
+}  // namespace peagle

@@ -1,0 +1,236 @@
+// Products of rows with a packed matrix of float32.
+//
+// Whatever the instructions, the rows at once and the threads, an output begins with 0, and for each column, in order,
+// the product is added to it by one fused multiply-add.  A vector register holds the outputs of one row and one tile;
+// no operation sees two rows.  So a row's bits depend on that row and the matrix, and on nothing else.
+
+#include "instructions.h"
+#include "kernel.h"
+#include "wide_matrix.h"
+
+namespace peagle {
+
+// Rows x[0 .. kRows - 1], and where their products go: y[row, 0 .. columns - 1], of tiles side by side.
+struct WideRows {
+  const float* x;
+  std::int64_t x_stride;
+  float* y;
+  std::int64_t y_stride, columns;
+};
+
+// a * b + c, rounded once.  Processors of x86 that have no such instruction do it in float64: the product is exact
+// there, and the sum is rounded to odd, so that rounding it again cannot tip over (Boldo and Melquiond, 2008).
+inline float fused_multiply_add(float a, float b, float c) {
+#ifdef PEAGLE_X86_64
+  const double product = double(a) * double(b), addend = c;
+  double total = product + addend;
+  const double back = total - product;
+  const double lost = (product - (total - back)) + (addend - back);
+  std::int64_t bits;
+  std::memcpy(&bits, &total, sizeof bits);
+  const std::int64_t away = (lost > 0) == (total > 0) ? 1 : -1;
+  bits += ((lost < 0) | (lost > 0)) & (~bits & 1) ? away : 0;  // NaN where the total is not finite: neither
+  std::memcpy(&total, &bits, sizeof total);
+  return float(total);
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}
+
+template <int kRows>
+struct WidePortable {
+  static void multiply(const float* tiles, std::int64_t count, std::int64_t depth, const WideRows& rows) {
+    for (std::int64_t tile = 0; tile < count; tile++) {
+      const float* numbers = tiles + tile * depth * kTile;
+      const std::int64_t wanted = std::min<std::int64_t>(kTile, rows.columns - tile * kTile);
+      for (int row = 0; row < kRows; row++) {
+        const float* x = rows.x + row * rows.x_stride;
+        float sums[kTile] = {};
+        for (std::int64_t k = 0; k < depth; k++) {
+          for (int n = 0; n < kTile; n++) sums[n] = fused_multiply_add(numbers[k * kTile + n], x[k], sums[n]);
+        }
+        std::memcpy(rows.y + row * rows.y_stride + tile * kTile, sums, std::size_t(wanted) * sizeof(float));
+      }
+    }
+  }
+};
+
+#ifdef PEAGLE_X86_64
+// Four tiles at once: sums enough that none waits for the one before it, and fewer reads of x.  Seven or eight rows have
+// more of them than there are registers, which costs arithmetic, of which there is enough while memory is waited for.
+template <int kRows>
+struct WideAvx512 {
+  PEAGLE_AVX512_VNNI static void multiply(const float* tiles, std::int64_t count, std::int64_t depth,
+                                          const WideRows& rows) {
+    std::int64_t tile = 0;
+    for (; tile + kTogether <= count; tile += kTogether) some<kTogether>(tiles, tile, depth, rows);
+    for (; tile < count; tile++) some<1>(tiles, tile, depth, rows);
+  }
+
+ private:
+  static constexpr int kTogether = 4;
+
+  template <int kTiles>
+  PEAGLE_AVX512_VNNI static void some(const float* tiles, std::int64_t first, std::int64_t depth,
+                                      const WideRows& rows) {
+    const float* numbers = tiles + first * depth * kTile;
+    __m512 sums[kRows][kTiles];
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      PEAGLE_UNROLL for (int t = 0; t < kTiles; t++) sums[row][t] = _mm512_setzero_ps();
+    }
+    for (std::int64_t k = 0; k < depth; k++) {
+      __m512 column[kTiles];
+      PEAGLE_UNROLL for (int t = 0; t < kTiles; t++) column[t] = _mm512_loadu_ps(numbers + (t * depth + k) * kTile);
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        const __m512 x = _mm512_set1_ps(rows.x[row * rows.x_stride + k]);
+        PEAGLE_UNROLL for (int t = 0; t < kTiles; t++) sums[row][t] = _mm512_fmadd_ps(column[t], x, sums[row][t]);
+      }
+    }
+    PEAGLE_UNROLL for (int t = 0; t < kTiles; t++) {
+      const std::int64_t left = rows.columns - (first + t) * kTile;
+      const __mmask16 wanted = __mmask16(left >= kTile ? 0xffff : (1u << left) - 1);
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        _mm512_mask_storeu_ps(rows.y + row * rows.y_stride + (first + t) * kTile, wanted, sums[row][t]);
+      }
+    }
+  }
+};
+
+// A tile is two registers here, and there are half as many.
+template <int kRows>
+struct WideAvx2 {
+  PEAGLE_AVX2 static void multiply(const float* tiles, std::int64_t count, std::int64_t depth, const WideRows& rows) {
+    std::int64_t tile = 0;
+    for (; tile + kTogether <= count; tile += kTogether) some<kTogether>(tiles, tile, depth, rows);
+    for (; tile < count; tile++) some<1>(tiles, tile, depth, rows);
+  }
+
+ private:
+  static constexpr int kTogether = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
+
+  template <int kTiles>
+  PEAGLE_AVX2 static void some(const float* tiles, std::int64_t first, std::int64_t depth, const WideRows& rows) {
+    const float* numbers = tiles + first * depth * kTile;
+    __m256 sums[kRows][2 * kTiles];
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      PEAGLE_UNROLL for (int h = 0; h < 2 * kTiles; h++) sums[row][h] = _mm256_setzero_ps();
+    }
+    for (std::int64_t k = 0; k < depth; k++) {
+      __m256 column[2 * kTiles];
+      PEAGLE_UNROLL for (int h = 0; h < 2 * kTiles; h++) {
+        column[h] = _mm256_loadu_ps(numbers + (h / 2 * depth + k) * kTile + h % 2 * (kTile / 2));
+      }
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        const __m256 x = _mm256_set1_ps(rows.x[row * rows.x_stride + k]);
+        PEAGLE_UNROLL for (int h = 0; h < 2 * kTiles; h++) sums[row][h] = _mm256_fmadd_ps(column[h], x, sums[row][h]);
+      }
+    }
+    PEAGLE_UNROLL for (int h = 0; h < 2 * kTiles; h++) {
+      const std::int64_t from = first * kTile + h * (kTile / 2), left = rows.columns - from;
+      if (left <= 0) continue;
+      const std::size_t wanted = std::size_t(std::min<std::int64_t>(left, kTile / 2)) * sizeof(float);
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        float eight[kTile / 2];
+        _mm256_storeu_ps(eight, sums[row][h]);
+        std::memcpy(rows.y + row * rows.y_stride + from, eight, wanted);
+      }
+    }
+  }
+};
+#endif
+
+struct WideForm {
+  int most;  // rows that are multiplied while tiles are read once
+  void (*multiply[8])(const float*, std::int64_t, std::int64_t, const WideRows&);  // by rows - 1
+};
+
+template <template <int> class Path>
+WideForm wide_form(int most) {
+  return {most,
+          {Path<1>::multiply, Path<2>::multiply, Path<3>::multiply, Path<4>::multiply, Path<5>::multiply,
+           Path<6>::multiply, Path<7>::multiply, Path<8>::multiply}};
+}
+
+inline WideForm wide_form(Instructions instructions) {
+#ifdef PEAGLE_X86_64
+  if (instructions == Instructions::kAvx512Vnni) return wide_form<WideAvx512>(8);
+  if (instructions == Instructions::kAvx2) return wide_form<WideAvx2>(6);
+#endif
+  return wide_form<WidePortable>(8);
+}
+
+class WideLinear : public Kernel {
+ public:
+  WideLinear(const WideLinearAttributes& attributes, const Node& node)
+      : matrix_(attributes.rows, node.constant(1, "matrix")), form_(wide_form(instructions())) {}
+
+  void shapes(const Inputs& inputs, Shape* outputs) const override {
+    const Shape& x = inputs[0].shape;
+    if (x.rank < 1 || x.last() != matrix_.columns) {
+      refuse("x has %lld columns, the matrix %lld", static_cast<long long>(x.last()),
+             static_cast<long long>(matrix_.columns));
+    }
+    outputs[0] = x.with_last(matrix_.rows);
+  }
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
+    return std::unique_ptr<Run>(new Products(matrix_, form_, inputs[0], outputs[0]));
+  }
+
+ private:
+  // Pieces of the matrix, times strips of rows that stay in a core's cache while a piece is walked through.
+  class Products : public Run {
+   public:
+    Products(const WideMatrix& matrix, const WideForm& form, const Tensor& x, const Tensor& y)
+        : matrix_(matrix),
+          form_(form),
+          x_(x.data<const float>()),
+          y_(y.data<float>()),
+          rows_(x.shape.count() / matrix.columns),
+          tiles_at_once_(kGroup * std::max<std::int64_t>(1, kPieceBytes / (kGroup * matrix.tile_bytes()))),
+          pieces_(parts(matrix.tiles, tiles_at_once_)) {}
+
+    int phases() const override { return 1; }
+    std::size_t pieces(int) const override { return std::size_t(pieces_ * parts(rows_, kStrip)); }
+    void work(int, std::size_t piece) override {
+      const auto at = std::int64_t(piece);
+      const std::int64_t row = at / pieces_ * kStrip, first = at % pieces_ * tiles_at_once_;
+      const std::int64_t last = std::min(first + tiles_at_once_, matrix_.tiles);
+      for (std::int64_t tile = first; tile < last; tile += kGroup) {
+        multiply(tile, std::min(kGroup, last - tile), row, std::min(row + kStrip, rows_));
+      }
+    }
+
+   private:
+    static constexpr std::int64_t kGroup = 4, kStrip = 48, kPieceBytes = 64 << 10;
+    static constexpr int kRowsOfMany = 6;
+
+    static std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
+
+    void multiply(std::int64_t tile, std::int64_t count, std::int64_t first, std::int64_t last) const {
+      for (std::int64_t row = first; row < last;) {
+        const int together = rows_together(last - row);
+        form_.multiply[together - 1](matrix_.tile(tile), count, matrix_.columns,
+                                     {x_ + row * matrix_.columns, matrix_.columns,
+                                      y_ + row * matrix_.rows + tile * kTile, matrix_.rows,
+                                      matrix_.rows - tile * kTile});
+        row += together;
+      }
+    }
+
+    // Of many rows six at a time, whose sums lie in registers.  The last ones go in halves, or at once where that can be.
+    int rows_together(std::int64_t left) const {
+      return left <= form_.most ? int(left) : left < 2 * kRowsOfMany ? int((left + 1) / 2) : kRowsOfMany;
+    }
+
+    const WideMatrix& matrix_;
+    const WideForm& form_;
+    const float* x_;
+    float* y_;
+    const std::int64_t rows_, tiles_at_once_, pieces_;
+  };
+
+  WideMatrix matrix_;
+  WideForm form_;
+};
+
+}  // namespace peagle

@@ -1,0 +1,29 @@
+"""The oracle of ``WideLinear``, bit for bit: one row and one column at a time, in the order of the kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..quantized_linear.reference import fused_multiply_add
+from .packed_matrix import unpack_matrix
+
+Array = NDArray[Any]
+
+
+def wide_linear(x: Array, matrix: Array, *, rows: int) -> tuple[Array]:
+    """y, float32 [..., rows]; the inputs are those of the op's spec."""
+    whole = unpack_matrix(matrix, rows)
+    y = [_row(row, whole) for row in x.reshape(-1, x.shape[-1])]
+    return (np.array(y, np.float32).reshape(*x.shape[:-1], rows),)
+
+
+def _row(x: Array, matrix: Array) -> Array:
+    """The products of one row with every row of the matrix, float32 [rows]."""
+    total = np.zeros(len(matrix), np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for number, column in zip(x, matrix.T, strict=True):
+            total = fused_multiply_add(column, np.full_like(total, number), total)
+    return total

@@ -1,0 +1,87 @@
+"""Wide matrices in a graph, packed: their products and lookups become ops of ours; rows are packed as they come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.graphs import graph_files
+from peagle.graphs.lowering import LOWERINGS
+from peagle.graphs.lowering.shared_passes import finish
+from peagle.graphs.quantization import QuantizedWeight, pack_wide, packed_tiles, products_of, quantize
+from peagle.graphs.stream_weights import attach
+from peagle.plugins.ops import OPS
+from peagle.plugins.ops.wide_linear.packed_matrix import pack_matrix
+from tests.graphs.quantized_graphs import embedded, linears, outputs_of, tied
+
+
+def counts(model: ir.Model) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph)
+
+
+def test_a_linear_becomes_a_product_of_ours() -> None:
+    model = linears("a", rows=40)
+    assert pack_wide(model) == {"a": (40, 64)}
+    assert counts(model) == {"WideLinear": 1, "Identity": 1}
+    assert list(model.graph.initializers["a"].shape) == [3, 64, 16]
+    (product,) = products_of(model)
+    assert (product.op, product.stored, product.computed) == ("WideLinear", "float32", "float32")
+    assert product.numbers == 40 * 64
+
+
+def test_an_embedding_that_is_the_head_is_stored_once() -> None:
+    model = tied()
+    assert [*pack_wide(model)] == ["w"]
+    assert counts(model) == {"WideLinear": 1, "WideEmbedding": 1, "Identity": 1}
+    assert {*model.graph.initializers} == {"w"}
+    assert [value.name for value in model.graph.outputs] == ["y.w", "rows"]
+
+
+def test_what_something_else_reads_stays_as_it_is() -> None:
+    model = embedded("a", wide=True)
+    assert pack_wide(model) == {}
+    assert "MatMul" in counts(model)
+
+
+def test_a_table_that_is_only_looked_up_in_is_packed_where_that_is_asked_for() -> None:
+    model = embedded("a")
+    quantize(model, {"a": QuantizedWeight("int8", (48,), packed="int8")})  # the head alone
+    assert pack_wide(model) == {}
+    assert pack_wide(model, ["a"]) == {"a": (48, 64)}
+    assert counts(model) == {"QuantizedLinear": 1, "WideEmbedding": 1, "Identity": 1}
+
+
+@pytest.mark.parametrize("rows", [48, 40])
+def test_the_lowered_graph_computes_what_the_reference_says(tmp_path: Path, rows: int) -> None:
+    """Rows that are whole tiles are stacked into one product; others are not."""
+    model, rng = linears("a", "b", rows=rows), np.random.default_rng(0)
+    packed = pack_wide(model)
+    weights = {name: rng.normal(size=(rows, 64)).astype(np.float32) for name in "ab"}
+
+    def read(name: str) -> Any:
+        return packed_tiles([weights[name][:5], weights[name][5:]], packed[name][1])
+
+    LOWERINGS["cpu"].apply(model)
+    attach(finish(model), read, tmp_path / "model.onnx")
+    products = products_of(graph_files.load(tmp_path / "model.onnx"))
+    assert [each.numbers for each in products] == ([2 * rows * 64] if rows == 48 else [rows * 64] * 2)
+    x = rng.normal(size=(3, 64)).astype(np.float32)
+    for y, name in zip(outputs_of(tmp_path / "model.onnx", x=x), "ab", strict=True):
+        (expected,) = OPS["WideLinear"].reference(x, pack_matrix(weights[name]), rows=rows)
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 5))
+def test_runs_of_rows_are_packed_as_the_whole_matrix(lengths: list[int], columns: int) -> None:
+    matrix = np.random.default_rng(0).normal(size=(sum(lengths), columns)).astype(np.float32)
+    runs = np.split(matrix, np.cumsum(lengths)[:-1])
+    tiles = np.concatenate(list(packed_tiles(runs, columns)))
+    np.testing.assert_array_equal(tiles, pack_matrix(matrix))
