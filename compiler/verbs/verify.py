@@ -35,6 +35,14 @@ def verify(
         str | None,
         typer.Option(metavar="ngram", help="Look drafts up in the text. (default: the engine's)", show_default=False),
     ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="The most prompts at once, against each alone. (default: 4 on a CPU, else 1)",
+            show_default=False,
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -63,9 +71,10 @@ def verify(
 ) -> None:
     """Prove that speculation changes no token, and measure what the precision costs.
 
-    Greedy and seeded sampling, with speculation on and off; then logits against torch for an FP32 engine, and for every
-    other one perplexity, logits, layers, greedy text and acceptance length against the same pair in FP32. These
-    two take the checkpoints that the engine was built from. Writes verify.json into its folder, after each part.
+    Greedy and seeded sampling, with speculation on and off, alone and among others; then logits against torch for an
+    FP32 engine, and for every other one perplexity, logits, layers, greedy text and acceptance length against the same
+    pair in FP32. These two take the checkpoints that the engine was built from. Writes verify.json into its folder,
+    after each part.
 
     Example: peagle-compile verify demo-engine
     """
@@ -97,6 +106,7 @@ def verify(
             max_tokens=max_tokens,
             k=depths,
             draft=draft,
+            batch=batch_size,
             request=request,
             only=parts,
             progress=progress,

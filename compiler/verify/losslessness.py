@@ -1,4 +1,4 @@
-"""Whether speculation changes a token: generated with it and without, the texts are the same but for ties.
+"""Whether drafts or neighbours change a token: with them and without, the texts are the same but for ties.
 
 A tie is a token that speculation changed, and that the target gives without any drafts as well. Windows of other widths
 sum in another order. That moves the last bits, a rounding to codes or to 16 bits makes more of them, and now and then
@@ -18,7 +18,7 @@ from ..bundled.prompts import Prompt
 from ..console.progress import Progress
 
 if TYPE_CHECKING:
-    from ...engines import Engine, SamplingParams
+    from ...engines import Engine, RequestOutput, SamplingParams
 
 TEMPERATURE = 0.8
 _STEPS = (0, 1, 2, 3, 5, 8)  # tokens at the end that are decoded one by one; those before are one window
@@ -47,7 +47,8 @@ class Losslessness:
 
     ``ties``: how many texts parted where the target itself gives either token; they are compared up to there.
     ``notes`` say what of the prompts the engine had no room for, ``finite`` whether logits of the first are numbers.
-    ``draft``: ``drafter`` or ``ngram``, which made the drafts.
+    ``draft``: ``drafter`` or ``ngram``, which made the drafts. ``batch``: the most prompts that were in flight at once;
+    what they are compared with was generated alone.
     """
 
     prompts: int
@@ -62,6 +63,7 @@ class Losslessness:
     notes: tuple[str, ...] = ()
     finite: bool = True
     draft: str = "drafter"
+    batch: int = 1
 
     @property
     def passed(self) -> bool:
@@ -87,11 +89,14 @@ def compare_on_and_off(
     *,
     exact: bool = True,
     draft: str | None = None,
+    batch: int = 1,
 ) -> Losslessness:
     """Generate greedily and with seeded sampling, each with and without drafts, and compare the tokens.
 
-    ``draft`` says which drafts, where they are not the engine's own. ``exact`` is for FP32, and for ONNX Runtime, whose
-    windows agree to the bit: there a tie is a difference too.
+    Without drafts every prompt is generated alone; with them 1, 2, .. ``batch`` and again 1 are in flight, for which
+    the engine has room, and with K = 0 as well where that is more than one. ``draft`` says which drafts, where they are
+    not the engine's own. ``exact`` is for FP32, and for ONNX Runtime, whose windows agree to the bit: there a tie is a
+    difference too.
     """
     from ...engines import SamplingParams
 
@@ -101,15 +106,23 @@ def compare_on_and_off(
     compared = differing = 0
     lengths: dict[str, float] = {}
     divergences: list[Divergence] = []
-    with progress.step("compare speculation on and off", len(policies) * (1 + len(depths)) * len(prompts)) as advance:
+    tried = (0, *depths) if batch > 1 else depths
+    groups = _groups(len(prompts), batch)
+    with progress.step("compare speculation on and off", len(policies) * (1 + len(tried)) * len(prompts)) as advance:
         for name, policy in policies.items():
             params = [replace(policy, seed=seed) for seed in range(len(prompts))]
-            plain = [_generate(engine, ids, s, 0) for (_, ids), s in zip(beginnings.ids, params, strict=True)]
-            advance(len(prompts))
-            for k in depths:
+            plain: list[RequestOutput] = []
+            for (_, ids), seeded in zip(beginnings.ids, params, strict=True):
+                plain += _generate(engine, [ids], [seeded], 0)
+                advance(1)
+            for k in tried:
                 rounds = accepted = 0
-                for (prompt, ids), seeded, expected in zip(beginnings.ids, params, plain, strict=True):
-                    output = _generate(engine, ids, seeded, k, draft)
+                outputs: list[RequestOutput] = []
+                for group in groups:
+                    together = [ids for _, ids in beginnings.ids[group]]
+                    outputs += _generate(engine, together, params[group], k, draft if k else None)
+                    advance(len(together))
+                for (prompt, _), seeded, expected, output in zip(beginnings.ids, params, plain, outputs, strict=True):
                     rounds += output.acceptance.rounds
                     accepted += output.acceptance.accepted
                     count, wrong = _compared(expected.token_ids, output.token_ids)
@@ -119,12 +132,12 @@ def compare_on_and_off(
                         differing += 0 if tie else len(wrong)
                         divergences.append(_divergence(engine, prompt, name, k, wrong[0], expected, output, tie=tie))
                     compared += count
-                    advance(1)
-                lengths[f"{name}, K = {k}"] = round(1 + accepted / max(rounds, 1), 3)
+                if k:
+                    lengths[f"{name}, K = {k}"] = round(1 + accepted / max(rounds, 1), 3)
     return Losslessness(
         prompts=len(prompts),
         max_tokens=beginnings.max_tokens,
-        k=tuple(depths),
+        k=tuple(tried),
         policies=tuple(policies),
         tokens_compared=compared,
         tokens_differing=differing,
@@ -134,6 +147,7 @@ def compare_on_and_off(
         notes=beginnings.notes,
         finite=all(bool(np.isfinite(engine.target_logits(ids)).all()) for _, ids in beginnings.ids[:1]),
         draft=draft or engine.manifest.draft,
+        batch=batch,
     )
 
 
@@ -168,8 +182,25 @@ def is_tie(engine: Engine, ids: Sequence[int], token: int, params: SamplingParam
     return False
 
 
-def _generate(engine: Engine, prompt: Sequence[int], params: SamplingParams, k: int, draft: str | None = None) -> Any:
-    return engine.generate([prompt], params, num_speculative_tokens=k, draft=draft)[0]
+def _groups(count: int, most: int) -> list[slice]:
+    """Slices of 1, 2, .. ``most`` and again 1 until there are ``count``."""
+    groups: list[slice] = []
+    first = 0
+    while first < count:
+        last = min(first + 1 + len(groups) % most, count)
+        groups.append(slice(first, last))
+        first = last
+    return groups
+
+
+def _generate(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    params: Sequence[SamplingParams],
+    k: int,
+    draft: str | None = None,
+) -> Sequence[RequestOutput]:
+    return engine.generate(prompts, params, num_speculative_tokens=k, draft=draft)
 
 
 def _compared(expected: Sequence[int], speculative: Sequence[int]) -> tuple[int, list[int]]:

@@ -36,6 +36,7 @@ def lossless_lines(lossless: Losslessness) -> list[Line]:
         ("compared", f"{lossless.prompts} prompts x {lossless.max_tokens} tokens, K = {lossless.k}"),
         *([("drafts", "looked up in the text")] if lossless.draft == "ngram" else []),
         ("policies", ", ".join(lossless.policies)),
+        *([("at once", f"1 to {lossless.batch} prompts, against each alone")] if lossless.batch > 1 else []),
         ("differing", f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens"),
     ]
     if lossless.ties:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "verify.json"
 DEFAULT_K = (1, 3, 5, 8)
+BATCH = 4
 PARTS = ("losslessness", "parity", "precision")
 _NO_DRAFTS = "the engine drafts nothing, it has no drafter: every text is plain decoding's"
 
@@ -93,11 +94,14 @@ def verify_folder(
     max_tokens: int = 128,
     k: Sequence[int] = DEFAULT_K,
     draft: str | None = None,
+    batch: int | None = None,
     request: MeasureRequest | None = None,
     only: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Verification:
     """Check the engine in ``folder``, whose files were compared with ``manifest``; see ``verify``.
+
+    ``batch`` None chooses: up to 4 prompts at once on a CPU, else one, for which every plan has room.
 
     Where it cannot run, its recipe is emulated. Raises ``EnvironmentProblem`` for one that cannot be emulated either,
     and for parts in ``only`` that lack what they need.
@@ -106,7 +110,14 @@ def verify_folder(
 
     require_parts(manifest, only)
     try:
-        engine = Engine.load(folder, threads=threads, check_hashes=False)
+        most = batch or (1 if manifest.backend.gpus else BATCH)
+        try:
+            engine = Engine.load(folder, max_batch_size=most, threads=threads, check_hashes=False)
+        except EnvironmentProblem:
+            if batch or most == 1:
+                raise
+            most = 1  # as where the caches of several do not fit
+            engine = Engine.load(folder, threads=threads, check_hashes=False)
     except EnvironmentProblem as error:
         if only and "precision" not in only:
             raise
@@ -118,6 +129,7 @@ def verify_folder(
         max_tokens=max_tokens,
         k=k,
         draft=draft,
+        batch=most,
         request=request,
         only=only,
         progress=progress,
@@ -131,13 +143,15 @@ def verify(
     max_tokens: int = 128,
     k: Sequence[int] = DEFAULT_K,
     draft: str | None = None,
+    batch: int = 1,
     request: MeasureRequest | None = None,
     only: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Verification:
     """Check ``engine`` and write ``verify.json`` into its folder; a K that it has no room for is left out.
 
-    ``draft`` is ``ngram`` for drafts looked up in the text in place of the drafter's. Of one without drafts the logits
+    ``draft`` is ``ngram`` for drafts looked up in the text in place of the drafter's; ``batch`` prompts at most are in
+    flight at once, for which the engine was given room. Of one without drafts the logits
     are checked, and what its precision costs. ``only`` names the parts to check (all: none). The file is written after
     each, so that an interrupted run keeps those that were done.
     """
@@ -151,7 +165,9 @@ def verify(
     done = _begun(engine.folder, engine.manifest, asked)
     if "losslessness" in asked:
         if drafts:
-            compared = compare_on_and_off(engine, prompts, max_tokens, depths, progress, exact=exact, draft=draft)
+            compared = compare_on_and_off(
+                engine, prompts, max_tokens, depths, progress, exact=exact, draft=draft, batch=batch
+            )
             done = replace(done, losslessness=compared)
         else:
             done = replace(done, not_run=_NO_DRAFTS)

@@ -191,7 +191,7 @@ def test_verify_passes_on_the_demo_engine(cli: Run, engine: Path) -> None:
     found = json.loads(done.out)
     assert done.code == 0
     assert found["passed"]
-    assert found["losslessness"]["tokens_compared"] == 2 * 12 * 4 * 2
+    assert found["losslessness"]["tokens_compared"] == 2 * 12 * 5 * 2
     assert [check["status"] for check in found["parity"]] == ["passed", "passed"]
     assert found["precision"] is None
     assert json.loads((engine / "verify.json").read_text()) == found
@@ -201,8 +201,8 @@ def test_verify_passes_on_the_demo_engine(cli: Run, engine: Path) -> None:
 def test_verify_fails_when_speculation_changes_a_token(cli: Run, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generate = losslessness._generate
 
-    def lossy(engine: Any, prompt: Any, params: Any, k: int, draft: str | None = None) -> Any:
-        return generate(engine, prompt[:5] if k == 5 else prompt, params, 0)
+    def lossy(engine: Any, prompts: Any, params: Any, k: int, draft: str | None = None) -> Any:
+        return generate(engine, [ids[:5] if k == 5 else ids for ids in prompts], params, 0)
 
     monkeypatch.setattr(losslessness, "_generate", lossy)
     monkeypatch.setattr(verification, "compare_with_sources", lambda *_: ())

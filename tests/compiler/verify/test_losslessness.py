@@ -37,19 +37,27 @@ class FakeEngine:
     def __init__(self, folder: Path, lossy: Sequence[int] = (), short: Sequence[int] = (), tie: int = 0) -> None:
         files = {f"{part}/model.onnx": FileEntry(1, "0" * 64) for part in ("target", "drafter")}
         self.folder, self.manifest, self.lossy, self.short = folder, manifest_of(files), lossy, short
-        self.tie = tie
+        self.tie, self.mixes_up = tie, False
+        self.at_once: list[tuple[int, int]] = []
         self.tokenizer = SimpleNamespace(encode=lambda text: [ord(letter) for letter in text])
         self.max_seq_len = 64
 
     def generate(
         self,
-        prompts: list[Sequence[int]],
-        params: SamplingParams,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams] | SamplingParams,
         *,
         num_speculative_tokens: int,
         draft: str | None = None,
     ) -> list[Any]:
-        (prompt,) = prompts
+        self.at_once.append((num_speculative_tokens, len(prompts)))
+        policies = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        outputs = [self._one(p, s, num_speculative_tokens) for p, s in zip(prompts, policies, strict=True)]
+        if self.mixes_up and len(prompts) > 1:
+            outputs[0].token_ids = outputs[1].token_ids
+        return outputs
+
+    def _one(self, prompt: Sequence[int], params: SamplingParams, num_speculative_tokens: int) -> Any:
         ids = [(len(prompt) + i + 7 * (params.seed or 0)) % 100 for i in range(params.max_tokens)]
         if num_speculative_tokens in self.lossy:
             ids[3] = 99 - ids[3]
@@ -59,7 +67,7 @@ class FakeEngine:
             ids = ids[:-2]
         assert len(prompt) + params.max_tokens <= self.max_seq_len
         acceptance = Acceptance(rounds=4, drafted=8, accepted=6)
-        return [SimpleNamespace(token_ids=tuple(ids), prompt_token_ids=tuple(prompt), acceptance=acceptance)]
+        return SimpleNamespace(token_ids=tuple(ids), prompt_token_ids=tuple(prompt), acceptance=acceptance)
 
     def target_logits(self, ids: Sequence[int]) -> np.ndarray:
         return np.tile(np.arange(100, dtype=np.float32), (len(ids), 1))
@@ -90,6 +98,24 @@ def test_a_lossy_k_fails_with_the_first_difference_and_its_margin(tmp_path: Path
     assert (first.prompt, first.policy, first.k, first.position) == ("one", "greedy", 3, 3)
     assert first.margin == abs(first.plain - first.speculative) > 0
     assert {d.k for d in found.losslessness.divergences} == {3}
+
+
+def test_prompts_run_alone_without_drafts_and_beside_others_with_them(tmp_path: Path) -> None:
+    engine = FakeEngine(tmp_path)
+    seven = [Prompt(str(i), "x" * (i + 1)) for i in range(7)]
+    found = verify(engine, prompts=seven, max_tokens=10, k=(2,), batch=3).losslessness
+    assert engine.at_once[:7] == [(0, 1)] * 7
+    assert engine.at_once[7:15] == [(k, size) for k in (0, 2) for size in (1, 2, 3, 1)]
+    assert (found.k, found.batch, found.tokens_compared, found.passed) == ((0, 2), 3, 2 * 2 * 7 * 10, True)
+
+
+def test_a_neighbour_that_changes_a_token_is_a_loss(tmp_path: Path) -> None:
+    engine = FakeEngine(tmp_path)
+    engine.mixes_up = True
+    found = verify(engine, prompts=[*PROMPTS, Prompt("three", "x")], max_tokens=10, k=(2,), batch=2).losslessness
+    assert not found.passed
+    assert {d.prompt for d in found.divergences} == {"two"}
+    assert ("at once", "1 to 2 prompts, against each alone") in lossless_lines(found)
 
 
 def test_a_missing_token_is_a_difference(tmp_path: Path) -> None:
