@@ -39,7 +39,7 @@ inline Instructions instructions_of_machine() { return Instructions::kPortable; 
 #ifdef __clang__
 #define PEAGLE_UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define PEAGLE_UNROLL _Pragma("GCC unroll 8")
+#define PEAGLE_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 // The best that the machine has, or what $PEAGLE_CPU_INSTRUCTIONS names.  Results are the same bits.

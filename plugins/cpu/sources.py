@@ -120,11 +120,16 @@ def _literal(attribute: Attribute) -> str:
 
 
 def _operands(op: OpSpec, operands: Sequence[Operand]) -> str:
-    """Braces of an ``Operand`` of kernel.h each; one of several types is any, and its kernel looks."""
+    """Braces of an ``Operand`` of kernel.h each; one of several types is any, and its kernel looks.
+
+    ONNX Runtime knows an output of any type by the one input that is. Where there are more, each is of its first type.
+    """
     at = {operand.name: i for i, operand in enumerate(op.inputs)}
+    several = [[operand for operand in each if len(operand.dtypes) > 1] for each in (op.inputs, op.outputs)]
+    is_one = len(several[0]) > 1 and bool(several[1])
     fields = (
         (
-            BY_NAME[operand.dtypes[0]].onnx if len(operand.dtypes) == 1 else _ANY_TYPE,
+            BY_NAME[operand.dtypes[0]].onnx if is_one or len(operand.dtypes) == 1 else _ANY_TYPE,
             str(operand.optional).lower(),
             at.get(operand.aliases or "", -1),
             at.get(operand.same_as or "", -1),

@@ -10,7 +10,6 @@ import onnx_ir as ir
 from onnxscript.rewriter import RewriteRuleSet
 
 from .. import ort, std
-from ..ort.attention import Attention, AttentionWithSinks
 from ..ort.experts import Experts, QuantizedExperts
 from ..ort.linears import Linear, QuantizedEmbedding, QuantizedLinear
 from ..ort.tidy import SkipNorm
@@ -22,8 +21,6 @@ RULES = RewriteRuleSet(
         QuantizedLinear.rule(),
         QuantizedEmbedding.rule(),
         Linear.rule(),
-        Attention.rule(),
-        AttentionWithSinks.rule(),
         QuantizedExperts.rule(),
         Experts.rule(),
         SkipNorm.rule(),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ...op_spec import FLOAT8, FLOATS, Attribute, Operand, OpSpec, finite, not_negative
 from .body import body
+from .cpu_cases import cpu_cases
 from .reference import cached_attention
 
 
@@ -68,4 +69,5 @@ Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, n
         Attribute("v_scale", float, 0.0, "the same of v_cache; both or neither", not_negative),
     ),
     check_dims=_check_dims,
+    cpu_cases=cpu_cases,
 )

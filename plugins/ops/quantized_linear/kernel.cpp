@@ -127,7 +127,6 @@ struct Portable {
 };
 
 #ifdef PEAGLE_X86_64
-
 inline std::int32_t four_codes(const std::int8_t* x) {
   std::int32_t four;
   std::memcpy(&four, x, sizeof four);

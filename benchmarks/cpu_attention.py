@@ -1,0 +1,156 @@
+"""Milliseconds that the attention of all layers takes in a pass: our CPU kernel beside ONNX Runtime's.
+
+    python benchmarks/cpu_attention.py --columns 1,3,5,8 --contexts 128,1500
+
+One model of as many attention nodes as the target has layers, each with caches of its own, so that they come from
+memory as they do in a pass. GroupQueryAttention rotates queries and keys itself, CachedAttention is given rotated ones.
+The two take turns, and of each the median is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peagle.plugins.cpu.compile import compile_library
+from peagle.plugins.op_spec import DOMAIN, OPSET, VERSION
+
+CONTRIB = "com.microsoft"
+REPEATS = 15
+
+
+def main() -> int:
+    """Print a table, a row for each context and number of columns."""
+    options = parse()
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "kernels.so"
+        library.write_bytes(compile_library().code)
+        print(f"{options.layers} layers, {options.heads} heads on {options.key_heads} of {options.size}")
+        print("context  rows  columns  GroupQueryAttention  CachedAttention     (ms)")
+        for context in options.contexts:
+            for columns in options.columns:
+                ours, theirs = kernel_of(options, library, context, columns), fused_of(options, context, columns)
+                times: tuple[list[float], list[float]] = ([], [])
+                for _ in range(REPEATS):
+                    for run, into in ((theirs, times[0]), (ours, times[1])):
+                        begin = time.perf_counter()
+                        run()
+                        into.append(1e3 * (time.perf_counter() - begin))
+                left, right = (statistics.median(each[3:]) for each in times)
+                print(f"{context:7d} {options.rows:5d} {columns:8d} {left:20.2f} {right:16.2f}", flush=True)
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    """The command line; the model is SmolLM2-135M unless told."""
+
+    def numbers(text: str) -> list[int]:
+        return [int(each) for each in text.split(",")]
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, value in (("layers", 30), ("heads", 9), ("key-heads", 3), ("size", 64), ("rows", 1), ("threads", 2)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--columns", type=numbers, default=[1, 3, 5, 8])
+    parser.add_argument("--contexts", type=numbers, default=[128, 1500])
+    return parser.parse_args()
+
+
+def kernel_of(options: argparse.Namespace, library: Path, context: int, columns: int) -> Callable[[], Any]:
+    """A run of our kernel in every layer."""
+    rows, q, k = shapes(options, columns)
+    start = np.full(rows, context, np.int64)
+    fed = {"q": random(q), "k": random(k), "v": random(k), "start": start}
+    nodes = [
+        ("CachedAttention", ["q", "k", "v", f"k{i}", f"v{i}", "start"], [f"y{i}", f"k{i}_out", f"v{i}_out"])
+        for i in range(options.layers)
+    ]
+    return session(options, nodes, DOMAIN, {"scale": 0.125}, fed, context + columns, library)
+
+
+def fused_of(options: argparse.Namespace, context: int, columns: int) -> Callable[[], Any]:
+    """A run of ONNX Runtime's kernel in every layer; it takes one row where there are several columns."""
+    rows, _, _ = shapes(options, columns)
+    if rows > 1 < columns:
+        return lambda: None
+    end = context + columns
+    fed = {"q": random((rows, columns, options.heads * options.size))}
+    fed |= {name: random((rows, columns, options.key_heads * options.size)) for name in ("k", "v")}
+    fed |= {"last": np.full(rows, end - 1, np.int32), "total": np.array(end, np.int32)}
+    fed |= {name: random((end, options.size // 2)) for name in ("cos", "sin")}
+    nodes = [
+        (
+            "GroupQueryAttention",
+            ["q", "k", "v", f"k{i}", f"v{i}", "last", "total", "cos", "sin"],
+            [f"y{i}", f"k{i}_out", f"v{i}_out"],
+        )
+        for i in range(options.layers)
+    ]
+    attributes = {"num_heads": options.heads, "kv_num_heads": options.key_heads, "do_rotary": 1, "scale": 0.125}
+    return session(options, nodes, CONTRIB, attributes, fed, end, None)
+
+
+def shapes(options: argparse.Namespace, columns: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Rows, and the shapes of queries and of new keys."""
+    rows = options.rows
+    return rows, (rows, options.heads, columns, options.size), (rows, options.key_heads, columns, options.size)
+
+
+def random(shape: tuple[int, ...]) -> Any:
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def session(
+    options: argparse.Namespace,
+    nodes: list[Any],
+    domain: str,
+    attributes: dict[str, Any],
+    fed: dict[str, Any],
+    length: int,
+    library: Path | None,
+) -> Callable[[], Any]:
+    """A run of these nodes over arrays that are bound once, the caches in place."""
+    import onnx
+    import onnxruntime
+    from onnx import helper
+
+    def value(name: str, array: Any) -> Any:
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+    cache = (options.rows, options.key_heads, length, options.size)
+    caches = {f"{name}{i}": random(cache) for i in range(options.layers) for name in "kv"}
+    results = {f"y{i}": np.empty(fed["q"].size, np.float32) for i in range(options.layers)}
+    graph = helper.make_graph(
+        [helper.make_node(op, names, out, domain=domain, **attributes) for op, names, out in nodes],
+        "attention",
+        [value(name, array) for name, array in (fed | caches).items()],
+        [helper.make_tensor_value_info(name, 1, None) for name in results]
+        + [value(f"{name}_out", array) for name, array in caches.items()],
+    )
+    opsets = [helper.make_opsetid(*each) for each in (("", OPSET), (DOMAIN, VERSION), (CONTRIB, 1))]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads, settings.log_severity_level = options.threads, 4
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if library is not None:
+        settings.register_custom_ops_library(str(library))
+    made = onnxruntime.InferenceSession(onnx.ModelProto.SerializeToString(model), settings, ["CPUExecutionProvider"])
+    binding = made.io_binding()
+    for name, array in (fed | caches).items():
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+    for name in results:
+        binding.bind_output(name)
+    for name, array in caches.items():
+        binding.bind_ortvalue_output(f"{name}_out", onnxruntime.OrtValue.ortvalue_from_numpy(array))
+    return lambda: made.run_with_iobinding(binding)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

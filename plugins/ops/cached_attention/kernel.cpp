@@ -1,0 +1,457 @@
+// Attention over a cache: every column and every query head of a key head in one walk over its positions.
+//
+// Positions are taken in chunks of 64, counted from position 0 of the cache, whatever the window is.  Of a query and a
+// chunk are made the top score m, the sum l of e^(score - m), and the sum o of e^(score - m) times the values.  A query's
+// chunks are then put together in their order:  m' = max(m, m_c), l' = l e^(m - m') + l_c e^(m_c - m'), o' likewise, and
+// y = o / l.  A sink is what is there before the first chunk: (m, l, o) = (sink, 1, 0).
+//
+// So the bits of a query's y depend on the query, its position and what the cache holds up to there.  Other queries, how
+// the work is cut up, and what lies in the cache further on are in no operation of it.
+
+#include "attention_products.h"
+#include "elementary.h"
+#include "instructions.h"
+#include "kernel.h"
+
+namespace peagle {
+namespace attention {
+
+constexpr int kChunk = 64;          // positions
+constexpr int kQueriesAtOnce = 32;  // that walk over a chunk together
+constexpr int kMostNumbers = 512;   // of a head
+
+// What a query has made of some of its positions; `kSums` numbers on lie the sums o, filled up to whole vectors.
+struct Attended {
+  static constexpr int kSums = kVector;
+  static std::int64_t numbers(int vectors) { return kSums + std::int64_t(vectors) * kVector; }
+  float top, total;
+  float* sums() { return reinterpret_cast<float*>(this) + kSums; }
+  const float* sums() const { return reinterpret_cast<const float*>(this) + kSums; }
+};
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Exponents are taken from this on: from the top score, unless there is none.
+__attribute__((always_inline)) inline float base_of(float top) { return top == kMinusInfinity ? 0.0f : top; }
+
+// ------------------------------------------------------------------------ what is between the products, on every path
+
+// Scores of positions, of which first .. last - 1 are seen, become shares: e^(score - top).  Around them, to whole
+// vectors, shares are 0.
+template <class Products>
+__attribute__((always_inline)) inline void share_out(float* __restrict scores, int first, int last, float softcap,
+                                                     Attended* attended) {
+  float* __restrict from = scores + first / kVector * kVector;
+  const int before = first % kVector, end = before + last - first, count = (end + kVector - 1) / kVector * kVector;
+  if (softcap > 0.0f) {
+    for (int i = 0; i < count; i++) from[i] = softcap * hyperbolic_tangent(from[i] / softcap);
+  }
+  for (int i = 0; i < before; i++) from[i] = kMinusInfinity;
+  for (int i = end; i < count; i++) from[i] = kMinusInfinity;
+  attended->top = Products::largest(from, count);
+  const float base = base_of(attended->top);
+  for (int i = 0; i < count; i++) from[i] = exponential(from[i] - base);
+  attended->total = Products::total(from, count);
+}
+
+__attribute__((always_inline)) inline void add(const Attended& chunk, int vectors, Attended* before) {
+  const float top = chunk.top > before->top ? chunk.top : before->top, base = base_of(top);
+  const float old_share = exponential(before->top - base), new_share = exponential(chunk.top - base);
+  before->total = __builtin_fmaf(before->total, old_share, chunk.total * new_share);
+  before->top = top;
+  float* __restrict sums = before->sums();
+  const float* __restrict others = chunk.sums();
+  for (int i = 0; i < vectors * kVector; i++) sums[i] = __builtin_fmaf(sums[i], old_share, others[i] * new_share);
+}
+
+__attribute__((always_inline)) inline void finish(const Attended& all, std::int64_t size, float* __restrict y) {
+  const float inverse = 1.0f / all.total, *__restrict sums = all.sums();
+  for (std::int64_t i = 0; i < size; i++) y[i] = sums[i] * inverse;
+}
+
+// ----------------------------------------------------------------------------------------------------------- the forms
+
+struct Form {
+  void (*score)(const float* const*, int, const Positions&, float, float*, int);
+  void (*mix[4])(const float*, int, const Positions&, int, int, float*, int);  // by queries - 1
+  void (*share_out)(float*, int, int, float, Attended*);
+  void (*add)(const Attended&, int, Attended*);
+  void (*finish)(const Attended&, std::int64_t, float*);
+};
+
+template <class Products>
+Form form_of(void (*share_out)(float*, int, int, float, Attended*),
+                             void (*add)(const Attended&, int, Attended*),
+                             void (*finish)(const Attended&, std::int64_t, float*)) {
+  return {Products::score,
+          {Products::template mix<1>, Products::template mix<2>, Products::template mix<3>, Products::template mix<4>},
+          share_out,
+          add,
+          finish};
+}
+
+#ifdef PEAGLE_X86_64
+PEAGLE_AVX512_VNNI void share_out_avx512(float* scores, int first, int last, float softcap, Attended* to) {
+  share_out<Avx512Products>(scores, first, last, softcap, to);
+}
+PEAGLE_AVX512_VNNI void add_avx512(const Attended& chunk, int vectors, Attended* before) { add(chunk, vectors, before); }
+PEAGLE_AVX512_VNNI void finish_avx512(const Attended& all, std::int64_t size, float* y) { finish(all, size, y); }
+PEAGLE_AVX2 void share_out_avx2(float* scores, int first, int last, float softcap, Attended* to) {
+  share_out<Avx2Products>(scores, first, last, softcap, to);
+}
+PEAGLE_AVX2 void add_avx2(const Attended& chunk, int vectors, Attended* before) { add(chunk, vectors, before); }
+PEAGLE_AVX2 void finish_avx2(const Attended& all, std::int64_t size, float* y) { finish(all, size, y); }
+#endif
+
+inline Form form_of(Instructions instructions) {
+#ifdef PEAGLE_X86_64
+  if (instructions == Instructions::kAvx512Vnni) {
+    return form_of<Avx512Products>(share_out_avx512, add_avx512, finish_avx512);
+  }
+  if (instructions == Instructions::kAvx2) return form_of<Avx2Products>(share_out_avx2, add_avx2, finish_avx2);
+#endif
+  return form_of<PortableProducts>(share_out<PortableProducts>, add, finish);
+}
+
+}  // namespace attention
+
+// ---------------------------------------------------------------------------------------------------------------- a run
+
+class CachedAttention : public Kernel {
+ public:
+  CachedAttention(const CachedAttentionAttributes& attributes, const Node&)
+      : attributes_(attributes), form_(attention::form_of(instructions())) {
+    if (attributes.k_scale != 0.0f || attributes.v_scale != 0.0f) refuse("caches of codes have no CPU kernel");
+  }
+
+  bool takes_views() const override { return true; }
+  void shapes(const Inputs& inputs, Shape* outputs) const override {
+    const Shape &q = inputs[kQ].shape, &cache = inputs[kKeyCache].shape;
+    for (int i = kQ; i <= kValueCache; i++) {
+      if (inputs[std::size_t(i)].shape.rank != 4) refuse("input %d has %d dimensions, not 4", i, inputs[std::size_t(i)].shape.rank);
+    }
+    const std::int64_t batch = q.sizes[0], heads = q.sizes[1], columns = q.sizes[2], size = q.sizes[3];
+    const std::int64_t key_heads = cache.sizes[1], length = cache.sizes[2];
+    const Shape fresh = Shape().with(batch).with(key_heads).with(columns).with(size);
+    if (inputs[kK].shape != fresh || inputs[kV].shape != fresh || cache != Shape().with(batch).with(key_heads).with(length).with(size) ||
+        inputs[kValueCache].shape != cache) {
+      refuse("keys, values and caches do not fit queries of [%lld, %lld, %lld, %lld] and each other",
+             static_cast<long long>(batch), static_cast<long long>(heads), static_cast<long long>(columns),
+             static_cast<long long>(size));
+    }
+    if (key_heads < 1 || heads % key_heads != 0) {
+      refuse("%lld query heads cannot share %lld key heads evenly", static_cast<long long>(heads),
+             static_cast<long long>(key_heads));
+    }
+    if (size < 1 || size > attention::kMostNumbers) refuse("a head has %lld numbers, not 1 to %d", static_cast<long long>(size), attention::kMostNumbers);
+    const Tensor &start = inputs[kStart], &sinks = inputs[kSinks];
+    if (start.shape != Shape().with(batch)) refuse("start does not have a number for each of %lld rows", static_cast<long long>(batch));
+    if (sinks.is_there() && sinks.shape != Shape().with(heads)) {
+      refuse("there is no sink for each of %lld heads", static_cast<long long>(heads));
+    }
+    for (std::int64_t b = 0; b < batch; b++) {
+      const std::int64_t begin = start.data<const std::int64_t>()[b];
+      if (begin < 0 || begin > length - columns) {
+        refuse("row %lld: %lld positions from %lld leave a cache of %lld", static_cast<long long>(b),
+               static_cast<long long>(columns), static_cast<long long>(begin), static_cast<long long>(length));
+      }
+    }
+    outputs[0] = Shape().with(batch).with(columns).with(heads).with(size);
+  }
+
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
+    return std::unique_ptr<Run>(new Walk(*this, inputs, outputs));
+  }
+
+ private:
+  enum { kQ, kK, kV, kKeyCache, kValueCache, kStart, kSinks };
+
+  // Either chunks are handed out, and who finishes the last of a key head puts them together; or, where there are many
+  // columns, columns are, and each piece walks over all chunks by itself.
+  class Walk : public Run {
+   public:
+    Walk(const CachedAttention& kernel, const Inputs& inputs, const Outputs& outputs)
+        : form_(kernel.form_),
+          scale_(kernel.attributes_.scale),
+          softcap_(kernel.attributes_.softcap),
+          window_(kernel.attributes_.window),
+          q_(inputs[kQ]),
+          k_(inputs[kK]),
+          v_(inputs[kV]),
+          sinks_(inputs[kSinks].data<const float>()),
+          y_(outputs[0].data<float>()),
+          keys_(outputs[1].data<float>()),
+          values_(outputs[2].data<float>()),
+          heads_(inputs[kQ].shape.sizes[1]),
+          columns_(inputs[kQ].shape.sizes[2]),
+          size_(inputs[kQ].shape.sizes[3]),
+          key_heads_(inputs[kKeyCache].shape.sizes[1]),
+          length_(inputs[kKeyCache].shape.sizes[2]),
+          group_(heads_ / key_heads_),
+          queries_(columns_ * group_),
+          vectors_(int((size_ + kVector - 1) / kVector)),
+          columns_at_once_(std::max<std::int64_t>(1, attention::kQueriesAtOnce / std::max<std::int64_t>(group_, 1))) {
+      const Tensor& start = inputs[kStart];
+      const std::int64_t batch = columns_ > 0 && heads_ > 0 ? start.shape.sizes[0] : 0;
+      std::int64_t chunks = 0;
+      for (std::int64_t b = 0; b < batch; b++) {
+        Row row;
+        row.start = start.data<const std::int64_t>()[b];
+        row.first_chunk = first_of(row.start) / attention::kChunk;
+        row.chunks = (row.start + columns_ - 1) / attention::kChunk + 1 - row.first_chunk;
+        row.before = chunks;
+        chunks += row.chunks;
+        rows_.push_back(row);
+      }
+      const std::int64_t blocks = batch * key_heads_ * column_blocks();
+      kept_numbers_ = chunks * key_heads_ * queries_ * attention::Attended::numbers(vectors_);
+      by_chunks_ = queries_ <= 2 * attention::kQueriesAtOnce || (blocks < kFewBlocks && kept_numbers_ <= kMostKept);
+      if (!by_chunks_ || batch == 0) return;
+      pieces_ = chunks * key_heads_;
+      left_.reset(new std::atomic<std::int64_t>[std::size_t(batch * key_heads_)]);
+      for (std::int64_t b = 0; b < batch; b++) {
+        for (std::int64_t h = 0; h < key_heads_; h++) left_[std::size_t(b * key_heads_ + h)] = rows_[std::size_t(b)].chunks;
+      }
+    }
+
+    std::size_t scratch_bytes() const override { return by_chunks_ ? std::size_t(kept_numbers_) * sizeof(float) : 0; }
+    void use_scratch(void* scratch) override { kept_ = static_cast<float*>(scratch); }
+    int phases() const override { return by_chunks_ ? 1 : 2; }
+    std::size_t pieces(int phase) const override {
+      if (by_chunks_) return std::size_t(pieces_);
+      const std::int64_t walks = std::int64_t(rows_.size()) * key_heads_;
+      return std::size_t(phase == 0 ? walks : walks * column_blocks());
+    }
+    void work(int phase, std::size_t piece) override {
+      const auto at = std::int64_t(piece);
+      if (by_chunks_) return attend_chunk(at);
+      if (phase == 0) return write(at / key_heads_, at % key_heads_, 0, length_);
+      const std::int64_t walk = at / column_blocks();
+      attend_columns(walk / key_heads_, walk % key_heads_, at % column_blocks() * columns_at_once_);
+    }
+
+   private:
+    static constexpr std::int64_t kFewBlocks = 8, kMostKept = 4 << 20;
+
+    struct Row {
+      std::int64_t start, first_chunk, chunks, before;
+    };
+    // What one chunk is to some queries of one key head: the first and last + 1 of its positions that each sees.
+    struct Part {
+      std::int64_t b, h, chunk;
+      int queries;
+      int first[attention::kQueriesAtOnce], last[attention::kQueriesAtOnce];
+      const float* q[attention::kQueriesAtOnce];
+    };
+
+    std::int64_t column_blocks() const { return (columns_ + columns_at_once_ - 1) / columns_at_once_; }
+    std::int64_t first_of(std::int64_t position) const {
+      return window_ > 0 ? std::max<std::int64_t>(0, position + 1 - window_) : 0;
+    }
+    float* head(float* cache, std::int64_t b, std::int64_t h) const {
+      return cache + (b * key_heads_ + h) * length_ * size_;
+    }
+
+    // New keys and values of the positions begin .. end - 1 go to the cache.
+    void write(std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end) const {
+      const std::int64_t start = rows_[std::size_t(b)].start;
+      const std::int64_t first = std::max(begin, start), last = std::min(end, start + columns_);
+      if (first >= last) return;
+      const std::size_t bytes = std::size_t(size_) * sizeof(float);
+      for (std::int64_t position = first; position < last; position++) {
+        std::memcpy(head(keys_, b, h) + position * size_, given(k_, b, h, position - start), bytes);
+        std::memcpy(head(values_, b, h) + position * size_, given(v_, b, h, position - start), bytes);
+      }
+    }
+
+    // Query i of a key head: column i / group of its i % group-th query head.
+    const float* query(std::int64_t b, std::int64_t h, std::int64_t i) const {
+      return given(q_, b, h * group_ + i % group_, i / group_);
+    }
+    static const float* given(const Tensor& x, std::int64_t b, std::int64_t head, std::int64_t column) {
+      return x.data<const float>() + b * x.strides[0] + head * x.strides[1] + column * x.strides[2];
+    }
+    float* output(std::int64_t b, std::int64_t h, std::int64_t i) const {
+      return y_ + ((b * columns_ + i / group_) * heads_ + h * group_ + i % group_) * size_;
+    }
+
+    void attend_chunk(std::int64_t piece) {
+      const std::int64_t b = row_of(piece / key_heads_), h = piece % key_heads_;
+      const Row& row = rows_[std::size_t(b)];
+      const std::int64_t at = piece / key_heads_ - row.before, chunk = row.first_chunk + at;
+      write(b, h, chunk * attention::kChunk, (chunk + 1) * attention::kChunk);
+      float* kept = kept_of(b, h) + at * queries_ * attention::Attended::numbers(vectors_);
+      for (std::int64_t i = 0; i < queries_; i += attention::kQueriesAtOnce) {
+        attend(b, h, chunk, i, int(std::min<std::int64_t>(attention::kQueriesAtOnce, queries_ - i)),
+               kept + i * attention::Attended::numbers(vectors_));
+      }
+      if (left_[std::size_t(b * key_heads_ + h)].fetch_sub(1, std::memory_order_acq_rel) == 1) put_together(b, h);
+    }
+    std::int64_t row_of(std::int64_t chunk) const {
+      std::size_t b = rows_.size() - 1;
+      while (rows_[b].before > chunk) b--;
+      return std::int64_t(b);
+    }
+    float* kept_of(std::int64_t b, std::int64_t h) const {
+      const Row& row = rows_[std::size_t(b)];
+      return kept_ + (row.before * key_heads_ + h * row.chunks) * queries_ * attention::Attended::numbers(vectors_);
+    }
+
+    void put_together(std::int64_t b, std::int64_t h) const {
+      const Row& row = rows_[std::size_t(b)];
+      const float* kept = kept_of(b, h);
+      alignas(64) float numbers[attention::Attended::kSums + attention::kMostNumbers];
+      auto* all = reinterpret_cast<attention::Attended*>(numbers);
+      for (std::int64_t i = 0; i < queries_; i++) {
+        const std::int64_t position = row.start + i / group_;
+        begin(h, i, all);
+        for (std::int64_t chunk = first_of(position) / attention::kChunk; chunk <= position / attention::kChunk; chunk++) {
+          const std::int64_t at = ((chunk - row.first_chunk) * queries_ + i) * attention::Attended::numbers(vectors_);
+          form_.add(*reinterpret_cast<const attention::Attended*>(kept + at), vectors_, all);
+        }
+        form_.finish(*all, size_, output(b, h, i));
+      }
+    }
+    // What there is before the first chunk.
+    void begin(std::int64_t h, std::int64_t i, attention::Attended* all) const {
+      all->top = sinks_ != nullptr ? sinks_[h * group_ + i % group_] : attention::kMinusInfinity;
+      all->total = sinks_ != nullptr ? 1.0f : 0.0f;
+      std::fill_n(all->sums(), vectors_ * kVector, 0.0f);
+    }
+
+    void attend_columns(std::int64_t b, std::int64_t h, std::int64_t column) const {
+      const Row& row = rows_[std::size_t(b)];
+      const std::int64_t begin_at = column * group_;
+      const std::int64_t end_at = std::min(columns_, column + columns_at_once_) * group_;
+      for (std::int64_t i = begin_at; i < end_at; i += attention::kQueriesAtOnce) {  // more than once where a group is large
+        const int count = int(std::min<std::int64_t>(attention::kQueriesAtOnce, end_at - i));
+        alignas(64) float all[attention::kQueriesAtOnce * (attention::Attended::kSums + attention::kMostNumbers)];
+        alignas(64) float one[attention::kQueriesAtOnce * (attention::Attended::kSums + attention::kMostNumbers)];
+        const auto at = [&](float* numbers, int query) {
+          return reinterpret_cast<attention::Attended*>(numbers + query * attention::Attended::numbers(vectors_));
+        };
+        for (int query = 0; query < count; query++) begin(h, i + query, at(all, query));
+        const std::int64_t first = row.start + i / group_, last = row.start + (i + count - 1) / group_;
+        for (std::int64_t chunk = first_of(first) / attention::kChunk; chunk <= last / attention::kChunk; chunk++) {
+          attend(b, h, chunk, i, count, one);
+          for (int query = 0; query < count; query++) {
+            const std::int64_t position = row.start + (i + query) / group_;
+            if (chunk < first_of(position) / attention::kChunk || chunk > position / attention::kChunk) continue;
+            form_.add(*at(one, query), vectors_, at(all, query));
+          }
+        }
+        for (int query = 0; query < count; query++) form_.finish(*at(all, query), size_, output(b, h, i + query));
+      }
+    }
+
+    // What `count` queries from `i` on make of a chunk; of those that see nothing of it, nothing.
+    void attend(std::int64_t b, std::int64_t h, std::int64_t chunk, std::int64_t i, int count, float* attended) const {
+      alignas(64) float scores[attention::kQueriesAtOnce * attention::kChunk];
+      alignas(64) float tile[kVector * attention::kMostNumbers];
+      alignas(64) float padded[attention::kQueriesAtOnce * attention::kMostNumbers];
+      const std::int64_t begin = chunk * attention::kChunk, start = rows_[std::size_t(b)].start;
+      const float* queries[attention::kQueriesAtOnce];
+      int first[attention::kQueriesAtOnce], last[attention::kQueriesAtOnce];
+      for (int at = 0; at < count; at++) {
+        const std::int64_t position = start + (i + at) / group_;
+        first[at] = int(std::min<std::int64_t>(std::max<std::int64_t>(first_of(position) - begin, 0), attention::kChunk));
+        last[at] = int(std::min<std::int64_t>(std::max<std::int64_t>(position + 1 - begin, 0), attention::kChunk));
+        queries[at] = filled_up(query(b, h, i + at), padded + at * vectors_ * kVector);
+      }
+      const std::int64_t sums = attention::Attended::numbers(vectors_);
+      for (int p = first[0]; p < last[count - 1];) {
+        const int from = p / kVector * kVector;
+        int one = 0, end = count;
+        while (one < end && last[one] <= from) one++;
+        while (end > one && first[end - 1] >= from + kVector) end--;
+        const Positions keys = sixteen(head(keys_, b, h), begin + from, begin + last[count - 1], tile);
+        fetch(head(values_, b, h) + (begin + from) * size_);
+        fetch(head(keys_, b, h) + (begin + from + kVector) * size_);
+        form_.score(queries + one, end - one, keys, scale_, scores + one * attention::kChunk + from, attention::kChunk);
+        p = from + kVector;
+      }
+      for (int at = 0; at < count; at++) {
+        auto* to = reinterpret_cast<attention::Attended*>(attended + at * sums);
+        std::fill_n(to->sums(), vectors_ * kVector, 0.0f);
+        if (first[at] < last[at]) form_.share_out(scores + at * attention::kChunk, first[at], last[at], softcap_, to);
+      }
+      for (int p = first[0]; p < last[count - 1];) {
+        const int from = p / kVector * kVector;
+        const Positions values = sixteen(head(values_, b, h), begin + from, begin + last[count - 1], tile);
+        for (int at = 0; at < count; at += 4) {
+          mix(scores, values, from, first, last, at, std::min(4, count - at), attended);
+        }
+        p = from + kVector;
+      }
+    }
+
+    // Adds sixteen positions to the sums of up to four queries.  Those that all see are added together, what is before
+    // and behind them one query at a time, so that nobody touches a position that it does not see.
+    void mix(const float* scores, const Positions& values, int from, const int* first, const int* last, int at, int count,
+             float* attended) const {
+      int begins[4], ends[4], all_begin = 0, all_end = kVector;
+      for (int n = 0; n < count; n++) {
+        begins[n] = std::min(std::max(first[at + n] - from, 0), kVector);
+        ends[n] = std::max(std::min(last[at + n] - from, kVector), begins[n]);
+        all_begin = std::max(all_begin, begins[n]);
+        all_end = std::min(all_end, ends[n]);
+      }
+      const int stride = int(attention::Attended::numbers(vectors_));
+      float* sums = reinterpret_cast<attention::Attended*>(attended + at * stride)->sums();
+      const float* shares = scores + at * attention::kChunk + from;
+      const auto alone = [&](int n, int begin, int end) {
+        if (begin < end) form_.mix[0](shares + n * attention::kChunk, attention::kChunk, values, begin, end, sums + n * stride, stride);
+      };
+      const bool together = all_begin < all_end;
+      for (int n = 0; n < count; n++) alone(n, begins[n], together ? all_begin : ends[n]);
+      if (!together) return;
+      form_.mix[count - 1](shares, attention::kChunk, values, all_begin, all_end, sums, stride);
+      for (int n = 0; n < count; n++) alone(n, all_end, ends[n]);
+    }
+
+    // Has sixteen positions brought near that will be wanted soon: the queries work on others meanwhile.
+    void fetch(const float* from) const {
+      constexpr std::int64_t kLine = 64 / sizeof(float);
+      for (std::int64_t n = 0; n < kVector * size_; n += kLine) __builtin_prefetch(from + n);
+    }
+
+    // A query of whole vectors: itself, or a copy in `room`.
+    const float* filled_up(const float* query, float* room) const {
+      if (size_ % kVector == 0) return query;
+      std::memcpy(room, query, std::size_t(size_) * sizeof(float));
+      std::fill(room + size_, room + vectors_ * kVector, 0.0f);
+      return room;
+    }
+    // Sixteen positions of a head's cache from `position` on, of whole vectors; those from `end` on may hold anything.
+    Positions sixteen(const float* cache, std::int64_t position, std::int64_t end, float* room) const {
+      const float* from = cache + position * size_;
+      if (size_ % kVector == 0 && position + kVector <= length_) return {from, size_, vectors_};
+      for (std::int64_t p = 0; p < kVector; p++) {
+        float* to = room + p * vectors_ * kVector;
+        std::fill_n(to, vectors_ * kVector, 0.0f);
+        if (position + p < end) std::memcpy(to, from + p * size_, std::size_t(size_) * sizeof(float));
+      }
+      return {room, vectors_ * kVector, vectors_};
+    }
+
+    const attention::Form& form_;
+    const float scale_, softcap_;
+    const std::int64_t window_;
+    const Tensor q_, k_, v_;
+    const float* sinks_;
+    float *y_, *keys_, *values_;
+    const std::int64_t heads_, columns_, size_, key_heads_, length_, group_, queries_;
+    const int vectors_;
+    const std::int64_t columns_at_once_;
+    std::vector<Row> rows_;
+    bool by_chunks_ = true;
+    std::int64_t pieces_ = 0, kept_numbers_ = 0;
+    float* kept_ = nullptr;  // by row, key head, chunk and query
+    std::unique_ptr<std::atomic<std::int64_t>[]> left_;
+  };
+
+  CachedAttentionAttributes attributes_;
+  attention::Form form_;
+};
+
+}  // namespace peagle
