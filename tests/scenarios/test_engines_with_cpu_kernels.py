@@ -17,6 +17,7 @@ from peagle.compiler.pipeline.engine_contents import inspect_engine
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime import kernels
+from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
 from peagle.plugins.cpu import LIBRARY, pack
 from peagle.plugins.cpu import compile as compiling
 from peagle.plugins.errors import EnvironmentProblem
@@ -106,6 +107,48 @@ def test_no_number_of_drafts_and_no_neighbour_changes_a_text(built: BuildResult,
     assert [texts(engine, asked, k) for k in (1, 2, 3)] == [plain] * 3
     alone = engine.generate(PROMPTS[:1], asked, num_speculative_tokens=2)[0].token_ids
     assert alone == plain[0]
+
+
+WINDOWS = ((1,) * 8, (2, 6), (5, 1, 2), (7, 1), (3, 3, 2), (4, 4))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("precision", ["int8", "fp32"])
+def test_a_token_has_the_same_logits_in_every_window(
+    built: BuildResult, wide: Path, precision: str, threads: int
+) -> None:
+    """Bit for bit, through the whole graph: three windows of eight are in the caches already."""
+    backend = Engine.load(built.path if precision == "int8" else wide, threads=threads)._backend
+    assert isinstance(backend, OnnxRuntimeBackend)
+    ids = np.random.default_rng(7).integers(0, backend.manifest.shapes.vocab_size, 32).tolist()
+    expected = backend.target_logits(ids)
+    for windows in WINDOWS:
+        if min(windows) >= backend.least_columns:
+            found = backend.target_logits(ids, (24, *windows))
+            np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32), err_msg=str(windows))
+
+
+def test_one_column_is_run_alone_where_it_has_the_bits_that_it_has_beside_others(
+    built: BuildResult, wide: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def least(folder: Path) -> int:
+        backend = Engine.load(folder)._backend
+        assert isinstance(backend, OnnxRuntimeBackend)
+        return backend.least_columns
+
+    assert least(wide) == 1
+    logits = OnnxRuntimeBackend.target_logits
+
+    def otherwise_alone(backend: Any, ids: Any, widths: Any = ()) -> Any:
+        return logits(backend, ids, widths) * np.float32(1 + 1e-6 * len(widths))
+
+    monkeypatch.setattr(OnnxRuntimeBackend, "target_logits", otherwise_alone)
+    assert least(built.path) == 2
+    assert least(wide) == 1, "nothing is rounded there"
+    monkeypatch.setattr(OnnxRuntimeBackend, "target_logits", lambda backend, ids, widths=(): logits(backend, ids))
+    assert least(built.path) == 1
+    monkeypatch.setattr(compiling, "machine_name", lambda: "linux-riscv64")  # the bodies run
+    assert least(built.path) == 2
 
 
 def test_threads_and_instructions_change_no_bit(built: BuildResult, monkeypatch: pytest.MonkeyPatch) -> None:
