@@ -13,6 +13,7 @@ from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams
 from ..base import Chunk, Steps
+from .batch import BatchLanes
 from .kernels import library_of
 from .lanes import Emitted, Row, SessionLanes, Sessions
 from .loaded_graphs import default_threads, open_session, tensors_of
@@ -24,6 +25,7 @@ from .prefill import SessionPrompt
 # of drafts. Our own kernels have no such case, but an engine may have nodes of both.
 _LEAST_COLUMNS = 2
 _TRIED_COLUMNS = 4
+_OWN_KERNELS = "cpu"  # the lowering
 
 
 class OnnxRuntimeBackend:
@@ -44,9 +46,11 @@ class OnnxRuntimeBackend:
             features=len(manifest.shapes.taps) * manifest.shapes.hidden_size,
             least_columns=1,
         )
-        caches = CacheArrays(manifest, num_slots)
-        self._slots = [SlotArrays(caches, slot) for slot in range(num_slots)]
+        self._caches = CacheArrays(manifest, num_slots)
         self._most_emitted = manifest.speculation.max_num_speculative_tokens + 1
+        # Kernels of ours take rows of several columns at once, and a row's result depends on no other.
+        takes_rows = library is not None and manifest.backend.lowering == _OWN_KERNELS
+        self._kind: type[BatchLanes] | type[SessionLanes] = BatchLanes if takes_rows else SessionLanes
         self._lanes = self._idle_lanes()
         self._first: Emitted | None = None
         if manifest.precision.get("weights") != "fp32" and (library is None or not self._columns_are_their_own()):
@@ -66,15 +70,17 @@ class OnnxRuntimeBackend:
         """Do nothing: a shape is bound when it is first seen."""
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
-        """Copy the policy to the arrays that the slot's bindings read, and keep its numbers."""
-        self._slots[slot].admit(params, numbers)
+        """Keep the policy and the numbers that choose the slot's tokens."""
+        self._lanes.admit(slot, params, numbers)
 
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
         """Run the steps over one row that is as wide as the piece, on the slot's own arrays."""
-        lanes = SessionPrompt(self._row(slot, len(chunk.ids)), chunk, self._lanes.rows[slot].window)
+        row = self._row(self._lanes.arrays(slot), len(chunk.ids))
+        lanes = SessionPrompt(row, chunk, self._lanes.window(slot))
         steps(lanes, k)
         self._first = lanes.emission() if chunk.is_last else None
-        self._lanes.set_busy(slot, chunk.is_last)
+        if chunk.is_last:
+            self._lanes.set_busy(slot)
 
     def first(self, slot: int) -> Emitted:
         """Return what the last piece emitted; it is there already."""
@@ -90,7 +96,7 @@ class OnnxRuntimeBackend:
 
     def retire(self, slot: int) -> None:
         """Leave the slot out of later rounds."""
-        self._lanes.set_busy(slot, False)
+        self._lanes.retire(slot)
 
     def target_logits(self, ids: Sequence[int], widths: Sequence[int] = ()) -> np.ndarray:
         """Return f32 [len,V] of one pass over all of ``ids``, or of one for each window, which are that wide."""
@@ -114,11 +120,11 @@ class OnnxRuntimeBackend:
         row.draft(k)
         return np.asarray(binding.get_outputs()[-1].numpy()[0])
 
-    def _idle_lanes(self) -> SessionLanes:
-        return SessionLanes([self._row(slot, self._most_emitted) for slot in range(self.num_slots)])
+    def _idle_lanes(self) -> BatchLanes | SessionLanes:
+        return self._kind(self._sessions, self._caches, self.num_slots, self._most_emitted)
 
-    def _row(self, slot: int, columns: int, emitted: int = 0) -> Row:
-        return Row(self._sessions, self._slots[slot], columns, max(emitted, self._most_emitted))
+    def _row(self, arrays: SlotArrays, columns: int, emitted: int = 0) -> Row:
+        return Row(self._sessions, arrays, columns, max(emitted, self._most_emitted))
 
     def _columns_are_their_own(self) -> bool:
         """Whether one column has the bits that it has beside others: asked of the graph, on this machine.
@@ -133,8 +139,7 @@ class OnnxRuntimeBackend:
     def _greedy_row(self, ids: Sequence[int], emitted: int, draft_len: int, start: int = 0) -> Row:
         """Slot 0 over all of ``ids``, which stand at ``start``, with nothing running."""
         self.begin()
-        self._slots[0].admit(SamplingParams(), np.zeros(0, np.float32))
-        row = self._row(0, len(ids), emitted)
+        row = self._row(SlotArrays(self._caches, 0), len(ids), emitted)
         row.window.fill(ids, start, draft_len)
         return row
 

@@ -1,7 +1,7 @@
 """The lanes of all slots on ONNX Runtime: one row after the other, each with its own window.
 
-The attention kernel takes one row per call when a window is wider than 1. Everything that a row needs is bound once per
-shape and used again every round.
+ONNX Runtime's attention takes one row per call when a window is wider than 1; ours takes them all (``batch.py``).
+Everything that a row needs is bound once per shape and used again every round.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ....plugins.graph_contract import written
+from ...requests.params import SamplingParams
 from .loaded_graphs import bind, run
-from .memory import Arrays, RowWindow, SlotArrays
+from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
 
 HELD = 64  # columns that rounds without drafts keep for the drafter
 
@@ -148,20 +149,37 @@ class Row:
 class SessionLanes:
     """Runs a round row by row, each to its end; a row for every slot, and idle ones cost nothing."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = rows
-        self._busy = [False] * len(rows)
-        self._drafted = [0] * len(rows)
+    def __init__(self, sessions: Sessions, caches: CacheArrays, slots: int, emitted: int) -> None:
+        """Make the arrays and bindings of rounds that emit up to ``emitted`` tokens a row."""
+        self._arrays = [SlotArrays(caches, slot) for slot in range(slots)]
+        self.rows = [Row(sessions, arrays, emitted, emitted) for arrays in self._arrays]
+        self._busy = [False] * slots
+        self._drafted = [0] * slots
         self._emitted = 1
 
     def begin(self) -> None:
         """Make every slot idle."""
         self._busy = [False] * len(self.rows)
 
-    def set_busy(self, slot: int, busy: bool) -> None:
-        """Let a slot take part in rounds, or not."""
-        self._busy[slot] = busy
-        self.rows[slot].held = 0
+    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
+        """Copy the policy to the arrays that the slot's bindings read, and keep its numbers."""
+        self._arrays[slot].admit(params, numbers)
+
+    def arrays(self, slot: int) -> SlotArrays:
+        """The slot's row of the caches, and its policy; for passes over it alone."""
+        return self._arrays[slot]
+
+    def window(self, slot: int) -> RowWindow:
+        """The slot's window, which the end of a prompt lays out."""
+        return self.rows[slot].window
+
+    def set_busy(self, slot: int) -> None:
+        """Let the slot take part in rounds."""
+        self._busy[slot], self.rows[slot].held = True, 0
+
+    def retire(self, slot: int) -> None:
+        """Leave the slot out of later rounds."""
+        self._busy[slot] = False
 
     def running(self) -> Iterator[tuple[int, Row]]:
         """Slot and row of those that are busy."""

@@ -1,0 +1,259 @@
+"""The lanes of all slots in one pass: B rows of S columns, for kernels that take them.
+
+Requests lie in the first rows of the caches, without a gap, so that a batch of them is the beginning of every array: a
+row that is given back gets what the last one holds. Windows are filled up to the widest; their lengths say what counts,
+and what the other columns leave in the caches lies behind that, and is overwritten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ....plugins.graph_contract import DRAFTER_INPUTS, EMITTED, NEXT, POLICY, TARGET_INPUTS, TENSORS, WINDOW, written
+from ...requests.params import SamplingParams
+from .lanes import HELD, Emitted, Sessions
+from .loaded_graphs import bind, run
+from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
+
+_LENGTHS = WINDOW[1:]  # a number for every row
+
+
+@dataclass
+class _Request:
+    """What a slot holds: its row of the caches, its window, and what its last passes made of it.
+
+    Held are columns that the target was fed and the drafter was not: their ids [n] and features [n, F].
+    """
+
+    arrays: SlotArrays
+    window: RowWindow
+    row: int
+    is_busy: bool = False
+    tokens: Sequence[int] = ()  # emitted
+    following: tuple[Sequence[int], int] = ((), 0)  # the next window that the drafter laid out, and its start
+    held: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    held_start: int = 0
+
+    @property
+    def committed(self) -> int:
+        """How many columns of the window the last pass committed."""
+        return self.window.committed - 1 + len(self.tokens) if self.tokens else 0
+
+    @property
+    def fed_columns(self) -> int:
+        """How many columns the drafter has not seen."""
+        return sum(len(ids) for ids, _ in self.held) + self.committed
+
+    @property
+    def fed_start(self) -> int:
+        """The absolute position of the first of them."""
+        return self.held_start if self.held else int(self.window.start[0])
+
+
+class BatchLanes:
+    """Runs a round as one pass of each graph over all requests; rows that no request has are not run."""
+
+    def __init__(self, sessions: Sessions, caches: CacheArrays, slots: int, emitted: int) -> None:
+        """Make the arrays of rounds that emit up to ``emitted`` tokens a row."""
+        self._sessions, self._caches, self._slots = sessions, caches, slots
+        self._columns = max(emitted, sessions.least_columns)
+        self._requests: dict[int, _Request] = {}  # by slot
+        self._target = _Arrays(slots, self._columns, emitted, sessions.features)
+        self._drafter = _Arrays(slots, HELD + 2 * emitted, emitted, sessions.features)
+        self._shape = (0, 0, 0)  # of the last target pass: rows, columns, emitted
+        self._emitted, self._drafted = 1, [0] * slots
+        self._bindings: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+    def begin(self) -> None:
+        """Make every slot idle."""
+        self._requests.clear()
+
+    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
+        """Give the slot the row behind those that are taken."""
+        self.retire(slot)
+        row = len(self._requests)
+        self._requests[slot] = _Request(SlotArrays(self._caches, row), RowWindow(self._columns), row)
+        self._requests[slot].arrays.admit(params, numbers)
+
+    def arrays(self, slot: int) -> SlotArrays:
+        """The slot's row of the caches, and its policy; for passes over it alone."""
+        return self._requests[slot].arrays
+
+    def window(self, slot: int) -> RowWindow:
+        """The slot's window, which the end of a prompt lays out."""
+        return self._requests[slot].window
+
+    def set_busy(self, slot: int) -> None:
+        """Let the slot take part in rounds."""
+        self._requests[slot].is_busy = True
+
+    def retire(self, slot: int) -> None:
+        """Leave the slot out of later rounds; what the last row holds moves to the place of its own."""
+        gone = self._requests.pop(slot, None)
+        last = max(self._requests.values(), key=lambda request: request.row, default=None)
+        if gone is None or last is None or last.row < gone.row:
+            return
+        known = int(last.window.start[0])  # positions; what lies behind them is written before it is read
+        for cache in (*self._caches.target.values(), *self._caches.drafter.values()):
+            cache[gone.row, :, :known] = cache[last.row, :, :known]
+        last.row = gone.row
+        last.arrays = last.arrays.moved_to(self._caches, gone.row)
+
+    def verify(self, k: int) -> None:
+        """Run the target over all rows at once, as wide as the most drafts of one, which are cut to ``k``."""
+        self._emitted, self._drafted = k + 1, [0] * self._slots
+        for slot, request in self._requests.items():
+            request.window.cut(k)
+            self._drafted[slot] = int(request.window.draft_len[0]) if request.is_busy else 0
+        rows, emitted = self._rows(), max(self._drafted) + 1
+        if not rows:
+            return
+        columns = max(emitted, self._sessions.least_columns)
+        self._shape = (len(rows), columns, emitted)
+        arrays = self._target.of(len(rows), columns, emitted)
+        for at, request in enumerate(rows):
+            self._lay_out(arrays, at, request, columns, emitted)
+        run(self._sessions.target, self._target_binding(rows, arrays))
+        for at, request in enumerate(rows):
+            request.tokens = arrays["tokens"][at, : arrays["num_tokens"][at]].tolist()
+
+    def draft(self, k: int) -> None:
+        """Run the drafter over all rows at once, for what it has not seen of them."""
+        rows = self._rows()
+        columns = max((request.fed_columns for request in rows), default=0)
+        if all(request.fed_start + columns + k - 1 <= self._caches.length for request in rows):
+            self._draft(rows, k)
+        else:  # one is so near its end that the columns of another do not fit behind it
+            for request in rows:
+                self._draft([request], k)
+
+    def hold(self) -> None:
+        """Keep what every row committed for its next drafter pass; make one when no more can be kept."""
+        if any(request.fed_columns > HELD for request in self._rows()):
+            self.draft(1)
+            return
+        arrays = self._target.of(*self._shape)
+        for at, request in enumerate(self._rows()):
+            if not request.held:
+                request.held_start = int(request.window.start[0])
+            kept = arrays["input_ids"][at, : request.committed], arrays["aux_hidden"][at, : request.committed]
+            request.held.append((kept[0].copy(), kept[1].copy()))
+
+    def advance(self, k: int) -> None:
+        """Lay out the next window of every busy row in place of the last."""
+        for request in self._rows():
+            if request.is_busy and k:
+                request.window.fill(*request.following, draft_len=k)
+            elif request.is_busy:
+                start = int(request.window.start[0]) + request.committed
+                request.window.fill(request.tokens[-1:], start, draft_len=0)
+
+    def propose(self, drafts: Sequence[Sequence[int]]) -> None:
+        """Write the drafts into the windows of busy rows, behind their newest tokens."""
+        for slot, request in self._requests.items():
+            if request.is_busy:
+                request.window.put_drafts(drafts[slot])
+
+    def emission(self) -> Emitted:
+        """Collect what every busy row emitted, i32 [slots, K + 1]; idle slots are -1."""
+        tokens = np.full((self._slots, self._emitted), -1, np.int32)
+        num_tokens = np.zeros(self._slots, np.int32)
+        for slot, request in self._requests.items():
+            if request.is_busy:
+                num_tokens[slot] = len(request.tokens)
+                tokens[slot, : len(request.tokens)] = request.tokens
+        return Emitted(tokens, num_tokens, tuple(self._drafted))
+
+    def _rows(self) -> list[_Request]:
+        return sorted(self._requests.values(), key=lambda request: request.row)
+
+    def _lay_out(self, arrays: Arrays, at: int, request: _Request, columns: int, emitted: int) -> None:
+        """Write a request's window, policy and numbers to a row of the target's arrays; an idle one has no columns."""
+        window = request.window
+        arrays["input_ids"][at] = window.input_ids[0, :columns]
+        for name in _LENGTHS:
+            arrays[name][at] = getattr(window, name)[0] if request.is_busy else 0
+        for name in POLICY:
+            arrays[name][at] = request.arrays.policy[name][0]
+        first = int(window.start[0]) + window.committed
+        numbers = request.arrays.numbers[first : first + emitted]
+        arrays["uniform"][at, : len(numbers)] = numbers
+
+    def _target_binding(self, rows: Sequence[_Request], arrays: Arrays) -> Any:
+        if ("target", self._shape) not in self._bindings:
+            caches = _rows_of(self._caches.target, rows)
+            outputs = {name: arrays[name] for name in EMITTED}
+            outputs |= {"aux_hidden": arrays["aux_hidden"]} if self._sessions.features else {}
+            inputs = {name: arrays[name] for name in TARGET_INPUTS} | caches
+            bound = bind(self._sessions.target, inputs, outputs | {written(n): c for n, c in caches.items()})
+            self._bindings["target", self._shape] = bound
+        return self._bindings["target", self._shape]
+
+    def _draft(self, rows: Sequence[_Request], k: int) -> None:
+        """Run the drafter over neighbouring rows."""
+        columns = max(*(request.fed_columns for request in rows), 1)
+        arrays, made = self._drafter.of(len(rows), columns, k + 1), self._target.of(*self._shape)
+        arrays["tokens"][:] = -1
+        for at, request in enumerate(rows):
+            begin, committed, from_row = 0, request.committed, request.row
+            news = made["input_ids"][from_row, :committed], made["aux_hidden"][from_row, :committed]
+            for ids, features in (*request.held, news):
+                arrays["input_ids"][at, begin : begin + len(ids)] = ids
+                arrays["aux_hidden"][at, begin : begin + len(ids)] = features
+                begin += len(ids)
+            count = len(request.tokens)
+            lengths = (request.fed_start, begin, count - 1) if request.is_busy else (0, 0, 0)
+            for name, length in zip(_LENGTHS, lengths, strict=True):
+                arrays[name][at] = length
+            arrays["num_tokens"][at], arrays["tokens"][at, :count] = count, request.tokens
+            request.held.clear()
+        run(self._sessions.drafter, self._drafter_binding(rows, columns, k, arrays))
+        for at, request in enumerate(rows):
+            request.following = arrays["next_input_ids"][at].tolist(), int(arrays["next_start"][at])
+
+    def _drafter_binding(self, rows: Sequence[_Request], columns: int, k: int, arrays: Arrays) -> Any:
+        key = "drafter", (rows[0].row, len(rows), columns, k)
+        if key not in self._bindings:
+            caches = _rows_of(self._caches.drafter, rows)
+            inputs = {name: arrays[name] for name in DRAFTER_INPUTS} | caches
+            outputs = {name: arrays[name] for name in NEXT} | {written(n): c for n, c in caches.items()}
+            self._bindings[key] = bind(self._sessions.drafter, inputs, outputs)
+        return self._bindings[key]
+
+
+class _Arrays:
+    """What a pass reads and writes besides caches, for any number of rows and columns up to the most."""
+
+    def __init__(self, rows: int, columns: int, emitted: int, features: int) -> None:
+        self._most = {"B": rows, "S": columns, "E": emitted, "F": features}
+        names = {*TARGET_INPUTS, *EMITTED, "aux_hidden", *NEXT}
+        self._flat = {name: np.zeros(math.prod(self._sizes(name, self._most)), self._dtype(name)) for name in names}
+        self._flat["forced_next"][:] = -1
+        self._made: dict[tuple[int, int, int], Arrays] = {}
+
+    def of(self, rows: int, columns: int, emitted: int) -> Arrays:
+        """The beginning of every array in this shape, dense: always the same memory."""
+        shape = rows, columns, emitted
+        if shape not in self._made:
+            dims = self._most | dict(zip("BSE", shape, strict=True))
+            sizes = {name: self._sizes(name, dims) for name in self._flat}
+            self._made[shape] = {n: flat[: math.prod(sizes[n])].reshape(sizes[n]) for n, flat in self._flat.items()}
+        return self._made[shape]
+
+    @staticmethod
+    def _sizes(name: str, dims: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(dims[dim] for dim in TENSORS[name].dims)
+
+    @staticmethod
+    def _dtype(name: str) -> str:
+        return "float32" if name == "aux_hidden" else TENSORS[name].dtype
+
+
+def _rows_of(caches: Arrays, rows: Sequence[_Request]) -> Arrays:
+    """Neighbouring rows of every cache."""
+    return {name: cache[rows[0].row : rows[-1].row + 1] for name, cache in caches.items()}

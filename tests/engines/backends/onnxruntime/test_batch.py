@@ -1,0 +1,143 @@
+"""Requests in one batch: a round is one pass of each graph, and none of them can tell that it was not alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from peagle.compiler.pipeline.build import build
+from peagle.compiler.request.verb_options import BUILD
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.backends.onnxruntime import backend, batch, lanes
+from peagle.engines.backends.onnxruntime.batch import BatchLanes
+from peagle.engines.backends.onnxruntime.lanes import SessionLanes
+from peagle.plugins.cpu import compile as compiling
+from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED
+from tests.models import VOCAB, Pair
+from tests.scenarios.test_rounds_of_any_k import Cycle, Dice
+
+K, LENGTH = 4, 96
+
+
+@pytest.fixture(scope="module")
+def folder(cpu_library: Path, tiny_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny pair with kernels of ours, which are the session's."""
+    made = compiling.CpuLibrary(compiling.machine_name(), compiling.digest(), cpu_library.read_bytes(), "the session's")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiling, "compile_library", lambda: made)
+        out = tmp_path_factory.mktemp("batch") / "engine"
+        asked: dict[str, Any] = {"model": str(tiny_pair.target), "draft": str(tiny_pair.head), "out": out}
+        return build(BUILD.request(**asked, lowering="cpu", num_speculative_tokens=K, max_seq_len=LENGTH)).path
+
+
+@pytest.fixture(scope="module")
+def together(folder: Path) -> Engine:
+    return Engine.load(folder, max_batch_size=4, threads=1)
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Engine:
+    return Engine.load(folder, max_batch_size=1, threads=1)
+
+
+def decoding(engine: Engine, strategy: str, policy: Any) -> Engine:
+    """The same engine, decoding otherwise."""
+    return Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, strategy=strategy, policy=policy)
+
+
+def told(outputs: Any) -> list[Any]:
+    return [(o.token_ids, o.finish_reason, o.acceptance) for o in outputs]
+
+
+def one_by_one(engine: Engine, params: SamplingParams | list[SamplingParams], k: int) -> list[Any]:
+    each = params if isinstance(params, list) else [params] * len(PROMPTS)
+    runs = zip(PROMPTS, each, strict=True)
+    return [told(engine.generate([prompt], policy, num_speculative_tokens=k))[0] for prompt, policy in runs]
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, K])
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED, MIXED], ids=["greedy", "sampled", "mixed"])
+def test_requests_write_what_they_write_alone_and_accept_the_same_drafts(
+    together: Engine, alone: Engine, params: SamplingParams | list[SamplingParams], k: int
+) -> None:
+    """More of them than rows, and some end before others: rows move."""
+    assert isinstance(together._backend._lanes, BatchLanes)  # type: ignore[attr-defined]
+    assert told(together.generate(PROMPTS, params, num_speculative_tokens=k)) == one_by_one(alone, params, k)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_k_in_any_round_gives_the_plain_text(together: Engine, alone: Engine, data: st.DataObject) -> None:
+    """Also at the end of the caches, and with drafts that are looked up, some for one row and none for the next."""
+    prompt = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20) | st.integers(85, 95).map(lambda n: [3] * n)
+    prompt |= st.lists(st.integers(0, 2), min_size=4, max_size=40)
+    policy = st.builds(
+        SamplingParams,
+        max_tokens=st.sampled_from([1, 3, 12, 200]),
+        temperature=st.sampled_from([0.0, 0.9]),
+        seed=st.integers(0, 99),
+        ignore_eos=st.booleans(),
+    )
+    prompts = data.draw(st.lists(prompt, min_size=1, max_size=6))
+    params, seed = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 10**6))
+    dice = Dice(seed)
+    dice.most = K
+    engine = decoding(together, data.draw(st.sampled_from(["parallel", "ngram"])), dice)
+    texts = [output.token_ids for output in engine.generate(prompts, params)]
+    for text, each, policy_of_it in zip(texts, prompts, params, strict=True):
+        assert text == alone.generate([each], policy_of_it, num_speculative_tokens=0)[0].token_ids
+
+
+def test_a_round_is_one_pass_of_each_graph(together: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[tuple[int, ...]] = []
+    run = batch.run
+
+    def counted(session: Any, binding: Any) -> None:
+        run(session, binding)
+        passes.append(binding.get_outputs()[0].shape())  # the tokens, or the next windows
+
+    monkeypatch.setattr(batch, "run", counted)
+    outputs = together.generate(PROMPTS[:4], GREEDY, num_speculative_tokens=K)
+    rounds = max(output.acceptance.rounds for output in outputs)
+    assert len(passes) == 2 * rounds
+    assert passes[0][0] == passes[1][0] == 4
+
+
+@pytest.mark.parametrize("held", [1, 3, 64])
+def test_the_drafter_catches_up_with_rounds_that_drafted_nothing(
+    folder: Path, alone: Engine, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where rows run one by one."""
+    monkeypatch.setattr(batch, "HELD", held)
+    monkeypatch.setattr(lanes, "HELD", held)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "_OWN_KERNELS", "another")
+        row_by_row = Engine.load(folder, max_batch_size=1, threads=1)
+    assert isinstance(row_by_row._backend._lanes, SessionLanes)  # type: ignore[attr-defined]
+    in_batches = Engine.load(folder, max_batch_size=1, threads=1)
+    params = SamplingParams(max_tokens=60, ignore_eos=True)
+    for ks in ((0, 0, 0, 0, 0, K, K), (0,) * 9 + (3,)):
+        for prompt in PROMPTS[:2]:
+            both = [decoding(engine, "parallel", Cycle(ks)) for engine in (in_batches, row_by_row)]
+            first, second = (told(engine.generate([prompt], params)) for engine in both)
+            assert first == second
+
+
+def test_columns_that_one_row_holds_do_not_push_another_past_its_cache(
+    folder: Path, alone: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty columns wait for the drafter when a request comes that has three positions left; each is drafted alone."""
+    drafted: list[int] = []
+    draft = BatchLanes._draft
+    monkeypatch.setattr(BatchLanes, "_draft", lambda me, rows, k: (drafted.append(len(rows)), draft(me, rows, k))[1])
+    prompts, limits = [[5, 9], [7, 7, 8], [3] * (LENGTH - 3)], (80, 50, 80)
+    params = [SamplingParams(max_tokens=limit, ignore_eos=True) for limit in limits]
+    two = Engine.load(folder, max_batch_size=2, threads=1)
+    texts = decoding(two, "parallel", Cycle((0,) * 52 + (K,) * 60)).generate(prompts, params)
+    assert drafted[:2] == [1, 1]
+    for text, prompt, policy in zip(texts, prompts, params, strict=True):
+        assert text.token_ids == alone.generate([prompt], policy, num_speculative_tokens=0)[0].token_ids
