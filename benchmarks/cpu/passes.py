@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 
 from peagle.engines.backends.onnxruntime.kernels import library_of
+from peagle.engines.backends.onnxruntime.loaded_graphs import SPINNING
 from peagle.engines.folder.manifest import Manifest
 
 _DTYPES: dict[str, Any] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32}
@@ -26,7 +27,8 @@ class Passes:
         manifest = Manifest.read(engine)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        for name, value in SPINNING.items():
+            options.add_session_config_entry(name, value)
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         if library := library_of(engine, manifest):
             options.register_custom_ops_library(str(library))

@@ -17,7 +17,7 @@ Gpu = Annotated[
 ]
 EngineFolder = Annotated[Path, typer.Argument(metavar="ENGINE", help="Engine folder made by `peagle-compile build`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
-_THREADS = "CPU threads. (default: one for a small model, else one per core)"
+_THREADS = "CPU threads. (default: one for each 4 MiB of weights, one per core at most)"
 Threads = Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; warnings and errors are still told.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more about each step, on standard error.")]

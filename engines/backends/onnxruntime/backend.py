@@ -31,7 +31,7 @@ _OWN_KERNELS = "cpu"  # the lowering
 class OnnxRuntimeBackend:
     """Runs the graphs in ONNX Runtime, each pass to its end before the call returns.
 
-    ``threads`` None chooses: one for a small target, else every physical core.
+    ``threads`` None chooses: one for every 4 MiB of weights, physical cores at most.
     """
 
     lag = 0

@@ -5,6 +5,7 @@ Whatever ONNX Runtime raises becomes an error of ours here, and nowhere else.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,10 @@ from ...folder.checks import REBUILD
 from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
 
-SMALL_TARGET = 64 * 2**20  # bytes of weights as stored: a pass takes as long as they do, within a factor of two
+THREAD_BYTES = 4 * 2**20  # of weights as stored, for each thread: a core reads them in about half a millisecond
+# Within a run threads wait awake for the next node: there are hundreds of nodes, and waking a thread takes as long as
+# many of them. After it they sleep: another session takes its turn, and needs the cores.
+SPINNING = {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "1"}
 _TYPES = {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(int32)": "int32"}
 
 
@@ -48,8 +52,8 @@ def open_session(path: Path, threads: int, library: Path | None = None) -> Any:
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = threads
-    # Two sessions take turns: the threads of the one that waits would spin on the cores that the other needs.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    for name, value in SPINNING.items():
+        options.add_session_config_entry(name, value)
     # Types that no kernel multiplies in (FP8) are computed as the graph spells them: fusions meant for integers fail on
     # them. Weights that a node scales are folded at load, so they take as much memory as wide ones.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
@@ -77,10 +81,11 @@ def _found(values: Any) -> Tensors:
 
 
 def default_threads(manifest: Manifest) -> int:
-    """Return 1 while a pass is shorter than handing out its pieces, else 0: every physical core."""
+    """Return one thread for every 4 MiB of the target's weights, or 0, every physical core, where those are fewer."""
     graph = manifest.target.file
     weights = sum(entry.size for name, entry in manifest.files.items() if name.startswith(graph))
-    return 1 if weights < SMALL_TARGET else 0
+    threads = max(1, weights // THREAD_BYTES)
+    return threads if threads == 1 or 2 * threads < (os.cpu_count() or 1) else 0  # two processors may be one core
 
 
 def bind(session: Any, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Any:

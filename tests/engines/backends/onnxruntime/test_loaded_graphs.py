@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime import loaded_graphs
+from peagle.engines.folder.manifest import Manifest
+from peagle.engines.folder.records import FileEntry
 from peagle.plugins.errors import EnvironmentProblem
 
 
@@ -49,6 +52,21 @@ def test_memory_that_a_graph_does_not_know_is_told_as_one_of_ours(tiny_folder: P
     session = loaded_graphs.open_session(tiny_folder / "target" / "model.onnx", 1)
     with pytest.raises(EnvironmentProblem, match="does not take the memory"):
         loaded_graphs.bind(session, {"no_such_input": np.zeros(1, np.float32)}, {})
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "processors", "threads"),
+    [(0.1, 2, 1), (7, 64, 1), (9, 64, 2), (9, 2, 0), (100, 64, 25), (900, 64, 0)],
+)
+def test_threads_go_with_the_weights_as_far_as_there_are_cores(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, mebibytes: float, processors: int, threads: int
+) -> None:
+    """0 is every physical core."""
+    manifest = Manifest.read(tiny_folder)
+    name = f"{manifest.target.file}.data"
+    files = {name: FileEntry(int(mebibytes * 2**20), "0" * 64), "drafter/model.onnx": FileEntry(2**40, "0" * 64)}
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    assert loaded_graphs.default_threads(replace(manifest, files=files)) == threads
 
 
 def test_an_interruption_is_not_told_as_anything_else() -> None:

@@ -1,0 +1,64 @@
+"""Decode with one engine under different rules for its threads, in turns: milliseconds a token, plain and with drafts.
+
+    python benchmarks/threads.py build/demo
+
+A rule is how many threads each session has (0: every physical core), whether they wait for the next node awake, and
+whether they go on doing so when the run has ended. The runtime's own is `waking, asleep between runs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.backends.onnxruntime import loaded_graphs
+
+PROMPT = "def fibonacci(n):\n    "
+ALLOWED, STOPPED = loaded_graphs.SPINNING
+RULES = {  # threads, spins, stops after a run
+    "one thread": (1, "0", "0"),
+    "asleep": (None, "0", "0"),
+    "waking": (None, "1", "0"),
+    "waking, asleep between runs": (None, "1", "1"),
+}
+
+
+def loaded(folder: str, rule: str) -> Engine:
+    """The engine under a rule."""
+    threads, spins, stops = RULES[rule]
+    loaded_graphs.SPINNING.update({ALLOWED: spins, STOPPED: stops})
+    return Engine.load(folder, threads=threads, check_hashes=False)
+
+
+def milliseconds(engine: Engine, k: int, tokens: int) -> float:
+    """Of one token, the prompt's pass among them."""
+    params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    before = time.perf_counter()
+    engine.generate([PROMPT], params, num_speculative_tokens=k)
+    return (time.perf_counter() - before) / tokens * 1e3
+
+
+def main() -> None:
+    """Measure every rule, in turns, and print medians and the best."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=7)
+    asked = parser.parse_args()
+    engines = {rule: loaded(asked.engine, rule) for rule in RULES}
+    depths = sorted({0, next(iter(engines.values())).num_speculative_tokens})
+    found: dict[tuple[str, int], list[float]] = {(rule, k): [] for k in depths for rule in RULES}
+    for _ in range(asked.rounds):
+        for (rule, k), times in found.items():
+            milliseconds(engines[rule], k, 4)  # threads of the engine before have come to rest
+            times.append(milliseconds(engines[rule], k, asked.tokens))
+    print(f"{os.cpu_count()} processors; ms a token: median, best")
+    for (rule, k), times in found.items():
+        print(f"K = {k}  {rule:28s} {statistics.median(times):8.3f} {min(times):8.3f}")
+
+
+if __name__ == "__main__":
+    main()
