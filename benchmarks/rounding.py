@@ -20,6 +20,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from peagle.compiler.checkpoints.safetensors import read_header, read_rows
+from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.weight_selection import Selection
 from peagle.compiler.precision.weights_rounded_here import RoundedHere
@@ -49,9 +50,12 @@ def main() -> None:
     def read(name: str, shape: tuple[int, ...]) -> Iterator[Array]:
         yield from (weights[i : i + PIECE].astype(np.float32) for i in range(0, shape[0], PIECE))
 
-    def rounding(kind: str) -> None:
+    squares = np.ones(SHAPE[1:], np.float32)
+    ranges = Scales({}, {}, {}, Facts("", "", "", {}, "", "", "", 0, 0, {}), {NAME: squares})
+
+    def rounding(kind: str, lowering: str) -> None:
         weight = RoledWeight(NAME, SHAPE, "mlp", 1)
-        source = RoundedHere(Selection(RECIPES[kind], {NAME: weight}), LOWERINGS["tensorrt"], read)
+        source = RoundedHere(Selection(RECIPES[kind], {NAME: weight}), LOWERINGS[lowering], read, ranges)
         for pieces in (source.codes(NAME, SHAPE), source.scales(NAME, SHAPE)):
             for _ in pieces:
                 pass
@@ -65,9 +69,10 @@ def main() -> None:
             for i in range(0, SHAPE[0], PIECE):
                 read_rows(NAME, entry, i, i + PIECE).astype(np.float32)
 
-        print(f"read   {per_weight(reading)}")
-    for kind in ("fp8", "int8", "mxfp8", "int4"):
-        print(f"{kind:6} {per_weight(lambda kind=kind: rounding(kind))}")  # type: ignore[misc]
+        print(f"read       {per_weight(reading)}")
+    for kind, lowering in (*((kind, "tensorrt") for kind in ("fp8", "int8", "mxfp8", "int4")), ("int4", "cpu")):
+        name = kind if lowering == "tensorrt" else f"{kind}, {lowering}"
+        print(f"{name:10} {per_weight(lambda k=kind, by=lowering: rounding(k, by))}")  # type: ignore[misc]
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..precision.quantization_schemes import rounds_input, scheme, scheme_of
+from ..precision.quantization_schemes import AFFINE, rounds_input, scheme_of
 from ..precision.recipes import Recipe
 from ..precision.weight_selection import Selection
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _READ = 0.6e-9
 _ROUND = {"fp8": 6.6e-9, "int8": 6.8e-9, "mxfp8": 8.4e-9, "int4": 14.8e-9}
+_FIT = 50e-9  # a scale and a least value for each block
 _BUILDER = 3.07
 _FP32 = 4
 _LAYERS = "layers"
@@ -45,19 +46,29 @@ class BuildWork:
 
     @classmethod
     def of(
-        cls, census: Iterable[RoledWeight], recipe: Recipe, lowering: Lowering, weight_bytes: int, *, plans: bool
+        cls,
+        census: Iterable[RoledWeight],
+        recipe: Recipe,
+        lowering: Lowering,
+        weight_bytes: int,
+        *,
+        plans: bool,
+        kept: Collection[str] = (),
     ) -> BuildWork:
-        """Work it out from the weights of a target; ``plans``: whether TensorRT builds plans of its graphs."""
+        """Work it out from the weights of a target; ``plans``: whether TensorRT builds plans of its graphs.
+
+        ``kept`` are weights that are taken as they are stored.
+        """
         every = tuple(census)
         layers: Counter[str] = Counter()
         for weight in every:
             layers[_layer(weight.name)] += weight.count
         layers.pop("", 0)
-        calibrates = _calibrates(every, recipe, lowering)
+        calibrates = _calibrates(every, recipe, lowering, kept)
         return cls(
             calibration_bytes=_FP32 * max(layers.values(), default=0) if calibrates else 0,
             calibration_seconds=_READ * sum(layers.values()) if calibrates else 0.0,
-            rounding_seconds=_rounding(every, recipe, lowering),
+            rounding_seconds=_rounding(every, recipe, lowering, kept),
             builder_bytes=math.ceil(_BUILDER * weight_bytes) if plans else 0,
         )
 
@@ -68,26 +79,31 @@ def _layer(name: str) -> str:
     return ".".join(parts[: parts.index(_LAYERS) + 2]) if _LAYERS in parts else ""
 
 
-def _calibrates(census: tuple[RoledWeight, ...], recipe: Recipe, lowering: Lowering) -> bool:
-    """Whether something is rounded with a scale that is measured before; a checkpoint in FP8 may have it already."""
+def _calibrates(census: tuple[RoledWeight, ...], recipe: Recipe, lowering: Lowering, kept: Collection[str]) -> bool:
+    """Whether something is rounded by what is measured before; a checkpoint in FP8 may have it already."""
     if recipe.kv_cache == "fp8":
         return True
     if not recipe.quantized_type:
         return False
     for weight in Selection.of_target(census, recipe).weights.values():
-        how = scheme(recipe.precision(weight.role), lowering)
+        how = scheme_of(recipe.precision(weight.role), lowering, weight)
+        if how.packed == AFFINE and weight.name not in kept:
+            return True
         if how.input is not None and not how.powers and rounds_input(recipe, weight.role, lowering):
             return True
     return False
 
 
-def _rounding(census: tuple[RoledWeight, ...], recipe: Recipe, lowering: Lowering) -> float:
-    """Seconds: a weight with few scales is read twice, one with blocks of them once."""
+def _rounding(census: tuple[RoledWeight, ...], recipe: Recipe, lowering: Lowering, kept: Collection[str]) -> float:
+    """Seconds: a weight with few scales is read twice, one with blocks of them once, and one that is ``kept`` not."""
     if not recipe.quantized_type:
         return 0.0
     seconds = 0.0
     for weight in Selection.of_target(census, recipe).weights.values():
+        if weight.name in kept:
+            continue
         kind = recipe.precision(weight.role)
-        passes = 1 if scheme_of(kind, lowering, weight).block else 2
-        seconds += weight.count * (passes * _READ + _ROUND[kind])
+        how = scheme_of(kind, lowering, weight)
+        passes = 1 if how.block else 2
+        seconds += weight.count * (passes * _READ + (_FIT if how.packed == AFFINE else _ROUND[kind]))
     return seconds

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ...graphs.drafters import DrafterSpec
 from ...graphs.drafters.tensor_layout import EMBEDDING
@@ -21,7 +21,7 @@ from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
 from ..precision.decide_recipe import decide, precision_of, table_of, wide_of, with_drafter
 from ..precision.recipes import Recipe, twice_rounded
-from ..precision.weight_source import of_target
+from ..precision.weight_source import kept_blocks, of_target
 from ..precision.weights_stored_quantized import StoredFp8
 from ..request.build_platform import platform_of
 from ..request.refusals import check_build
@@ -39,6 +39,7 @@ class Decided:
     """What a request comes to before anything is made; ``gpu`` is one whose memory is known.
 
     ``plans``: whether TensorRT builds plans. ``shares``: whether both graphs will read one embedding, if it is one.
+    ``kept``: the weights that are taken as the blocks of a GGUF file that they are stored in.
     """
 
     lowering: Lowering
@@ -47,6 +48,7 @@ class Decided:
     notes: tuple[str, ...]
     plans: bool = False
     shares: bool = False
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 def print_forecast(forecast: Forecast, *, as_json: bool) -> None:
@@ -130,7 +132,8 @@ def _decided(
         decide(asked, planned, target)
     else:
         notes.append(f"nothing is written in {asked.name} for {planned} ({', '.join(known)} are): this is arithmetic")
-    return Decided(planned, recipe, None, tuple(notes))
+    kept = kept_blocks(target, recipe, planned) if target and asked.name in known else {}
+    return Decided(planned, recipe, None, tuple(notes), kept=kept)
 
 
 def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
@@ -169,6 +172,7 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
         shared=shared,
         notes=(*decided.notes, *request.unused()),
         plans=decided.plans,
+        kept=decided.kept,
     )
 
 

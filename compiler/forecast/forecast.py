@@ -56,14 +56,16 @@ def make_forecast(
     shared: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
     plans: bool = False,
+    kept: Mapping[str, str] | None = None,
     bytes_per_second: float = BYTES_PER_SECOND,
 ) -> Forecast:
     """Forecast for the target whose ``config.json`` is ``config``; traces a few of its layers, without weights.
 
     ``num_speculative_tokens`` are the drafts that the caches have room for, ``has_drafter`` says whether a drafter
     makes them. ``head_note`` says what is known of a head that is not at hand, ``shared`` which of its weights are read
-    from the target's file, ``plans`` whether TensorRT builds plans of the graphs. Raises one ``UsageError`` for all
-    sizes and names that are wrong, ``BuildError`` for an unknown target.
+    from the target's file, ``plans`` whether TensorRT builds plans of the graphs, ``kept`` which weights are taken as
+    the blocks of a GGUF file that they are stored in (``weight_lines``). Raises one ``UsageError`` for all sizes and
+    names that are wrong, ``BuildError`` for an unknown target.
     """
     _check(max_seq_len, num_speculative_tokens, gpu, slots)
     from ...graphs.targets.layer_trials import run_trials
@@ -78,7 +80,8 @@ def make_forecast(
     census = Skeleton(config).weights
     trials = run_trials(config, spec, recipe.dtype)
     tables = length * trials.table_bytes(lowering)
-    weights = (*weight_lines(census, recipe, lowering), line(TABLES, recipe.wide, tables // int(BYTES[recipe.wide])))
+    lines = weight_lines(census, recipe, lowering, kept)
+    weights = (*lines, line(TABLES, recipe.wide, tables // int(BYTES[recipe.wide])))
     drafter, kv = _drafter(head, head_note, recipe, lowering, shared), _kv_cache(spec, head, recipe, length)
     if not has_drafter:
         drafter, kv = replace(drafter, count=0, bytes=0), replace(kv, drafter_token_bytes=0, drafter_slot_bytes=0)
@@ -102,7 +105,7 @@ def make_forecast(
         graph=graph,
         host=HostMemory(_LIBRARIES, _buffers(census), graph.semantic * _NODE + tables * _TABLE_COPIES),
         time=Time(trials.trace_seconds, written / bytes_per_second, bytes_per_second),
-        work=BuildWork.of(census, recipe, lowering, written, plans=plans),
+        work=BuildWork.of(census, recipe, lowering, written, plans=plans, kept=kept or {}),
         gpu=_verdict(gpu, recipe, written, kv, slots),
         multiplied=foretold(census, recipe, lowering),
         refusal=f"{refusal.what}; {refusal.why}. {refusal.fix}" if refusal else "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from ..precision.weight_selection import Selection
 if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ...graphs.lowering import Lowering
+    from ..precision.quantization_schemes import Scheme
 
 BYTES = {name: kind.bits / 8 for name, kind in BY_PRECISION.items()} | {"mxfp8": E4M3.bits / 8}
 SCALES = "scales"
@@ -32,16 +33,25 @@ class WeightLine:
     bytes: int
 
 
-def weight_lines(census: Iterable[RoledWeight], recipe: Recipe, lowering: Lowering) -> tuple[WeightLine, ...]:
+def weight_lines(
+    census: Iterable[RoledWeight], recipe: Recipe, lowering: Lowering, kept: Mapping[str, str] | None = None
+) -> tuple[WeightLine, ...]:
     """A line for every role and type that the target has weights of, and one for each type of their scales.
 
-    Raises ``UsageError`` for an exclusion that names nothing.
+    ``kept`` are the types of the blocks of a GGUF file that are taken as they are, by weight. Raises ``UsageError``
+    for an exclusion that names nothing.
     """
-    from ..precision.quantization_schemes import serves_embedding
+    from ..precision.quantization_schemes import serves_embedding, stored_scheme
 
     every = tuple(census)
     selected = Selection.of_target(every, recipe).weights
-    scales = {weight.name: _scales(weight, recipe, lowering) for weight in selected.values()}
+    blocks = kept or {}
+    scales = {
+        weight.name: _of_blocks(weight, stored_scheme(blocks[weight.name]), weight.count)
+        if weight.name in blocks
+        else _scales(weight, recipe, lowering)
+        for weight in selected.values()
+    }
     counts: Counter[tuple[str, str]] = Counter()
     for weight in every:
         kind = recipe.precision(weight.role) if scales.get(weight.name) else recipe.wide
@@ -94,13 +104,18 @@ def _scales(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> Counter[
     how = scheme_of(recipe.precision(weight.role), lowering, weight)
     counts: Counter[str] = Counter()
     if how.block:
-        kind = "e8m0" if how.powers else "fp16" if how.packed else recipe.wide
-        block = how.block_for(weight.shape[-1])
-        return Counter({kind: _stored(weight, recipe, lowering) // block}) if block else counts
+        return _of_blocks(weight, how, _stored(weight, recipe, lowering), recipe.wide)
     counts["fp32"] = math.prod(weight.shape[:-1]) if how.group == "row" else weight.matrices
     if how.input and rounds_input(recipe, weight.role, lowering):
         counts["fp32"] += weight.matrices
     return counts
+
+
+def _of_blocks(weight: RoledWeight, how: Scheme, stored: int, wide: str = "fp16") -> Counter[str]:
+    """The numbers beside the codes of ``stored`` numbers in blocks: their scales, and least values where they have."""
+    kind = "e8m0" if how.powers else "fp16" if how.packed else wide
+    block = how.block_for(weight.shape[-1])
+    return Counter({kind: stored // block * how.of_block} if block else {})
 
 
 def _stored(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...plugins.errors import UsageError
+from ...plugins.errors import BuildError, UsageError
 from ...plugins.problems import counted
 from ..checkpoints.target import Target
 from ..console.progress import Progress
@@ -31,15 +31,18 @@ def calibrated(
 ) -> Scales | None:
     """The ranges that a target in ``recipe`` needs, from where ``asked`` says; None where it needs none.
 
+    Where they only make rounding lose less, and nothing was asked for, a checkpoint that cannot be calibrated with the
+    bundled samples (it has no tokenizer, say) is rounded without; the source of its weights tells.
     Finished layers are kept in ``store``, and the same call goes on from there. Raises ``UsageError`` for a way of
     calibrating where nothing is and for samples that are no use, ``BuildError`` for such ranges.
     """
     from ..precision.calibration.obtain_ranges import obtain
-    from ..precision.weight_source import uncalibrated
+    from ..precision.weight_source import uncalibrated, unweighted
 
     needed = uncalibrated(target, recipe, lowering)
+    better = unweighted(target, recipe, lowering)
     flags = asked.given() + (["--scales"] if asked.scales is not None else [])
-    if not needed:
+    if not needed and not better:
         if flags:
             raise UsageError(
                 f"{' and '.join(flags)} cannot be used: nothing is calibrated for --precision {recipe.name} here",
@@ -48,6 +51,12 @@ def calibrated(
             )
         return None
     with phase("calibrate") as record:
-        scales = obtain(asked, target, store, progress, model=model)
-        record["for"] = counted(needed, "input")
+        record["for"] = counted({*needed, *better}, "input")
+        try:
+            scales = obtain(asked, target, store, progress, model=model)
+        except (BuildError, UsageError) as error:
+            if needed or flags:
+                raise
+            record["without"] = error.what
+            return None
     return scales

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Group = Literal["tensor", "row"]  # of stacked experts: each of them, each of their rows
 _ROUNDED = ("attention", "mlp", "lm_head")  # the roles of linears whose inputs are rounded as well
+AFFINE = "q4_1"  # the packed format whose blocks have a least value beside their scale
 SMALLEST_BLOCK = 8  # below, scales take more room than they save
 _SMALLEST_READ = 16  # by ONNX Runtime's kernels for integer weights
 
@@ -50,6 +51,11 @@ class Scheme:
         return block if block >= self.smallest_block else 0
 
     @property
+    def of_block(self) -> int:
+        """How many numbers are stored for each block beside its codes."""
+        return 2 if self.packed == AFFINE else 1
+
+    @property
     def smallest_block(self) -> int:
         """The smallest block for a width that no larger one divides."""
         return _SMALLEST_READ if self.codes in MIDDLE else SMALLEST_BLOCK
@@ -74,7 +80,7 @@ _ORT = {
 # For matrices whose columns are whole blocks of 32; ONNX Runtime's kernels have the others, and routed experts.
 _PACKED = {
     "int8": Scheme("int8", "row", packed="int8"),
-    "int4": Scheme("uint4", block=32, packed="q4_0"),
+    "int4": Scheme("uint4", block=32, packed=AFFINE),
 }
 
 

@@ -100,6 +100,19 @@ def uncalibrated(target: Target, recipe: Recipe, lowering: Lowering) -> list[str
     return (source.uncalibrated() if source else []) + ["the KV cache"] * caches
 
 
+def unweighted(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
+    """The weights that are rounded with less loss once it is measured how large each of their inputs is."""
+    source = of_target(target, recipe, lowering)
+    return source.unweighted() if isinstance(source, RoundedHere) else []
+
+
+def kept_blocks(target: Target, recipe: Recipe, lowering: Lowering) -> dict[str, str]:
+    """The weights that ``recipe`` takes as a GGUF file stores them, and the type of their blocks."""
+    if not (lowering.packs and target.checkpoint.rounded and recipe.quantized_type):
+        return {}
+    return RoundedHere(selection_of(target, recipe), lowering, target.read, blocks=target.blocks).kept()
+
+
 def rounded_again(target: Target, recipe: Recipe, lowering: Lowering) -> tuple[str, ...]:
     """The types of a GGUF file whose numbers ``recipe`` rounds once more; those that it takes as they are are not."""
     checkpoint, sources = target.checkpoint, target.sources

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from ...plugins.ops.quantized_linear.packed_weights import gguf_codes, gguf_scal
 from ...plugins.problems import counted, listed
 from ..checkpoints.formats.fp8_with_scales import Loss
 from ..checkpoints.target import StoredBlocks
-from .numbers_to_codes import LARGEST, block_scales, rounded, scales_for, values_of
-from .quantization_schemes import Scheme, rounds_input, scheme_of, serves_embedding, stored_scheme
+from .quantization_schemes import AFFINE, Scheme, rounds_input, scheme_of, serves_embedding, stored_scheme
 from .recipes import LM_HEAD
+from .rounding import scale_and_least
+from .rounding.numbers_to_codes import LARGEST, block_scales, rounded, scales_for, values_of
 from .weight_selection import Selection
 
 if TYPE_CHECKING:
@@ -38,7 +40,9 @@ def unblocked(selection: Selection, lowering: Lowering) -> list[str]:
 
 @dataclass(frozen=True)
 class RoundedHere:
-    """``read(weight, shape)`` gives a wide weight as runs of rows; ``ranges`` are calibrated, for static input scales.
+    """``read(weight, shape)`` gives a wide weight as runs of rows, and ``ranges`` are calibrated.
+
+    Of them static input scales are made, and how large each input is says what an error in its column counts.
 
     A weight that the checkpoint stores in ``blocks`` of as many bits, which kernels of ours read, is taken as it is
     stored, and nothing of it is rounded.
@@ -64,19 +68,33 @@ class RoundedHere:
     def key(self) -> Any:
         """The recipe as this backend spells it, and the ranges that are used."""
         weights = self.selection.weights
-        of_inputs = {name: self._range(name) for name, weight in weights.items() if self._static(weight)}
+        of_inputs: dict[str, Any] = {n: self._range(n) for n, weight in weights.items() if self._static(weight)}
+        squares = {name: self._importance(weight) for name, weight in weights.items() if self._weighs(weight)}
+        of_inputs |= {name: sha256(found.tobytes()).hexdigest() for name, found in squares.items() if found is not None}
         return [self.selection.key, {n: asdict(self._scheme(w)) for n, w in weights.items()}, of_inputs]
 
     def uncalibrated(self) -> list[str]:
-        """Weights whose inputs need a static scale that ``ranges`` does not have."""
+        """Weights whose inputs need a static scale that ``ranges`` does not have; nothing can be made without."""
         return [
             name
             for name, weight in self.selection.weights.items()
             if self._static(weight) and (self.ranges is None or name not in self.ranges.inputs)
         ]
 
+    def unweighted(self) -> list[str]:
+        """Weights that would be rounded with less loss if it were known how large each of their inputs is."""
+        return [n for n, weight in self.selection.weights.items() if self._weighs(weight) and self._squares(n) is None]
+
     def check(self) -> None:
-        """Raise ``BuildError`` where static scales are needed and no ranges were calibrated."""
+        """Raise ``BuildError`` where static scales are needed and no ranges were calibrated, or ranges do not fit."""
+        for name, weight in self.selection.weights.items():
+            squares = self._squares(name)
+            if squares is not None and squares.shape != weight.shape[-1:]:
+                raise BuildError(
+                    f"the calibrated squares of what enters {name} are {list(squares.shape)}",
+                    why=f"it has {weight.shape[-1]} columns",
+                    fix="calibrate the model again",
+                )
         lacking = self.uncalibrated()
         if lacking:
             raise BuildError(
@@ -96,7 +114,7 @@ class RoundedHere:
                 columns = " and ".join(map(str, self._columns(weight)))
                 wide[name] = f"no block of {how.smallest_block} to {how.block} divides its {columns} columns"
                 continue
-            shape = self._scale_shape(weight) + ((2,) if how.packed == "q4_1" else ())
+            shape = self._scale_shape(weight) + ((how.of_block,) if how.of_block > 1 else ())
             gathered = weight.role == LM_HEAD and serves_embedding(self.selection.recipe, self.lowering)
             rounding = self._rounding(weight)
             taken[name] = QuantizedWeight(how.codes, shape, block, rounding, how.powers, gathered, how.packed)
@@ -116,8 +134,12 @@ class RoundedHere:
             scales = self._of_rows(weight, values, at)
             of_blocks += [scales] if how.block else []
             grouped = self._blocks(weight, values) if how.block else values[:, None]
-            codes = rounded(grouped, scales[..., None], how.codes)
-            loss.add(grouped, values_of(codes, scales[..., None], how.codes))
+            if how.packed == AFFINE:
+                codes = scale_and_least.codes_of(grouped, scales)
+                loss.add(grouped, scale_and_least.values_of(codes, scales))
+            else:
+                codes = rounded(grouped, scales[..., None], how.codes)
+                loss.add(grouped, values_of(codes, scales[..., None], how.codes))
             at += len(values)
             yield codes.reshape(len(values), -1)
         self._of_blocks[name] = of_blocks
@@ -154,10 +176,20 @@ class RoundedHere:
 
     def notes(self) -> list[str]:
         """What calibration had to say, where its ranges are used, and what was taken as it is stored."""
-        kept = Counter(stored.kind for weight in self.selection.weights.values() if (stored := self._kept(weight)))
-        told = [f"{count} of the weights stored as the file's own {kind} blocks" for kind, count in kept.items()]
+        kinds = Counter(self.kept().values())
+        told = [f"{count} of the weights stored as the file's own {kind} blocks" for kind, count in kinds.items()]
+        if unweighted := self.unweighted():
+            told.append(
+                f"{counted(unweighted, 'weight')} rounded to 4 bits without a calibration: an error counts as much in "
+                "every column, which loses several times as much as where inputs were measured"
+            )
         used = self.ranges is not None and any(map(self._static, self.selection.weights.values()))
         return told + (list(self.ranges.facts.warnings) if self.ranges and used else [])
+
+    def kept(self) -> dict[str, str]:
+        """The weights that are taken as they are stored, and the type of their blocks (``Q4_1``)."""
+        found = {name: self._kept(weight) for name, weight in self.selection.weights.items()}
+        return {name: stored.kind for name, stored in found.items() if stored}
 
     def rounds(self) -> list[RoledWeight]:
         """The weights that are rounded: those that are not taken as they are stored."""
@@ -187,6 +219,19 @@ class RoundedHere:
     def _range(self, name: str) -> float:
         return float(np.max(self.ranges.inputs[name])) if self.ranges and name in self.ranges.inputs else 0.0
 
+    def _weighs(self, weight: RoledWeight) -> bool:
+        """Whether it is rounded to what loses least, which depends on how large its inputs are."""
+        return self._scheme(weight).packed == AFFINE and not self._kept(weight)
+
+    def _squares(self, name: str) -> Array | None:
+        """The mean square of every input of a weight, [columns]; None where it was not measured."""
+        return self.ranges.squares.get(name) if self.ranges else None
+
+    def _importance(self, weight: RoledWeight) -> Array | None:
+        """What an error in each column counts, float32 [blocks, columns of one]; None where all count the same."""
+        squares = self._squares(weight.name)
+        return None if squares is None else scale_and_least.importance(squares, self._scheme(weight).block)
+
     def _rounding(self, weight: RoledWeight) -> Rounding | None:
         how = self._scheme(weight)
         if how.input is None or not self._rounds(weight):
@@ -212,10 +257,15 @@ class RoundedHere:
         return shape[:-1] if of_rows else shape[:-2]
 
     def _of_rows(self, weight: RoledWeight, values: Array, at: int) -> Array:
-        """``[rows, groups]`` for some rows, the first of which is number ``at`` of the weight."""
+        """``[rows, groups]`` for some rows, the first of which is number ``at`` of the weight.
+
+        With least values ``[rows, blocks, 2]``.
+        """
         how = self._scheme(weight)
         if how.block:
             blocks = self._blocks(weight, values)
+            if how.packed == AFFINE:
+                return scale_and_least.fit(blocks, self._importance(weight))
             if how.powers:
                 return powers_of_two(abs(blocks).max(axis=-1))
             return self._as_stored(block_scales(blocks, how.codes), how)

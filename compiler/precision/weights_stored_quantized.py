@@ -17,8 +17,8 @@ from ...plugins.number_types import E4M3, scales_of
 from ...plugins.problems import counted, listed
 from ..checkpoints.formats.fp8_with_scales import Loss, ScaledFp8
 from ..checkpoints.target import Target
-from .numbers_to_codes import unusable
 from .quantization_schemes import rounds_input
+from .rounding.numbers_to_codes import unusable
 from .weight_selection import Selection
 
 if TYPE_CHECKING:

@@ -108,9 +108,13 @@ class Workshop:
 
     def scales(self, recipe: Recipe, lowering: Lowering) -> Scales | None:
         """Return the ranges that the engine was built with, where its recipe needs any."""
-        from ..precision.weight_source import uncalibrated
+        from ..precision.weight_source import uncalibrated, unweighted
 
-        if not uncalibrated(self.origins.target, recipe, lowering):
+        target = self.origins.target
+        needs = uncalibrated(target, recipe, lowering)
+        if "calibration" in self.manifest.precision:  # rounding loses less with it, and does without
+            needs += unweighted(target, recipe, lowering)
+        if not needs:
             return None
         return ranges_again(self.folder, self.origins, self.store, self.progress)
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 from hypothesis import strategies as st
 
-from peagle.compiler.precision.numbers_to_codes import block_scales, rounded, values_of
+from peagle.compiler.precision.rounding.numbers_to_codes import block_scales, rounded, values_of
 from peagle.graphs import graph_files
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.lowering.shared_passes import ROPE_METADATA, finish

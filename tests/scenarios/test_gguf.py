@@ -110,9 +110,14 @@ def test_blocks_that_our_kernels_read_are_taken_bit_for_bit(cli: Run, tmp_path: 
         stored = [rows for name, shape in shapes for rows in target.read(name, shape)]
         np.testing.assert_array_equal(ours, np.concatenate(stored))
     assert len(nodes) == 2 * 4 + 1
-    planned = cli("build", "--model", written.file, *ALONE, *asked, "--dry-run")
+    planned = cli("build", "--model", written.file, *ALONE, *asked, "--dry-run", "--json")
     assert planned.code == 0, planned.err
     assert "second time" not in planned.out
+    foreseen = json.loads(planned.out)
+    packed = {name for node in nodes for name in node.input[1:]}
+    narrow = sum(each["bytes"] for each in foreseen["weights"] if each["precision"] in ("int4", "fp16"))
+    assert narrow == pytest.approx(sum(arrays[name].nbytes for name in packed), rel=5e-3), "but for whole tiles"
+    assert foreseen["work"]["rounding_seconds"] == 0
 
 
 def test_blocks_of_more_bits_than_asked_for_are_rounded_and_that_is_said(cli: Run, tmp_path: Path) -> None:

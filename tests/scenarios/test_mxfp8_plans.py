@@ -15,8 +15,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.model_half import target_half
-from peagle.compiler.precision.numbers_to_codes import rounded
 from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.precision.rounding.numbers_to_codes import rounded
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.compiler.tensorrt.preflight import survey

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .layerwise import Dtype, Layerwise
 
 _TOKENS = "tokens:"  # begins the names of expert counts among a step's ranges
+_SQUARES = "squares:"  # and those of mean squares
 _LIBRARIES = ("torch", "transformers")
 
 
@@ -67,7 +68,8 @@ def calibrate(
         ranges = {name: value for step in range(steps) for name, value in kept.ranges(step).items()}
     tokens = {name.removeprefix(_TOKENS): value for name, value in ranges.items() if name.startswith(_TOKENS)}
     caches = {name: value for name, value in ranges.items() if name.startswith(("k_cache.", "v_cache."))}
-    inputs = {n: value for n, value in ranges.items() if n not in caches and not n.startswith(_TOKENS)}
+    squares = {name.removeprefix(_SQUARES): value for name, value in ranges.items() if name.startswith(_SQUARES)}
+    inputs = {n: v for n, v in ranges.items() if n not in caches and not n.startswith((_TOKENS, _SQUARES))}
     inputs, warnings = fill_unseen(inputs, tokens)
     facts = Facts(
         model=model or checkpoint.folder.name,
@@ -82,7 +84,7 @@ def calibrate(
         versions=versions,
         warnings=(*samples.warnings, *warnings),
     )
-    scales = Scales(inputs, caches, tokens, facts)
+    scales = Scales(inputs, caches, tokens, facts, squares)
     scales.check(target.skeleton.range_shapes)
     return scales
 
@@ -139,7 +141,11 @@ def _layer(work: _Calibration, model: Layerwise, states: States, index: int, adv
                 interrupts.check()
 
     states.write(work.kept.scratch, streams())
-    return watch.ranges() | {_TOKENS + name: value for name, value in watch.tokens().items()}
+    return watch.ranges() | _named(_TOKENS, watch.tokens()) | _named(_SQUARES, watch.squares())
+
+
+def _named(prefix: str, values: Mapping[str, Array]) -> dict[str, Array]:
+    return {prefix + name: value for name, value in values.items()}
 
 
 def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Array]:
@@ -149,6 +155,6 @@ def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Arr
     watch = Watch(work.settings.method)
     with model.norm() as norm:
         for hidden in states.read(work.kept.streams(work.target.spec.num_layers)):
-            watch.see(weight_name(LM_HEAD), norm(hidden))
+            watch.enter(weight_name(LM_HEAD), norm(hidden))
     states.write(work.kept.scratch, [])
-    return {name: np.asarray(value) for name, value in watch.ranges().items()}
+    return {name: np.asarray(value) for name, value in watch.ranges().items()} | _named(_SQUARES, watch.squares())

@@ -34,6 +34,8 @@ class Watch:
         self._seen: list[tuple[Tensor, str]] = []
         self._experts: dict[int, str] = {}
         self._tokens: dict[str, Array] = {}
+        self._squares: dict[str, Tensor] = {}
+        self._rows: dict[str, int] = {}
 
     @contextmanager
     def on(self, layer: nn.Module, prefix: str) -> Iterator[None]:
@@ -90,6 +92,11 @@ class Watch:
                 result[f"{module}.{weight}"] = np.array(values, np.float32)
         return result
 
+    def squares(self) -> dict[str, Array]:
+        """The mean square of every number that enters a linear, float32 [columns], by the name of its weight."""
+        means = {n: (total / self._rows[n]).float().numpy() for n, total in self._squares.items()}
+        return {name: means[leader] for name, leader in self._leaders.items()}
+
     def tokens(self) -> dict[str, Array]:
         """How many tokens each expert saw, int64 [E], by module."""
         return dict(self._tokens)
@@ -100,10 +107,19 @@ class Watch:
             if leader is None:
                 leader = name
                 self._seen.append((args[0], name))
-                self.see(name, args[0])
+                self.enter(name, args[0])
             self._leaders[name] = leader
 
         return hook
+
+    def enter(self, name: str, values: Tensor) -> None:
+        """Take in what enters the linear with the weight ``name``, ``[..., columns]``."""
+        self.see(name, values)
+        rows = values.detach().reshape(-1, values.shape[-1])
+        total = rows.double().square().sum(0)
+        self._leaders[name] = name
+        self._squares[name] = self._squares[name] + total if name in self._squares else total
+        self._rows[name] = self._rows.get(name, 0) + len(rows)
 
     def see(self, name: str, values: Tensor) -> None:
         """Take in one tensor of any shape. Raises ``BuildError`` if a number in it is not finite."""

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 NUMBERS = "scales.safetensors"
 FORMAT = 1
-_GROUPS = ("inputs", "caches", "expert_tokens")  # tensors are named group:name
+_GROUPS = ("inputs", "caches", "expert_tokens", "squares")  # tensors are named group:name
 _LISTED = 8
 _AGAIN = "calibrate the model again"
 
@@ -52,12 +52,15 @@ class Scales:
 
     ``inputs``: what enters a matmul, by the graph's name of its weight: one number, or one per expert ``[E]``.
     ``caches``: ``k_cache.i`` and ``v_cache.i`` as the graph names them. ``expert_tokens``: int64 ``[E]`` by module.
+    ``squares``: the mean square of each number that enters a linear, ``[columns]`` by the name of its weight; earlier
+    calibrations did not measure them.
     """
 
     inputs: Mapping[str, Array]
     caches: Mapping[str, Array]
     expert_tokens: Mapping[str, Array]
     facts: Facts
+    squares: Mapping[str, Array] = field(default_factory=dict)
 
     def check(self, shapes: RangeShapes) -> None:
         """Raise ``BuildError`` naming each range that is missing, not known to the model, or not a positive number."""
@@ -66,6 +69,11 @@ class Scales:
             complaints += _misfits(ranges, expected) + [
                 f"{name} {wrong}" for name, value in ranges.items() if (wrong := _not_a_range(value))
             ]
+        complaints += [
+            f"the squares of {name} are not those of columns"
+            for name, value in self.squares.items()
+            if value.ndim != 1 or not np.all(np.isfinite(value)) or np.any(value < 0)
+        ]
         complaints += _misfits(self.expert_tokens, shapes.experts)
         complaints += [f"{n} has negative counts" for n, value in self.expert_tokens.items() if np.any(value < 0)]
         if complaints:
@@ -127,7 +135,7 @@ class Scales:
                 raise BuildError(f"{folder / NUMBERS} holds {key} as {entry.dtype}", fix=_AGAIN)
             rows = read_rows(key, entry, 0, entry.shape[0] if entry.shape else 1)
             groups[group][name] = rows.reshape(entry.shape)
-        scales = cls(groups["inputs"], groups["caches"], groups["expert_tokens"], facts)
+        scales = cls(groups["inputs"], groups["caches"], groups["expert_tokens"], facts, groups["squares"])
         scales.check(shapes)
         return scales
 

@@ -10,12 +10,13 @@ import pytest
 
 from peagle.compiler.precision.calibration import Scales
 from peagle.compiler.precision.calibration.saved_ranges import Facts
-from peagle.compiler.precision.numbers_to_codes import values_of
 from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.precision.rounding.numbers_to_codes import values_of
 from peagle.compiler.precision.weight_selection import Selection
 from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.weight_roles import Role, RoledWeight
+from peagle.plugins.errors import BuildError
 from peagle.plugins.ops.microscaled_round.reference import microscaled_round
 
 
@@ -37,7 +38,7 @@ class Checkpoint:
 def _provider(read: Checkpoint, lowering: str = "ort", **shapes: tuple[int, ...]) -> RoundedHere:
     role: Role = "experts" if len(shapes) > 1 else "mlp"
     weights = {name: RoledWeight(name, shape, role, 1) for name, shape in shapes.items()}
-    wide = "fp32" if lowering == "ort" else "fp16"
+    wide = "fp32" if lowering in ("ort", "cpu") else "fp16"
     recipe = RECIPES["int4"].on(wide, LOWERINGS[lowering])
     return RoundedHere(Selection(recipe, weights), LOWERINGS[lowering], read)
 
@@ -120,3 +121,40 @@ def test_ranges_that_no_weight_is_rounded_with_change_nothing() -> None:
         fp8 = replace(calibrated, selection=replace(plain.selection, recipe=RECIPES["fp8"].on("fp16")))
         assert fp8.key[-1] == {"w": largest}
         assert fp8.notes() == list(facts.warnings)
+
+
+def _measured(squares: np.ndarray) -> Scales:
+    facts = Facts("m", "a", "f", {}, "float32", "d", "s", 1, 1, {})
+    return Scales({}, {}, {}, facts, {"w": squares.astype(np.float32)})
+
+
+def _stored(provider: RoundedHere, shape: tuple[int, int]) -> np.ndarray:
+    codes = np.concatenate(list(provider.codes("w", shape))).reshape(shape[0], -1, 32)
+    fitted = np.concatenate(list(provider.scales("w", shape)))
+    return (codes * fitted[..., :1] + fitted[..., 1:]).reshape(shape)
+
+
+def test_four_bits_for_our_kernels_lose_least_where_inputs_are_large() -> None:
+    read, shape, squares = Checkpoint(), (7, 96), np.ones(96)
+    squares[[3, 40]] = 1e4
+    flat = _provider(read, "cpu", w=shape)
+    measured = replace(flat, ranges=_measured(squares))
+    measured.check()
+    how = measured.storage()[0]["w"]
+    assert (how.packed, how.scale, how.block) == ("q4_1", (7, 3, 2), 32)
+    lost = [((_stored(each, shape) - read.values(shape)) ** 2 * squares).sum() for each in (flat, measured)]
+    assert lost[1] < 0.3 * lost[0]
+    assert measured.key != flat.key != replace(flat, ranges=_measured(squares * [2, *[1] * 95])).key
+    assert (measured.unweighted(), measured.notes()) == ([], [])
+    assert flat.unweighted() == ["w"]
+    assert "1 weight rounded to 4 bits without a calibration" in flat.notes()[0]
+
+
+def test_squares_of_another_width_are_refused() -> None:
+    with pytest.raises(BuildError, match=r"(?s)of what enters w are \[64\].*it has 96 columns"):
+        replace(_provider(Checkpoint(), "cpu", w=(7, 96)), ranges=_measured(np.ones(64))).check()
+
+
+def test_other_lowerings_ask_for_no_squares() -> None:
+    for lowering in ("ort", "tensorrt"):
+        assert _provider(Checkpoint(), lowering, w=(7, 256)).unweighted() == []

@@ -30,6 +30,7 @@ def good() -> Scales:
         {"k_cache.0": np.asarray(one), "v_cache.0": np.asarray(one * 3)},
         {EXPERTS: np.array([4, 0, 9])},
         Facts("m", "A", "f" * 64, {"name": "max"}, "float32", "d", "s", 2, 20, {"torch": "2"}, ("a warning",)),
+        {"lm_head.weight": np.array([0.5, 0, 2], np.float32)},
     )
 
 
@@ -37,7 +38,7 @@ def test_a_round_trip_changes_nothing(tmp_path: Path) -> None:
     good().save(tmp_path / "scales")
     back = Scales.load(tmp_path / "scales", WANTED)
     assert back.facts == good().facts
-    for group in ("inputs", "caches", "expert_tokens"):
+    for group in ("inputs", "caches", "expert_tokens", "squares"):
         ours, theirs = getattr(good(), group), getattr(back, group)
         assert {n: (v.dtype, v.shape, v.tobytes()) for n, v in ours.items()} == {
             n: (v.dtype, v.shape, v.tobytes()) for n, v in theirs.items()
@@ -63,6 +64,22 @@ def test_what_is_no_range_is_refused_by_name(
         Scales.load(tmp_path, WANTED)
     assert f"{key.partition(':')[2]} is {said}{said_where}" in str(refused.value)
     assert "calibrate the model again" in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
+def test_squares_that_no_numbers_have_are_refused(value: float, tmp_path: Path) -> None:
+    good().save(tmp_path)
+    tensors = dict(load_file(tmp_path / NUMBERS))
+    rewrite(tmp_path, tensors | {"squares:lm_head.weight": np.array([1, value], np.float32)})
+    with pytest.raises(BuildError, match=r"squares of lm_head\.weight"):
+        Scales.load(tmp_path, WANTED)
+
+
+def test_ranges_of_an_earlier_version_have_no_squares(tmp_path: Path) -> None:
+    good().save(tmp_path)
+    tensors = dict(load_file(tmp_path / NUMBERS))
+    rewrite(tmp_path, {key: value for key, value in tensors.items() if not key.startswith("squares:")})
+    assert Scales.load(tmp_path, WANTED).squares == {}
 
 
 def rewrite(folder: Path, tensors: dict[str, np.ndarray]) -> None:

@@ -17,7 +17,7 @@ _MATMULS = {torch.nn.functional.linear, torch.Tensor.matmul, torch.Tensor.__matm
 
 
 class Matmuls(TorchFunctionMode):
-    """Keeps the largest input of every matmul with a parameter, or with one expert's part of it, and its rows."""
+    """Keeps of every matmul with a parameter, or with one expert's part of it, its largest input, squares and rows."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -26,11 +26,13 @@ class Matmuls(TorchFunctionMode):
             parts = parameter if parameter.dim() == 3 else [parameter]
             self.owner |= {part.data_ptr(): (name, index) for index, part in enumerate(parts)}
         self.largest: dict[tuple[str, int], float] = defaultdict(float)
+        self.squares: dict[str, torch.Tensor | float] = defaultdict(float)  # summed
         self.rows: dict[tuple[str, int], int] = defaultdict(int)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _MATMULS and (owner := self.owner.get(args[1].data_ptr())):
             self.largest[owner] = max(self.largest[owner], args[0].abs().max().item())
+            self.squares[owner[0]] += args[0].double().square().reshape(-1, args[0].shape[-1]).sum(0)
             self.rows[owner] += args[0].shape[:-1].numel()
         return func(*args, **(kwargs or {}))
 

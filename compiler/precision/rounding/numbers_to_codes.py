@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...graphs.quantization.quantized_weight import MIDDLE, Codes
-from ...graphs.targets.checkpoint_pieces import Array
-from ...plugins.number_types import (
+from ....graphs.quantization.quantized_weight import MIDDLE, Codes
+from ....graphs.targets.checkpoint_pieces import Array
+from ....plugins.number_types import (
     BY_NUMPY,
     E4M3,
     FLOAT16,

@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from peagle.compiler.precision.numbers_to_codes import LARGEST, SMALLEST, block_scales, rounded, scales_for, values_of
+from peagle.compiler.precision.rounding.numbers_to_codes import (
+    LARGEST,
+    SMALLEST,
+    block_scales,
+    rounded,
+    scales_for,
+    values_of,
+)
 from peagle.graphs.quantization.quantized_weight import MIDDLE, Codes
 
 Array = np.ndarray[Any, Any]

@@ -1,0 +1,1 @@
+"""Groups of numbers become codes and what the codes are multiplied by."""

@@ -1,0 +1,111 @@
+"""Blocks of numbers as four-bit codes times a scale, above a least value: the two that lose least (GGUF's Q4_1)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....graphs.targets.checkpoint_pieces import Array
+from ....plugins.number_types import FLOAT16
+
+LARGEST_CODE = 15
+# What the codes span at first, of what a block does: where they end up depends on it.
+_TRIED = (0.9, 1.0, 1.1)
+_REFITS = 4  # of each: the best scale and least value for the codes, then the codes for these
+_LITTLE = 1e-4
+_AT_ONCE = 2**16  # numbers, so that they stay in the cache meanwhile
+
+
+def fit(blocks: Array, importance: Array | None = None) -> Array:
+    """Scale and least value of every block, float32 [rows, blocks, 2] that float16 holds, of [rows, blocks, columns].
+
+    Those of a few that were tried, each refined by least squares, with the least sum of squared errors; ``importance``,
+    [blocks, columns], is what an error in a column counts. The scale is 1 where all numbers are the same; both are
+    NaN for a block with a number that is not finite, or beyond what float16 can scale. Nothing but a block and its
+    importance decides.
+    """
+    rows, count, columns = blocks.shape
+    flat = blocks.reshape(-1, columns)
+    step = max(1, _AT_ONCE // columns)
+    result = np.empty((len(flat), 2), np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # what cannot be stored is refused where it is packed
+        for at in range(0, len(flat), step):
+            some = flat[at : at + step]
+            of_some = None if importance is None else importance[np.arange(at, at + len(some)) % count]
+            result[at : at + step] = _fit(some, of_some)
+    fitted: Array = result.reshape(rows, count, 2)
+    return fitted
+
+
+def importance(squares: Array, block: int) -> Array:
+    """What an error in each column counts, float32 [blocks, block], by the mean square of its input, [columns].
+
+    The error of a product is that of its column times the input. An input that was always zero counts for a little:
+    other texts may need it.
+    """
+    mean = squares.mean(dtype=np.float64)
+    counts = (squares / mean + _LITTLE).astype(np.float32) if mean > 0 else np.ones_like(squares)
+    return counts.reshape(-1, block)
+
+
+def codes_of(blocks: Array, fitted: Array) -> Array:
+    """The codes, uint8 of the shape of ``blocks``, that are nearest with what ``fit`` gave."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        whole = np.rint((blocks - fitted[..., 1:]) / fitted[..., :1])
+    codes: Array = np.nan_to_num(np.clip(whole, 0, LARGEST_CODE)).astype(np.uint8)
+    return codes
+
+
+def values_of(codes: Array, fitted: Array) -> Array:
+    """What codes stand for, float32."""
+    values: Array = codes.astype(np.float32) * fitted[..., :1] + fitted[..., 1:]
+    return values
+
+
+def _fit(rows: Array, importance: Array | None) -> Array:
+    """``fit`` for rows of one block each; ``importance`` is of the same shape."""
+    low, high = rows.min(axis=1), rows.max(axis=1)
+    weighted = rows if importance is None else rows * importance
+    count = np.full_like(low, rows.shape[1]) if importance is None else importance.sum(axis=1)
+    total = weighted.sum(axis=1)
+    least_error = np.full(len(rows), np.inf, np.float32)
+    best = np.stack([np.ones_like(low), _stored(low)], axis=1)
+    codes = np.empty_like(rows)
+    for span in _TRIED:
+        scale = (high - low) * np.float32(span / LARGEST_CODE)
+        least = (low + high) / 2 - scale * np.float32(LARGEST_CODE / 2)
+        for refit in range(_REFITS + 1):
+            scale, least = _stored(scale), _stored(least)
+            scale[scale == 0] = 1
+            np.subtract(rows, least[:, None], out=codes)
+            codes /= scale[:, None]
+            np.clip(np.rint(codes, out=codes), 0, LARGEST_CODE, out=codes)
+            error = codes * scale[:, None] + least[:, None] - rows
+            squared = np.einsum("ij,ij->i", error, error if importance is None else error * importance)
+            better = squared < least_error
+            least_error[better] = squared[better]
+            best[better, 0], best[better, 1] = scale[better], least[better]
+            if refit < _REFITS:
+                scale, least = _least_squares(codes, weighted, importance, count, total, (scale, least))
+    best[~np.isfinite(least_error)] = np.nan
+    return best
+
+
+def _least_squares(
+    codes: Array, weighted: Array, importance: Array | None, count: Array, total: Array, otherwise: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """The scale and the least value that suit codes best; ``otherwise`` where all codes of a row are the same."""
+    of_codes = codes if importance is None else codes * importance
+    sums, squares = of_codes.sum(axis=1), np.einsum("ij,ij->i", of_codes, codes)
+    products = np.einsum("ij,ij->i", codes, weighted)
+    spread = count * squares - sums * sums
+    usable = spread > 0
+    divisor = np.where(usable, spread, 1)
+    scale = np.where(usable, (count * products - sums * total) / divisor, otherwise[0])
+    least = np.where(usable, (squares * total - sums * products) / divisor, otherwise[1])
+    return scale.astype(np.float32), least.astype(np.float32)
+
+
+def _stored(values: Array) -> Array:
+    """Rounded to the type that scales and least values are stored in."""
+    rounded: Array = values.astype(FLOAT16.dtype).astype(np.float32)
+    return rounded

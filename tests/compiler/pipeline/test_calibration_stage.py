@@ -1,0 +1,66 @@
+"""What a recipe needs measured is measured; what only makes it lose less, where that can be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.checkpoints.target import Target
+from peagle.compiler.console.progress import Quiet
+from peagle.compiler.pipeline.calibration_stage import calibrated
+from peagle.compiler.precision.calibration import Scales
+from peagle.compiler.precision.precision_options import CalibrationAsked
+from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.precision.weight_source import of_target
+from peagle.compiler.store.phase_clock import Phases
+from peagle.compiler.store.stages import StageStore
+from peagle.graphs.lowering import LOWERINGS
+from peagle.plugins.errors import BuildError, UsageError
+from tests.models import Pair, make_pair
+
+CPU, ORT = LOWERINGS["cpu"], LOWERINGS["ort"]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("tiny"), "llama")
+
+
+def run(pair: Pair, work: Path, phases: Phases, asked: CalibrationAsked | None = None) -> Scales | None:
+    asked = asked or CalibrationAsked()
+    target, recipe = Target.open(pair.target), RECIPES["int4"].on("fp32", CPU)
+    return calibrated(asked, target, recipe, CPU, StageStore(work / "store"), phases, Quiet())
+
+
+def test_four_bits_for_our_kernels_are_calibrated_unless_told(pair: Pair, tmp_path: Path) -> None:
+    scales = run(pair, tmp_path, phases := Phases(), CalibrationAsked(num_samples=6, max_length=64))
+    target, recipe = Target.open(pair.target), RECIPES["int4"].on("fp32", CPU)
+    assert scales is not None
+    source = of_target(target, recipe, CPU, scales)
+    assert source is not None
+    assert source.notes() == []
+    assert phases.done[0]["for"] == f"{len(of_target(target, recipe, CPU).unweighted())} inputs"
+
+
+def test_a_checkpoint_without_a_tokenizer_is_rounded_without_and_says_so(pair: Pair, tmp_path: Path) -> None:
+    tokenizer = pair.target / "tokenizer.json"
+    aside = tokenizer.rename(tmp_path / "tokenizer.json")
+    try:
+        assert run(pair, tmp_path, phases := Phases()) is None
+        assert "tokenizer.json cannot be read" in phases.done[0]["without"]
+        source = of_target(Target.open(pair.target), RECIPES["int4"].on("fp32", CPU), CPU)
+        assert source is not None
+        assert "rounded to 4 bits without a calibration" in source.notes()[0]
+        with pytest.raises(BuildError, match=r"tokenizer\.json"):
+            run(pair, tmp_path, Phases(), CalibrationAsked(num_samples=4))
+    finally:
+        aside.rename(tokenizer)
+
+
+def test_what_measures_nothing_takes_no_samples(pair: Pair, tmp_path: Path) -> None:
+    target, recipe = Target.open(pair.target), RECIPES["int4"].on("fp32", ORT)
+    store, asked = StageStore(tmp_path / "store"), CalibrationAsked(num_samples=4)
+    assert calibrated(CalibrationAsked(), target, recipe, ORT, store, Phases(), Quiet()) is None
+    with pytest.raises(UsageError, match="--calib-samples cannot be used"):
+        calibrated(asked, target, recipe, ORT, store, Phases(), Quiet())
