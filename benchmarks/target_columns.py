@@ -3,13 +3,16 @@
     chrt -f 10 python benchmarks/target_columns.py demo-engine other-engine
 
 Engines are measured side by side: a round runs every engine once at every width, and the median of the rounds counts.
-Batch 1, 128 tokens in the cache, the threads that the engine itself would take.
+Batch 1, 128 tokens in the cache, the threads that the engine itself would take. ``--apart`` adds each engine once more
+with its nodes apart, where it has runs of them as one (``--lowering cpu``).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -24,11 +27,33 @@ _DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)"
 CONTEXT = 128
 
 
-def passes(engine: Path, widths: list[int]) -> tuple[Any, dict[int, Any]]:
-    """The session of an engine's target, and what is bound for a pass of each width."""
+def passes(engine: Path, widths: list[int], graph: Path | None = None) -> tuple[Any, dict[int, Any]]:
+    """The session of an engine's target, or of another ``graph``, and what is bound for a pass of each width."""
     manifest = Manifest.read(engine)
-    session = open_session(engine / manifest.target.file, default_threads(manifest), library_of(engine, manifest))
+    file = graph or engine / manifest.target.file
+    session = open_session(file, default_threads(manifest), library_of(engine, manifest))
     return session, {width: _bound(session, width) for width in widths}
+
+
+def apart(engine: Path, folder: Path) -> Path:
+    """Write the target's graph without stretches, over the same weights: the semantic graph, lowered again."""
+    import onnx_ir as ir
+
+    from peagle.graphs.graph_files import load
+    from peagle.graphs.lowering import lower, lowering_named
+
+    manifest = Manifest.read(engine)
+    file = engine / manifest.target.file
+    stored = {name: value.const_value for name, value in ir.load(file).graph.initializers.items()}
+    semantic = load(file.parent / "semantic.onnx")
+    model = lower(
+        semantic, lowering_named(str(manifest.backend.lowering)), cache_length=manifest.shapes.cache_length
+    ).model
+    for name, value in model.graph.initializers.items():
+        value.const_value = stored[name]
+    os.link(file.parent / "model.onnx.data", folder / "model.onnx.data")
+    ir.save(model, folder / file.name)
+    return folder / file.name
 
 
 def _bound(session: Any, width: int) -> Any:
@@ -55,8 +80,14 @@ def main() -> None:
     parser.add_argument("engines", type=Path, nargs="+")
     parser.add_argument("--columns", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 8])
     parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--apart", action="store_true")
     arguments = parser.parse_args()
+    names = [engine.name[:23] for engine in arguments.engines]
     loaded = [passes(engine, arguments.columns) for engine in arguments.engines]
+    for engine in arguments.engines if arguments.apart else ():
+        names.append(f"{engine.name[:16]}, apart")
+        with tempfile.TemporaryDirectory(dir=engine.parent) as folder:
+            loaded.append(passes(engine, arguments.columns, apart(engine, Path(folder))))
     seconds: dict[tuple[int, int], list[float]] = {}
     for _ in range(arguments.rounds + 2):
         for at, (session, bound) in enumerate(loaded):
@@ -65,9 +96,9 @@ def main() -> None:
                 run(session, binding)
                 seconds.setdefault((at, width), []).append(time.perf_counter() - began)
     print(f"{'ms by columns':24}" + "".join(f"{width:>8}" for width in arguments.columns))
-    for at, engine in enumerate(arguments.engines):
+    for at, name in enumerate(names):
         medians = [statistics.median(seconds[at, width][2:]) * 1e3 for width in arguments.columns]
-        print(f"{engine.name[:23]:24}" + "".join(f"{median:8.1f}" for median in medians))
+        print(f"{name:24}" + "".join(f"{median:8.1f}" for median in medians))
 
 
 if __name__ == "__main__":

@@ -42,13 +42,20 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
 
 
 def _operators(folder: Path, part: Part) -> dict[str, int] | None:
-    """Count how often each operator occurs, most frequent first; None for a plan, and where onnx is not installed."""
+    """Count how often each operator occurs, most frequent first; None for a plan, and where onnx is not installed.
+
+    What a stretch goes through is counted as well.
+    """
     if part.plan or not is_there("onnx"):
         return None
     import onnx
 
+    from ...graphs.lowering.cpu.steps import steps_of
+
     graph = onnx.load_model(folder / part.file, load_external_data=False).graph
-    counts = Counter(f"{node.domain}::{node.op_type}" if node.domain else str(node.op_type) for node in graph.node)
+    kinds = [(node.domain, node.op_type) for node in graph.node]
+    kinds += [step for node in graph.node for step in steps_of(node)]
+    counts = Counter(f"{domain}::{kind}" if domain else str(kind) for domain, kind in kinds)
     return dict(counts.most_common())
 
 

@@ -122,6 +122,8 @@ def attach(
         if quantized:
             quantized.prove(lowered, lowering)
         lowered = leave(lowered, there)
+        if lowering.join:
+            lowering.join(lowered.model)
         require_space(store.root, lowered.total_bytes)
 
         def weight_of(name: str) -> str:

@@ -40,6 +40,7 @@ class Lowering:
     has_kernels: bool = False
     packs: bool = False
     has_expert_layer: bool = False
+    join: Callable[[ir.Model], object] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.name
@@ -64,6 +65,12 @@ def _cpu(model: ir.Model) -> None:
     cpu.apply(model)
 
 
+def _join(model: ir.Model) -> object:
+    from .cpu import stretches
+
+    return stretches.join(model)
+
+
 def _tensorrt(model: ir.Model) -> None:
     from . import tensorrt
 
@@ -81,7 +88,7 @@ _ALIGNED = 64
 
 STD = Lowering("std", "standard ONNX", ("fp32", "fp16", "bf16"), _std)
 ORT = Lowering("ort", "ONNX Runtime", ("fp32",), _ort, has_kernels=True)
-_CPU = Lowering("cpu", "ONNX Runtime", ("fp32",), _cpu, has_kernels=True, packs=True)
+_CPU = Lowering("cpu", "ONNX Runtime", ("fp32",), _cpu, has_kernels=True, packs=True, join=_join)
 TENSORRT = Lowering("tensorrt", "TensorRT", ("bf16", "fp16"), _tensorrt, _ALIGNED, is_tensorrt=True)
 _TENSORRT_SM100 = Lowering(
     "tensorrt-sm100", "TensorRT", ("bf16", "fp16"), _tensorrt_sm100, _ALIGNED, is_tensorrt=True, has_expert_layer=True

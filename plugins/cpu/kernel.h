@@ -58,12 +58,14 @@ class Kernel {
   virtual ~Kernel() = default;
   // Whether inputs may be views: see Tensor::strides.
   virtual bool takes_views() const { return false; }
-  // The shape of every output, by position; those that alias an input have its shape already.  Refuses what the kernel
-  // cannot take by throwing.
+  // Whether every phase of every run has a piece for each token: see Run::tokens.
+  virtual bool is_token_wise() const { return false; }
+  // The shape of every output, by position; those that alias an input have its shape already.  Refuses shapes and types
+  // that the kernel cannot take, by throwing.  Is not asked again for inputs of the same shapes.
   virtual void shapes(const Inputs& inputs, Shape* outputs) const = 0;
-  // Makes a run, and does no work yet.  Both functions may read the numbers of inputs that steer (ids, positions,
-  // lengths), and refuse them; float32 inputs and the content of outputs are not there before `work`, except that an
-  // output that aliases an input already holds what that held.
+  // Makes a run, and does no work yet.  It may read the numbers of inputs that steer (ids, positions, lengths), and
+  // refuses them by throwing.  Other numbers are not there before `work`, except that an output that aliases an input
+  // holds what that held.
   virtual std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const = 0;
 };
 
@@ -80,6 +82,8 @@ struct Op {
   const char* name;
   std::vector<Operand> inputs, outputs;
   std::unique_ptr<Kernel> (*make)(const Node&);
+  // Whether it has one input and one output of any number of tensors; the attribute "inputs" says how many are given.
+  bool is_variadic = false;
 };
 const Op& op_named(const std::string& name);  // refuses
 

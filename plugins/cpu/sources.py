@@ -20,6 +20,8 @@ OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisi
 _HERE = Path(__file__).resolve().parent
 
 _SYSTEM = """\
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdarg>
@@ -32,6 +34,7 @@ _SYSTEM = """\
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -67,6 +70,16 @@ SELF_TEST = OpSpec(
         Attribute("absent_number", float, -0.5),
     ),
 )
+STRETCH = OpSpec(
+    name="Stretch",
+    doc="see stretch/program.h",
+    inputs=(Operand("inputs", (), ("any", "of several")),),
+    outputs=(Operand("outputs", (), ("any", "of several")),),
+    reference=lambda *_: (),
+    body=lambda *_: "",
+    attributes=(Attribute("program", str, ""), Attribute("inputs", int, 0)),
+)
+_OWN = {SELF_TEST.name: "cpu/binding/self_test.cpp", STRETCH.name: "cpu/stretch/stretch.cpp"}
 _READERS = {str: ("std::string", "text"), int: ("std::int64_t", "whole"), float: ("float", "number")}
 _ANY_TYPE = 0
 
@@ -79,11 +92,11 @@ def cpu_ops() -> tuple[OpSpec, ...]:
 @functools.cache
 def source() -> str:
     """The text to compile; ``#line`` keeps messages readable. ``BuildError`` when a file of it is not there."""
-    ops = [*cpu_ops(), SELF_TEST]
+    ops = [*cpu_ops(), STRETCH, SELF_TEST]
     there: set[str] = set()
     parts = [_SYSTEM]
     for op in ops:
-        name = "cpu/binding/self_test.cpp" if op is SELF_TEST else f"ops/{op.folder}/kernel.cpp"
+        name = _OWN.get(op.name, f"ops/{op.folder}/kernel.cpp")
         parts += [*_with_headers(_file("kernel.h"), there), f'#line 1 "attributes of {op.name}"\n{attributes_of(op)}']
         parts += _with_headers(name, there)
     parts += [*_with_headers(_file("register.h"), there), f'#line 1 "registration"\n{_registration(ops)}']
@@ -142,7 +155,7 @@ def _operands(op: OpSpec, operands: Sequence[Operand]) -> str:
 def _registration(ops: Sequence[OpSpec]) -> str:
     entries = ",\n    ".join(
         f'{{"{op.name}", {{{_operands(op, op.inputs)}}}, {{{_operands(op, op.outputs)}}}, '
-        f"make_kernel<{op.name}, {op.name}Attributes>}}"
+        f"make_kernel<{op.name}, {op.name}Attributes>, {str(op is STRETCH).lower()}}}"
         for op in ops
     )
     return f"""namespace peagle {{

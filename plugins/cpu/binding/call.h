@@ -78,13 +78,14 @@ class Call {
     check(ort::call(ort::kGetInput, context_, at, &value));
     return value != nullptr ? tensor_of(value) : Tensor();
   }
-  // Type 0 where nobody wants it.
+  // Not there where nobody wants it.
   Tensor output(std::size_t at, const Shape& shape, int type) {
     ort::Value* value = nullptr;
     void* address = nullptr;
     if (at >= outputs()) return Tensor();
     check(ort::call(ort::kGetOutput, context_, at, shape.sizes, std::size_t(shape.rank), &value));
     if (value == nullptr) return Tensor();
+    if (type == ort::kAnyType) return tensor_of(value);
     check(ort::call(ort::kGetTensorMutableData, value, &address));
     return Tensor(shape, type, address);
   }

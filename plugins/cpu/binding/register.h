@@ -20,8 +20,11 @@ ort::Status* told(const Work& work) noexcept {
 // The kernel of a node, and those of its inputs that are the same in every run.
 class LoadedNode {
  public:
-  LoadedNode(const Op& op, const ort::KernelInfo* info) : op_(op), constants_(op.inputs.size()) {
+  LoadedNode(const Op& op, const ort::KernelInfo* info) : op_(op) {
     const GivenNode node(info);
+    const std::int64_t given = op.is_variadic ? node.whole("inputs", 0) : std::int64_t(op.inputs.size());
+    if (given < 0 || given > kMostOperands) refuse("a node of %lld inputs", static_cast<long long>(given));
+    constants_.resize(std::size_t(given));
     for (std::size_t i = 0; i < constants_.size(); i++) constants_[i] = node.constant_or_none(i);
     kernel_ = op.make(node);
   }
@@ -31,11 +34,13 @@ class LoadedNode {
     for (std::size_t i = 0; i < inputs.size(); i++) {
       if (inputs[i].is_there()) continue;
       inputs[i] = call.input(i);
-      if (!inputs[i].is_there() && !op_.inputs[i].is_optional) refuse("an input that the kernel needs is absent");
+      if (!inputs[i].is_there() && (op_.is_variadic || !op_.inputs[i].is_optional)) {
+        refuse("an input that the kernel needs is absent");
+      }
     }
-    std::vector<Shape> shapes(op_.outputs.size());
+    std::vector<Shape> shapes(op_.is_variadic ? call.outputs() : op_.outputs.size());
     for (std::size_t i = 0; i < shapes.size(); i++) {
-      if (op_.outputs[i].alias >= 0) shapes[i] = inputs[std::size_t(op_.outputs[i].alias)].shape;
+      if (!op_.is_variadic && op_.outputs[i].alias >= 0) shapes[i] = inputs[std::size_t(op_.outputs[i].alias)].shape;
     }
     kernel_->shapes(inputs, shapes.data());
     Outputs outputs(shapes.size());
@@ -49,8 +54,10 @@ class LoadedNode {
   }
 
  private:
+  static constexpr std::int64_t kMostOperands = 1 << 16;
+
   Tensor output(Call& call, std::size_t at, const Shape& shape, const Inputs& inputs) const {
-    const Operand& operand = op_.outputs[at];
+    const Operand& operand = op_.outputs[op_.is_variadic ? 0 : at];
     const int type = operand.same_as >= 0 ? inputs[std::size_t(operand.same_as)].type : operand.type;
     const Tensor result = call.output(at, shape, type);
     if (operand.alias < 0 || !result.is_there()) return result;
@@ -84,11 +91,11 @@ class Operator : public ort::OperatorTable {
     output_count = [](Table t) { return of(t).outputs.size(); };
     input_type = [](Table t, std::size_t i) { return of(t).inputs[i].type; };
     output_type = [](Table t, std::size_t i) { return of(t).outputs[i].type; };
-    input_kind = [](Table t, std::size_t i) { return int(of(t).inputs[i].is_optional); };
-    output_kind = [](Table t, std::size_t i) { return int(of(t).outputs[i].is_optional); };
+    input_kind = [](Table t, std::size_t i) { return of(t).is_variadic ? 2 : int(of(t).inputs[i].is_optional); };
+    output_kind = [](Table t, std::size_t i) { return of(t).is_variadic ? 2 : int(of(t).outputs[i].is_optional); };
     input_memory = [](Table, std::size_t) { return 0; };
     variadic_input_least = variadic_output_least = [](Table) { return 1; };
-    variadic_input_is_of_one_type = variadic_output_is_of_one_type = [](Table) { return 1; };
+    variadic_input_is_of_one_type = variadic_output_is_of_one_type = [](Table) { return 0; };
     create = [](Table t, const ort::Function*, const ort::KernelInfo* info, void** kernel) {
       *kernel = nullptr;
       return told([&] { *kernel = new LoadedNode(of(t), info); });

@@ -149,17 +149,18 @@ class CachedAttention : public Kernel {
     if (sinks.is_there() && sinks.shape != Shape().with(heads)) {
       refuse("there is no sink for each of %lld heads", static_cast<long long>(heads));
     }
-    for (std::int64_t b = 0; b < batch; b++) {
-      const std::int64_t begin = start.data<const std::int64_t>()[b];
+    outputs[0] = Shape().with(batch).with(columns).with(heads).with(size);
+  }
+
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
+    const std::int64_t columns = inputs[kQ].shape.sizes[2], length = inputs[kKeyCache].shape.sizes[2];
+    for (std::int64_t b = 0; b < inputs[kStart].shape.count(); b++) {
+      const std::int64_t begin = inputs[kStart].data<const std::int64_t>()[b];
       if (begin < 0 || begin > length - columns) {
         refuse("row %lld: %lld positions from %lld leave a cache of %lld", static_cast<long long>(b),
                static_cast<long long>(columns), static_cast<long long>(begin), static_cast<long long>(length));
       }
     }
-    outputs[0] = Shape().with(batch).with(columns).with(heads).with(size);
-  }
-
-  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
     return std::unique_ptr<Run>(new Walk(*this, inputs, outputs));
   }
 

@@ -16,6 +16,9 @@ class QuantizedEmbedding : public Kernel {
   }
 
   void shapes(const Inputs& inputs, Shape* outputs) const override {
+    outputs[0] = inputs[0].shape.with(weights_.columns());
+  }
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
     const Tensor& ids = inputs[0];
     const std::int64_t count = ids.shape.count();
     for (std::int64_t i = 0; i < count; i++) {
@@ -24,9 +27,6 @@ class QuantizedEmbedding : public Kernel {
         refuse("id %lld is not one of %lld rows", static_cast<long long>(id), static_cast<long long>(weights_.rows));
       }
     }
-    outputs[0] = ids.shape.with(weights_.columns());
-  }
-  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
     return std::unique_ptr<Run>(new Lookup(*this, inputs[0], outputs[0]));
   }
 

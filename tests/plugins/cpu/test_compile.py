@@ -146,6 +146,7 @@ def test_kernels_touch_no_memory_that_is_not_theirs(tmp_path: Path) -> None:
     }
     folders = {op.folder: TESTS / "plugins/ops" / op.folder / "test_kernel.py" for op in cpu_ops()}
     files = [path if path.exists() else TESTS / f"plugins/ops/test_{op}.py" for op, path in folders.items()]
+    files += [TESTS / "plugins/cpu/stretch"]
     tests = [str(path) for path in [*files, TESTS / "scenarios/test_accept_prefix_on_cpu.py"]]
     command = [sys.executable, "-m", "pytest", "-x", *tests, "-p", "no:cacheprovider"]
     done = subprocess.run(command, env=os.environ | sanitizers, capture_output=True, text=True, check=False)

@@ -1,0 +1,154 @@
+"""Runs of nodes become one ``Stretch`` each: a node that goes through their kernels in one parallel loop.
+
+Its meaning is a function of the model that holds the very nodes, so that a session without kernels runs the same file.
+What a rule of ``steps`` complains of stays outside, and stretches end there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from ....plugins.op_spec import DOMAIN
+from .steps import PROGRAM, STRETCH, VIEWS, rule_of
+
+_LEAST = 3  # steps that are worth it, views apart
+_SAME_TYPE = ("Add", "Sub", "Mul", "Div", "Split", "Reshape", "Transpose", "Identity")
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What came of a graph: how many stretches, of how many nodes, and why other nodes are outside, by operator."""
+
+    stretches: int
+    nodes: int
+    outside: Mapping[str, str]
+
+
+def join(model: ir.Model) -> Joined:
+    """Replace runs of nodes in place."""
+    common.TopologicalSortPass()(model)
+    complaints: dict[ir.Node, str] = {}
+    runs: dict[int, list[ir.Node]] = defaultdict(list)
+    for node, stage in _stages(model.graph, complaints).items():
+        runs[stage].append(node)
+    nodes = 0
+    made = 0
+    for run in runs.values():
+        if sum(node.op_type not in VIEWS for node in run) < _LEAST:
+            complaints |= dict.fromkeys(run, "too few steps stand together")
+            continue
+        _replace(model, run, made)
+        nodes, made = nodes + len(run), made + 1
+    common.TopologicalSortPass()(model)
+    outside = {node.op_type: why for node, why in complaints.items()}
+    return Joined(made, nodes, outside)
+
+
+def _stages(graph: ir.Graph, complaints: dict[ir.Node, str]) -> dict[ir.Node, int]:
+    """The nodes that can be steps, by the number of the stretch that they may be in.
+
+    A node outside that reads what a stretch makes ends it for all that read the node. So no stretch waits for itself.
+    """
+    stages: dict[ir.Node, int] = {}
+    outside: dict[ir.Node, int] = {}
+    types: dict[ir.Value, ir.DataType | None] = {}
+    for node in graph:
+        kind = _type_of_first(node, types)
+        types |= {value: value.dtype or kind for value in node.outputs}
+        before = [value.producer() for value in node.inputs if value is not None]
+        inside = [stages[each] for each in before if each in stages]
+        apart = [outside[each] for each in before if each in outside]
+        why = _complaint(node, types)
+        if why is None:
+            stages[node] = max([0, *inside, *apart])
+            types |= {value: value.dtype or ir.DataType.FLOAT for value in node.outputs}
+        else:
+            complaints[node] = why
+            outside[node] = max([0, *apart, *(stage + 1 for stage in inside)])
+    return stages
+
+
+def _type_of_first(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) -> ir.DataType | None:
+    first = node.inputs[0] if node.inputs and node.op_type in _SAME_TYPE else None
+    return None if first is None else types.get(first) or first.dtype
+
+
+def _complaint(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) -> str | None:
+    rule = rule_of(node)
+    if rule is None:
+        return "there is no such step"
+    kinds = {types.get(value) or value.dtype for value in (node.inputs[0], node.outputs[0]) if value is not None}
+    if node.domain != DOMAIN and kinds - {ir.DataType.FLOAT, None}:
+        return "it is not of float32"
+    if node.domain != DOMAIN and kinds == {None}:
+        return "its type is not known"
+    return rule.complaint(node)
+
+
+def _replace(model: ir.Model, run: Sequence[ir.Node], number: int) -> None:
+    """Put one node in the place of a run."""
+    graph, inside = model.graph, set(run)
+    outer_inputs = [*dict.fromkeys(v for n in run for v in n.inputs if v is not None and v.producer() not in inside)]
+    results = [v for n in run for v in n.outputs if v in graph.outputs or any(u not in inside for u, _ in v.uses())]
+    program = _program(run, outer_inputs, results)
+    inner_inputs = {v: ir.Value(name=v.name, type=v.type, shape=v.shape) for v in outer_inputs}
+    float32 = ir.TensorType(ir.DataType.FLOAT)
+    outer_outputs = [ir.Value(name=v.name, type=v.type or float32, shape=v.shape) for v in results]
+    for node in run:
+        for at, value in enumerate(node.inputs):
+            if value in inner_inputs:
+                node.replace_input_with(at, inner_inputs[value])
+    for inner, outer in zip(results, outer_outputs, strict=True):
+        for user, at in [*inner.uses()]:
+            if user not in inside:
+                user.replace_input_with(at, outer)
+        for at, value in enumerate(graph.outputs):
+            if value is inner:
+                graph.outputs[at] = outer
+    graph.remove(run)
+    attributes = [ir.AttrString(PROGRAM, program), ir.AttrInt64("inputs", len(outer_inputs))]
+    body = _spelled_out(
+        ir.Graph([*inner_inputs.values()], results, nodes=run, opset_imports=model.opset_imports), model
+    )
+    unset = [ir.Attr(each.name, each.type, None) for each in attributes]
+    function = ir.Function(DOMAIN, STRETCH, str(number), graph=body, attributes=unset)
+    model.functions[function.identifier()] = function
+    name = f"stretch.{number}"
+    graph.append(
+        ir.Node(DOMAIN, STRETCH, outer_inputs, attributes, overload=str(number), outputs=outer_outputs, name=name)
+    )
+
+
+def _spelled_out(body: ir.Graph, model: ir.Model) -> ir.Graph:
+    """The same in standard operators: within functions ONNX Runtime does not know others by their overloads."""
+    called = {node.op_identifier() for node in body}
+    functions = [function for name, function in model.functions.items() if name in called]
+    alone = ir.Model(body, ir_version=model.ir_version, functions=[each.clone() for each in functions])
+    common.InlinePass()(alone)
+    return alone.graph
+
+
+def _program(run: Sequence[ir.Node], inputs: Sequence[ir.Value], results: Sequence[ir.Value]) -> str:
+    """The lines that ``plugins/cpu/stretch/program.h`` reads."""
+    numbers = {value: at for at, value in enumerate(inputs)}
+    read = {value for node in run for value in node.inputs} | {*results}
+    lines = []
+    for node in run:
+        rule = rule_of(node)
+        if rule is None:
+            raise ValueError(f"{node.op_type} is no step")
+        step = rule.spelled(node)
+        given = ",".join("-" if value is None else str(numbers[value]) for value in node.inputs[: step.inputs])
+        made = []
+        for value in node.outputs:
+            if value in read:
+                numbers[value] = len(numbers)
+            made.append(str(numbers[value]) if value in read else "-")
+        attributes = [f"{name}={value}" for name, value in step.attributes.items()]
+        lines.append(" ".join([node.op_type, given, ">", ",".join(made), *attributes]))
+    return "\n".join([*lines, "outputs " + ",".join(str(numbers[value]) for value in results)])

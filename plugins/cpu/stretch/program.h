@@ -1,0 +1,113 @@
+// The program of a Stretch: steps over numbered values, as the lowering wrote them (graphs/lowering/cpu/).
+//
+// Values 0 .. inputs - 1 are the node's inputs.
+//
+//   OP VALUES > VALUES NAME=ATTRIBUTE ...     a step; "-" is an operand that is absent; floats are # and their bits
+//   outputs VALUES
+
+#include "steps.h"
+
+namespace peagle {
+
+inline std::vector<std::string> split(const std::string& text, char by) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(by, at), text.size());
+    if (end > at) parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+inline std::vector<int> values_of(const std::string& text) {
+  std::vector<int> values;
+  for (const std::string& each : split(text, ',')) values.push_back(each == "-" ? -1 : std::atoi(each.c_str()));
+  return values;
+}
+
+struct StepText {
+  std::string op;
+  std::vector<int> inputs, outputs;
+  std::vector<std::pair<std::string, std::string>> attributes;
+
+  const std::string* find(const char* name) const {
+    for (const auto& each : attributes) {
+      if (each.first == name) return &each.second;
+    }
+    return nullptr;
+  }
+};
+
+struct Program {
+  int inputs, values;
+  std::vector<StepText> steps;
+  std::vector<int> outputs;
+
+  // Refuses a text that names values before they are made.
+  Program(const std::string& text, int inputs_of_node) : inputs(inputs_of_node), values(inputs_of_node) {
+    for (const std::string& line : split(text, '\n')) {
+      const std::vector<std::string> words = split(line, ' ');
+      if (words.size() < 2) refuse("a line of a program is '%s'", line.c_str());
+      if (words[0] == "outputs") {
+        outputs = values_of(words[1]);
+      } else {
+        steps.push_back(step(words, line));
+      }
+    }
+    for (int each : outputs) {
+      known(each);
+      if (each < inputs) refuse("a program hands on an input");
+    }
+    if (outputs.empty() || inputs < 1) refuse("a program has no inputs, or no outputs");
+  }
+
+ private:
+  StepText step(const std::vector<std::string>& words, const std::string& line) {
+    if (words.size() < 4 || words[2] != ">") refuse("a step of a program is '%s'", line.c_str());
+    StepText result{words[0], values_of(words[1]), values_of(words[3]), {}};
+    for (int each : result.inputs) known(each);
+    for (int each : result.outputs) {
+      if (each >= 0 && each != values++) refuse("values of a program are not in order: '%s'", line.c_str());
+    }
+    for (std::size_t i = 4; i < words.size(); i++) {
+      const std::size_t at = words[i].find('=');
+      if (at == std::string::npos) refuse("an attribute of a step is '%s'", words[i].c_str());
+      result.attributes.emplace_back(words[i].substr(0, at), words[i].substr(at + 1));
+    }
+    return result;
+  }
+  void known(int value) const {
+    if (value < -1 || value >= values) refuse("a program reads value %d before it is made", value);
+  }
+};
+
+// A step as the node that a kernel is made with.
+class StepNode : public Node {
+ public:
+  StepNode(const StepText& step, const Node& whole, int inputs) : step_(step), whole_(whole), inputs_(inputs) {}
+  std::string text(const char* name, const char* otherwise) const override {
+    const std::string* value = step_.find(name);
+    return value != nullptr ? *value : otherwise;
+  }
+  std::int64_t whole(const char* name, std::int64_t otherwise) const override {
+    const std::string* value = step_.find(name);
+    return value != nullptr ? std::strtoll(value->c_str(), nullptr, 10) : otherwise;
+  }
+  float number(const char* name, float otherwise) const override {
+    const std::string* value = step_.find(name);
+    if (value == nullptr) return otherwise;
+    if (value->empty() || (*value)[0] != '#') refuse("attribute %s is '%s'", name, value->c_str());
+    return number_of(std::uint32_t(std::strtoul(value->c_str() + 1, nullptr, 16)));
+  }
+  Tensor constant_or_none(std::size_t at) const override {
+    if (at >= step_.inputs.size() || step_.inputs[at] < 0 || step_.inputs[at] >= inputs_) return Tensor();
+    return whole_.constant_or_none(std::size_t(step_.inputs[at]));
+  }
+
+ private:
+  const StepText& step_;
+  const Node& whole_;
+  const int inputs_;
+};
+
+}  // namespace peagle

@@ -1,0 +1,362 @@
+// Kernels of standard operators that stand between products: norms, activations, sums, rotations.
+//
+// Each is made token by token, in operations that give the same bits in portable code, AVX2 and AVX-512: sums in 16 lanes
+// that are added in one order, explicit fused multiply-adds, and the functions of elementary.h.  They are steps of a
+// Stretch, and no operators of their own.
+
+#include "elementary.h"
+#include "instructions.h"
+#include "kernel.h"
+
+namespace peagle {
+namespace steps {
+
+constexpr int kLanes = 16;
+
+// A body for each path through the kernels; `Body::work` is always inlined.
+template <class Body, class... Arguments>
+void portable(Arguments... arguments) {
+  Body::work(arguments...);
+}
+#ifdef PEAGLE_X86_64
+template <class Body, class... Arguments>
+PEAGLE_AVX2 void avx2(Arguments... arguments) {
+  Body::work(arguments...);
+}
+template <class Body, class... Arguments>
+PEAGLE_AVX512_VNNI void avx512(Arguments... arguments) {
+  Body::work(arguments...);
+}
+#endif
+template <class Body, class... Arguments>
+void choose(void (**function)(Arguments...)) {
+  *function = portable<Body, Arguments...>;
+#ifdef PEAGLE_X86_64
+  const Instructions best = instructions();
+  if (best == Instructions::kAvx512Vnni) *function = avx512<Body, Arguments...>;
+  if (best == Instructions::kAvx2) *function = avx2<Body, Arguments...>;
+#endif
+}
+
+// The numbers of a place of all dimensions but the last; of a dimension of size 1 that others have more of, always its one.
+class Rows {
+ public:
+  Rows(const Tensor& tensor, const Shape& whole) : base_(tensor.data<float>()), rank_(whole.rank) {
+    const int more = whole.rank - tensor.shape.rank;
+    if (more < 0) refuse("an operand has more dimensions than the result");
+    for (int i = 0; i < whole.rank; i++) {
+      const std::int64_t size = i < more ? 1 : tensor.shape.sizes[i - more];
+      if (size != whole.sizes[i] && size != 1) {
+        refuse("%lld numbers meet %lld", static_cast<long long>(size), static_cast<long long>(whole.sizes[i]));
+      }
+      strides_[i] = size == 1 ? 0 : tensor.strides[i - more];
+      sizes_[i] = whole.sizes[i];
+    }
+    is_one_ = whole.rank == 0 || (strides_[whole.rank - 1] == 0 && whole.last() != 1);
+  }
+  float* at(std::int64_t row) const {
+    std::int64_t offset = 0;
+    for (int i = rank_ - 2; i >= 0; i--) {
+      offset += row % sizes_[i] * strides_[i];
+      row /= sizes_[i];
+    }
+    return base_ + offset;
+  }
+  // Whether one number meets all of the last dimension.
+  bool is_one() const { return is_one_; }
+
+ private:
+  float* base_;
+  int rank_;
+  std::int64_t strides_[kMaxRank] = {}, sizes_[kMaxRank] = {};
+  bool is_one_;
+};
+
+inline std::int64_t rows_of(const Shape& shape) { return shape.last() == 0 ? 0 : shape.count() / shape.last(); }
+
+// A run of one phase, with a piece for every token.
+class TokenRun : public Run {
+ public:
+  explicit TokenRun(std::int64_t tokens, Tokens order = Tokens::kRows) : count_(tokens), order_(order) {}
+  int phases() const override { return 1; }
+  std::size_t pieces(int) const override { return std::size_t(count_); }
+  Tokens tokens(int) const override { return order_; }
+  void work(int, std::size_t at) override { token(std::int64_t(at)); }
+  virtual void token(std::int64_t at) = 0;
+
+ private:
+  const std::int64_t count_;
+  const Tokens order_;
+};
+
+class Step : public Kernel {
+ public:
+  bool takes_views() const override { return true; }
+  bool is_token_wise() const override { return true; }
+};
+
+// ------------------------------------------------------------------------------------------------ one number by another
+
+struct Sum {
+  static float of(float a, float b) { return a + b; }
+};
+struct Difference {
+  static float of(float a, float b) { return a - b; }
+};
+struct Product {
+  static float of(float a, float b) { return a * b; }
+};
+struct Quotient {
+  static float of(float a, float b) { return a / b; }
+};
+
+inline Shape broadcast(const Shape& a, const Shape& b) {
+  const Shape &longer = a.rank >= b.rank ? a : b, &shorter = a.rank >= b.rank ? b : a;
+  Shape result = longer;
+  for (int i = 0; i < shorter.rank; i++) {
+    std::int64_t& size = result.sizes[longer.rank - shorter.rank + i];
+    if (size == 1) size = shorter.sizes[i];
+  }
+  return result;
+}
+
+template <class Function>
+class OfTwo : public Step {
+ public:
+  explicit OfTwo(const Node&) { choose<Body>(&function_); }
+  void shapes(const Inputs& inputs, Shape* outputs) const override {
+    outputs[0] = broadcast(inputs[0].shape, inputs[1].shape);
+    Rows(inputs[0], outputs[0]), Rows(inputs[1], outputs[0]);  // refuse what does not fit
+  }
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
+    return std::unique_ptr<Run>(new Made(*this, inputs, outputs[0]));
+  }
+
+ private:
+  struct Body {
+    __attribute__((always_inline)) static inline void work(const float* a, bool is_one_a, const float* b,
+                                                           bool is_one_b, float* y, std::int64_t n) {
+      if (is_one_a || is_one_b) {
+        for (std::int64_t i = 0; i < n; i++) y[i] = Function::of(a[is_one_a ? 0 : i], b[is_one_b ? 0 : i]);
+        return;
+      }
+      const float* __restrict first = a;
+      const float* __restrict second = b;
+      float* __restrict result = y;
+      for (std::int64_t i = 0; i < n; i++) result[i] = Function::of(first[i], second[i]);
+    }
+  };
+
+  struct Made : TokenRun {
+    Made(const OfTwo& step, const Inputs& inputs, const Tensor& y)
+        : TokenRun(rows_of(y.shape)), step(step), a(inputs[0], y.shape), b(inputs[1], y.shape), y(y, y.shape),
+          n(y.shape.last()) {}
+    void token(std::int64_t at) override {
+      step.function_(a.at(at), a.is_one(), b.at(at), b.is_one(), y.at(at), n);
+    }
+    const OfTwo& step;
+    const Rows a, b, y;
+    const std::int64_t n;
+  };
+
+  void (*function_)(const float*, bool, const float*, bool, float*, std::int64_t);
+};
+
+// ------------------------------------------------------------------------------------------------------- of one number
+
+struct Sigmoid {
+  __attribute__((always_inline)) static inline float of(float x) { return 1.0f / (1.0f + exponential(-x)); }
+};
+struct Tanh {
+  __attribute__((always_inline)) static inline float of(float x) { return hyperbolic_tangent(x); }
+};
+struct GeluByTanh {
+  __attribute__((always_inline)) static inline float of(float x) {
+    const float inner = 0.79788456080286535588f * __builtin_fmaf(0.044715f * x * x, x, x);
+    return 0.5f * x * (1.0f + hyperbolic_tangent(inner));
+  }
+};
+
+template <class Function>
+class OfOne : public Step {
+ public:
+  explicit OfOne(const Node&) { choose<Body>(&function_); }
+  void shapes(const Inputs& inputs, Shape* outputs) const override { outputs[0] = inputs[0].shape; }
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
+    return std::unique_ptr<Run>(new Made(*this, inputs[0], outputs[0]));
+  }
+
+ private:
+  struct Body {
+    __attribute__((always_inline)) static inline void work(const float* __restrict x, float* __restrict y,
+                                                           std::int64_t n) {
+      for (std::int64_t i = 0; i < n; i++) y[i] = Function::of(x[i]);
+    }
+  };
+  struct Made : TokenRun {
+    Made(const OfOne& step, const Tensor& x, const Tensor& y)
+        : TokenRun(rows_of(y.shape)), step(step), x(x, y.shape), y(y, y.shape), n(y.shape.last()) {}
+    void token(std::int64_t at) override { step.function_(x.at(at), y.at(at), n); }
+    const OfOne& step;
+    const Rows x, y;
+    const std::int64_t n;
+  };
+
+  void (*function_)(const float*, float*, std::int64_t);
+};
+
+// -------------------------------------------------------------------------------------------------------------- norms
+
+struct NormBody {
+  // sum, where there is one, is a + b and what is normalised.
+  __attribute__((always_inline)) static inline void work(const float* a, const float* b, const float* weight,
+                                                         float epsilon, float* sum, float* y, std::int64_t n) {
+    const float* x = a;
+    if (b != nullptr) {
+      float* __restrict total = sum;
+      for (std::int64_t i = 0; i < n; i++) total[i] = a[i] + b[i];
+      x = sum;
+    }
+    float lanes[kLanes] = {};
+    std::int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+      for (int lane = 0; lane < kLanes; lane++) lanes[lane] = __builtin_fmaf(x[i + lane], x[i + lane], lanes[lane]);
+    }
+    for (int lane = 0; i + lane < n; lane++) lanes[lane] = __builtin_fmaf(x[i + lane], x[i + lane], lanes[lane]);
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+      for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
+    }
+    const float inverse = 1.0f / __builtin_sqrtf(lanes[0] / float(n) + epsilon);
+    float* __restrict normed = y;
+    for (std::int64_t k = 0; k < n; k++) normed[k] = x[k] * inverse * weight[k];
+  }
+};
+
+// RMSNormalization over the last dimension, and the same of a sum that is handed on.
+template <bool kIsOfSum>
+class Norm : public Step {
+ public:
+  explicit Norm(const Node& node) : epsilon_(node.number("epsilon", 1e-5f)) { choose<NormBody>(&function_); }
+  void shapes(const Inputs& inputs, Shape* outputs) const override {
+    const Shape& x = inputs[0].shape;
+    if (x.rank < 1 || inputs[kWeight].shape.count() != x.last()) refuse("a norm of %lld numbers has %lld weights",
+        static_cast<long long>(x.last()), static_cast<long long>(inputs[kWeight].shape.count()));
+    if (kIsOfSum && inputs[1].shape != x) refuse("a norm is of the sum of two shapes");
+    outputs[0] = x;
+    if (kIsOfSum) outputs[kSum] = x;
+  }
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
+    return std::unique_ptr<Run>(new Made(*this, inputs, outputs));
+  }
+
+ private:
+  static constexpr int kWeight = kIsOfSum ? 2 : 1, kSum = 3;
+
+  struct Made : TokenRun {
+    Made(const Norm& step, const Inputs& inputs, const Outputs& outputs)
+        : TokenRun(rows_of(outputs[0].shape)), step(step), a(inputs[0], outputs[0].shape),
+          b(inputs[kIsOfSum ? 1 : 0], outputs[0].shape), sum(outputs[kIsOfSum ? kSum : 0], outputs[0].shape),
+          y(outputs[0], outputs[0].shape), weight(inputs[kWeight].template data<const float>()),
+          n(outputs[0].shape.last()) {}
+    void token(std::int64_t at) override {
+      step.function_(a.at(at), kIsOfSum ? b.at(at) : nullptr, weight, step.epsilon_,
+                     kIsOfSum ? sum.at(at) : nullptr, y.at(at), n);
+    }
+    const Norm& step;
+    const Rows a, b, sum, y;
+    const float* weight;
+    const std::int64_t n;
+  };
+
+  const float epsilon_;
+  void (*function_)(const float*, const float*, const float*, float, float*, float*, std::int64_t);
+};
+
+// ---------------------------------------------------------------------------------------------------------- rotation
+
+struct RotationBody {
+  __attribute__((always_inline)) static inline void work(const float* __restrict x, const float* __restrict cosine,
+                                                         const float* __restrict sine, float* __restrict y,
+                                                         std::int64_t half) {
+    for (std::int64_t i = 0; i < half; i++) {
+      y[i] = cosine[i] * x[i] - sine[i] * x[half + i];
+      y[half + i] = sine[i] * x[i] + cosine[i] * x[half + i];
+    }
+  }
+};
+
+// RotaryEmbedding of [B, H, S, D] at positions [B, S], from tables [T, D / 2] or of fewer columns: the rest is copied.
+class Rotation : public Step {
+ public:
+  explicit Rotation(const Node&) { choose<RotationBody>(&function_); }
+  void shapes(const Inputs& inputs, Shape* outputs) const override {
+    const Shape &x = inputs[0].shape, &table = inputs[1].shape, &at = inputs[3].shape;
+    if (x.rank != 4 || table.rank != 2 || inputs[2].shape != table || at.rank != 2 || at.sizes[0] != x.sizes[0] ||
+        at.sizes[1] != x.sizes[2] || 2 * table.sizes[1] > x.sizes[3]) {
+      refuse("heads, tables and positions of a rotation do not fit each other");
+    }
+    outputs[0] = x;
+  }
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
+    const std::int64_t* positions = inputs[3].data<const std::int64_t>();
+    for (std::int64_t i = 0; i < inputs[3].shape.count(); i++) {
+      if (positions[i] < 0 || positions[i] >= inputs[1].shape.sizes[0]) {
+        refuse("position %lld is not one of %lld", static_cast<long long>(positions[i]),
+               static_cast<long long>(inputs[1].shape.sizes[0]));
+      }
+    }
+    return std::unique_ptr<Run>(new Made(*this, inputs, outputs[0]));
+  }
+
+ private:
+  struct Made : TokenRun {
+    Made(const Rotation& step, const Inputs& inputs, const Tensor& y)
+        : TokenRun(y.shape.sizes[0] * y.shape.sizes[2], Tokens::kHeadsFirst), step(step), inputs(inputs), y(y) {}
+    void token(std::int64_t at) override {
+      const std::int64_t b = at / y.shape.sizes[2], s = at % y.shape.sizes[2], half = inputs[1].shape.sizes[1];
+      const std::int64_t row = inputs[3].data<const std::int64_t>()[at] * half, rest = y.shape.sizes[3] - 2 * half;
+      for (std::int64_t head = 0; head < y.shape.sizes[1]; head++) {
+        const float* from = heads(inputs[0], b, head, s);
+        float* to = heads(y, b, head, s);
+        step.function_(from, inputs[1].data<const float>() + row, inputs[2].data<const float>() + row, to, half);
+        if (rest > 0) std::memcpy(to + 2 * half, from + 2 * half, std::size_t(rest) * sizeof(float));
+      }
+    }
+    static float* heads(const Tensor& tensor, std::int64_t b, std::int64_t head, std::int64_t s) {
+      return tensor.data<float>() + b * tensor.strides[0] + head * tensor.strides[1] + s * tensor.strides[2];
+    }
+    const Rotation& step;
+    const Inputs inputs;
+    const Tensor y;
+  };
+
+  void (*function_)(const float*, const float*, const float*, float*, std::int64_t);
+};
+
+template <class Made>
+std::unique_ptr<Kernel> make(const Node& node) {
+  return std::unique_ptr<Kernel>(new Made(node));
+}
+
+// By the names of ONNX, and of ONNX Runtime's own.
+inline const std::vector<Op>& all() {
+  const Operand number{ort::kFloat32, false, -1, -1}, unwanted{ort::kFloat32, true, -1, -1};
+  const Operand position{ort::kInt64, false, -1, -1};
+  static const std::vector<Op> ops = {
+      {"Add", {number, number}, {number}, make<OfTwo<Sum>>},
+      {"Sub", {number, number}, {number}, make<OfTwo<Difference>>},
+      {"Mul", {number, number}, {number}, make<OfTwo<Product>>},
+      {"Div", {number, number}, {number}, make<OfTwo<Quotient>>},
+      {"Sigmoid", {number}, {number}, make<OfOne<Sigmoid>>},
+      {"Tanh", {number}, {number}, make<OfOne<Tanh>>},
+      {"Gelu", {number}, {number}, make<OfOne<GeluByTanh>>},
+      {"RMSNormalization", {number, number}, {number}, make<Norm<false>>},
+      {"SkipSimplifiedLayerNormalization", {number, number, number}, {number, unwanted, unwanted, number},
+       make<Norm<true>>},
+      {"RotaryEmbedding", {number, number, number, position}, {number}, make<Rotation>},
+  };
+  return ops;
+}
+
+}  // namespace steps
+}  // namespace peagle

@@ -1,0 +1,262 @@
+// A run of nodes as one: their kernels, step by step, in one parallel loop.
+
+#include "plan.h"
+#include "schedule.h"
+
+namespace peagle {
+
+// A view becomes dense.
+class DenseCopy : public steps::TokenRun {
+ public:
+  DenseCopy(const Tensor& from, const Tensor& to)
+      : TokenRun(steps::rows_of(to.shape)), from_(from, to.shape), to_(to, to.shape), count_(to.shape.last()) {}
+  void token(std::int64_t at) override {
+    std::memcpy(to_.at(at), from_.at(at), std::size_t(count_) * sizeof(float));
+  }
+
+ private:
+  const steps::Rows from_, to_;
+  const std::int64_t count_;
+};
+
+class Stretch : public Kernel {
+ public:
+  Stretch(const StretchAttributes& attributes, const Node& node) : program_(attributes.program, int(attributes.inputs)) {
+    for (const StepText& text : program_.steps) {
+      LoadedStep step{text, nullptr, nullptr, 0};
+      if (!is_view_step(text.op)) {
+        step.op = &op_of_step(text.op);
+        step.kernel = step.op->make(StepNode(text, node, program_.inputs));
+      }
+      if (text.op == "Reshape" && text.inputs.size() > 1) {
+        if (text.inputs[1] < 0 || text.inputs[1] >= program_.inputs) refuse("a Reshape to sizes that a step makes");
+        sizes_.push_back(text.inputs[1]);
+      }
+      steps_.push_back(std::move(step));
+    }
+    int end = int(steps_.size()) - 1;
+    for (int i = end; i >= 0; i--) {
+      LoadedStep& step = steps_[std::size_t(i)];
+      if (step.kernel != nullptr && !step.kernel->is_token_wise()) end = i;
+      step.end = end;
+    }
+  }
+  ~Stretch() override { delete spare_.load(); }
+
+  void shapes(const Inputs& inputs, Shape* outputs) const override {
+    std::unique_ptr<Workspace> workspace = workspace_of(inputs);
+    for (std::size_t i = 0; i < program_.outputs.size(); i++) {
+      outputs[i] = workspace->plan->value(program_.outputs[i]).tensor.shape;
+    }
+    keep(std::move(workspace));
+  }
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
+    std::unique_ptr<Workspace> workspace = workspace_of(inputs);
+    workspace->begin(*this, inputs, outputs);
+    return std::unique_ptr<Run>(new Walkers(*this, std::move(workspace)));
+  }
+
+ private:
+  // All that a run has, kept for the next one: its memory, and where what lies for inputs of some shapes.
+  struct Workspace {
+    std::vector<std::int64_t> known;  // what the plan is for
+    std::unique_ptr<Plan> plan;
+    std::unique_ptr<Scratch> numbers, scratch;
+    std::size_t scratch_bytes = 0;
+    std::vector<std::unique_ptr<Run>> runs;
+    Walk walk;
+
+    void begin(const Stretch& stretch, const Inputs& inputs, const Outputs& outputs) {
+      runs.clear();
+      walk.clear();
+      if (numbers == nullptr) numbers.reset(new Scratch(plan->bytes));
+      for (const Plan::Alias& alias : plan->aliases) {
+        const Tensor& from = inputs[std::size_t(alias.input)];
+        const Tensor to = outputs[std::size_t(alias.output - plan->output_buffer(0))];
+        if (from.address != to.address) std::memcpy(to.address, from.address, from.bytes());
+      }
+      Schedule schedule{*this, inputs, outputs};
+      std::size_t copy = 0;
+      for (int i = 0; i <= int(stretch.steps_.size()); i++) {
+        for (; copy < plan->copies.size() && plan->copies[copy].before == i; copy++) {
+          const Plan::Copy& each = plan->copies[copy];
+          const Tensor from = schedule.tensor(each.from), to = schedule.tensor(each.to);
+          schedule.add(new DenseCopy(from, to), {from}, {to}, true);
+        }
+        if (i < int(stretch.steps_.size())) schedule.add(stretch.steps_[std::size_t(i)], i);
+      }
+      if (scratch == nullptr || scratch_bytes < schedule.scratch_bytes()) {
+        scratch_bytes = schedule.scratch_bytes();
+        scratch.reset(new Scratch(scratch_bytes));
+      }
+      schedule.place_scratch();
+      walk.ready();
+    }
+  };
+
+  // Runs become stages.  Scratch of steps that do not only look at their token lies in one place: between two of them
+  // everybody waits.  That of the others lies behind it, until a group ends.
+  struct Schedule {
+    Workspace& space;
+    const Inputs& inputs;
+    const Outputs& outputs;
+    Tokens open = Tokens::kNotAlone;  // of the last stage: what may join it
+    std::size_t pieces = 0;
+    std::vector<Tensor> written{};  // in the last stage
+    std::vector<std::pair<Run*, std::size_t>> placed{};
+    std::size_t most = 0, behind = 0, most_behind = 0;
+
+    Tensor tensor(int value) const {
+      Tensor result;
+      if (value < 0) return result;
+      const Value& known = space.plan->value(value);
+      result = known.tensor;
+      char* base = nullptr;
+      if (known.buffer < int(inputs.size())) {
+        base = inputs[std::size_t(known.buffer)].data<char>();
+      } else if (known.buffer < int(inputs.size() + outputs.size())) {
+        base = outputs[std::size_t(known.buffer) - inputs.size()].data<char>();
+      } else {
+        base = static_cast<char*>(space.numbers->get()) + space.plan->buffers[std::size_t(known.buffer)].offset;
+      }
+      result.address = base + std::size_t(known.offset) * ort::size_of(result.type);
+      return result;
+    }
+
+    void add(const LoadedStep& step, int at) {
+      if (step.kernel == nullptr) return;
+      Inputs from(step.op->inputs.size());
+      Outputs to(step.op->outputs.size());
+      const std::vector<int>& given = space.plan->inputs_of(at);
+      for (std::size_t i = 0; i < given.size(); i++) from[i] = tensor(given[i]);
+      for (std::size_t i = 0; i < to.size(); i++) to[i] = tensor(space.plan->outputs_of(at)[i]);
+      add(step.kernel->start(from, to).release(), from, to, step.kernel->is_token_wise());
+    }
+
+    void add(Run* owned, const std::vector<Tensor>& from, const std::vector<Tensor>& to, bool is_token_wise) {
+      space.runs.emplace_back(owned);
+      Run& run = *owned;
+      const int phases = run.phases();
+      for (int phase = 0; phase < phases; phase++) {
+        const Tokens order = run.tokens(phase);
+        const bool is_alone = order == Tokens::kNotAlone || (!is_token_wise && phase + 1 == phases);
+        const bool joins = !is_alone && open == order && run.pieces(phase) == pieces && (phase > 0 || fits(from));
+        space.walk.add(&run, phase, joins);
+        if (!joins) written.clear();
+        written.insert(written.end(), to.begin(), to.end());
+        open = is_alone ? Tokens::kNotAlone : order;
+        pieces = run.pieces(phase);
+      }
+      constexpr std::size_t kLine = 64;
+      const std::size_t bytes = (run.scratch_bytes() + kLine - 1) / kLine * kLine;
+      placed.emplace_back(&run, is_token_wise ? behind + 1 : 0);
+      if (is_token_wise) {
+        behind += bytes;
+        most_behind = std::max(most_behind, behind);
+      } else {
+        most = std::max(most, bytes);
+        behind = 0;
+      }
+    }
+
+    // Whether what a token of these reads of the last stage is what the same token wrote.
+    bool fits(const std::vector<Tensor>& from) const {
+      if (pieces <= 1) return true;
+      for (const Tensor& read : from) {
+        for (const Tensor& wrote : written) {
+          if (read.is_there() && wrote.is_there() && overlap(read, wrote) && !is_same_token(read, wrote)) return false;
+        }
+      }
+      return true;
+    }
+    static bool overlap(const Tensor& read, const Tensor& wrote) {
+      const char *a = read.data<const char>(), *b = wrote.data<const char>();
+      return a < b + wrote.bytes() && b < a + extent(read);
+    }
+    static std::size_t extent(const Tensor& tensor) {
+      std::int64_t last = 0;
+      for (int i = 0; i < tensor.shape.rank; i++) last += (tensor.shape.sizes[i] - 1) * tensor.strides[i];
+      return std::size_t(last + 1) * ort::size_of(tensor.type);
+    }
+    bool is_same_token(const Tensor& read, const Tensor& wrote) const {
+      if (!is_dense(wrote)) return false;
+      if (read.address == wrote.address && read.shape == wrote.shape && is_dense(read)) return true;
+      if (open != Tokens::kRows) return false;
+      // Rows that lie one behind the other, and views that stay within them.
+      const std::int64_t row = wrote.shape.count() / std::int64_t(pieces);
+      std::int64_t within = read.data<const float>() - wrote.data<const float>(), rows = 1;
+      if (within < 0) return false;
+      for (int i = read.shape.rank - 1; i >= 0; i--) {
+        const std::int64_t size = read.shape.sizes[i];
+        if (size == 1) continue;
+        if (rows == 1 && read.strides[i] < row) {
+          within += (size - 1) * read.strides[i];
+        } else if (read.strides[i] == row * rows) {
+          rows *= size;
+        } else {
+          return false;
+        }
+      }
+      return within < row && rows == std::int64_t(pieces);
+    }
+
+    std::size_t scratch_bytes() const { return most + most_behind; }
+    void place_scratch() const {
+      char* base = static_cast<char*>(space.scratch->get());
+      for (const auto& each : placed) each.first->use_scratch(each.second == 0 ? base : base + most + each.second - 1);
+    }
+  };
+
+  class Walkers : public Run {
+   public:
+    Walkers(const Stretch& stretch, std::unique_ptr<Workspace> workspace)
+        : stretch_(stretch), workspace_(std::move(workspace)) {}
+    ~Walkers() override { stretch_.keep(std::move(workspace_)); }
+    int phases() const override { return 1; }
+    // More than there are threads: those that come when all is done go at once.
+    std::size_t pieces(int) const override { return kMostThreads; }
+    void work(int, std::size_t) override { workspace_->walk.walk(); }
+
+   private:
+    static constexpr std::size_t kMostThreads = 64;
+    const Stretch& stretch_;
+    std::unique_ptr<Workspace> workspace_;
+  };
+
+  static const Op& op_of_step(const std::string& name) {
+    for (const Op& each : steps::all()) {
+      if (name == each.name) return each;
+    }
+    return op_named(name);
+  }
+
+  // The last one that was used, if it is for the same shapes, else a new one.
+  std::unique_ptr<Workspace> workspace_of(const Inputs& inputs) const {
+    if (int(inputs.size()) != program_.inputs) refuse("a program of %d inputs has %d", program_.inputs, int(inputs.size()));
+    std::unique_ptr<Workspace> workspace(spare_.exchange(nullptr));
+    std::vector<std::int64_t> known;
+    for (const Tensor& each : inputs) {
+      known.push_back(each.type * (kMaxRank + 1) + each.shape.rank);
+      known.insert(known.end(), each.shape.sizes, each.shape.sizes + each.shape.rank);
+    }
+    for (int each : sizes_) {
+      const Tensor& sizes = inputs[std::size_t(each)];
+      if (sizes.type != ort::kInt64) refuse("a Reshape to no list of sizes");
+      known.insert(known.end(), sizes.data<const std::int64_t>(), sizes.data<const std::int64_t>() + sizes.shape.count());
+    }
+    if (workspace == nullptr || workspace->known != known) {
+      workspace.reset(new Workspace);
+      workspace->plan.reset(new Plan(program_, steps_, inputs));
+      workspace->known = std::move(known);
+    }
+    return workspace;
+  }
+  void keep(std::unique_ptr<Workspace> workspace) const { delete spare_.exchange(workspace.release()); }
+
+  const Program program_;
+  std::vector<LoadedStep> steps_;
+  std::vector<int> sizes_;  // inputs that a Reshape reads
+  mutable std::atomic<Workspace*> spare_{nullptr};
+};
+
+}  // namespace peagle

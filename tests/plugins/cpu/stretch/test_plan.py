@@ -1,0 +1,175 @@
+"""Programs give the bits of their steps: with views, memory that is used again, any windows, threads and paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.plugins.cpu.sessions import paths_here
+from tests.plugins.cpu.stretch.programs import Writer, same_bits, stretch
+from tests.plugins.cpu.stretch.test_steps import BITS
+from tests.plugins.ops.packed_cases import matrix
+
+WIDTH, HEADS, SIZE, INNER, LENGTH = 64, 4, 16, 96, 80
+ALL = HEADS * SIZE
+few = settings(max_examples=8, deadline=None, derandomize=True)
+
+
+def decoder(seed: int, layers: int = 2, format: str = "q4_1") -> tuple[Writer, list[str]]:
+    """A small decoder over caches of 4 heads, with a tap: its steps, and what it returns."""
+    rng, writer = np.random.default_rng(seed), Writer()
+    cos, sin = rng.normal(size=(2, LENGTH, SIZE // 2)).astype(np.float32)
+    writer.inputs |= {"x": "float32", "start": "int64", "at": "int64", "heads": "int64", "cos": cos, "sin": sin}
+
+    def product(x: str, rows: int, columns: int) -> str:
+        name = f"w{len(writer.inputs)}"
+        codes, scales = matrix(rng, format, rows, columns)
+        writer.inputs |= {name: codes, f"{name}.scales": (scales / 8).astype(scales.dtype)}
+        made: str = writer.step("QuantizedLinear", x, name, f"{name}.scales", attributes=f"format={format} rows={rows}")
+        return made
+
+    def weight() -> str:
+        name = f"n{len(writer.inputs)}"
+        writer.inputs[name] = rng.normal(size=WIDTH).astype(np.float32)
+        return name
+
+    stream, results = "x", []
+    for layer in range(layers):
+        writer.inputs |= {f"k{layer}": "float32", f"v{layer}": "float32"}
+        normed = writer.step("RMSNormalization", stream, weight(), attributes=f"epsilon={BITS}")
+        parts = writer.step("Split", product(normed, 3 * ALL, WIDTH), outputs=3, attributes=f"sizes={ALL},{ALL},{ALL}")
+        q, k, v = (
+            writer.step("Transpose", writer.step("Reshape", part, "heads"), attributes="perm=0,2,1,3") for part in parts
+        )
+        q, k = (writer.step("RotaryEmbedding", x, "cos", "sin", "at") for x in (q, k))
+        y, k_out, v_out = writer.step(
+            "CachedAttention", q, k, v, f"k{layer}", f"v{layer}", "start", outputs=3, attributes="scale=#3e800000"
+        )
+        rows = writer.step("Reshape", y, attributes=f"shape=0,0,{ALL}")
+        # A product and a sum that read parts of rows, which lie apart.
+        first, second = writer.step("Split", rows, outputs=2, attributes=f"sizes=32,{ALL - 32}")
+        mixed = product(writer.step("Add", second, first), WIDTH, 32)
+        mixed = writer.step("Add", mixed, product(first, WIDTH, 32))
+        skip = ("SkipSimplifiedLayerNormalization", stream, mixed, weight())
+        normed, _, _, total = writer.step(*skip, outputs=4, attributes=f"epsilon={BITS}")
+        gate, up = writer.step(
+            "Split", product(normed, 2 * INNER, WIDTH), outputs=2, attributes=f"sizes={INNER},{INNER}"
+        )
+        silu = writer.step("Mul", gate, writer.step("Sigmoid", gate))
+        stream = writer.step("Add", total, product(writer.step("Mul", silu, up), WIDTH, INNER))
+        results += [stream, k_out, v_out]
+    # Something whose tokens are more than the window's, and a result that is a view.
+    many = writer.step("Reshape", stream, attributes="shape=0,-1,16")
+    many = writer.step("RMSNormalization", many, "small", attributes=f"epsilon={BITS}")
+    writer.inputs["small"] = rng.normal(size=16).astype(np.float32)
+    return writer, [*results, writer.step("Split", many, outputs=2, attributes="sizes=9,7")[1]]
+
+
+def caches(rng: Any, batch: int, layers: int = 2) -> dict[str, Any]:
+    return {f"{kind}{i}": rng.normal(size=(batch, HEADS, LENGTH, SIZE)).astype(np.float32)
+            for i in range(layers) for kind in "kv"}  # fmt: skip
+
+
+def window(x: Any, start: Any) -> dict[str, Any]:
+    at = start[:, None] + np.arange(x.shape[1])
+    return {"x": x, "start": start, "at": at, "heads": np.array([x.shape[0], x.shape[1], HEADS, SIZE])}
+
+
+@few
+@given(st.integers(1, 3), st.integers(1, 9), st.sampled_from(["int8", "q4_1"]), st.integers(0, 2**32 - 1))
+def test_a_program_gives_the_bits_of_its_steps(
+    cpu_library: Path, batch: int, columns: int, format: str, seed: int
+) -> None:
+    writer, results = decoder(seed, 1, format)
+    rng = np.random.default_rng(seed)
+    fed = window(rng.normal(size=(batch, columns, WIDTH)).astype(np.float32), rng.integers(0, 70, batch))
+    fed |= caches(rng, batch, 1)
+    expected = writer.step_by_step(cpu_library, fed, results)
+    for path in paths_here(cpu_library):
+        run = stretch(cpu_library, writer.text(results), writer.inputs, len(results), path, threads=2)
+        for _ in range(2):  # the second has the memory of the first
+            for ours, theirs in zip(run(**fed), expected, strict=True):
+                same_bits(ours, theirs)
+
+
+@few
+@given(
+    st.sampled_from([(8,), (2, 6), (5, 1, 2), (1, 7), (1,) * 8]), st.sampled_from([1, 2, 4]), st.integers(0, 2**32 - 1)
+)
+def test_windows_neighbours_and_threads_change_no_bit(
+    cpu_library: Path, windows: tuple[int, ...], threads: int, seed: int
+) -> None:
+    writer, results = decoder(seed)
+    rng, text = np.random.default_rng(seed), writer.text(results)
+    x, start, there = rng.normal(size=(3, 8, WIDTH)).astype(np.float32), rng.integers(0, 60, 3), caches(rng, 3)
+    whole = stretch(cpu_library, text, writer.inputs, len(results))(**window(x, start), **there)
+    for path in paths_here(cpu_library):
+        run = stretch(cpu_library, text, writer.inputs, len(results), path, threads)
+        row = int(rng.integers(0, 3))
+        held, begin = {name: cache[row : row + 1] for name, cache in there.items()}, 0
+        for columns in windows:
+            part = x[row : row + 1, begin : begin + columns]
+            outputs = run(**window(part, start[row : row + 1] + begin), **held)
+            held = dict(zip(held, [each for at, each in enumerate(outputs[:-1]) if at % 3], strict=True))
+            for at, each in ((0, 1), (3, 1), (6, WIDTH // 16)):  # the last one has four for a token
+                same_bits(outputs[at], whole[at][row : row + 1, each * begin : each * (begin + columns)])
+            begin += columns
+        for ours, theirs in zip(held.values(), [e for at, e in enumerate(whole[:-1]) if at % 3], strict=True):
+            same_bits(ours, theirs[row : row + 1])
+
+
+def test_an_empty_window_is_nothing(cpu_library: Path) -> None:
+    writer, results = decoder(0)
+    run = stretch(cpu_library, writer.text(results), writer.inputs, len(results), threads=2)
+    there = caches(np.random.default_rng(0), 2)
+    outputs = run(**window(np.zeros((2, 0, WIDTH), np.float32), np.array([3, 5])), **there)
+    assert outputs[0].shape == (2, 0, WIDTH)
+    np.testing.assert_array_equal(outputs[1], there["k0"])
+
+
+def test_what_steers_is_looked_at_in_every_run(cpu_library: Path) -> None:
+    writer, results = decoder(0)
+    run = stretch(cpu_library, writer.text(results), writer.inputs, len(results))
+    rng = np.random.default_rng(0)
+    fed = window(rng.normal(size=(1, 2, WIDTH)).astype(np.float32), np.array([3])) | caches(rng, 1)
+    run(**fed)
+    with pytest.raises(Exception, match="leave a cache of 80"):
+        run(**fed | {"start": np.array([79])})
+    with pytest.raises(Exception, match="position 80 is not one of 80"):
+        run(**fed | {"at": np.array([[79, 80]])})
+    with pytest.raises(Exception, match="a Reshape of 128 numbers"):
+        run(**fed | {"heads": np.array([1, 2, HEADS, SIZE + 1])})
+
+
+REFUSED = {
+    "no program": ("", "no outputs"),
+    "an unknown step": ("Cosine 0 > 1\noutputs 1", "there is no kernel of Cosine"),
+    "a value that nobody made": ("Tanh 7 > 1\noutputs 1", "reads value 7 before"),
+    "values out of order": ("Tanh 0 > 5\noutputs 5", "not in order"),
+    "an input that is handed on": ("Tanh 0 > 1\noutputs 0", "hands on an input"),
+    "half a line": ("Tanh 0\noutputs 0", "a step of a program is"),
+    "an attribute without a value": ("Tanh 0 > 1 x\noutputs 1", "an attribute of a step"),
+    "a float that is none": ("RMSNormalization 0,0 > 1 epsilon=0.5\noutputs 1", "attribute epsilon is"),
+    "too many inputs": ("Tanh 0,0 > 1\noutputs 1", "too many inputs"),
+    "too few inputs": ("Add 0 > 1\noutputs 1", "needs is absent"),
+    "sizes that a step makes": ("Tanh 0 > 1\nReshape 1,1 > 2\noutputs 2", "sizes that a step makes"),
+    "another type": ("Reshape 0,0 > 1\noutputs 1", "no list of sizes"),
+    "a Split that does not fit": ("Split 0 > 1,2 sizes=3,3\noutputs 1", "a Split of 4 numbers"),
+    "a Transpose of the last": ("Transpose 0 > 1 perm=0,2,1\noutputs 1", "moves the last dimension"),
+    "a weight that does not fit": (
+        "Tanh 0 > 1\nSplit 1 > 2,3 sizes=1,3\nRMSNormalization 0,2 > 4\noutputs 4",
+        "weights",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_programs_that_are_none_are_refused(cpu_library: Path, what: str) -> None:
+    program, complaint = REFUSED[what]
+    with pytest.raises(Exception, match=complaint):
+        stretch(cpu_library, program, {"x": "float32"}, 1)(x=np.ones((1, 2, 4), np.float32))
