@@ -3,7 +3,8 @@
     python benchmarks/threads.py build/demo
 
 A rule is how many threads each session has (0: every physical core), whether they wait for the next node awake, and
-whether they go on doing so when the run has ended. The runtime's own is `waking, asleep between runs`.
+whether they go on doing so when the run has ended. The runtime's own is `asleep` for engines with our kernels, `waking,
+asleep between runs` for others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime import loaded_graphs
 
 PROMPT = "def fibonacci(n):\n    "
-ALLOWED, STOPPED = loaded_graphs.SPINNING
 RULES = {  # threads, spins, stops after a run
     "one thread": (1, "0", "0"),
     "asleep": (None, "0", "0"),
@@ -29,7 +29,8 @@ RULES = {  # threads, spins, stops after a run
 def loaded(folder: str, rule: str) -> Engine:
     """The engine under a rule."""
     threads, spins, stops = RULES[rule]
-    loaded_graphs.SPINNING.update({ALLOWED: spins, STOPPED: stops})
+    settings = {"session.intra_op.allow_spinning": spins, "session.force_spinning_stop": stops}
+    loaded_graphs.waiting = lambda library: settings
     return Engine.load(folder, threads=threads, check_hashes=False)
 
 

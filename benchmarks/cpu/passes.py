@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 
 from peagle.engines.backends.onnxruntime.kernels import library_of
-from peagle.engines.backends.onnxruntime.loaded_graphs import SPINNING
+from peagle.engines.backends.onnxruntime.loaded_graphs import waiting
 from peagle.engines.folder.manifest import Manifest
 
 _DTYPES: dict[str, Any] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32}
@@ -27,10 +27,11 @@ class Passes:
         manifest = Manifest.read(engine)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
-        for name, value in SPINNING.items():
+        library = library_of(engine, manifest)
+        for name, value in waiting(library).items():
             options.add_session_config_entry(name, value)
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-        if library := library_of(engine, manifest):
+        if library:
             options.register_custom_ops_library(str(library))
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, str(profile)

@@ -19,9 +19,6 @@ from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
 
 THREAD_BYTES = 4 * 2**20  # of weights as stored, for each thread: a core reads them in about half a millisecond
-# Within a run threads wait awake for the next node: there are hundreds of nodes, and waking a thread takes as long as
-# many of them. After it they sleep: another session takes its turn, and needs the cores.
-SPINNING = {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "1"}
 _TYPES = {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(int32)": "int32"}
 
 
@@ -52,7 +49,7 @@ def open_session(path: Path, threads: int, library: Path | None = None) -> Any:
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = threads
-    for name, value in SPINNING.items():
+    for name, value in waiting(library).items():
         options.add_session_config_entry(name, value)
     # Types that no kernel multiplies in (FP8) are computed as the graph spells them: fusions meant for integers fail on
     # them. Weights that a node scales are folded at load, so they take as much memory as wide ones.
@@ -64,6 +61,18 @@ def open_session(path: Path, threads: int, library: Path | None = None) -> Any:
         if library is not None:
             options.register_custom_ops_library(str(library))
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def waiting(library: Path | None) -> dict[str, str]:
+    """Return settings of a session that say how its threads wait for work.
+
+    With our kernels a pass is a few nodes, in which threads wait for each other; they sleep before each. Without them
+    there are hundreds of nodes, and threads stay awake until the run has ended. After it they sleep in any case:
+    another session takes its turn, and needs the cores.
+    """
+    if library is not None:
+        return {"session.intra_op.allow_spinning": "0"}
+    return {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "1"}
 
 
 def tensors_of(session: Any) -> tuple[Tensors, Tensors]:

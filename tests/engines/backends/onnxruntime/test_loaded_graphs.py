@@ -69,6 +69,11 @@ def test_threads_go_with_the_weights_as_far_as_there_are_cores(
     assert loaded_graphs.default_threads(replace(manifest, files=files)) == threads
 
 
+def test_threads_stay_awake_among_many_nodes_and_never_after_a_run() -> None:
+    assert loaded_graphs.waiting(Path("kernels.so")) == {"session.intra_op.allow_spinning": "0"}
+    assert loaded_graphs.waiting(None)["session.force_spinning_stop"] == "1"
+
+
 def test_an_interruption_is_not_told_as_anything_else() -> None:
     with pytest.raises(KeyboardInterrupt), loaded_graphs.refusals("it", "that"):
         raise KeyboardInterrupt
