@@ -19,6 +19,7 @@ from ....plugins.ops import OPS
 from ...names import CONTRIB
 
 STRETCH = "Stretch"
+_MOST_PARTS = 8  # of a Concat
 PROGRAM = "program"  # its attribute
 # Ours that read no numbers before they run but those that steer, which are no floats.
 _OURS = ("CachedAttention", "QuantizedEmbedding", "QuantizedLinear", "WideEmbedding", "WideLinear")
@@ -135,6 +136,33 @@ class Rotary(StepRule):
         return Spelled(4)
 
 
+class Concat(StepRule):
+    """``Concat`` of the last dimension."""
+
+    ops = ("Concat",)
+
+    def complaint(self, node: ir.Node) -> str | None:
+        """Complain of another dimension, and of more parts than the step has."""
+        x = node.inputs[0]
+        axis, rank = node.attributes.get_int("axis", 0), None if x is None or x.shape is None else len(x.shape)
+        if axis != -1 and axis + 1 != rank:
+            return "it is not of the last dimension"
+        return None if 2 <= len(node.inputs) <= _MOST_PARTS else f"it has no 2 to {_MOST_PARTS} parts"
+
+
+class Gather(StepRule):
+    """``Gather`` of rows, by numbers from outside."""
+
+    ops = ("Gather",)
+
+    def complaint(self, node: ir.Node) -> str | None:
+        """Complain of another dimension, and of rows that are counted otherwise."""
+        rows = node.inputs[1]
+        if node.attributes.get_int("axis", 0) != 0:
+            return "it is not of the first dimension"
+        return None if rows is not None and rows.dtype == ir.DataType.INT64 else "its rows are not numbered in int64"
+
+
 class Split(StepRule):
     """``Split`` of the last dimension: no numbers are moved."""
 
@@ -187,7 +215,8 @@ class Nothing(StepRule):
 
 
 RULES: Sequence[StepRule] = (
-    Ours(), OfTwo(), OfOne(), Norm(), NormOfSum(), Rotary(), Split(), Reshape(), Transpose(), Nothing(),
+    Ours(), OfTwo(), OfOne(), Norm(), NormOfSum(), Rotary(),
+    Concat(), Gather(), Split(), Reshape(), Transpose(), Nothing(),
 )  # fmt: skip
 _BY_OP = {(rule.domain, op): rule for rule in RULES for op in rule.ops}
 VIEWS = (*Split.ops, *Reshape.ops, *Transpose.ops, *Nothing.ops)

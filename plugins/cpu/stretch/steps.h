@@ -333,6 +333,90 @@ class Rotation : public Step {
   void (*function_)(const float*, const float*, const float*, float*, std::int64_t);
 };
 
+// ------------------------------------------------------------------------------------------------------- rows moved
+
+// Concat along the last dimension.
+class Joined : public Step {
+ public:
+  explicit Joined(const Node&) {}
+  void shapes(const Inputs& inputs, Shape* outputs) const override {
+    std::int64_t width = 0;
+    for (const Tensor& each : inputs) {
+      if (!each.is_there()) continue;
+      if (each.shape.rank < 1 || each.shape.with_last(1) != inputs[0].shape.with_last(1)) {
+        refuse("rows of a Concat are not of the same places");
+      }
+      width += each.shape.last();
+    }
+    outputs[0] = inputs[0].shape.with_last(width);
+  }
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
+    return std::unique_ptr<Run>(new Made(inputs, outputs[0]));
+  }
+
+ private:
+  struct Part {
+    Rows rows;
+    std::int64_t count;
+  };
+  struct Made : TokenRun {
+    Made(const Inputs& inputs, const Tensor& y) : TokenRun(rows_of(y.shape)), y(y, y.shape) {
+      for (const Tensor& each : inputs) {
+        if (each.is_there()) parts.push_back({Rows(each, each.shape), each.shape.last()});
+      }
+    }
+    void token(std::int64_t at) override {
+      float* to = y.at(at);
+      for (const Part& each : parts) {
+        std::memcpy(to, each.rows.at(at), std::size_t(each.count) * sizeof(float));
+        to += each.count;
+      }
+    }
+    std::vector<Part> parts;
+    const Rows y;
+  };
+};
+
+// Gather along the first dimension.
+class Gathered : public Kernel {
+ public:
+  explicit Gathered(const Node&) {}
+  void shapes(const Inputs& inputs, Shape* outputs) const override {
+    const Shape& x = inputs[0].shape;
+    if (x.rank < 1) refuse("a Gather of one number");
+    Shape y = inputs[1].shape;
+    for (int i = 1; i < x.rank; i++) y = y.with(x.sizes[i]);
+    outputs[0] = y;
+  }
+  std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
+    const std::int64_t rows = inputs[0].shape.sizes[0];
+    for (std::int64_t i = 0; i < inputs[1].shape.count(); i++) {
+      const std::int64_t at = inputs[1].data<const std::int64_t>()[i];
+      if (at < -rows || at >= rows) {
+        refuse("row %lld is not one of %lld", static_cast<long long>(at), static_cast<long long>(rows));
+      }
+    }
+    return std::unique_ptr<Run>(new Made(inputs, outputs[0]));
+  }
+
+ private:
+  struct Made : Run {
+    Made(const Inputs& inputs, const Tensor& y)
+        : x(inputs[0]), at(inputs[1]), y(y.data<float>()),
+          width(x.shape.sizes[0] == 0 ? 0 : x.shape.count() / x.shape.sizes[0]) {}
+    int phases() const override { return 1; }
+    std::size_t pieces(int) const override { return std::size_t(at.shape.count()); }
+    void work(int, std::size_t piece) override {
+      std::int64_t row = at.data<const std::int64_t>()[piece];
+      if (row < 0) row += x.shape.sizes[0];
+      std::memcpy(y + std::int64_t(piece) * width, x.data<const float>() + row * width, std::size_t(width) * sizeof(float));
+    }
+    const Tensor x, at;
+    float* y;
+    const std::int64_t width;
+  };
+};
+
 template <class Made>
 std::unique_ptr<Kernel> make(const Node& node) {
   return std::unique_ptr<Kernel>(new Made(node));
@@ -353,6 +437,8 @@ inline const std::vector<Op>& all() {
       {"RMSNormalization", {number, number}, {number}, make<Norm<false>>},
       {"SkipSimplifiedLayerNormalization", {number, number, number}, {number, unwanted, unwanted, number},
        make<Norm<true>>},
+      {"Concat", {number, number, unwanted, unwanted, unwanted, unwanted, unwanted, unwanted}, {number}, make<Joined>},
+      {"Gather", {number, position}, {number}, make<Gathered>},
       {"RotaryEmbedding", {number, number, number, position}, {number}, make<Rotation>},
   };
   return ops;

@@ -120,6 +120,25 @@ def test_rotations(cpu_library: Path, heads: int, sizes: tuple[int, int], seed: 
         run(x=x, at=np.full((2, 5), 20))
 
 
+@few
+@given(st.lists(st.integers(1, 20), min_size=2, max_size=8), st.integers(0, 2**32 - 1))
+def test_rows_are_joined(cpu_library: Path, widths: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    fed = {f"x{at}": numbers(rng, 2, 3, width) for at, width in enumerate(widths)}
+    program = f"Concat {','.join(map(str, range(len(fed))))} > {len(fed)}\noutputs {len(fed)}"
+    held(cpu_library, program, dict.fromkeys(fed, "float32"), fed, [np.concatenate([*fed.values()], axis=-1)])
+
+
+def test_rows_are_gathered_and_those_that_are_not_there_refused(cpu_library: Path) -> None:
+    x, at = numbers(np.random.default_rng(0), 7, 20), np.array([[6, 0, -7], [-1, 3, 3]])
+    inputs = {"x": "float32", "at": "int64"}
+    run = stretch(cpu_library, "Tanh 0 > 2\nGather 2,1 > 3\nTanh 3 > 4\noutputs 4", inputs, 1, threads=2)
+    np.testing.assert_allclose(run(x=x, at=at)[0], np.tanh(np.tanh(x[at])), rtol=2e-6)
+    for wild in (7, -8):
+        with pytest.raises(Exception, match=f"row {wild} is not one of 7"):
+            run(x=x, at=np.array([wild]))
+
+
 def test_numbers_that_are_not_finite_stay_in_their_row(cpu_library: Path) -> None:
     x = numbers(np.random.default_rng(1), 1, 3, 40)
     program = f"RMSNormalization 0,1 > 2 epsilon={BITS}\nSigmoid 2 > 3\noutputs 3"
