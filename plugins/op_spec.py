@@ -23,6 +23,7 @@ SELECTION = {"plugin_namespace": DOMAIN, "plugin_version": str(VERSION)}
 FLOATS = ("float32", "float16", "bfloat16")
 ANY = "..."  # as the first dim: any number of dims
 FLOAT8 = "float8e4m3fn"  # as ONNX has it; NumPy and PyTorch write float8_e4m3fn
+_NARROW = ("float16", FLOAT8)
 
 _T = TypeVar("_T")
 _TERM = re.compile(r"([+-]?)\s*(\w+)")
@@ -64,8 +65,8 @@ class Operand:
     ``dims`` are names or linear expressions of names (``"S+E-2"``, outputs only); a bare name on an input binds it, and
     every input that repeats the name must agree. An output's dim may name an int attribute instead. A first dim ``...``
     stands for any number of dims, the same of all operands that have it. ``dtypes`` lists what is allowed; ``same_as``
-    ties an operand to the dtype of an earlier input, ``wide_as`` does so unless it holds codes. ``aliases`` marks an
-    output that an in-place kernel writes into that input's buffer.
+    ties an operand to the dtype of an earlier input, ``wide_as`` does so unless it is narrower: float16, or codes.
+    ``aliases`` marks an output that an in-place kernel writes into that input's buffer.
     """
 
     name: str
@@ -178,7 +179,8 @@ class OpSpec:
         for operand, dtype in self._paired(dtypes, problems):
             allowed = (by_name[operand.same_as],) if operand.same_as in by_name else operand.dtypes
             if operand.wide_as in by_name:
-                allowed = (by_name[operand.wide_as], *(each for each in allowed if each == FLOAT8))
+                allowed = (by_name[operand.wide_as], *(each for each in allowed if each in _NARROW))
+                allowed = tuple(dict.fromkeys(allowed))
             if dtype not in allowed:
                 problems.append(f"{operand.name} must be {' or '.join(allowed)}, not {dtype}")
             by_name[operand.name] = dtype

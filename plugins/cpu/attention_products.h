@@ -4,6 +4,7 @@
 // fused, then halves are added: i and i + 8, i + 4, i + 2, i + 1.  A number of the output: fused, position by position.
 // No operation sees two queries.  Heads are filled up with zeros to whole vectors of sixteen numbers.
 
+#include "elementary.h"
 #include "instructions.h"
 
 namespace peagle {
@@ -48,6 +49,13 @@ struct PortableProducts {
     return halved(sums);
   }
 
+  static void widen(const std::uint16_t* halves, std::int64_t count, float* numbers) {
+    for (std::int64_t i = 0; i < count; i++) numbers[i] = widened(halves[i]);
+  }
+  static void narrow(const float* numbers, std::int64_t count, std::uint16_t* halves) {
+    for (std::int64_t i = 0; i < count; i++) halves[i] = narrowed(numbers[i]);
+  }
+
   // sums[row] += share * value for the positions first .. last - 1; rows of shares and of sums lie strides apart.
   template <int kRows>
   static void mix(const float* shares, int share_stride, const Positions& values, int first, int last, float* sums,
@@ -78,6 +86,22 @@ struct Avx512Products {
     if (keys.vectors == 4) return score_vectors<4>(queries, rows, keys, scale, scores, stride);
     if (keys.vectors == 8) return score_vectors<8>(queries, rows, keys, scale, scores, stride);
     score_vectors<0>(queries, rows, keys, scale, scores, stride);
+  }
+
+  PEAGLE_AVX512_VNNI static void widen(const std::uint16_t* halves, std::int64_t count, float* numbers) {
+    std::int64_t i = 0;
+    for (; i + kVector <= count; i += kVector) {
+      _mm512_storeu_ps(numbers + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves + i))));
+    }
+    PortableProducts::widen(halves + i, count - i, numbers + i);
+  }
+  PEAGLE_AVX512_VNNI static void narrow(const float* numbers, std::int64_t count, std::uint16_t* halves) {
+    std::int64_t i = 0;
+    for (; i + kVector <= count; i += kVector) {
+      const __m256i nearest = _mm512_cvtps_ph(_mm512_loadu_ps(numbers + i), _MM_FROUND_TO_NEAREST_INT);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(halves + i), nearest);
+    }
+    PortableProducts::narrow(numbers + i, count - i, halves + i);
   }
 
   PEAGLE_AVX512_VNNI static float largest(const float* numbers, int count) {
@@ -178,6 +202,22 @@ struct Avx2Products {
         _mm256_storeu_ps(scores + row * stride + p, _mm256_mul_ps(eight, _mm256_set1_ps(scale)));
       }
     }
+  }
+
+  PEAGLE_AVX2 static void widen(const std::uint16_t* halves, std::int64_t count, float* numbers) {
+    std::int64_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+      _mm256_storeu_ps(numbers + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves + i))));
+    }
+    PortableProducts::widen(halves + i, count - i, numbers + i);
+  }
+  PEAGLE_AVX2 static void narrow(const float* numbers, std::int64_t count, std::uint16_t* halves) {
+    std::int64_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+      const __m128i nearest = _mm256_cvtps_ph(_mm256_loadu_ps(numbers + i), _MM_FROUND_TO_NEAREST_INT);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(halves + i), nearest);
+    }
+    PortableProducts::narrow(numbers + i, count - i, halves + i);
   }
 
   PEAGLE_AVX2 static float largest(const float* numbers, int count) {

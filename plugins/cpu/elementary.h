@@ -76,4 +76,37 @@ inline double logarithm(double x) {
   return double(exponent) * 0.693147180369123816490 + (small + double(exponent) * 1.90821492927058770002e-10);
 }
 
+// ------------------------------------------------------------------------- numbers of sixteen bits, one at a time
+
+inline float widened(std::uint16_t half) {
+  const std::uint32_t sign = std::uint32_t(half & 0x8000u) << 16, magnitude = half & 0x7fffu;
+  if (magnitude < 0x0400u) {  // a multiple of 2^-24
+    const float value = float(magnitude) * 5.9604644775390625e-8f;
+    return sign != 0 ? -value : value;
+  }
+  const std::uint32_t bits = sign | ((magnitude << 13) + (magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u));
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// The nearest, ties to even; infinity from 65520 on.
+inline std::uint16_t narrowed(float number) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &number, sizeof bits);
+  const std::uint32_t sign = bits >> 16 & 0x8000u;
+  bits &= 0x7fffffffu;
+  if (bits > 0x7f800000u) return std::uint16_t(sign | 0x7e00u);
+  if (bits >= 0x47800000u) return std::uint16_t(sign | 0x7c00u);
+  if (bits < 0x38800000u) {  // below 2^-14: whole multiples of 2^-24, rounded by what is added
+    float magnitude;
+    std::memcpy(&magnitude, &bits, sizeof magnitude);
+    magnitude += 0.5f;
+    std::memcpy(&bits, &magnitude, sizeof bits);
+    return std::uint16_t(sign | (bits - 0x3f000000u));
+  }
+  const std::uint32_t odd = bits >> 13 & 1u;
+  return std::uint16_t(sign | ((bits - 0x38000000u + 0xfffu + odd) >> 13));
+}
+
 }  // namespace peagle

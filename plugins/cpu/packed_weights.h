@@ -10,6 +10,7 @@
 //           float16 [tiles, blocks, 16]   q8_0, q4_0: one for a block of a row; q4_0 stands for (code - 8) * scale
 //           float16 [tiles, blocks, 32]   q4_1: 16 scales, then 16 least values, code * scale + least
 
+#include "elementary.h"
 #include "tensor.h"
 
 namespace peagle {
@@ -25,18 +26,6 @@ constexpr int code_bytes(Format format) { return kTile * kBlock / (has_four_bits
 constexpr int scale_count(Format format) { return format == Format::kQ4_1 ? 2 * kTile : kTile; }
 // What is taken off a code before it is multiplied; the least value of q4_1 does that in its place.
 constexpr int middle(Format format) { return format == Format::kQ4_1 ? 0 : has_four_bits(format) ? 8 : 128; }
-
-inline float widened(std::uint16_t half) {
-  const std::uint32_t sign = std::uint32_t(half & 0x8000u) << 16, magnitude = half & 0x7fffu;
-  if (magnitude < 0x0400u) {  // a multiple of 2^-24
-    const float value = float(magnitude) * 5.9604644775390625e-8f;
-    return sign != 0 ? -value : value;
-  }
-  const std::uint32_t bits = sign | ((magnitude << 13) + (magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u));
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
 
 struct PackedWeights {
   Format format;

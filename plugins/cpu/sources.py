@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import BuildError
-from ..number_types import BY_NAME
+from ..number_types import BY_NAME, BY_NUMPY
 from ..op_spec import DOMAIN, Attribute, Operand, OpSpec
 from ..ops import OPS
 
@@ -132,17 +132,31 @@ def _literal(attribute: Attribute) -> str:
     return f"{attribute.default}{'f' if attribute.kind is float else ''}"
 
 
-def _operands(op: OpSpec, operands: Sequence[Operand]) -> str:
-    """Braces of an ``Operand`` of kernel.h each; one of several types is any, and its kernel looks.
+def _forms(op: OpSpec) -> list[dict[str, str]]:
+    """The types that an op is registered with, by operand, each time once; what is not in them is any of its types.
 
-    ONNX Runtime knows an output of any type by the one input that is. Where there are more, each is of its first type.
+    ONNX Runtime knows an output of any type by the one input that is. Where there are more, the op is there for each
+    set of types that it is tried with.
     """
-    at = {operand.name: i for i, operand in enumerate(op.inputs)}
     several = [[operand for operand in each if len(operand.dtypes) > 1] for each in (op.inputs, op.outputs)]
-    is_one = len(several[0]) > 1 and bool(several[1])
+    if len(several[0]) < 2 or not several[1]:
+        return [{}]
+    forms: dict[tuple[str, ...], dict[str, str]] = {}
+    for case in op.cpu_cases() if op.cpu_cases else ():
+        dtypes = [None if x is None else BY_NUMPY[x.dtype.name].name for x in case.inputs]
+        given = [dtype or operand.dtypes[0] for dtype, operand in zip(dtypes, op.inputs, strict=True)]
+        names = (operand.name for operand in (*op.inputs, *op.outputs))
+        forms.setdefault(tuple(given), dict(zip(names, [*given, *op.infer_dtypes(dtypes)], strict=True)))
+    return [*forms.values()]
+
+
+def _operands(op: OpSpec, operands: Sequence[Operand], form: Mapping[str, str]) -> str:
+    """Braces of an ``Operand`` of kernel.h each; one of several types is any, and its kernel looks."""
+    at = {operand.name: i for i, operand in enumerate(op.inputs)}
+    types = {operand.name: operand.dtypes[0] for operand in operands if len(operand.dtypes) == 1} | dict(form)
     fields = (
         (
-            BY_NAME[operand.dtypes[0]].onnx if is_one or len(operand.dtypes) == 1 else _ANY_TYPE,
+            BY_NAME[types[operand.name]].onnx if operand.name in types else _ANY_TYPE,
             str(operand.optional).lower(),
             at.get(operand.aliases or "", -1),
             at.get(operand.same_as or "", -1),
@@ -154,9 +168,10 @@ def _operands(op: OpSpec, operands: Sequence[Operand]) -> str:
 
 def _registration(ops: Sequence[OpSpec]) -> str:
     entries = ",\n    ".join(
-        f'{{"{op.name}", {{{_operands(op, op.inputs)}}}, {{{_operands(op, op.outputs)}}}, '
+        f'{{"{op.name}", {{{_operands(op, op.inputs, form)}}}, {{{_operands(op, op.outputs, form)}}}, '
         f"make_kernel<{op.name}, {op.name}Attributes>, {str(op is STRETCH).lower()}}}"
         for op in ops
+        for form in _forms(op)
     )
     return f"""namespace peagle {{
 namespace {{

@@ -14,8 +14,12 @@ from typing import Any
 from ...errors import BuildError
 
 _WRITE = """
-  k_out = TensorScatter<axis=2>(k_cache, k, start)
-  v_out = TensorScatter<axis=2>(v_cache, v, start)
+  k_new = CastLike(k, k_cache)
+  v_new = CastLike(v, v_cache)
+  k_out = TensorScatter<axis=2>(k_cache, k_new, start)
+  v_out = TensorScatter<axis=2>(v_cache, v_new, start)
+  k_all = CastLike(k_out, q)
+  v_all = CastLike(v_out, q)
 """
 
 _WRITE_CODES = """
@@ -37,7 +41,7 @@ _QUERIES = """
 _FULL = """
   valid = Add(start, queries)
   heads_first = Attention<scale: float = @scale, softcap: float = @softcap, is_causal=1>
-    (q, k_out, v_out, "", "", "", valid)
+    (q, k_all, v_all, "", "", "", valid)
 """
 
 _MASK = """
@@ -69,7 +73,7 @@ _NO_WINDOW = """
 """
 
 _MASKED = """
-  heads_first = Attention<scale: float = @scale, softcap: float = @softcap>(q, k_out, v_out, seen)
+  heads_first = Attention<scale: float = @scale, softcap: float = @softcap>(q, k_all, v_all, seen)
 """
 
 _SCORES = """
@@ -81,8 +85,8 @@ _SCORES = """
   size = Shape<start=3, end=4>(q)
   grouped = Concat<axis=0>(same, key_heads, rest, size)
   q_32 = Cast<to=1>(q)
-  k_32 = Cast<to=1>(k_out)
-  v_32 = Cast<to=1>(v_out)
+  k_32 = Cast<to=1>(k_all)
+  v_32 = Cast<to=1>(v_all)
   q_grouped = Reshape(q_32, grouped)
   k_turned = Transpose<perm = [0, 1, 3, 2]>(k_32)
   products = MatMul(q_grouped, k_turned)
@@ -146,7 +150,6 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     if attributes["k_scale"]:
         names, overload = f"{names}, k_scale, v_scale", f"fp8_{overload}"
         write = _WRITE_CODES.format(x="k") + _WRITE_CODES.format(x="v")
-        attend = attend.replace("k_out", "k_all").replace("v_out", "v_all")
     return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{overload}">
 CachedAttention <{names}> ({inputs}) => (y, k_out, v_out) {{{write}{_QUERIES}{attend}
   y = Transpose<perm = [0, 2, 1, 3]>(heads_first)

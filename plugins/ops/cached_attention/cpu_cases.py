@@ -13,17 +13,20 @@ _TOLERANCE = 2e-5  # exponentials have other last digits than NumPy's, sums anot
 
 def cpu_cases() -> Iterator[CpuCase]:
     """Two rows of several columns, one at the beginning of its cache and one at its end."""
-    for size, group, columns, window, softcap, has_sinks in (
-        (64, 3, 5, 0, 0.0, False),
-        (12, 1, 1, 0, 0.0, False),
-        (80, 2, 3, 70, 5.0, True),
-        (16, 4, 40, 0, 0.0, True),
+    for size, group, columns, window, softcap, has_sinks, kept_as in (
+        (64, 3, 5, 0, 0.0, False, "float32"),
+        (12, 1, 1, 0, 0.0, False, "float32"),
+        (80, 2, 3, 70, 5.0, True, "float32"),
+        (16, 4, 40, 0, 0.0, True, "float32"),
+        (64, 3, 5, 0, 0.0, False, "float16"),
+        (12, 1, 2, 20, 0.0, True, "float16"),
     ):
         rng = np.random.default_rng(size)
         new, kept = (2, 2, columns, size), (2, 2, 150, size)
         q = rng.normal(size=(2, 2 * group, columns, size))
-        arrays = [q, *(rng.normal(size=shape) for shape in (new, new, kept, kept))]
+        wide = (each.astype(np.float32) for each in (q, rng.normal(size=new), rng.normal(size=new)))
+        caches = (rng.normal(size=kept).astype(kept_as) for _ in range(2))
         sinks = rng.normal(size=2 * group).astype(np.float32) if has_sinks else None
         start = np.array([0, 150 - columns])
-        inputs = (*(x.astype(np.float32) for x in arrays), start, sinks)
+        inputs = (*wide, *caches, start, sinks)
         yield CpuCase(inputs, {"scale": 0.2, "window": window, "softcap": softcap}, tolerance=_TOLERANCE)

@@ -77,6 +77,8 @@ struct Form {
   void (*share_out)(float*, int, int, float, Attended*);
   void (*add)(const Attended&, int, Attended*);
   void (*finish)(const Attended&, std::int64_t, float*);
+  void (*widen)(const std::uint16_t*, std::int64_t, float*);
+  void (*narrow)(const float*, std::int64_t, std::uint16_t*);
 };
 
 template <class Products>
@@ -87,7 +89,9 @@ Form form_of(void (*share_out)(float*, int, int, float, Attended*),
           {Products::template mix<1>, Products::template mix<2>, Products::template mix<3>, Products::template mix<4>},
           share_out,
           add,
-          finish};
+          finish,
+          Products::widen,
+          Products::narrow};
 }
 
 #ifdef PEAGLE_X86_64
@@ -181,8 +185,9 @@ class CachedAttention : public Kernel {
           v_(inputs[kV]),
           sinks_(inputs[kSinks].data<const float>()),
           y_(outputs[0].data<float>()),
-          keys_(outputs[1].data<float>()),
-          values_(outputs[2].data<float>()),
+          keys_(outputs[1].data<char>()),
+          values_(outputs[2].data<char>()),
+          is_half_(outputs[1].type == ort::kFloat16),
           heads_(inputs[kQ].shape.sizes[1]),
           columns_(inputs[kQ].shape.sizes[2]),
           size_(inputs[kQ].shape.sizes[3]),
@@ -249,8 +254,10 @@ class CachedAttention : public Kernel {
     std::int64_t first_of(std::int64_t position) const {
       return window_ > 0 ? std::max<std::int64_t>(0, position + 1 - window_) : 0;
     }
-    float* head(float* cache, std::int64_t b, std::int64_t h) const {
-      return cache + (b * key_heads_ + h) * length_ * size_;
+    std::int64_t bytes_of(std::int64_t positions) const { return positions * size_ * (is_half_ ? 2 : 4); }
+    // The numbers of one position.
+    char* place(char* cache, std::int64_t b, std::int64_t h, std::int64_t position) const {
+      return cache + bytes_of((b * key_heads_ + h) * length_ + position);
     }
 
     // New keys and values of the positions begin .. end - 1 go to the cache.
@@ -258,11 +265,15 @@ class CachedAttention : public Kernel {
       const std::int64_t start = rows_[std::size_t(b)].start;
       const std::int64_t first = std::max(begin, start), last = std::min(end, start + columns_);
       if (first >= last) return;
-      const std::size_t bytes = std::size_t(size_) * sizeof(float);
       for (std::int64_t position = first; position < last; position++) {
-        std::memcpy(head(keys_, b, h) + position * size_, given(k_, b, h, position - start), bytes);
-        std::memcpy(head(values_, b, h) + position * size_, given(v_, b, h, position - start), bytes);
+        keep(given(k_, b, h, position - start), place(keys_, b, h, position));
+        keep(given(v_, b, h, position - start), place(values_, b, h, position));
       }
+    }
+
+    void keep(const float* numbers, char* to) const {
+      if (!is_half_) return void(std::memcpy(to, numbers, std::size_t(size_) * sizeof(float)));
+      form_.narrow(numbers, size_, reinterpret_cast<std::uint16_t*>(to));
     }
 
     // Query i of a key head: column i / group of its i % group-th query head.
@@ -365,9 +376,9 @@ class CachedAttention : public Kernel {
         int one = 0, end = count;
         while (one < end && last[one] <= from) one++;
         while (end > one && first[end - 1] >= from + kVector) end--;
-        const Positions keys = sixteen(head(keys_, b, h), begin + from, begin + last[count - 1], tile);
-        fetch(head(values_, b, h) + (begin + from) * size_);
-        fetch(head(keys_, b, h) + (begin + from + kVector) * size_);
+        const Positions keys = sixteen(keys_, b, h, begin + from, begin + last[count - 1], tile);
+        fetch(place(values_, b, h, begin + from));
+        fetch(place(keys_, b, h, begin + from + kVector));
         form_.score(queries + one, end - one, keys, scale_, scores + one * attention::kChunk + from, attention::kChunk);
         p = from + kVector;
       }
@@ -378,7 +389,7 @@ class CachedAttention : public Kernel {
       }
       for (int p = first[0]; p < last[count - 1];) {
         const int from = p / kVector * kVector;
-        const Positions values = sixteen(head(values_, b, h), begin + from, begin + last[count - 1], tile);
+        const Positions values = sixteen(values_, b, h, begin + from, begin + last[count - 1], tile);
         for (int at = 0; at < count; at += 4) {
           mix(scores, values, from, first, last, at, std::min(4, count - at), attended);
         }
@@ -411,9 +422,9 @@ class CachedAttention : public Kernel {
     }
 
     // Has sixteen positions brought near that will be wanted soon: the queries work on others meanwhile.
-    void fetch(const float* from) const {
-      constexpr std::int64_t kLine = 64 / sizeof(float);
-      for (std::int64_t n = 0; n < kVector * size_; n += kLine) __builtin_prefetch(from + n);
+    void fetch(const char* from) const {
+      constexpr std::int64_t kLine = 64;
+      for (std::int64_t n = 0; n < bytes_of(kVector); n += kLine) __builtin_prefetch(from + n);
     }
 
     // A query of whole vectors: itself, or a copy in `room`.
@@ -423,16 +434,24 @@ class CachedAttention : public Kernel {
       std::fill(room + size_, room + vectors_ * kVector, 0.0f);
       return room;
     }
-    // Sixteen positions of a head's cache from `position` on, of whole vectors; those from `end` on may hold anything.
-    Positions sixteen(const float* cache, std::int64_t position, std::int64_t end, float* room) const {
-      const float* from = cache + position * size_;
-      if (size_ % kVector == 0 && position + kVector <= length_) return {from, size_, vectors_};
-      for (std::int64_t p = 0; p < kVector; p++) {
-        float* to = room + p * vectors_ * kVector;
-        std::fill_n(to, vectors_ * kVector, 0.0f);
-        if (position + p < end) std::memcpy(to, from + p * size_, std::size_t(size_) * sizeof(float));
+    // Sixteen positions of a head's cache from `position` on, of whole vectors of float32: themselves, or copies in
+    // `room`; those from `end` on may hold anything.
+    Positions sixteen(char* cache, std::int64_t b, std::int64_t h, std::int64_t position, std::int64_t end,
+                      float* room) const {
+      const char* from = place(cache, b, h, position);
+      const bool is_whole = size_ % kVector == 0, is_full = position + kVector <= length_;
+      if (is_whole && is_full && !is_half_) return {reinterpret_cast<const float*>(from), size_, vectors_};
+      const std::int64_t stride = vectors_ * kVector;
+      if (is_whole && is_full) {
+        form_.widen(reinterpret_cast<const std::uint16_t*>(from), kVector * size_, room);
+        return {room, stride, vectors_};
       }
-      return {room, vectors_ * kVector, vectors_};
+      std::fill_n(room, kVector * stride, 0.0f);
+      for (std::int64_t p = 0; p < std::min<std::int64_t>(kVector, end - position); p++, from += bytes_of(1)) {
+        if (is_half_) form_.widen(reinterpret_cast<const std::uint16_t*>(from), size_, room + p * stride);
+        else std::memcpy(room + p * stride, from, std::size_t(size_) * sizeof(float));
+      }
+      return {room, stride, vectors_};
     }
 
     const attention::Form& form_;
@@ -440,7 +459,9 @@ class CachedAttention : public Kernel {
     const std::int64_t window_;
     const Tensor q_, k_, v_;
     const float* sinks_;
-    float *y_, *keys_, *values_;
+    float* y_;
+    char *keys_, *values_;
+    const bool is_half_;  // the numbers of caches
     const std::int64_t heads_, columns_, size_, key_heads_, length_, group_, queries_;
     const int vectors_;
     const std::int64_t columns_at_once_;

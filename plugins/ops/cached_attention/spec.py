@@ -30,7 +30,8 @@ scale * q.k, soft-capped as softcap * tanh(score / softcap) before masking; a si
 that is dropped afterwards.
 
 With ``k_scale`` and ``v_scale`` the caches hold E4M3 codes, as ``CacheWriteFp8`` writes them, and attention sees what
-they stand for, the new positions included; without, they are of the type of q.
+they stand for, the new positions included; without, they are of the type of q, or float16, to the nearest of which new
+keys and values are rounded before anything sees them.
 
 Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, nonpad_kv_seqlen); sinks of GPT-OSS.""",
     inputs=(
@@ -41,7 +42,7 @@ Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, n
             "k_cache",
             ("B", "Hkv", "T", "D"),
             (*FLOATS, FLOAT8),
-            "keys by absolute position: of q's type or codes",
+            "keys by absolute position: of q's type, float16 or codes",
             wide_as="q",
         ),
         Operand("v_cache", ("B", "Hkv", "T", "D"), (*FLOATS, FLOAT8), "values by absolute position", same_as="k_cache"),

@@ -48,9 +48,12 @@ def test_an_operand_has_its_type_or_any_and_may_be_left_out_and_share_a_buffer()
     assert '{"Anything", {{1, false, -1, -1}, {0, true, -1, -1}}, {{2, false, -1, -1}, {0, false, 1, 1}}, ' in text
 
 
-def test_operands_of_any_type_are_of_one_where_onnxruntime_could_not_tell_them_apart() -> None:
+def test_an_op_is_there_for_each_set_of_types_where_onnxruntime_could_not_tell_them_apart() -> None:
     """Caches: two of them are given, two come back."""
     text = sources._registration([OPS["CachedAttention"]])
+    assert text.count('{"CachedAttention", ') == 2
+    assert "{10, false, -1, -1}, {10, false, -1, 3}, {7, false, -1, -1}, {1, true, -1, 0}}" in text
+    assert "{{1, false, -1, 0}, {10, false, 3, 3}, {10, false, 4, 3}}" in text
     assert "{1, false, -1, -1}, {1, false, -1, 3}, {7, false, -1, -1}, {1, true, -1, 0}}" in text
     assert "{{1, false, -1, 0}, {1, false, 3, 3}, {1, false, 4, 3}}" in text
 

@@ -121,6 +121,15 @@ def test_codes_are_what_the_write_op_writes_and_attention_is_over_what_they_stan
 
 @quick
 @given(cases(), attributes)
+def test_the_body_over_caches_of_float16_says_what_the_reference_says(
+    run_body: Any, case: Arrays, attributes: dict[str, Any]
+) -> None:
+    case = {name: x.astype(np.float16) if "cache" in name else x for name, x in case.items()}
+    same(run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes))
+
+
+@quick
+@given(cases(), attributes)
 def test_rows_do_not_influence_each_other(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
     together = run_body(OP, inputs_of(case), **attributes)
     for b in range(len(case["start"])):

@@ -17,23 +17,31 @@ from tests.plugins.cpu.sessions import paths_here, session
 
 OP = "CachedAttention"
 NAMES = [operand.name for operand in OPS[OP].inputs]
-OUTPUTS = dict.fromkeys(("y", "k_out", "v_out"), "float32")
 Arrays = dict[str, Any]
 few = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 @cache
-def made(library: Path, has_sinks: bool, attributes: tuple[tuple[str, Any], ...], path: str, threads: int) -> Any:
-    inputs = {name: "int64" if name == "start" else "float32" for name in NAMES}
+def made(
+    library: Path,
+    has_sinks: bool,
+    attributes: tuple[tuple[str, Any], ...],
+    path: str = "",
+    threads: int = 1,
+    kept_as: str = "float32",
+) -> Any:
+    inputs = {name: kept_as if "cache" in name else "float32" for name in NAMES} | {"start": "int64"}
     given = inputs | ({} if has_sinks else {"sinks": None})
+    outputs = {"y": "float32", "k_out": kept_as, "v_out": kept_as}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)
-        return session(library, one_node_model(OP, given, OUTPUTS, dict(attributes)), threads)
+        return session(library, one_node_model(OP, given, outputs, dict(attributes)), threads)
 
 
 def attend(library: Path, case: Arrays, attributes: Arrays, path: str = "", threads: int = 1) -> list[Any]:
     """y, k_out, v_out of the kernel on one path, the best unless told."""
-    made_once = made(library, "sinks" in case, tuple(attributes.items()), path, threads)
+    kept_as = case["k_cache"].dtype.name
+    made_once = made(library, "sinks" in case, tuple(attributes.items()), path, threads, kept_as)
     return list(made_once.run(None, case))
 
 
@@ -47,7 +55,7 @@ def same_bits(ours: Any, theirs: Any) -> None:
     assert ours.shape == theirs.shape
     np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
     there = ~np.isnan(theirs)
-    np.testing.assert_array_equal(ours[there].view(np.int32), theirs[there].view(np.int32))
+    np.testing.assert_array_equal(ours[there].view(f"i{ours.itemsize}"), theirs[there].view(f"i{ours.itemsize}"))
 
 
 def case_of(
@@ -70,7 +78,7 @@ attribute_sets = st.fixed_dictionaries(
 
 @st.composite
 def cases(draw: Any) -> Arrays:
-    """Caches of up to three chunks, filled to a different length in every row, often to their end."""
+    """Caches of up to three chunks, filled to a different length in every row, often to their end; some of float16."""
     batch, key_heads, group = draw(st.integers(1, 4)), draw(st.integers(1, 2)), draw(st.integers(1, 8))
     columns, size = draw(st.sampled_from([*range(1, 10), 70])), draw(st.sampled_from([12, 16, 64, 80, 256]))
     length = columns + draw(st.integers(0, 140))
@@ -80,7 +88,8 @@ def cases(draw: Any) -> Arrays:
     case = case_of(rng, batch, key_heads, group, columns, size, starts, length)
     if draw(st.booleans()):
         case["sinks"] = rng.normal(size=key_heads * group).astype(np.float32)
-    return case
+    kept_as = draw(st.sampled_from([np.float32, np.float16]))
+    return case | {name: case[name].astype(kept_as) for name in ("k_cache", "v_cache")}
 
 
 @few
@@ -138,12 +147,31 @@ def test_what_lies_past_a_query_is_in_nothing_that_it_gives(
     spoiled = case | {name: case[name].copy() for name in ("q", "k", "v", "k_cache", "v_cache")}
     for b, start in enumerate(case["start"]):
         for name in ("k_cache", "v_cache"):
-            spoiled[name][b, :, start:] = wild
+            spoiled[name][b, :, start:] = np.inf if wild == 3e38 and case[name].dtype == np.float16 else wild
     for name in "qkv":
         spoiled[name][:, :, columns // 2 + 1 :] = wild
     for path in paths_here(cpu_library):
         y = attend(cpu_library, spoiled, attributes, path)[0]
         same_bits(y[:, : columns // 2 + 1], expected[:, : columns // 2 + 1])
+
+
+def test_new_numbers_are_kept_as_the_nearest_of_float16_on_every_path(cpu_library: Path) -> None:
+    """Numbers of every size, the middle of two neighbours, and what float16 has no room for."""
+    every = np.arange(0, 2**16, 7, np.uint16).view(np.float16).astype(np.float32)
+    every = every[np.isfinite(every)]
+    middles = (every + np.nextafter(every.astype(np.float16), np.float16(np.inf)).astype(np.float32)) / 2
+    wild = np.array([65519.996, 65520.0, 1e9, -1e9, 2.0**-25, 1.5 * 2.0**-25, -0.0, 1e-40], np.float32)
+    numbers = np.concatenate([wild, every, middles, np.nextafter(middles, np.float32(0)), [np.inf, -np.inf, np.nan]])
+    numbers = numbers.astype(np.float32)
+    columns = len(numbers) // 12
+    new = numbers[: columns * 12].reshape(1, 1, columns, 12)
+    kept = np.zeros((1, 1, columns, 12), np.float16)
+    start = np.zeros(1, np.int64)
+    case = {"q": np.zeros_like(new), "k": new, "v": new, "k_cache": kept, "v_cache": kept, "start": start}
+    with np.errstate(over="ignore"):
+        expected = new.astype(np.float16)
+    for path in paths_here(cpu_library):
+        same_bits(attend(cpu_library, case, {"scale": 1.0}, path)[1], expected)
 
 
 @pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf])
@@ -175,13 +203,13 @@ def test_caches_are_written_in_place_where_one_buffer_is_bound_on_both_sides(cpu
 
     case = case_of(np.random.default_rng(5), 2, 2, 3, 4, 64, [0, 60], 64)
     expected = attend(cpu_library, case, {"scale": 1.0})
-    binding = made(cpu_library, False, (("scale", 1.0),), "", 1).io_binding()
+    binding = made(cpu_library, False, (("scale", 1.0),)).io_binding()
     for name, array in case.items():
         binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
     binding.bind_output("y")
     for name in ("k", "v"):
         binding.bind_ortvalue_output(f"{name}_out", onnxruntime.OrtValue.ortvalue_from_numpy(case[f"{name}_cache"]))
-    made(cpu_library, False, (("scale", 1.0),), "", 1).run_with_iobinding(binding)
+    made(cpu_library, False, (("scale", 1.0),)).run_with_iobinding(binding)
     same_bits(binding.get_outputs()[0].numpy(), expected[0])
     for name, written in zip(("k_cache", "v_cache"), expected[1:], strict=True):
         same_bits(case[name], written)
@@ -218,7 +246,7 @@ def test_heads_of_more_numbers_than_the_kernel_has_room_for_are_refused(cpu_libr
 
 def test_caches_of_codes_are_refused_when_the_node_is_loaded(cpu_library: Path) -> None:
     with pytest.raises(Exception, match="caches of codes have no CPU kernel"):
-        made(cpu_library, False, (("scale", 1.0), ("k_scale", 0.5), ("v_scale", 0.5)), "", 1)
+        made(cpu_library, False, (("scale", 1.0), ("k_scale", 0.5), ("v_scale", 0.5)))
 
 
 def test_no_rows_and_no_columns_give_nothing(cpu_library: Path) -> None:
