@@ -26,7 +26,7 @@ from cpu.passes import Passes, milliseconds
 
 from peagle.engines.folder.manifest import Manifest
 
-RUNS = 200
+RUNS = 100
 _READ = 256 * 2**20  # bytes that bandwidth is measured over: more than any cache holds
 _SHOWN = 8
 
