@@ -123,6 +123,20 @@ def test_the_compiler_of_pypi_makes_kernels_that_work(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
+def test_the_kernels_compile_for_arm_machines(tmp_path: Path) -> None:
+    """Portable code; nothing runs it here."""
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("needs ziglang (pip install 'peagle-compile[cpu]')")
+    path = tmp_path / "kernels.so"
+    command = [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-linux-gnu", *OPTIONS, "-x", "c++", "-"]
+    done = subprocess.run([*command, "-o", str(path)], input=source(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    header = path.read_bytes()[:20]
+    assert header[:4] == b"\x7fELF"
+    assert int.from_bytes(header[18:20], "little") == 183, "AArch64"
+
+
+@pytest.mark.slow
 def test_kernels_touch_no_memory_that_is_not_theirs(tmp_path: Path) -> None:
     """The tests of the ops once more, with the address and undefined-behaviour sanitizers; and no warnings."""
     compiler = find_compilers()[0].command
