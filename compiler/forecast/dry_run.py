@@ -81,6 +81,7 @@ def decide_build(request: CompileRequest) -> Decided:
     try:
         platform = platform_of(request)
         lowering, gpus, backend = platform.lowering, platform.gpus, platform.backend
+        notes += [platform.lacks] if platform.lacks else []
     except EnvironmentProblem as error:
         if not asked.gpus and asked.name is None:
             raise

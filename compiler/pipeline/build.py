@@ -65,6 +65,8 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     names = resolved.repeatable()
     made_for = MadeFor("build", names["model"] or "", names["draft"] or "", recipe.name, platform.lowering.name)
     run = replace(run, store=replace(run.store, made_for=made_for))
+    kernels = cpu_kernels(run, platform, is_asked=request.backend.lowering is not None)
+    platform = replace(platform, lowering=kernels.lowering)
     blueprint = _blueprint(inputs, recipe, platform)
     graphs = compile_graphs(run, blueprint, request.calibration, model=request.pair.model)
     plans = None
@@ -74,9 +76,8 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     asked = request.drafts_asked
     k = inputs.depth if asked is None else asked
     manifest = engine_manifest(platform, recipe, inputs, k, graphs, plans, versions)
-    kernels = None if plans else cpu_kernels(run, graphs)
-    compiled = plans.kernels if plans else kernels.stage if kernels else None
-    warnings += kernels.warnings if kernels else []
+    compiled = plans.kernels if plans else kernels.stage
+    warnings += kernels.warnings
     stages = plans.stages() if plans else graphs.stages()
     made_of = {**stages, "kernels": compiled} if compiled else stages
     sizes = bytes_of(stages)

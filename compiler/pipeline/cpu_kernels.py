@@ -1,52 +1,96 @@
-"""The CPU kernels of an engine, as a kept stage: compiled for this machine, and tried with its ONNX Runtime."""
+"""The CPU kernels of an engine, as kept stages: compiled for this machine, and tried with its ONNX Runtime."""
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ...graphs.lowering import ORT, Lowering
 from ...plugins.errors import BuildError, EnvironmentProblem
-from ..store.stages import Stage
-from .shared_steps import Graphs, PipelineRun
+from ..request.build_platform import BuildPlatform, costs_without_kernels
+from ..store.stages import Stage, StageStore
+from .shared_steps import PipelineRun
+
+if TYPE_CHECKING:
+    from ...plugins.cpu.compile import CpuLibrary
 
 
 @dataclass(frozen=True)
 class CpuKernels:
-    """The stage of the library, None where there is none; ``warnings`` then say why, and what that costs."""
+    """The stage of the library, None where there is none, and the ``lowering`` of graphs that it is for.
+
+    ``warnings`` say why there is none, and what that costs.
+    """
 
     stage: Stage | None
+    lowering: Lowering
     warnings: list[str] = field(default_factory=list)
 
 
-def cpu_kernels(run: PipelineRun, graphs: Graphs) -> CpuKernels | None:
-    """Compile and try the kernels that the graphs have nodes for; None where the lowering has none of ours.
+def cpu_kernels(run: PipelineRun, platform: BuildPlatform, *, is_asked: bool) -> CpuKernels:
+    """Compile and try the kernels, where the platform's lowering has nodes for them.
 
-    A machine that cannot, or where they do not work, has an engine without them: the bodies of the nodes run.
+    Where that cannot be done, the graphs are for ONNX Runtime's own; if the lowering ``is_asked`` for, they are as they
+    were asked for, and the bodies of our nodes run.
     """
-    if not graphs.blueprint.lowering.packs:
-        return None
+    if not platform.lowering.packs:
+        return CpuKernels(None, platform.lowering, [platform.lacks] if platform.lacks else [])
     with run.phases("kernels") as record:
         try:
-            stage = _built(run)
+            stage = _tried(run)
         except (EnvironmentProblem, BuildError) as error:
-            why = f": {error.why}" if error.why else ""
-            return CpuKernels(None, [f"the engine has no CPU kernels, and is slow: {error.what}{why}; {error.fix}"])
+            what = f"{error.what}: {error.why}" if error.why else error.what
+            if not is_asked:
+                return CpuKernels(None, ORT, [costs_without_kernels(what, error.fix)])
+            said = f"the engine has no CPU kernels, and is slow: {what}; {error.fix}"
+            return CpuKernels(None, platform.lowering, [said])
         record["reused"] = stage.reused
-    return CpuKernels(stage)
+    return CpuKernels(stage, platform.lowering)
 
 
-def _built(run: PipelineRun) -> Stage:
-    import onnxruntime
+def compiled_library(store: StageStore) -> Stage:
+    """The pack of kernels, compiled once for a source, a machine and its compilers, whatever builds it is for.
 
-    from ...plugins.cpu import LIBRARY
-    from ...plugins.cpu.compile import compile_library, machine_name
+    Raises what ``compile_library`` does.
+    """
+    from ...plugins.cpu.compile import compile_library, find_compilers, machine_name
     from ...plugins.cpu.pack import write_pack
-    from ...plugins.cpu.self_test import try_library
     from ...plugins.cpu.sources import digest
 
     def make(folder: Path) -> None:
-        with run.progress.step("compile kernels"):
+        with store.progress.step("compile kernels"):
             write_pack(folder, compile_library())
+
+    compilers = [compiler.identity for compiler in find_compilers()]
+    return store.run("cpu-library", [digest(), machine_name(), compilers], make, by_content=True)
+
+
+def was_compiled_here(store: StageStore, library: CpuLibrary) -> bool:
+    """Whether this very library is among those that the store has compiled."""
+    from ...plugins.cpu.pack import read_pack
+
+    for folder in (store.root / "cpu-library").glob("*"):
+        with suppress(EnvironmentProblem):  # one that is being made, or a lock
+            if read_pack(folder).code == library.code:
+                return True
+    return False
+
+
+def _tried(run: PipelineRun) -> Stage:
+    import onnxruntime
+
+    from ...plugins.cpu import INDEX, LIBRARY
+    from ...plugins.cpu.self_test import try_library
+
+    library = compiled_library(run.store)
+
+    def make(folder: Path) -> None:
+        for name in (LIBRARY, INDEX):
+            shutil.copyfile(library.path / name, folder / name)
+        with run.progress.step("try kernels"):
             try_library(folder / LIBRARY)
 
-    return run.store.run("cpu-kernels", [digest(), machine_name(), str(onnxruntime.__version__)], make)
+    return run.store.run("cpu-kernels", [library.path.name, str(onnxruntime.__version__)], make)

@@ -72,20 +72,27 @@ def _products(folder: Path) -> dict[str, Any]:
 def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
     """List the library of CPU kernels: machine, bytes, compiler, and the instructions that they use here.
 
-    Where they do not work here, there are no instructions, and ``why`` says what the matter is.
+    To know these is to run machine code, which is done with what was compiled here alone. Where it is not done, or the
+    kernels do not work here, there are no instructions, and ``why`` says what the matter is.
     """
-    from ...plugins.cpu import INDEX, LIBRARY
+    from ...plugins.cpu import INDEX, LIBRARY, SWITCH, is_off
     from ...plugins.cpu.pack import read_pack
     from ...plugins.cpu.self_test import try_library
+    from ..store.stages import StageStore
+    from .cpu_kernels import was_compiled_here
 
     if f"{KERNELS}/{INDEX}" not in manifest.files:
         return []
     library = read_pack(folder / KERNELS)
     row = {"machine": library.machine, "bytes": len(library.code), "compiler": library.compiler}
+    if is_off():
+        return [row | {"instructions": "", "why": f"not to run: {SWITCH} is off"}]
+    if not was_compiled_here(StageStore.default(), library):
+        return [row | {"instructions": "", "why": "not tried: they were not compiled here"}]
     try:
         return [row | {"instructions": try_library(folder / KERNELS / LIBRARY), "why": ""}]
     except EnvironmentProblem as problem:
-        return [row | {"instructions": "", "why": problem.why}]
+        return [row | {"instructions": "", "why": f"of no use here: {problem.why}"}]
 
 
 def _kernels(folder: Path) -> list[dict[str, Any]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from ...graphs.lowering import TENSORRT, Lowering, lowering_named
+from ...graphs.lowering import CPU, ORT, TENSORRT, Lowering, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..hardware.gpus import export_form, sm_name, sm_number
 from ..hardware.machine import look
 from ..precision.decide_recipe import decide
 from ..precision.recipes import emulated
-from .choose_backend import choose_backend
+from .choose_backend import EMULATED, choose_backend
 from .refusals import check_build
 from .request import ONNXRUNTIME, CompileRequest, PlanAsked
 
@@ -24,6 +24,7 @@ class BuildPlatform:
     """The backend of a build and what follows from it. ``gpus`` (``sm_120``) are there for TensorRT alone.
 
     ``version`` is the installed backend's. ``runs_here`` says whether this machine can run the engine, and measure it.
+    ``lacks`` is what a build should say of CPU kernels that it would have had with a compiler.
     """
 
     backend: str
@@ -31,6 +32,7 @@ class BuildPlatform:
     gpus: tuple[str, ...]
     lowering: Lowering
     runs_here: bool
+    lacks: str = ""
 
     @property
     def makes_plans(self) -> bool:
@@ -66,7 +68,8 @@ def _platform(request: CompileRequest) -> BuildPlatform:
     choice = choose_backend(asked.name, request.precision.name, asked.gpus, machine)
     if choice.backend == ONNXRUNTIME:
         _refuse_tensorrts(asked.gpus, request.plans)
-        return BuildPlatform(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering_named(asked.lowering or "ort"), True)
+        lowering, lacks = _on_cpu(asked.lowering, request.precision.name)
+        return BuildPlatform(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering, True, lacks)
     here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
     installed = machine.products[choice.backend]
     if not installed[:1].isdigit():
@@ -85,6 +88,31 @@ def _platform(request: CompileRequest) -> BuildPlatform:
             fix="leave --lowering out, or build for --backend onnxruntime",
         )
     return platform
+
+
+def costs_without_kernels(why: str, fix: str) -> str:
+    """What a build says that could have had CPU kernels of ours, in one line."""
+    return f"{why}: ONNX Runtime's own kernels are used, with which verifying drafts costs more than with ours; {fix}"
+
+
+def _on_cpu(asked: str | None, precision: str | None) -> tuple[Lowering, str]:
+    """The lowering for ONNX Runtime, and what to say of it.
+
+    Without one that was ``asked`` for that is the one for our kernels, where they multiply in the precision and can be
+    compiled and loaded.
+    """
+    from ...plugins.cpu import is_off
+    from ...plugins.cpu.compile import find_compilers
+
+    if asked is not None:
+        return lowering_named(asked), ""
+    if precision in EMULATED or is_off():
+        return ORT, ""
+    try:
+        find_compilers()
+    except EnvironmentProblem as problem:
+        return ORT, costs_without_kernels(problem.what, problem.fix)
+    return CPU, ""
 
 
 def _lowering(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:

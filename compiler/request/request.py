@@ -70,7 +70,8 @@ class BackendAsked:
     )
     lowering: str | None = option(
         "--lowering",
-        "For onnxruntime: ort has its own kernels, cpu ours for products, std standard ONNX only. (default: ort)",
+        "For onnxruntime: cpu has our kernels, compiled by the build, ort its own, std standard ONNX only. "
+        "(default: cpu, where a C++ compiler is)",
     )
 
     def check_known(self) -> None:

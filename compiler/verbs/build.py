@@ -70,9 +70,10 @@ def _summary(result: BuildResult) -> str:
     report = result.report
     reused = [phase["phase"] for phase in report["phases"] if phase.get("reused")]
     gpus = ", ".join(result.manifest.backend.gpus)
+    lowering = f", lowering {result.manifest.backend.lowering}"
     rows = [
         *first_rows(first_words(result.manifest.precision)),
-        ("engine", f"{result.path}, for {result.manifest.backend.name}" + (f" on {gpus}" if gpus else "")),
+        ("engine", f"{result.path}, for {result.manifest.backend.name}" + (f" on {gpus}" if gpus else lowering)),
         *precision_rows(result.manifest.precision, report),
         ("plans" if gpus else "weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),
         ("drafts per round", _drafts(result.manifest)),

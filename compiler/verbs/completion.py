@@ -84,7 +84,7 @@ _NAMES: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("pair", "draft"): lambda: [*model_names(), NGRAM, NO_DRAFTS],
     ("backend", "name"): backend_names,
     ("backend", "gpus"): gpu_names,
-    ("backend", "lowering"): lambda: ("ort", "std"),
+    ("backend", "lowering"): lambda: ("cpu", "ort", "std"),
     ("precision", "name"): recipe_names,
     ("precision", "kv_cache"): lambda: ("fp8",),
     ("precision", "lm_head"): lambda: ("fp8", "mxfp8", "int8", "int4"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...plugins.cpu import SWITCH, is_off
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import install, require
 from ..console.printing import columns, emit, interruptible, size
@@ -129,7 +130,11 @@ def _doctor_of(request: CompileRequest, *, as_json: bool) -> None:
 
 
 def _cpu_kernels(compiler: str) -> str:
-    return f"compiled by {compiler}" if compiler else f"no C++ compiler, --lowering cpu is slow: {install('cpu')}"
+    if is_off():
+        return f"off, by {SWITCH}: builds have none, and engines run without theirs"
+    if compiler:
+        return f"builds have them, compiled by {compiler}"
+    return f"builds have none, and verify drafts at a higher cost, without a C++ compiler: {install('cpu')}"
 
 
 def _for(report: Readiness) -> str:

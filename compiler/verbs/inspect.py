@@ -200,10 +200,8 @@ def _kernel(kernel: dict[str, Any]) -> str:
 
 
 def _cpu_kernels(library: dict[str, Any]) -> str:
-    runs = (
-        f"run here with {library['instructions']}" if library["instructions"] else f"do not run here: {library['why']}"
-    )
-    return f"{library['machine']}, {size(library['bytes'])}, by {library['compiler']}; they {runs}"
+    runs = f"they run here with {library['instructions']}" if library["instructions"] else library["why"]
+    return f"{library['machine']}, {size(library['bytes'])}, by {library['compiler']}; {runs}"
 
 
 def _names(names: list[str]) -> str:

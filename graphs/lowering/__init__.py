@@ -18,7 +18,18 @@ from .lowering_result import GraphWeight, Lowered
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["LOWERINGS", "ORT", "STD", "TENSORRT", "GraphWeight", "Lowered", "Lowering", "lower", "lowering_named"]
+__all__ = [
+    "CPU",
+    "LOWERINGS",
+    "ORT",
+    "STD",
+    "TENSORRT",
+    "GraphWeight",
+    "Lowered",
+    "Lowering",
+    "lower",
+    "lowering_named",
+]
 
 
 @dataclass(frozen=True)
@@ -88,14 +99,12 @@ _ALIGNED = 64
 
 STD = Lowering("std", "standard ONNX", ("fp32", "fp16", "bf16"), _std)
 ORT = Lowering("ort", "ONNX Runtime", ("fp32",), _ort, has_kernels=True)
-_CPU = Lowering("cpu", "ONNX Runtime", ("fp32",), _cpu, has_kernels=True, packs=True, join=_join)
+CPU = Lowering("cpu", "ONNX Runtime", ("fp32",), _cpu, has_kernels=True, packs=True, join=_join)
 TENSORRT = Lowering("tensorrt", "TensorRT", ("bf16", "fp16"), _tensorrt, _ALIGNED, is_tensorrt=True)
 _TENSORRT_SM100 = Lowering(
     "tensorrt-sm100", "TensorRT", ("bf16", "fp16"), _tensorrt_sm100, _ALIGNED, is_tensorrt=True, has_expert_layer=True
 )
-LOWERINGS: Mapping[str, Lowering] = {
-    lowering.name: lowering for lowering in (ORT, _CPU, STD, TENSORRT, _TENSORRT_SM100)
-}
+LOWERINGS: Mapping[str, Lowering] = {lowering.name: lowering for lowering in (ORT, CPU, STD, TENSORRT, _TENSORRT_SM100)}
 
 
 def lowering_named(name: str) -> Lowering:

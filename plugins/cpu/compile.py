@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from ..errors import BuildError, EnvironmentProblem
@@ -39,6 +40,17 @@ class Compiler:
     command: tuple[str, ...]
     options: tuple[str, ...] = ()
 
+    @property
+    def identity(self) -> str:
+        """What tells it from every other compiler, and from itself before it was updated; nothing is run for that."""
+        program = Path(os.path.realpath(self.command[0]))
+        try:
+            facts = program.stat()
+        except OSError:  # it is gone since it was found; what runs it says so
+            return str(program)
+        package = version("ziglang") if "ziglang" in self.command else ""
+        return f"{program} {facts.st_size} {facts.st_mtime_ns} {package}".strip()
+
 
 def machine_name() -> str:
     """The kind of machine that this process runs on, such as ``linux-x86_64``."""
@@ -64,8 +76,8 @@ def find_compilers() -> tuple[Compiler, ...]:
     if not compilers:
         raise EnvironmentProblem(
             "no C++ compiler was found",
-            why="CPU kernels are compiled for the machine; without them ONNX Runtime runs the standard operators that "
-            "mean the same, several times as slowly",
+            why="CPU kernels are compiled for the machine; without them ONNX Runtime's own are used, with which "
+            "verifying drafts costs more, or the standard operators that mean the same, more slowly",
             fix=f"install g++ or clang++, or {install('cpu')}",
         )
     return tuple(compilers)
@@ -94,8 +106,8 @@ def _compiled(compiler: Compiler) -> CpuLibrary:
             code = (Path(folder) / "kernels.so").read_bytes()
         except OSError as error:
             raise BuildError("a compiler failed", why="it reported success and wrote nothing") from error
-        version = _run([*compiler.command, "--version"], folder).strip().splitlines()
-    return CpuLibrary(machine_name(), digest(), code, version[0] if version else "of unknown version")
+        said = _run([*compiler.command, "--version"], folder).strip().splitlines()
+    return CpuLibrary(machine_name(), digest(), code, said[0] if said else "of unknown version")
 
 
 def _run(command: list[str], folder: str) -> str:

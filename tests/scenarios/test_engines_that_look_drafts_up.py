@@ -110,7 +110,7 @@ def test_an_engine_with_a_head_is_verified_with_drafts_from_the_text(
     folder = shutil.copytree(tiny_folder, tmp_path / "engine")
     few = ("--prompts", 2, "--max-tokens", 24, "--num-speculative-tokens", 4, "--only", "losslessness")
     done = cli("verify", folder, *few, *NGRAM)
-    assert (done.code, "looked up in the text" in done.out, "0 of 96 tokens" in done.out) == (0, True, True), done.err
+    assert (done.code, "looked up in the text" in done.out, "0 of 192 tokens" in done.out) == (0, True, True), done.err
     done = cli("verify", folder, *few, "--draft", "none")
     assert (done.code, "--draft none cannot be compared" in done.err) == (2, True)
 

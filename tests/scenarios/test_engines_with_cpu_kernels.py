@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,14 @@ import pytest
 from peagle.compiler.pipeline import cpu_kernels as stage
 from peagle.compiler.pipeline.build import BuildResult, build
 from peagle.compiler.pipeline.engine_contents import inspect_engine
+from peagle.compiler.request.build_platform import platform_of
 from peagle.compiler.request.verb_options import BUILD
+from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime import kernels
 from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
-from peagle.plugins.cpu import LIBRARY, pack
+from peagle.engines.folder.manifest import Manifest
+from peagle.plugins.cpu import LIBRARY, pack, self_test
 from peagle.plugins.cpu import compile as compiling
 from peagle.plugins.errors import EnvironmentProblem
 
@@ -26,32 +28,22 @@ PROMPTS = ["def fibonacci(n):", "import os\n", "x = ["]
 PLACE = f"plugins/{LIBRARY}"
 
 
-def demo(out: Path, precision: str = "int8") -> BuildResult:
+def demo(out: Path, precision: str = "int8", lowering: str | None = "cpu") -> BuildResult:
     return build(
         BUILD.request(
-            model="demo", out=out, precision=precision, lowering="cpu", num_speculative_tokens=3, max_seq_len=128
+            model="demo", out=out, precision=precision, lowering=lowering, num_speculative_tokens=3, max_seq_len=128
         )
     )
 
 
 @pytest.fixture(scope="module")
-def compiled(cpu_library: Path) -> Iterator[None]:
-    """Builds take the session's library."""
-    with pytest.MonkeyPatch.context() as patch:
-        code = cpu_library.read_bytes()
-        made = compiling.CpuLibrary(compiling.machine_name(), compiling.digest(), code, "the session's")
-        patch.setattr(compiling, "compile_library", lambda: made)
-        yield
-
-
-@pytest.fixture(scope="module")
-def built(compiled: None, demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
+def built(cpu_library: Path, demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
     """The demo pair in int8; its traces are those of the other engine."""
     return demo(tmp_path_factory.mktemp("cpu-kernels") / "engine")
 
 
 @pytest.fixture(scope="module")
-def wide(compiled: None, demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wide(cpu_library: Path, demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same pair in fp32."""
     return demo(tmp_path_factory.mktemp("cpu-kernels") / "wide", "fp32").path
 
@@ -76,21 +68,27 @@ def test_matrices_of_whole_blocks_are_packed_and_the_rest_is_as_before(built: Bu
     assert row["instructions"]
 
 
-def test_wide_matrices_are_packed_and_stored_once(wide: Path, demo_engine: Path) -> None:
+@pytest.fixture(scope="module")
+def of_onnxruntime(demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with ONNX Runtime's own kernels."""
+    return demo(tmp_path_factory.mktemp("cpu-kernels") / "ort", "fp32", "ort").path
+
+
+def test_wide_matrices_are_packed_and_stored_once(wide: Path, of_onnxruntime: Path) -> None:
     kinds = {*inspect_engine(wide)["operators"]["target"]}
     assert {"peagle::WideLinear", "peagle::WideEmbedding", "peagle::Stretch"} <= kinds
     assert not {"com.microsoft::FusedMatMul", "MatMul"} & kinds
-    ours, theirs = ((each / "target/model.onnx.data").stat().st_size for each in (wide, demo_engine))
+    ours, theirs = ((each / "target/model.onnx.data").stat().st_size for each in (wide, of_onnxruntime))
     assert ours <= theirs + 4096, "an embedding that is the head is there twice"
 
 
 def test_wide_engines_compute_what_those_of_onnxruntime_do(
-    wide: Path, demo_engine: Path, monkeypatch: pytest.MonkeyPatch
+    wide: Path, of_onnxruntime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = list(range(5, 45))
-    expected = Engine.load(demo_engine).target_logits(ids)
+    expected = Engine.load(of_onnxruntime).target_logits(ids)
     np.testing.assert_allclose(Engine.load(wide).target_logits(ids), expected, rtol=1e-4, atol=1e-4)
-    drafts = Engine.load(demo_engine).draft_logits(ids, 3)
+    drafts = Engine.load(of_onnxruntime).draft_logits(ids, 3)
     np.testing.assert_allclose(Engine.load(wide).draft_logits(ids, 3), drafts, rtol=1e-4, atol=1e-4)
     monkeypatch.setattr(compiling, "machine_name", lambda: "linux-riscv64")  # the bodies run
     np.testing.assert_allclose(Engine.load(wide).target_logits(ids), expected, rtol=1e-4, atol=1e-4)
@@ -206,10 +204,80 @@ def test_another_library_than_was_built_is_refused(folder: Path) -> None:
             Engine.load(folder, check_hashes=check_hashes)
 
 
+def test_kernels_that_are_switched_off_are_not_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PEAGLE_CPU_KERNELS", "off")
+    monkeypatch.setattr(self_test, "open_library", lambda path: pytest.fail("it was loaded"))
+    monkeypatch.setattr(self_test, "try_library", lambda path: pytest.fail("it was tried"))
+    assert np.isfinite(Engine.load(folder).target_logits([5, 6, 7])).all()
+    (message,) = caplog.messages
+    assert message.startswith(f"PEAGLE_CPU_KERNELS is off: the CPU kernels of {folder} are not loaded")
+    (row,) = inspect_engine(folder)["kernels"]
+    assert (row["instructions"], row["why"]) == ("", "not to run: PEAGLE_CPU_KERNELS is off")
+    monkeypatch.setenv("PEAGLE_CPU_KERNELS", "false")
+    with pytest.raises(EnvironmentProblem, match="PEAGLE_CPU_KERNELS is 'false'"):
+        Engine.load(folder)
+
+
+def test_inspect_runs_no_machine_code_that_was_not_compiled_here(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(self_test, "try_library", lambda path: pytest.fail("it was run"))
+    monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "of another machine"))
+    (row,) = inspect_engine(folder)["kernels"]
+    assert (row["instructions"], row["why"]) == ("", "not tried: they were not compiled here")
+
+
 def test_instructions_that_are_not_there_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEAGLE_CPU_INSTRUCTIONS", "altivec")
     with pytest.raises(EnvironmentProblem, match="PEAGLE_CPU_INSTRUCTIONS is altivec"):
         Engine.load(folder)
+
+
+LACKS = "ONNX Runtime's own kernels are used, with which verifying drafts costs more than with ours; "
+
+
+def test_a_build_that_is_asked_for_nothing_has_our_kernels_where_it_can(
+    demo_engine: Path, cpu_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every recipe that they multiply in, and none that is emulated or that a switch forbids."""
+
+    def lowering(precision: str | None, asked: str | None = None) -> str:
+        return platform_of(
+            BUILD.request(model="demo", out=Path("x"), precision=precision, lowering=asked)
+        ).lowering.name
+
+    assert Manifest.read(demo_engine).backend.lowering == "cpu"
+    assert PLACE in Manifest.read(demo_engine).files
+    assert [lowering(each) for each in (None, "fp32", "int8", "int4", "fp8")] == ["cpu"] * 4 + ["ort"]
+    assert lowering("int8", "ort") == "ort"
+    monkeypatch.setenv("PEAGLE_CPU_KERNELS", "off")
+    assert [lowering("int8"), lowering("int8", "cpu")] == ["ort", "cpu"]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_build_that_can_compile_nothing_has_the_kernels_of_onnxruntime(
+    cpu_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    """Where there is no compiler, and where the only one fails."""
+    compiler = tmp_path / "c++"
+    if broken:
+        compiler.write_text("#!/bin/sh\necho out of luck; exit 1\n")
+        compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(compiling, "is_there", lambda name: False)
+    result = demo(tmp_path / "engine", lowering=None)
+    assert result.manifest.backend.lowering == "ort"
+    assert PLACE not in result.manifest.files
+    (warning,) = [text for text in result.report["warnings"] if "kernels" in text]
+    why = "the CPU kernels cannot be compiled: " if broken else "$CXX names no program: "
+    assert warning.startswith(f"{why}{compiler}: {'out of luck: ' if broken else ''}{LACKS}set CXX to ")
+
+
+def test_the_library_is_compiled_once_for_all_builds(cpu_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "compile_library", lambda: pytest.fail("it was compiled again"))
+    assert stage.compiled_library(StageStore.default()).path / LIBRARY == cpu_library
 
 
 def test_a_build_without_a_compiler_says_what_that_costs(
@@ -218,7 +286,7 @@ def test_a_build_without_a_compiler_says_what_that_costs(
     def none() -> Any:
         raise EnvironmentProblem("no C++ compiler was found", why="they are compiled", fix="install g++")
 
-    monkeypatch.setattr(stage, "_built", lambda run: none())
+    monkeypatch.setattr(stage, "_tried", lambda run: none())
     result = demo(tmp_path / "engine")
     assert PLACE not in result.manifest.files
     (warning,) = [text for text in result.report["warnings"] if "CPU kernels" in text]

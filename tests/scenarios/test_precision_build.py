@@ -100,7 +100,8 @@ def test_integer_weights_take_effect_and_generate(dense: Pair, precision: str, t
     assert set(stored(result, "drafter").values()) == {"int8"}
     table = result.manifest.precision
     assert (table["weights"], table["lm_head"], table["drafter"]) == (precision, "int8", "int8")
-    assert all(phase["phase"] != "calibrate" for phase in result.report["phases"])
+    is_calibrated = any(phase["phase"] == "calibrate" for phase in result.report["phases"])
+    assert is_calibrated == (precision == "int4")
     engine = Engine.load(tmp_path / "engine")
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     for prompt in ([5, 9, 17, 33], [60, 2, 2, 41, 7], [11], [88, 3, 50]):
@@ -131,13 +132,15 @@ def test_what_was_asked_for_by_itself_is_in_the_table_the_graphs_and_the_record(
     table = result.manifest.precision
     assert (table["lm_head"], table["drafter"]) == ("int8", "int4")
     assert patterns(table) == overrides.exclude
-    assert result.report["precision"]["target"]["recipe"] == dict(table)
+    calibration = {"calibration": table["calibration"]}
+    assert result.report["precision"]["target"]["recipe"] | calibration == dict(table)
     config = json.loads((tmp_path / "engine" / "resolved_config.yaml").read_text())
     assert config["recipe"] == dict(table)
     assert (config["lm_head_precision"], config["draft_precision"]) == ("int8", "int4")
     assert config["exclude"] == ["layers.0.*", "*.down_proj"]
     assert len(generated(tmp_path / "engine")) == 6
-    assert result.report["warnings"] == []
+    (warning,) = result.report["warnings"]
+    assert re.match(r"drafter: \d+ weights rounded to 4 bits without a calibration", warning)
     said = _summary(result)
     assert re.search(r"^excluded +layers\.0\.\*, \*\.down_proj$", said, re.M)
     assert re.search(r"^rounding +changed target weights by \d+\.\d\d% at most \(.*\), drafter weights by", said, re.M)
@@ -248,7 +251,7 @@ def test_saved_ranges_take_the_place_of_a_calibration(dense: Pair, sparse: Pair,
     [
         ("int4", PrecisionAsked(exclude=("layer.0.*",)), CalibrationAsked(), "names none of the matrices"),
         ("int4", PrecisionAsked(exclude=("*",)), CalibrationAsked(), "leaves nothing to quantise"),
-        ("int4", PrecisionAsked(), CalibrationAsked(method="mse"), "nothing is calibrated for --precision int4"),
+        ("int8", PrecisionAsked(), CalibrationAsked(method="mse"), "nothing is calibrated for --precision int8"),
         ("fp8", PrecisionAsked(), CalibrationAsked(method="median"), "'median' does not exist"),
         ("fp8", PrecisionAsked(), CalibrationAsked(scales=Path("nowhere")), "nowhere does not exist"),
         (

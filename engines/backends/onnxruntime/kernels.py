@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from ....plugins.cpu import INDEX, LIBRARY
+from ....plugins.cpu import INDEX, LIBRARY, SWITCH, is_off
 from ....plugins.errors import EnvironmentProblem
 from ...folder.manifest import Manifest
 
 KERNELS = "plugins"  # the engine folder's pack of compiled kernels
+_IN_THEIR_PLACE = ": standard operators run in their place, more slowly"
 _log = logging.getLogger(__name__)
 
 
@@ -17,12 +18,16 @@ def library_of(folder: Path, manifest: Manifest) -> Path | None:
     """The library that sessions are to register; None where the engine has none, or none that works here.
 
     With the ONNX Runtime that it was tried with when the engine was built it is used as it is, with another one it is
-    tried once more. One that does not work is logged, and what it would do is done by standard operators. Raises
+    tried once more. One that does not work, or that ``$PEAGLE_CPU_KERNELS`` keeps from being loaded, is logged, and
+    what it would do is done by standard operators. Raises
     ``EnvironmentProblem`` for one that is not the file that was built, and for instructions that are not there.
     """
     if f"{KERNELS}/{INDEX}" not in manifest.files:
         return None
-    # Most engines have none, and what compiles them takes a while to import.
+    if is_off():
+        _log.warning("%s is off: the CPU kernels of %s are not loaded%s", SWITCH, folder, _IN_THEIR_PLACE)
+        return None
+    # Other engines have none, and what compiles them takes a while to import.
     from ....plugins.cpu.compile import machine_name
     from ....plugins.cpu.pack import read_pack
     from ....plugins.cpu.self_test import instructions_of, open_library, try_library
@@ -40,7 +45,7 @@ def library_of(folder: Path, manifest: Manifest) -> Path | None:
         open_library(path)
     except EnvironmentProblem as problem:
         why = f" ({problem.why})" if problem.why else ""
-        _log.warning("%s%s: standard operators run in their place, several times as slowly", problem.what, why)
+        _log.warning("%s%s%s", problem.what, why, _IN_THEIR_PLACE)
         return None
     instructions_of(path)
     return path

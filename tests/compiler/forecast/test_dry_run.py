@@ -54,7 +54,7 @@ def test_qwen3_coder_in_fp8_on_a_b200_is_what_a_hand_calculates(cli: Run, tmp_pa
 def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: Path) -> None:
     done = cli("build", "demo", "--dry-run")
     assert done.code == 0, done.err
-    assert "demo for ort in fp32; nothing is written" in done.out
+    assert "demo for cpu in fp32; nothing is written" in done.out
     assert "at most" not in done.out, "nothing here is a bound"
     assert "unknown" not in done.out
     assert not list(tmp_path.iterdir())
@@ -143,7 +143,8 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[[Machine], None]:
         (CPU, {"gpus": "h200"}, "tensorrt", True, True),
         (CPU, {"gpus": "sm_120"}, "tensorrt", True, True),
         (CPU, {"backend": "tensorrt-rtx", "gpus": ["sm_89", "sm_120"]}, "tensorrt", True, True),
-        (CPU, {"precision": "int8"}, "ort", False, False),
+        (CPU, {"precision": "int8"}, "cpu", False, False),
+        (CPU, {"precision": "fp8"}, "ort", False, False),
         (CPU, {"lowering": "std", "backend": "onnxruntime"}, "std", False, False),
     ],
 )

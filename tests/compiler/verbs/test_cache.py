@@ -33,7 +33,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_build_says_what_its_steps_are_for(cli: Run, demo_engine: Path) -> None:
     listed = json.loads(cli("cache", "list", "--json").out)
     made_for = [entry["made_for"] for entry in listed["entries"] if entry["kind"] == "attach-target"]
-    assert {"command": "build", "model": "demo", "drafter": "demo", "precision": "fp32", "lowering": "ort"} in made_for
+    assert {"command": "build", "model": "demo", "drafter": "demo", "precision": "fp32", "lowering": "cpu"} in made_for
     assert listed["bytes"] == sum(entry["bytes"] for entry in listed["entries"])
 
 
