@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.engines import Engine, SamplingParams
 from peagle.graphs.drafters.torch_reference import load_target, target_pass
+from peagle.graphs.lowering.cpu.steps import PROGRAM
 from peagle.graphs.targets import family_for
 from peagle.plugins.ops.quantized_linear.packed_weights import unpack
 from tests import gguf_files
@@ -88,6 +90,19 @@ def test_a_recipe_that_rounds_says_that_it_is_the_second_time(cli: Run, tmp_path
     assert str(written.file) in planned.out
 
 
+def _quantized_products(model: onnx.ModelProto) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """The names of codes and scales, and the attributes, of every QuantizedLinear that is a step of a stretch."""
+    for node in model.graph.node:
+        programs = [helper.get_attribute_value(each).decode() for each in node.attribute if each.name == PROGRAM]
+        for line in "".join(programs).splitlines():
+            op, *rest = line.split()
+            if op == "QuantizedLinear":
+                _, codes, scales = (
+                    node.input[int(at)] if int(at) < len(node.input) else "" for at in rest[0].split(",")
+                )
+                yield codes, scales, dict(each.split("=") for each in rest[3:])
+
+
 def test_blocks_that_our_kernels_read_are_taken_bit_for_bit(cli: Run, tmp_path: Path) -> None:
     """Rows of queries and keys in the model's order, a head that is the embedding too, and not a word of rounding."""
     written = gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=("Q4_1",))
@@ -101,20 +116,19 @@ def test_blocks_that_our_kernels_read_are_taken_bit_for_bit(cli: Run, tmp_path: 
     target = Target.open(written.file)
     model = onnx.load(str(tmp_path / "engine" / "target" / "model.onnx"))
     arrays = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-    nodes = [node for node in model.graph.node if node.op_type == "QuantizedLinear"]
-    for node in nodes:
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        assert attributes["format"] == b"q4_1"
-        ours = unpack("q4_1", *[arrays[name] for name in node.input[1:]], attributes["rows"])
-        shapes = [(name, target.skeleton.shapes[name]) for name in node.input[1].removesuffix(".codes").split("+")]
+    products = list(_quantized_products(model))
+    for codes, scales, attributes in products:
+        assert attributes["format"] == "q4_1"
+        ours = unpack("q4_1", arrays[codes], arrays[scales], int(attributes["rows"]))
+        shapes = [(name, target.skeleton.shapes[name]) for name in codes.removesuffix(".codes").split("+")]
         stored = [rows for name, shape in shapes for rows in target.read(name, shape)]
         np.testing.assert_array_equal(ours, np.concatenate(stored))
-    assert len(nodes) == 2 * 4 + 1
+    assert len(products) == 2 * 4 + 1
     planned = cli("build", "--model", written.file, *ALONE, *asked, "--dry-run", "--json")
     assert planned.code == 0, planned.err
     assert "second time" not in planned.out
     foreseen = json.loads(planned.out)
-    packed = {name for node in nodes for name in node.input[1:]}
+    packed = {name for codes, scales, _ in products for name in (codes, scales)}
     narrow = sum(each["bytes"] for each in foreseen["weights"] if each["precision"] in ("int4", "fp16"))
     assert narrow == pytest.approx(sum(arrays[name].nbytes for name in packed), rel=5e-3), "but for whole tiles"
     assert foreseen["work"]["rounding_seconds"] == 0

@@ -104,6 +104,10 @@ class BatchLanes:
         last.row = gone.row
         last.arrays = last.arrays.moved_to(self._caches, gone.row)
 
+    def windows(self) -> list[RowWindow]:
+        """The windows of the slots that take part in rounds."""
+        return [request.window for request in self._rows() if request.is_busy]
+
     def verify(self, k: int) -> None:
         """Run the target over all rows at once, as wide as the most drafts of one, which are cut to ``k``."""
         self._emitted, self._drafted = k + 1, [0] * self._slots

@@ -185,6 +185,10 @@ class SessionLanes:
         """Slot and row of those that are busy."""
         return ((slot, row) for slot, row in enumerate(self.rows) if self._busy[slot])
 
+    def windows(self) -> list[RowWindow]:
+        """The windows of the slots that take part in rounds."""
+        return [row.window for _, row in self.running()]
+
     def verify(self, k: int) -> None:
         """Run the target over every busy row, one after the other, as wide as its drafts, which are cut to ``k``."""
         self._emitted, self._drafted = k + 1, [0] * len(self.rows)

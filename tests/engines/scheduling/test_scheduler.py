@@ -41,9 +41,9 @@ class Late:
 
     def round(self, steps: Steps, k: int, *, replay: bool) -> Emission:
         shapes = self._backend.manifest.shapes
-        for _, row in self._backend._lanes.running():
-            assert int(row.window.start[0]) + max(2 * k, 1) <= shapes.cache_length
-            assert int(row.window.start[0]) < shapes.max_seq_len - 1
+        for window in self._backend._lanes.windows():
+            assert int(window.start[0]) + max(2 * k, 1) <= shapes.cache_length
+            assert int(window.start[0]) < shapes.max_seq_len - 1
         return _Unread(self, self._backend.round(steps, k, replay=replay))
 
 

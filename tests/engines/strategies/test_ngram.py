@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.backends.onnxruntime import lanes
+from peagle.engines.backends.onnxruntime import batch, lanes
 from peagle.engines.strategies.ngram import NgramIndex
 from peagle.plugins.errors import UsageError
 from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS
@@ -81,17 +81,23 @@ def test_a_stream_is_what_generate_gives(tiny_engine: Engine) -> None:
 def test_rounds_are_as_wide_as_their_drafts(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """One without drafts costs what one of plain decoding costs; no drafter runs."""
     widths: list[int] = []
-    verify = lanes.Row.verify
+    of_row, of_batch = lanes.Row.verify, batch.BatchLanes.verify
 
-    def watched(row: lanes.Row, columns: int, emitted: int) -> None:
+    def watched_row(row: lanes.Row, columns: int, emitted: int) -> None:
         widths.append(columns)
-        verify(row, columns, emitted)
+        of_row(row, columns, emitted)
 
-    def refused(row: lanes.Row, k: int) -> None:
+    def watched_batch(rows: batch.BatchLanes, k: int) -> None:
+        of_batch(rows, k)
+        widths.append(rows._shape[1])
+
+    def refused(*_: object) -> None:
         raise AssertionError("a drafter ran")
 
-    monkeypatch.setattr(lanes.Row, "verify", watched)
-    monkeypatch.setattr(lanes.Row, "draft", refused)
+    monkeypatch.setattr(lanes.Row, "verify", watched_row)
+    monkeypatch.setattr(batch.BatchLanes, "verify", watched_batch)
+    for kind in (lanes.Row, batch.BatchLanes):
+        monkeypatch.setattr(kind, "draft", refused)
     params = SamplingParams(max_tokens=30, ignore_eos=True, temperature=0.3, seed=5)  # what repeats, and what does not
     (output,) = tiny_engine.generate([LOOP], params, draft="ngram")
     told = output.acceptance
