@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...plugins.errors import UsageError
+from ..console.given_text import decoded
 
 _PROMPT, _MORE, _FENCE = "> ", ". ", '"""'
 _MOST_BYTES = 2**24  # of a line: more than any context holds, and a pipe need not have lines
@@ -60,13 +61,5 @@ def piped() -> Iterator[str]:
                 why="no context is that long",
                 fix="pipe in lines, each of them a question",
             )
-        try:
-            question = line.decode().strip()
-        except UnicodeDecodeError as error:
-            raise UsageError(
-                f"line {number} of standard input is not UTF-8",
-                why=error.reason,
-                fix="convert it, for example with iconv",
-            ) from None
-        if question:
+        if question := decoded(f"line {number} of standard input", line).strip():
             yield question

@@ -32,33 +32,44 @@ def packed_streams(
     codes = streamed(graph, of_codes, code_shape(form, rows, columns), ir.DataType.UINT8)
     kind = ir.DataType.FLOAT if form == "int8" else ir.DataType.FLOAT16
     scales = streamed(graph, of_scales, scale_shape(form, rows, columns), kind)
-    for site in sites:
+
+    def replacement(site: Site) -> ir.Node:
         attributes: dict[str, Any] = {"format": form, "rows": rows}
-        x = site.node.inputs[1 if site.gathers else 0]
-        op = "QuantizedEmbedding" if site.gathers else "QuantizedLinear"
-        attributes |= {"columns": columns} if site.gathers else {}
-        node = ir.node(op, [x, codes, scales], attributes, domain=DOMAIN)
-        (old,), (new,) = site.node.outputs, node.outputs
-        new.shape, new.type = old.shape, old.type
-        ir.convenience.replace_nodes_and_values(graph, site.node, [site.node], [node], [old], [new])
-    for reader in readers - {site.node for site in sites}:
-        graph.remove(reader, safe=True)
+        if site.gathers:
+            attributes["columns"] = columns
+            return ir.node("QuantizedEmbedding", [site.node.inputs[1], codes, scales], attributes, domain=DOMAIN)
+        return ir.node("QuantizedLinear", [site.node.inputs[0], codes, scales], attributes, domain=DOMAIN)
+
+    put_in_place(graph, sites, replacement)
     return {of_codes: WeightStream(name, scales=False), of_scales: WeightStream(name, scales=True)}
 
 
 def packed_runs(form: str, runs: Iterable[Any], row: tuple[int, ...], *, scales: bool) -> Iterator[Any]:
-    """Pack runs of rows of whole codes, or of their scales, as they come: a tile has sixteen rows.
-
-    ``row`` is the shape of one.
-    """
+    """Pack runs of rows of whole codes, or of their scales, as they come. ``row`` is the shape of one."""
     pack: Callable[[str, Any], Any] = pack_scales if scales else pack_codes
+    for rows in whole_tiles(run.reshape(-1, *row) for run in runs):
+        yield pack(form, rows)
+
+
+def whole_tiles(runs: Iterable[Any]) -> Iterator[Any]:
+    """Cut runs of rows anew, so that all but the last have whole tiles: a tile has sixteen rows."""
     rest: Any = None
     for run in runs:
-        rows = run.reshape(-1, *row)
-        rows = rows if rest is None else np.concatenate([rest, rows])
+        rows = run if rest is None or not len(rest) else np.concatenate([rest, run])
         whole = len(rows) // TILE * TILE
         rest = rows[whole:]
         if whole:
-            yield pack(form, rows[:whole])
+            yield rows[:whole]
     if rest is not None and len(rest):
-        yield pack(form, rest)
+        yield rest
+
+
+def put_in_place(graph: ir.Graph, sites: list[Site], replacement: Callable[[Site], ir.Node]) -> None:
+    """Let a node of ours do what the node of every site did, and remove what these read the matrix through."""
+    for site in sites:
+        node = replacement(site)
+        (old,), (new,) = site.node.outputs, node.outputs
+        new.shape, new.type = old.shape, old.type
+        ir.convenience.replace_nodes_and_values(graph, site.node, [site.node], [node], [old], [new])
+    for reader in {site.reader for site in sites} - {site.node for site in sites}:
+        graph.remove(reader, safe=True)

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ...plugins.op_spec import DOMAIN, VERSION
-from ...plugins.ops.quantized_linear.packed_weights import TILE
 from ...plugins.ops.wide_linear.packed_matrix import pack_matrix, packed_shape
+from .packed_nodes import put_in_place, whole_tiles
 from .qdq_nodes import streamed
 from .rewrite_rules import EmbeddingRule, LinearRule, Site
 
@@ -42,17 +42,9 @@ def pack_wide(model: ir.Model, tables: Collection[str] = ()) -> Mapping[str, Sha
 
 
 def packed_tiles(runs: Iterable[Any], columns: int) -> Iterator[Any]:
-    """Pack runs of rows of a matrix as they come: a tile has sixteen rows."""
-    rest = np.zeros((0, columns), np.float32)
-    for run in runs:
-        rows = run.reshape(-1, columns).astype(np.float32, copy=False)
-        rows = np.concatenate([rest, rows]) if len(rest) else rows
-        whole = len(rows) // TILE * TILE
-        rest = rows[whole:]
-        if whole:
-            yield pack_matrix(rows[:whole])
-    if len(rest):
-        yield pack_matrix(rest)
+    """Pack runs of rows of a matrix as they come."""
+    for rows in whole_tiles(run.reshape(-1, columns).astype(np.float32, copy=False) for run in runs):
+        yield pack_matrix(rows)
 
 
 def _is_matrix(value: ir.Value) -> bool:
@@ -65,12 +57,9 @@ def _pack(graph: ir.Graph, value: ir.Value, sites: list[Site]) -> None:
     rows, columns = (int(dim) for dim in value.const_value.shape)
     del graph.initializers[name]
     matrix = streamed(graph, name, packed_shape(rows, columns), ir.DataType.FLOAT)
-    for site in sites:
-        x = site.node.inputs[1 if site.gathers else 0]
-        op = "WideEmbedding" if site.gathers else "WideLinear"
-        node = ir.node(op, [x, matrix], {"rows": rows}, domain=DOMAIN)
-        (old,), (new,) = site.node.outputs, node.outputs
-        new.shape, new.type = old.shape, old.type
-        ir.convenience.replace_nodes_and_values(graph, site.node, [site.node], [node], [old], [new])
-    for reader in {site.reader for site in sites} - {site.node for site in sites}:
-        graph.remove(reader, safe=True)
+
+    def replacement(site: Site) -> ir.Node:
+        op, x = ("WideEmbedding", site.node.inputs[1]) if site.gathers else ("WideLinear", site.node.inputs[0])
+        return ir.node(op, [x, matrix], {"rows": rows}, domain=DOMAIN)
+
+    put_in_place(graph, sites, replacement)

@@ -109,3 +109,13 @@ def batch_of(
         agreeing = int(rng.integers(0, k + 1))
         batch["input_ids"][b, 2 : 2 + agreeing] = y[b, :agreeing]
     return batch
+
+
+def column(logits: Any, policy: str = "greedy", **changes: float) -> Arrays:
+    """One row that emits one token from these logits."""
+    batch = batch_of(9, [policy], vocab=len(logits), k=1, dtype=np.float32)
+    batch["logits"] = np.repeat(np.asarray(logits)[None, None], 2, 1)
+    batch["draft_len"][:] = 0
+    for name, value in changes.items():
+        batch[name][:] = value
+    return batch

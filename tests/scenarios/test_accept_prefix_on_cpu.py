@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from tests.plugins.cpu.sessions import paths_here, run_op
-from tests.plugins.emission_cases import ACCEPT, batch_of, could_emit, partings
+from tests.plugins.emission_cases import ACCEPT, batch_of, column, could_emit, partings
 from tests.plugins.plugin_cases import (
     POLICIES,
     Arrays,
@@ -97,16 +97,6 @@ def test_a_token_depends_on_nothing_but_its_own_column(cpu_library: Path) -> Non
             plain = one | {name: one[name][:, j : j + 1] for name in ("logits", "uniform")}
             plain |= {"window_len": np.ones(1, np.int32), "draft_len": np.zeros(1, np.int32)}
             assert kernel(cpu_library, plain)[0].tolist() == [[tokens[b, j]]]
-
-
-def column(logits: Any, policy: str = "greedy", **changes: float) -> Arrays:
-    """One row that emits one token from these logits."""
-    batch = batch_of(9, [policy], vocab=len(logits), k=1, dtype=np.float32)
-    batch["logits"] = np.repeat(np.asarray(logits)[None, None], 2, 1)
-    batch["draft_len"][:] = 0
-    for name, value in changes.items():
-        batch[name][:] = value
-    return batch
 
 
 def only_token(library: Path, batch: Arrays) -> int:

@@ -19,7 +19,7 @@ from peagle.plugins.graph_contract import MAX_DRAFTS
 from peagle.plugins.kernels.sources import source
 from peagle.plugins.ops import OPS
 from tests.plugins import emulator
-from tests.plugins.emission_cases import ACCEPT, batch_of, could_emit, partings
+from tests.plugins.emission_cases import ACCEPT, batch_of, column, could_emit, partings
 from tests.plugins.emulator import COMPILER, SANITIZE, run
 from tests.plugins.ops.test_numbers_at import table, tables
 from tests.plugins.plugin_cases import (
@@ -147,16 +147,6 @@ def test_the_largest_case() -> None:
         assert partings(batch, kernel(batch, spec.cluster, spec.threads)) == 0
     many = batch_of(8, ["greedy", "plain"] * 128, vocab=40, k=1, dtype=np.float16)
     assert partings(many, kernel(many)) == 0
-
-
-def column(logits: Any, policy: str = "greedy", **changes: float) -> Arrays:
-    """One row that emits one token from these logits."""
-    batch = batch_of(9, [policy], vocab=len(logits), k=1, dtype=np.float32)
-    batch["logits"] = np.repeat(np.asarray(logits)[None, None], 2, 1)
-    batch["draft_len"][:] = 0
-    for name, value in changes.items():
-        batch[name][:] = value
-    return batch
 
 
 def only_token(batch: Arrays) -> int:

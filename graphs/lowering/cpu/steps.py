@@ -143,9 +143,7 @@ class Concat(StepRule):
 
     def complaint(self, node: ir.Node) -> str | None:
         """Complain of another dimension, and of more parts than the step has."""
-        x = node.inputs[0]
-        axis, rank = node.attributes.get_int("axis", 0), None if x is None or x.shape is None else len(x.shape)
-        if axis != -1 and axis + 1 != rank:
+        if not _is_of_last(node):
             return "it is not of the last dimension"
         return None if 2 <= len(node.inputs) <= _MOST_PARTS else f"it has no 2 to {_MOST_PARTS} parts"
 
@@ -170,9 +168,7 @@ class Split(StepRule):
 
     def complaint(self, node: ir.Node) -> str | None:
         """Complain of another dimension, and of sizes that are not known."""
-        x = node.inputs[0]
-        axis, rank = node.attributes.get_int("axis", 0), None if x is None or x.shape is None else len(x.shape)
-        if axis != -1 and axis + 1 != rank:
+        if not _is_of_last(node):
             return "it is not of the last dimension"
         return None if len(node.inputs) > 1 and _constant(node.inputs[1]) is not None else "its sizes are not constants"
 
@@ -243,6 +239,12 @@ def text_of(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value))
     return str(value)
+
+
+def _is_of_last(node: ir.Node) -> bool:
+    """Whether the axis of a node is the last of its first input."""
+    x, axis = node.inputs[0], node.attributes.get_int("axis", 0)
+    return axis == -1 or (x is not None and x.shape is not None and axis + 1 == len(x.shape))
 
 
 def _constant(value: ir.Value | None) -> list[int] | None:
