@@ -34,11 +34,14 @@ using Outputs = std::vector<Tensor>;
 
 enum class Tokens { kNotAlone, kRows, kHeadsFirst };
 
-// One run of a kernel: inputs, outputs and scratch of its own.
+// One run of a kernel: inputs, outputs and scratch of its own.  It may be done again, over the same memory.
 class Run {
  public:
   virtual ~Run() = default;
-  // Both are known from the shapes and attributes alone.
+  // Reads the numbers of inputs that steer (ids, positions, lengths), and refuses them by throwing: before each time that
+  // the run is done, and before anything else is asked of it.
+  virtual void steer() {}
+  // Known from the shapes, the attributes and what steers.
   virtual int phases() const = 0;
   virtual std::size_t pieces(int phase) const = 0;
   // Whether a phase has a piece for every token, that is for every place of all dimensions but the last, or for [B, S] of
@@ -63,9 +66,8 @@ class Kernel {
   // The shape of every output, by position; those that alias an input have its shape already.  Refuses shapes and types
   // that the kernel cannot take, by throwing.  Is not asked again for inputs of the same shapes.
   virtual void shapes(const Inputs& inputs, Shape* outputs) const = 0;
-  // Makes a run, and does no work yet.  It may read the numbers of inputs that steer (ids, positions, lengths), and
-  // refuses them by throwing.  Other numbers are not there before `work`, except that an output that aliases an input
-  // holds what that held.
+  // Makes a run, and reads no numbers: those that steer are there before `steer`, others before `work`.  An output that
+  // aliases an input holds what that held.
   virtual std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const = 0;
 };
 

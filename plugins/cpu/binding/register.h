@@ -46,6 +46,7 @@ class LoadedNode {
     Outputs outputs(shapes.size());
     for (std::size_t i = 0; i < outputs.size(); i++) outputs[i] = output(call, i, shapes[i], inputs);
     const std::unique_ptr<Run> run = kernel_->start(inputs, outputs);
+    run->steer();
     const Scratch scratch(run->scratch_bytes());
     run->use_scratch(scratch.get());
     for (int phase = 0; phase < run->phases(); phase++) {

@@ -13,13 +13,14 @@ class Walk {
 
   // Adds a phase: to the last stage, for each piece behind what that does of the same number, or as a stage of its own.
   void add(Run* run, int phase, bool joins) {
-    if (!joins) stages_.push_back({parts_.size(), 0, run->pieces(phase)});
+    if (!joins) stages_.push_back({parts_.size(), 0, 0});
     parts_.push_back({run, phase});
     stages_.back().count++;
   }
 
-  // Before threads come.
+  // Before threads come, each time.
   void ready() {
+    for (Stage& each : stages_) each.pieces = parts_[each.first].run->pieces(parts_[each.first].phase);
     if (counters_.size() < stages_.size()) counters_ = std::vector<Counter>(stages_.size());
     for (std::size_t i = 0; i < stages_.size(); i++) {
       counters_[i].next.store(0, std::memory_order_relaxed);

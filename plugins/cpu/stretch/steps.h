@@ -298,13 +298,6 @@ class Rotation : public Step {
     outputs[0] = x;
   }
   std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
-    const std::int64_t* positions = inputs[3].data<const std::int64_t>();
-    for (std::int64_t i = 0; i < inputs[3].shape.count(); i++) {
-      if (positions[i] < 0 || positions[i] >= inputs[1].shape.sizes[0]) {
-        refuse("position %lld is not one of %lld", static_cast<long long>(positions[i]),
-               static_cast<long long>(inputs[1].shape.sizes[0]));
-      }
-    }
     return std::unique_ptr<Run>(new Made(*this, inputs, outputs[0]));
   }
 
@@ -312,6 +305,13 @@ class Rotation : public Step {
   struct Made : TokenRun {
     Made(const Rotation& step, const Inputs& inputs, const Tensor& y)
         : TokenRun(y.shape.sizes[0] * y.shape.sizes[2], Tokens::kHeadsFirst), step(step), inputs(inputs), y(y) {}
+    void steer() override {
+      const std::int64_t *positions = inputs[3].data<const std::int64_t>(), rows = inputs[1].shape.sizes[0];
+      for (std::int64_t i = 0; i < inputs[3].shape.count(); i++) {
+        if (positions[i] >= 0 && positions[i] < rows) continue;
+        refuse("position %lld is not one of %lld", static_cast<long long>(positions[i]), static_cast<long long>(rows));
+      }
+    }
     void token(std::int64_t at) override {
       const std::int64_t b = at / y.shape.sizes[2], s = at % y.shape.sizes[2], half = inputs[1].shape.sizes[1];
       const std::int64_t row = inputs[3].data<const std::int64_t>()[at] * half, rest = y.shape.sizes[3] - 2 * half;
@@ -389,13 +389,6 @@ class Gathered : public Kernel {
     outputs[0] = y;
   }
   std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
-    const std::int64_t rows = inputs[0].shape.sizes[0];
-    for (std::int64_t i = 0; i < inputs[1].shape.count(); i++) {
-      const std::int64_t at = inputs[1].data<const std::int64_t>()[i];
-      if (at < -rows || at >= rows) {
-        refuse("row %lld is not one of %lld", static_cast<long long>(at), static_cast<long long>(rows));
-      }
-    }
     return std::unique_ptr<Run>(new Made(inputs, outputs[0]));
   }
 
@@ -404,6 +397,14 @@ class Gathered : public Kernel {
     Made(const Inputs& inputs, const Tensor& y)
         : x(inputs[0]), at(inputs[1]), y(y.data<float>()),
           width(x.shape.sizes[0] == 0 ? 0 : x.shape.count() / x.shape.sizes[0]) {}
+    void steer() override {
+      const std::int64_t rows = x.shape.sizes[0];
+      for (std::int64_t i = 0; i < at.shape.count(); i++) {
+        const std::int64_t row = at.data<const std::int64_t>()[i];
+        if (row >= -rows && row < rows) continue;
+        refuse("row %lld is not one of %lld", static_cast<long long>(row), static_cast<long long>(rows));
+      }
+    }
     int phases() const override { return 1; }
     std::size_t pieces(int) const override { return std::size_t(at.shape.count()); }
     void work(int, std::size_t piece) override {

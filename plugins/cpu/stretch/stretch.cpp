@@ -34,6 +34,9 @@ class Stretch : public Kernel {
       }
       steps_.push_back(std::move(step));
     }
+    for (int i = 0; i < program_.inputs; i++) {
+      if (!node.constant_or_none(std::size_t(i)).is_there()) changing_.push_back(i);
+    }
     int end = int(steps_.size()) - 1;
     for (int i = end; i >= 0; i--) {
       LoadedStep& step = steps_[std::size_t(i)];
@@ -57,24 +60,53 @@ class Stretch : public Kernel {
   }
 
  private:
-  // All that a run has, kept for the next one: its memory, and where what lies for inputs of some shapes.
+  // All that a run has, kept for the next one: its memory, where what lies for inputs of some shapes, and the runs of
+  // steps over what lies where it did.
   struct Workspace {
     std::vector<std::int64_t> known;  // what the plan is for
     std::unique_ptr<Plan> plan;
     std::unique_ptr<Scratch> numbers, scratch;
-    std::size_t scratch_bytes = 0;
+    std::size_t scratch_bytes = 0, shared_bytes = 0;  // of all; of what steps have one after the other
+    std::vector<void*> addresses;                     // what the runs are over
     std::vector<std::unique_ptr<Run>> runs;
+    std::vector<std::pair<Run*, int>> steered;  // those that may be of other phases and scratch next time
     Walk walk;
 
     void begin(const Stretch& stretch, const Inputs& inputs, const Outputs& outputs) {
-      runs.clear();
-      walk.clear();
-      if (numbers == nullptr) numbers.reset(new Scratch(plan->bytes));
       for (const Plan::Alias& alias : plan->aliases) {
         const Tensor& from = inputs[std::size_t(alias.input)];
         const Tensor to = outputs[std::size_t(alias.output - plan->output_buffer(0))];
         if (from.address != to.address) std::memcpy(to.address, from.address, from.bytes());
       }
+      if (!again(inputs, outputs)) anew(stretch, inputs, outputs);
+      walk.ready();
+    }
+
+   private:
+    // Whether the runs of last time do.
+    bool again(const Inputs& inputs, const Outputs& outputs) {
+      std::size_t at = 0;
+      bool same = addresses.size() == inputs.size() + outputs.size();
+      addresses.resize(inputs.size() + outputs.size());
+      for (const std::vector<Tensor>* tensors : {&inputs, &outputs}) {
+        for (const Tensor& each : *tensors) {
+          same = same && addresses[at] == each.address;
+          addresses[at++] = each.address;
+        }
+      }
+      if (!same) return false;
+      for (const auto& each : runs) each->steer();
+      for (const auto& each : steered) {
+        if (each.first->phases() != each.second || each.first->scratch_bytes() > shared_bytes) return false;
+      }
+      return true;
+    }
+
+    void anew(const Stretch& stretch, const Inputs& inputs, const Outputs& outputs) {
+      runs.clear();
+      steered.clear();
+      walk.clear();
+      if (numbers == nullptr) numbers.reset(new Scratch(plan->bytes));
       Schedule schedule{*this, inputs, outputs};
       std::size_t copy = 0;
       for (int i = 0; i <= int(stretch.steps_.size()); i++) {
@@ -90,7 +122,6 @@ class Stretch : public Kernel {
         scratch.reset(new Scratch(scratch_bytes));
       }
       schedule.place_scratch();
-      walk.ready();
     }
   };
 
@@ -136,7 +167,9 @@ class Stretch : public Kernel {
     void add(Run* owned, const std::vector<Tensor>& from, const std::vector<Tensor>& to, bool is_token_wise) {
       space.runs.emplace_back(owned);
       Run& run = *owned;
+      run.steer();
       const int phases = run.phases();
+      if (!is_token_wise) space.steered.emplace_back(&run, phases);
       for (int phase = 0; phase < phases; phase++) {
         const Tokens order = run.tokens(phase);
         const bool is_alone = order == Tokens::kNotAlone || (!is_token_wise && phase + 1 == phases);
@@ -202,6 +235,7 @@ class Stretch : public Kernel {
 
     std::size_t scratch_bytes() const { return most + most_behind; }
     void place_scratch() const {
+      space.shared_bytes = most;
       char* base = static_cast<char*>(space.scratch->get());
       for (const auto& each : placed) each.first->use_scratch(each.second == 0 ? base : base + most + each.second - 1);
     }
@@ -235,7 +269,8 @@ class Stretch : public Kernel {
     if (int(inputs.size()) != program_.inputs) refuse("a program of %d inputs has %d", program_.inputs, int(inputs.size()));
     std::unique_ptr<Workspace> workspace(spare_.exchange(nullptr));
     std::vector<std::int64_t> known;
-    for (const Tensor& each : inputs) {
+    for (int at : changing_) {
+      const Tensor& each = inputs[std::size_t(at)];
       known.push_back(each.type * (kMaxRank + 1) + each.shape.rank);
       known.insert(known.end(), each.shape.sizes, each.shape.sizes + each.shape.rank);
     }
@@ -255,7 +290,8 @@ class Stretch : public Kernel {
 
   const Program program_;
   std::vector<LoadedStep> steps_;
-  std::vector<int> sizes_;  // inputs that a Reshape reads
+  std::vector<int> sizes_;     // inputs that a Reshape reads
+  std::vector<int> changing_;  // inputs that are no constants
   mutable std::atomic<Workspace*> spare_{nullptr};
 };
 

@@ -428,10 +428,11 @@ class AcceptPrefix : public Kernel {
           width_(inputs[kInputIds].shape.sizes[1]),
           decisions_(new accept_prefix::Decision[std::size_t(rows_ * columns_)]),
           ends_(new std::atomic<std::int64_t>[std::size_t(rows_)]),
-          scratch_(new float[std::size_t(rows_ * columns_) * accept_prefix::scratch_of(std::size_t(vocab_))]) {
+          scratch_(new float[std::size_t(rows_ * columns_) * accept_prefix::scratch_of(std::size_t(vocab_))]) {}
+
+    void steer() override {
       for (std::int64_t row = 0; row < rows_; row++) ends_[std::size_t(row)] = drafts(row);
     }
-
     int phases() const override { return 2; }
     std::size_t pieces(int phase) const override {
       if (phase == 1) return 1;

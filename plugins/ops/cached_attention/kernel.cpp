@@ -157,14 +157,6 @@ class CachedAttention : public Kernel {
   }
 
   std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
-    const std::int64_t columns = inputs[kQ].shape.sizes[2], length = inputs[kKeyCache].shape.sizes[2];
-    for (std::int64_t b = 0; b < inputs[kStart].shape.count(); b++) {
-      const std::int64_t begin = inputs[kStart].data<const std::int64_t>()[b];
-      if (begin < 0 || begin > length - columns) {
-        refuse("row %lld: %lld positions from %lld leave a cache of %lld", static_cast<long long>(b),
-               static_cast<long long>(columns), static_cast<long long>(begin), static_cast<long long>(length));
-      }
-    }
     return std::unique_ptr<Run>(new Walk(*this, inputs, outputs));
   }
 
@@ -183,6 +175,7 @@ class CachedAttention : public Kernel {
           q_(inputs[kQ]),
           k_(inputs[kK]),
           v_(inputs[kV]),
+          start_(inputs[kStart]),
           sinks_(inputs[kSinks].data<const float>()),
           y_(outputs[0].data<float>()),
           keys_(outputs[1].data<char>()),
@@ -196,13 +189,21 @@ class CachedAttention : public Kernel {
           group_(heads_ / key_heads_),
           queries_(columns_ * group_),
           vectors_(int((size_ + kVector - 1) / kVector)),
-          columns_at_once_(std::max<std::int64_t>(1, attention::kQueriesAtOnce / std::max<std::int64_t>(group_, 1))) {
-      const Tensor& start = inputs[kStart];
-      const std::int64_t batch = columns_ > 0 && heads_ > 0 ? start.shape.sizes[0] : 0;
+          columns_at_once_(std::max<std::int64_t>(1, attention::kQueriesAtOnce / std::max<std::int64_t>(group_, 1))) {}
+
+    void steer() override {
+      const auto* starts = start_.data<const std::int64_t>();
+      for (std::int64_t b = 0; b < start_.shape.sizes[0]; b++) {
+        if (starts[b] >= 0 && starts[b] <= length_ - columns_) continue;
+        refuse("row %lld: %lld positions from %lld leave a cache of %lld", static_cast<long long>(b),
+               static_cast<long long>(columns_), static_cast<long long>(starts[b]), static_cast<long long>(length_));
+      }
+      const std::int64_t batch = columns_ > 0 && heads_ > 0 ? start_.shape.sizes[0] : 0;
       std::int64_t chunks = 0;
+      rows_.clear();
       for (std::int64_t b = 0; b < batch; b++) {
         Row row;
-        row.start = start.data<const std::int64_t>()[b];
+        row.start = starts[b];
         row.first_chunk = first_of(row.start) / attention::kChunk;
         row.chunks = (row.start + columns_ - 1) / attention::kChunk + 1 - row.first_chunk;
         row.before = chunks;
@@ -214,7 +215,7 @@ class CachedAttention : public Kernel {
       by_chunks_ = queries_ <= 2 * attention::kQueriesAtOnce || (blocks < kFewBlocks && kept_numbers_ <= kMostKept);
       if (!by_chunks_ || batch == 0) return;
       pieces_ = chunks * key_heads_;
-      left_.reset(new std::atomic<std::int64_t>[std::size_t(batch * key_heads_)]);
+      if (left_ == nullptr) left_.reset(new std::atomic<std::int64_t>[std::size_t(batch * key_heads_)]);
       for (std::int64_t b = 0; b < batch; b++) {
         for (std::int64_t h = 0; h < key_heads_; h++) left_[std::size_t(b * key_heads_ + h)] = rows_[std::size_t(b)].chunks;
       }
@@ -457,7 +458,7 @@ class CachedAttention : public Kernel {
     const attention::Form& form_;
     const float scale_, softcap_;
     const std::int64_t window_;
-    const Tensor q_, k_, v_;
+    const Tensor q_, k_, v_, start_;
     const float* sinks_;
     float* y_;
     char *keys_, *values_;

@@ -19,14 +19,6 @@ class QuantizedEmbedding : public Kernel {
     outputs[0] = inputs[0].shape.with(weights_.columns());
   }
   std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
-    const Tensor& ids = inputs[0];
-    const std::int64_t count = ids.shape.count();
-    for (std::int64_t i = 0; i < count; i++) {
-      const std::int64_t id = ids.data<const std::int64_t>()[i];
-      if (id < 0 || id >= weights_.rows) {
-        refuse("id %lld is not one of %lld rows", static_cast<long long>(id), static_cast<long long>(weights_.rows));
-      }
-    }
     return std::unique_ptr<Run>(new Lookup(*this, inputs[0], outputs[0]));
   }
 
@@ -37,6 +29,13 @@ class QuantizedEmbedding : public Kernel {
    public:
     Lookup(const QuantizedEmbedding& kernel, const Tensor& ids, const Tensor& y)
         : kernel_(kernel), ids_(ids.data<const std::int64_t>()), count_(ids.shape.count()), y_(y.data<float>()) {}
+    void steer() override {
+      for (std::int64_t i = 0; i < count_; i++) {
+        if (ids_[i] >= 0 && ids_[i] < kernel_.weights_.rows) continue;
+        refuse("id %lld is not one of %lld rows", static_cast<long long>(ids_[i]),
+               static_cast<long long>(kernel_.weights_.rows));
+      }
+    }
     int phases() const override { return 1; }
     std::size_t pieces(int) const override { return std::size_t((count_ + kRowsAtOnce - 1) / kRowsAtOnce); }
     void work(int, std::size_t piece) override {

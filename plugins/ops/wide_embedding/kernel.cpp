@@ -11,15 +11,7 @@ class WideEmbedding : public Kernel {
       : matrix_(attributes.rows, node.constant(1, "matrix")) {}
 
   void shapes(const Inputs& inputs, Shape* outputs) const override {
-    const Tensor& ids = inputs[0];
-    const std::int64_t count = ids.shape.count();
-    for (std::int64_t i = 0; i < count; i++) {
-      const std::int64_t id = ids.data<const std::int64_t>()[i];
-      if (id < 0 || id >= matrix_.rows) {
-        refuse("id %lld is not one of %lld rows", static_cast<long long>(id), static_cast<long long>(matrix_.rows));
-      }
-    }
-    outputs[0] = ids.shape.with(matrix_.columns);
+    outputs[0] = inputs[0].shape.with(matrix_.columns);
   }
   std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
     return std::unique_ptr<Run>(new Lookup(matrix_, inputs[0], outputs[0]));
@@ -30,6 +22,12 @@ class WideEmbedding : public Kernel {
    public:
     Lookup(const WideMatrix& matrix, const Tensor& ids, const Tensor& y)
         : matrix_(matrix), ids_(ids.data<const std::int64_t>()), count_(ids.shape.count()), y_(y.data<float>()) {}
+    void steer() override {
+      for (std::int64_t i = 0; i < count_; i++) {
+        if (ids_[i] >= 0 && ids_[i] < matrix_.rows) continue;
+        refuse("id %lld is not one of %lld rows", static_cast<long long>(ids_[i]), static_cast<long long>(matrix_.rows));
+      }
+    }
     int phases() const override { return 1; }
     std::size_t pieces(int) const override { return std::size_t((count_ + kIdsAtOnce - 1) / kIdsAtOnce); }
     void work(int, std::size_t piece) override {

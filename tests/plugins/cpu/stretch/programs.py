@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnxruntime import OrtValue
 
 from peagle.plugins.cpu.one_node_model import one_node_model
 from tests.plugins.cpu.sessions import session
@@ -24,6 +25,30 @@ def stretch(
         patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)
         made = session(library, model, threads)
     return lambda **fed: made.run(None, fed)
+
+
+class BoundStretch:
+    """A program over arrays that stay where they are: what is fed is written into them, and so are the results."""
+
+    def __init__(
+        self, library: Path, program: str, inputs: Mapping[str, Any], bound: dict[str, Any], outputs: int, threads: int
+    ) -> None:
+        results: dict[str, str | None] = {f"y{at}": "float32" for at in range(outputs)}
+        model = one_node_model("Stretch", inputs, results, {"program": program, "inputs": len(inputs)})
+        self._session, self._bound = session(library, model, threads), bound
+        self._binding = self._session.io_binding()
+        self._outputs = [np.empty_like(each) for each in self._session.run(None, bound)]
+        for name, array in bound.items():
+            self._binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
+        for name, array in zip(results, self._outputs, strict=True):
+            self._binding.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
+
+    def run(self, fed: Mapping[str, Any]) -> list[Any]:
+        """The results, which the next run overwrites."""
+        for name, array in fed.items():
+            self._bound[name][...] = array
+        self._session.run_with_iobinding(self._binding)
+        return self._outputs
 
 
 def same_bits(ours: Any, theirs: Any) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plugins.cpu.sessions import paths_here
-from tests.plugins.cpu.stretch.programs import Writer, same_bits, stretch
+from tests.plugins.cpu.stretch.programs import BoundStretch, Writer, same_bits, stretch
 from tests.plugins.cpu.stretch.test_steps import BITS
 from tests.plugins.ops.packed_cases import matrix
 
@@ -121,6 +121,19 @@ def test_windows_neighbours_and_threads_change_no_bit(
             begin += columns
         for ours, theirs in zip(held.values(), [e for at, e in enumerate(whole[:-1]) if at % 3], strict=True):
             same_bits(ours, theirs[row : row + 1])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_run_over_the_memory_of_the_last_one_gives_the_bits_of_a_new_session(cpu_library: Path, threads: int) -> None:
+    writer, results = decoder(1)
+    rng, text = np.random.default_rng(1), writer.text(results)
+    bound = window(np.empty((2, 3, WIDTH), np.float32), np.zeros(2, np.int64)) | caches(rng, 2)
+    runner = BoundStretch(cpu_library, text, writer.inputs, bound, len(results), threads)
+    for start in ((3, 9), (62, 5), (4, 11), (76, 77), (10, 61)):  # one chunk of positions, two, and fewer again
+        fed = window(rng.normal(size=(2, 3, WIDTH)).astype(np.float32), np.array(start)) | caches(rng, 2)
+        expected = stretch(cpu_library, text, writer.inputs, len(results))(**fed)
+        for ours, theirs in zip(runner.run(fed), expected, strict=True):
+            same_bits(ours, theirs)
 
 
 def test_an_empty_window_is_nothing(cpu_library: Path) -> None:
