@@ -1,7 +1,7 @@
 """The graph contract: every tensor that goes into and comes out of a target and a drafter (docs/architecture.md).
 
 B rows, S columns of the window, E = K + 1 emission columns, F features of a column (taps times hidden size), V and Vd
-the vocabularies of target and drafter. A cache is ``[B, heads, T, head_dim]``.
+the vocabularies of target and drafter. A cache is ``[B, heads, T, head_dim]``, of the graph's type or one of ``KEPT``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+KEPT = ("float16",)  # narrower types of caches that our CPU kernel of CachedAttention takes
 WIDE = "wide"  # in the place of a type: the one that the graph was traced in
 
 
@@ -62,6 +63,11 @@ PROFILE_FIELDS = {"B": "rows", "S": "columns", "E": "emitted"}  # dims that vary
 def cache_names(layers: int) -> tuple[str, ...]:
     """The cache inputs of a graph in order: the keys of every layer, then the values."""
     return tuple(f"{kind}_cache.{layer}" for kind in "kv" for layer in range(layers))
+
+
+def is_cache(name: str) -> bool:
+    """Whether an input of a graph is a cache."""
+    return name.startswith(("k_cache.", "v_cache."))
 
 
 def written(cache: str) -> str:

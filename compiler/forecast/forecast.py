@@ -153,7 +153,7 @@ def _drafter(
 
 def _kv_cache(spec: TargetSpec, head: DrafterSpec | None, recipe: Recipe, length: int) -> KvCache:
     target = _token_bytes(spec.caches, recipe.kv_cache)
-    drafter = _token_bytes(head.caches, recipe.wide) if head else None
+    drafter = _token_bytes(head.caches, recipe.cache_type("drafter")) if head else None
     return KvCache(recipe.kv_cache, target, drafter, target * length, None if drafter is None else drafter * length)
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ...engines.backends.onnxruntime.memory import row_bytes
 from ...engines.folder.checks import check_files
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import Part
@@ -25,6 +26,7 @@ _WRITTEN_LATER = ("verify.json", "tune.json")
 def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
     """Return the manifest, sizes, operator counts of graphs and kernels beside plans, after a check of the folder.
 
+    ``cache_bytes`` are those of one request, None for plans.
     Raises ``EnvironmentProblem``.
     """
     manifest = Manifest.read(folder)
@@ -35,6 +37,7 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
         **content,
         "bytes": sum(entry.size for entry in manifest.files.values()),
         "operators": {name: _operators(folder, part) for name, part in manifest.parts.items()},
+        "cache_bytes": None if manifest.backend.gpus else row_bytes(manifest),
         "kernels": _kernels(folder) if manifest.backend.gpus else _cpu_kernels(folder, manifest),
         "matmuls": _products(folder),
         "reports": [name for name in _WRITTEN_LATER if (folder / name).is_file()],

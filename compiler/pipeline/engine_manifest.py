@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ...engines.folder.manifest import Manifest, format_of
 from ...engines.folder.records import BackendRecord, Cache, Evidence, Origin, Part, Shapes, Speculation
 from ...graphs.targets import CacheSpec
-from ...plugins.op_spec import FLOAT8
+from ...plugins.number_types import BY_PRECISION
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.target_and_drafter import Inputs
 from ..hardware.packages import product_version
@@ -89,11 +89,9 @@ def _graph(half: str, compiled: Compiled) -> str:
 
 
 def _cache_dtype(half: str, recipe: Recipe) -> str:
-    """Name the type of the codes of quantized caches; the type of the graph has no name here.
-
-    A drafter's caches are few, and stay wide.
-    """
-    return FLOAT8 if half == "target" and recipe.kv_cache == "fp8" else ""
+    """Name the type of caches that are narrower than their graph, whose own type has no name here."""
+    kind = recipe.cache_type(half)
+    return "" if kind == recipe.wide else BY_PRECISION[kind].name
 
 
 def _evidence(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,13 +90,13 @@ def attach(
     files = BESIDE_TARGET if shared else ALONE
     key: list[Any] = [traced.path.name, lowering.name, cache_length, *(each.fingerprint for each in half.sources)]
     key += [half.quantized.key] if half.quantized else []
-    key += [half.caches.scales, half.caches.emulated] if half.caches else []
+    key += [asdict(half.caches)] if half.caches else []
     key += [target.attached.path.name] if shared and target else []
 
     def make(folder: Path) -> None:
         from ...graphs.graph_files import load, save
         from ...graphs.lowering import lower
-        from ...graphs.quantization import pack_wide, packed_tiles, quantize_caches, round_caches
+        from ...graphs.quantization import pack_wide, packed_tiles
         from ...graphs.stream_weights import attach as stream
         from ...graphs.stream_weights import leave, needed_weights, refer
         from ..precision.quantization_proof import QuantizedGraphs
@@ -108,8 +108,8 @@ def attach(
         there = shared.put_into(half.targets_embedding, semantic, copy) if shared else {}
         quantized = QuantizedGraphs.of(half.quantized, semantic, copy) if half.quantized else None
         if half.caches:
-            for model in (semantic, copy):
-                (round_caches if half.caches.emulated else quantize_caches)(model, half.caches.scales)
+            half.caches.rewrite(semantic)
+            half.caches.rewrite(copy)
         packed: Mapping[str, tuple[int, ...]] = {}
         if lowering.packs:
             tables = [half.targets_embedding] if shared and shared.packed else []

@@ -13,7 +13,7 @@ from ...graphs.targets.checkpoint_pieces import Array, Shape
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.head_weights import HeadWeights
 from ..checkpoints.target import Target
-from ..precision.kv_cache_scales import QuantizedCaches, cache_scales
+from ..precision.kv_cache_scales import NarrowCaches, cache_scales
 from ..precision.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class Half:
     ``check(shapes)`` refuses a checkpoint that does not hold the graph's weights; ``read(weight, shape)`` gives one of
     them as consecutive runs of rows; ``position(weight, shape)`` is the file and the offset of the first ones.
     ``sources`` are all checkpoints that weights are read from.
-    ``quantized`` is there for a recipe that keeps weights in fewer bits, ``caches`` for one with FP8 caches.
+    ``quantized`` is there for a recipe that keeps weights in fewer bits, ``caches`` for one
+    with narrower caches.
     ``targets_embedding`` is the name of a weight of a drafter that the target's graph has too, if there is one.
     """
 
@@ -46,7 +47,7 @@ class Half:
     position: Callable[[str, Shape], tuple[str, int]]
     sources: tuple[Checkpoint, ...]
     quantized: WeightSource | None = None
-    caches: QuantizedCaches | None = None
+    caches: NarrowCaches | None = None
     targets_embedding: str = ""
 
 
@@ -76,7 +77,7 @@ def target_half(
         quantized = of_target(target, recipe, lowering, ranges)
     if quantized:
         quantized.check()  # before the minutes that tracing takes
-    caches = QuantizedCaches(cache_scales(target, ranges)) if recipe and recipe.kv_cache == "fp8" else None
+    caches = NarrowCaches.of("target", recipe, lambda: cache_scales(target, ranges)) if recipe else None
     structure = {name: value for name, value in target.config.items() if name not in _STORAGE}
     facts = {"config": structure, "spec": asdict(target.spec)}
     checkpoint, check = target.checkpoint, target.sources.check
@@ -98,8 +99,8 @@ def drafter_half(
 ) -> Half:
     """The P-EAGLE head on its target, which has the taps; weights that the head has none of are the target's.
 
-    A ``recipe`` whose drafter is quantized has its matrices so. ``shares``: one whose embedding is the target's is to
-    read it from the target's file.
+    A ``recipe`` whose drafter is quantized has its matrices so, and one with narrower caches its caches. ``shares``:
+    one whose embedding is the target's is to read it from the target's file.
     """
 
     def trace(dtype: Dtype) -> ir.Model:
@@ -122,5 +123,5 @@ def drafter_half(
     shared = EMBEDDING if shares and weights.has_targets_embedding else ""
     return Half(
         "drafter", checkpoint, facts, trace, check, weights.read, weights.position, weights.sources, quantized,
-        targets_embedding=shared,
+        NarrowCaches.of("drafter", recipe) if recipe else None, shared,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...graphs.lowering import LOWERINGS, ORT, Lowering
+from ...graphs.lowering import CPU, LOWERINGS, ORT, Lowering
 from ...plugins.errors import UsageError, nearest
 from ..hardware.gpus import MXFP8_SMS, SINCE, sm_name, supports
 from .recipes import RECIPES, Recipe
@@ -12,6 +12,7 @@ from .recipes import RECIPES, Recipe
 _QUANTIZED = ("fp8", "mxfp8", "int8", "int4")
 WIDE = ("fp32", "fp16", "bf16")
 _DRAFTER = ("fp8", "int8", "int4")
+KEPT_ON_CPU = CPU.cache_types
 
 _NO_FP32 = "TensorRT has no attention kernel for it"
 _ON_CPU = "on a CPU it computes in fp32"
@@ -121,21 +122,30 @@ def _require_lm_head(recipe: Recipe, gpus: Sequence[str], wides: Sequence[str]) 
 
 
 def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wides: Sequence[str]) -> None:
-    kind, in_fp8 = recipe.kv_cache, lowering.is_tensorrt
+    kind = recipe.kv_cache
+    kinds = [each for each in lowering.cache_types if each in KEPT_ON_CPU or all(supports(gpu, each) for gpu in gpus)]
+    if kind in wides or kind in kinds:
+        return
     if kind == "fp8":
-        if not in_fp8:
-            raise UsageError(
-                f"--kv-cache-dtype fp8 is not available with {lowering.backend}",
-                why="its attention kernel reads keys and values as it computes, in fp32",
-                fix=f"leave --kv-cache-dtype out ({recipe.wide}), or build for a GPU from sm_{SINCE['fp8']} on",
-            )
-    elif kind not in wides:
-        kinds = ["fp8"] if in_fp8 and all(supports(gpu, "fp8") for gpu in gpus) else []
+        on_cpu = f"use --kv-cache-dtype {kinds[0]}" if kinds else f"leave --kv-cache-dtype out ({recipe.wide})"
         raise UsageError(
-            f"--kv-cache-dtype {kind} cannot be had with {_model(wides)}",
-            why=f"caches are in the type that the model computes in{', or in fp8' if in_fp8 else ''}",
-            fix=_choice("--kv-cache-dtype", kind, kinds),
+            f"--kv-cache-dtype fp8 is not available with {lowering.backend}",
+            why=f"its attention kernel reads keys and values in {' or '.join([recipe.wide, *kinds])}",
+            fix=f"{on_cpu}, or build for a GPU from sm_{SINCE['fp8']} on",
         )
+    if kind in KEPT_ON_CPU and not lowering.is_tensorrt:
+        raise UsageError(
+            f"--kv-cache-dtype {kind} is not available with the lowering {lowering}",
+            why=f"attention kernels of ONNX Runtime read keys and values as they compute, in {recipe.wide}; ours, "
+            "which a C++ compiler is needed for, read others",
+            fix=f"use the lowering {CPU}, or leave --kv-cache-dtype out",
+        )
+    others = f", or in {' or '.join(lowering.cache_types)}" if lowering.cache_types else ""
+    raise UsageError(
+        f"--kv-cache-dtype {kind} cannot be had with {_model(wides)}",
+        why=f"caches are in the type that the model computes in{others}",
+        fix=_choice("--kv-cache-dtype", kind, kinds),
+    )
 
 
 def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -> None:

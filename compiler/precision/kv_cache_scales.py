@@ -1,21 +1,24 @@
-"""The scales of FP8 key and value caches: those that a checkpoint carries, else calibrated ranges."""
+"""Caches narrower than the rest; the scales of FP8 ones, from the checkpoint that carries some, else calibrated."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...graphs.names import cache_name, layer_prefix, weight_name
 from ...plugins.errors import BuildError
-from ...plugins.number_types import E4M3, scales_of
+from ...plugins.number_types import BY_PRECISION, E4M3, scales_of
 from ..checkpoints.formats.fp8_with_scales import read_scale
 from ..checkpoints.target import Target
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from .calibration import Scales
+    from .recipes import Recipe
 
 _WHY, _FIX = "a cache has one scale for the whole layer", "download the file again, or leave --kv-cache-dtype out"
 # Beside the projections, where ModelOpt has them, or of the attention itself, as compressed-tensors has them.
@@ -23,14 +26,39 @@ _NAMES = {"k": ("k_proj.k_scale", "k_scale"), "v": ("v_proj.v_scale", "v_scale")
 
 
 @dataclass(frozen=True)
-class QuantizedCaches:
-    """FP8 key and value caches: ``scales`` by cache.
+class NarrowCaches:
+    """Key and value caches of a type of their own, ``kind``; FP8 ones have ``scales`` by cache.
 
-    ``emulated`` has keys and values rounded to the codes of such caches and kept wide, for ONNX Runtime.
+    ``emulated`` has keys and values rounded to the codes of FP8 caches and kept wide, for ONNX Runtime.
     """
 
-    scales: Mapping[str, float]
+    kind: str
+    scales: Mapping[str, float] = field(default_factory=dict)
     emulated: bool = False
+
+    @classmethod
+    def of(cls, half: str, recipe: Recipe, scales: Callable[[], Mapping[str, float]] = dict) -> NarrowCaches | None:
+        """The caches of a half that a recipe narrows, if it does; FP8 ones ask for their ``scales``."""
+        kind = recipe.cache_type(half)
+        if kind == recipe.wide:
+            return None
+        return cls(kind, scales()) if kind == "fp8" else cls(kind)
+
+    @property
+    def dtype(self) -> str:
+        """The type as graphs and manifests name it; empty for caches that are as wide as the rest."""
+        return "" if self.emulated else BY_PRECISION[self.kind].name
+
+    def rewrite(self, model: ir.Model) -> None:
+        """Give the caches of a semantic graph their type, in place."""
+        from ...graphs.quantization import narrow_caches, quantize_caches, round_caches
+
+        if self.kind != "fp8":
+            narrow_caches(model, self.dtype)
+        elif self.emulated:
+            round_caches(model, self.scales)
+        else:
+            quantize_caches(model, self.scales)
 
 
 def cache_scales(target: Target, ranges: Scales | None = None) -> dict[str, float]:

@@ -32,7 +32,9 @@ class PrecisionAsked:
         "Recipe: fp32, fp16, bf16, fp8, mxfp8, int8 or int4. fp8, and int8 for TensorRT, calibrate first.",
     )
     kv_cache: str | None = option(
-        "--kv-cache-dtype", "fp8: keys and values are cached in it (TensorRT). (default: as the model computes)"
+        "--kv-cache-dtype",
+        "What keys and values are cached in: fp8 (TensorRT), fp16 (ONNX Runtime with our kernels). (default: as the "
+        "model computes)",
     )
     lm_head: str | None = option(
         "--lm-head-precision",

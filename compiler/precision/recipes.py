@@ -87,6 +87,10 @@ class Recipe:
             return self.drafter
         return str(getattr(self, _ROLES[role])) if role in _ROLES else self.wide
 
+    def cache_type(self, half: str) -> str:
+        """The type that a half's keys and values are kept in; FP8 ones are the target's, calibrated, alone."""
+        return self.wide if half == "drafter" and self.kv_cache == "fp8" else self.kv_cache
+
     def on(self, wide: str, lowering: Lowering = TENSORRT) -> Recipe:
         """The recipe over another wide type, which the drafter and the caches have too, as ``lowering`` computes it."""
         recipe = self

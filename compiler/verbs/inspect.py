@@ -121,6 +121,7 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
         *_precision(engine["precision"]),
         *drafts,
         ("max_seq_len", f"{shapes['max_seq_len']} (caches hold {shapes['cache_length']})"),
+        *([("KV caches", f"{size(engine['cache_bytes'])} a request")] if engine["cache_bytes"] else []),
         ("vocabulary", f"{shapes['vocab_size']}{heads}"),
         ("evidence", "; ".join(f"{item['level']}: {item['how']}" for item in engine["evidence"]) or "none stated"),
         ("reports", ", ".join(engine["reports"]) or "none: `peagle-compile verify` writes verify.json"),

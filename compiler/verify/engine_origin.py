@@ -64,6 +64,8 @@ def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:
 
 def on_cpu(recipe: Recipe) -> Recipe:
     """The recipe with the same quantized types over FP32, which a CPU computes in."""
+    if recipe.wide == _CPU:
+        return recipe
     table: dict[str, Any] = {
         each.name: _CPU for each in fields(recipe) if getattr(recipe, each.name) in DTYPES and each.name != "name"
     }

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...engines.backends.onnxruntime.loaded_graphs import open_session
+from ...engines.backends.onnxruntime.loaded_graphs import open_session, tensors_of
 from ...engines.folder.manifest import Manifest
-from ...engines.folder.records import BackendRecord, Cache, Part
+from ...engines.folder.records import BackendRecord, Part
 from ...engines.requests.params import SamplingParams, policy_of
-from ...plugins.graph_contract import cache_names, written
+from ...plugins.graph_contract import is_cache, written
 from ..checkpoints.target_and_drafter import cache_length
 from ..console.half_made import half_made
 from ..console.progress import Progress
 from ..pipeline.graph_stages import MODEL, Compiled, attach, trace
 from ..pipeline.model_half import Half, drafter_half, target_half
+from ..precision.kv_cache_scales import NarrowCaches
 from ..precision.recipes import Recipe
 from ..store.atomic_files import writing
 from ..store.killed_stages import SCRATCH, SCRATCH_LOCK
@@ -66,7 +67,8 @@ class Workshop:
         if origins.drafter:
             halves.append(drafter_half(*origins.drafter, origins.target, of_drafter, lowering))
         graphs = {half.name: self._compile(half, recipe, lowering, length) for half in halves}
-        parts = {name: self._part(part, graphs[name]) for name, part in published.parts.items()}
+        caches = {half.name: half.caches for half in halves}
+        parts = {name: self._part(part, graphs[name], caches[name]) for name, part in published.parts.items()}
         manifest = replace(
             published,
             target=parts["target"],
@@ -91,7 +93,8 @@ class Workshop:
         if every_layer:
             target = target.with_taps(range(target.spec.num_layers))
         half = target_half(target, recipe, lowering, self.scales(recipe, lowering))
-        return replace(half, caches=half.caches and replace(half.caches, emulated=True))
+        emulates = half.caches is not None and half.caches.kind == "fp8"
+        return replace(half, caches=half.caches and replace(half.caches, emulated=emulates))
 
     def session(self, recipe: Recipe, lowering: Lowering, longest: int, *, every_layer: bool = False) -> TargetSession:
         """Return the target alone, for texts of up to ``longest`` tokens."""
@@ -103,8 +106,7 @@ class Workshop:
         """Return the target that ``half`` describes alone; its weights go into ``store``."""
         length = -(-longest // _SHORT) * _SHORT
         graph = self._compile(half, recipe, lowering, length, store)
-        hidden_size, caches = self.origins.target.spec.hidden_size, self.manifest.target.caches
-        return TargetSession(graph.attached.path / MODEL, caches, length, hidden_size)
+        return TargetSession(graph.attached.path / MODEL, self.origins.target.spec.hidden_size)
 
     def scales(self, recipe: Recipe, lowering: Lowering) -> Scales | None:
         """Return the ranges that the engine was built with, where its recipe needs any."""
@@ -127,9 +129,10 @@ class Workshop:
         self.held.append(graph.attached)
         return graph
 
-    def _part(self, part: Part, graph: Compiled) -> Part:
-        file = self._stored(graph, MODEL)
-        return replace(part, file=file, inputs=graph.inputs, outputs=graph.outputs, plan=None)
+    def _part(self, part: Part, graph: Compiled, narrow: NarrowCaches | None) -> Part:
+        file, dtype = self._stored(graph, MODEL), narrow.dtype if narrow else ""
+        caches = tuple(replace(cache, dtype=dtype) for cache in part.caches)
+        return replace(part, file=file, inputs=graph.inputs, outputs=graph.outputs, caches=caches, plan=None)
 
     def _stored(self, graph: Compiled, name: str) -> str:
         """Name a file of a graph as a manifest does: by its path below the folder, here the store."""
@@ -145,16 +148,18 @@ class TargetPass:
 
 
 class TargetSession:
-    """A target's graph alone in ONNX Runtime; a text has at most ``length`` tokens."""
+    """A target's graph alone in ONNX Runtime; a text has at most as many tokens as its caches are long."""
 
-    def __init__(self, model: Path, caches: Sequence[Cache], length: int, hidden_size: int) -> None:
+    def __init__(self, model: Path, hidden_size: int) -> None:
         self._hidden_size = hidden_size
         self._session = open_session(model, 0)
         given = {output.name for output in self._session.get_outputs()}
         self._shown = [name for name in ("logits", "aux_hidden") if name in given]
+        tensors, _ = tensors_of(self._session)
         self._caches = {
-            name: np.zeros((1, cache.heads, length, cache.head_dim), np.float32)
-            for name, cache in zip(cache_names(len(caches)), (*caches, *caches), strict=True)
+            name: np.zeros([1 if dim is None else dim for dim in tensor.dims], tensor.dtype)
+            for name, tensor in tensors.items()
+            if is_cache(name)
         }
 
     def run(self, ids: Sequence[int]) -> TargetPass:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from ...plugins.errors import EnvironmentProblem
-from ...plugins.graph_contract import cache_names
+from ...plugins.graph_contract import KEPT, cache_names
 from ...plugins.op_spec import FLOAT8
 from .records import BackendRecord, FileEntry, Part, PlanRecord, Shapes, Speculation
 
@@ -139,13 +139,12 @@ def part_contradictions(name: str, part: Part, backend: BackendRecord) -> list[s
     """The faults of one part: plan and GPUs that do not come together, wrong tensors, impossible sizes."""
     plan = part.plan
     problems = [f"backend.gpus: {gpu!r} is no GPU" for gpu in backend.gpus if not re.fullmatch(r"sm_\d{2,3}", gpu)]
-    if bad := {cache.dtype for cache in part.caches} - {"", FLOAT8}:
-        problems.append(f"{name}.caches: {min(bad)!r} is no type of a cache")
+    types = ("", FLOAT8) if plan else ("", *KEPT)
+    if bad := {cache.dtype for cache in part.caches} - {*types}:
+        problems.append(f"{name}.caches: {min(bad)!r} is no type of a cache of {backend.name}")
     if (plan is not None) != bool(backend.gpus):
         problems.append(f"{name}.plan and backend.gpus must be there together")
     if plan is None:
-        if any(cache.dtype for cache in part.caches):
-            problems.append(f"{name}.caches: only a plan has caches in a type of their own")
         return problems
     if {tensor.name for tensor in plan.tensors} != {*part.inputs, *part.outputs}:
         problems.append(f"{name}.plan.tensors are not its inputs and outputs")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...plugins.number_types import BY_NAME
+
 _PIECE = 1 << 20
 
 
@@ -46,6 +48,10 @@ class Cache:
     heads: int
     head_dim: int
     dtype: str = ""
+
+    def position_bytes(self, wide: str) -> int:
+        """The bytes that a position takes in both; ``wide`` is the type of the graph."""
+        return 2 * self.heads * BY_NAME[self.dtype or wide].bytes(self.head_dim)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ back from the lowered graph what became of it.
 from __future__ import annotations
 
 from .graph_products import GraphProduct, products_of
-from .kv_caches import quantize_caches, round_caches
+from .kv_caches import narrow_caches, quantize_caches, round_caches
 from .packed_nodes import packed_runs
 from .quantized_weight import Codes, Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
 from .rewrite import quantize
@@ -21,6 +21,7 @@ __all__ = [
     "Rounding",
     "SharedInput",
     "WeightStream",
+    "narrow_caches",
     "pack_wide",
     "packed_runs",
     "packed_tiles",

@@ -1,15 +1,16 @@
-"""Key and value caches of E4M3 codes: a rewrite of a semantic graph, before it is lowered.
+"""Key and value caches of E4M3 codes, or of another narrow type: a rewrite of a semantic graph, before it is lowered.
 
 Or what such caches do to the numbers in them, for a runtime whose attention reads no codes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
 from ...plugins.errors import BuildError
+from ...plugins.number_types import BY_NAME
 from ...plugins.op_spec import DOMAIN
 from ..node_tape import Nodes
 from .qdq_nodes import rounded
@@ -30,10 +31,23 @@ def quantize_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
         for kind, (place, out) in _KINDS.items():
             cache, output = node.inputs[place], node.outputs[out]
             origin = _origin(cache, place, out)
-            if any(user not in layers for user, _ in (*cache.uses(), *output.uses())):
-                raise BuildError(f"{origin.name} cannot hold codes", why="something beside attention reads it")
+            _require_unread(origin, (cache, output), layers)
             cache.type = output.type = ir.TensorType(CACHE_TYPE)
             node.attributes[f"{kind}_scale"] = ir.AttrFloat32(f"{kind}_scale", scales[str(origin.name)])
+
+
+def narrow_caches(model: ir.Model, dtype: str) -> None:
+    """Rewrite in place: every cache is kept in ``dtype``, to which attention rounds what it writes.
+
+    Raises ``BuildError`` where something else reads one.
+    """
+    kind = ir.TensorType(ir.DataType(BY_NAME[dtype].onnx))
+    layers = _attention(model)
+    for node in layers:
+        for place, out in _KINDS.values():
+            cache, output = node.inputs[place], node.outputs[out]
+            _require_unread(_origin(cache, place, out), (cache, output), layers)
+            cache.type = output.type = kind
 
 
 def round_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
@@ -61,7 +75,17 @@ def _layers(model: ir.Model, scales: Mapping[str, float]) -> list[ir.Node]:
             why=f"missing: {_some(names - scales.keys())}; not in the graph: {_some(scales.keys() - names)}",
             fix="calibrate this model again",
         )
+    return _attention(model)
+
+
+def _attention(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph if node.domain == DOMAIN and node.op_type == "CachedAttention"]
+
+
+def _require_unread(origin: ir.Value, versions: Iterable[ir.Value], layers: Collection[ir.Node]) -> None:
+    """Raise ``BuildError`` where something beside attention reads a version of a cache."""
+    if any(user not in layers for version in versions for user, _ in version.uses()):
+        raise BuildError(f"{origin.name} cannot hold codes", why="something beside attention reads it")
 
 
 def _origin(cache: ir.Value, place: int, out: int) -> ir.Value:

@@ -87,7 +87,17 @@ struct Op {
   // Whether it has one input and one output of any number of tensors; the attribute "inputs" says how many are given.
   bool is_variadic = false;
 };
-const Op& op_named(const std::string& name);  // refuses
+const Op& op_named(const std::string& name);  // refuses; one of its forms where there are several
+// Whether an op is there for inputs of these types, which need not be those of the form that `op_named` gives.
+bool has_form(const char* name, const Inputs& inputs);
+
+inline bool fits(const Op& op, const Inputs& inputs) {
+  for (std::size_t i = 0; i < inputs.size(); i++) {
+    const int type = op.inputs[i].type;
+    if (inputs[i].is_there() && type != ort::kAnyType && inputs[i].type != type) return false;
+  }
+  return true;
+}
 
 template <class Made, class Attributes>
 std::unique_ptr<Kernel> make_kernel(const Node& node) {

@@ -186,6 +186,11 @@ const Op& op_named(const std::string& name) {{
   }}
   refuse("there is no kernel of %s", name.c_str());
 }}
+bool has_form(const char* name, const Inputs& inputs) {{
+  return std::any_of(kOps.begin(), kOps.end(), [&](const Op& op) {{
+    return std::strcmp(op.name, name) == 0 && fits(op, inputs);
+  }});
+}}
 }}
 #define PEAGLE_EXPORT extern "C" __attribute__((visibility("default")))
 PEAGLE_EXPORT peagle::ort::Status* RegisterCustomOps(peagle::ort::Options* options, const peagle::ort::Base* base) {{

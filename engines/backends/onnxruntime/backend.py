@@ -26,6 +26,7 @@ from .prefill import SessionPrompt
 _LEAST_COLUMNS = 2
 _TRIED_COLUMNS = 4
 _OWN_KERNELS = "cpu"  # the lowering
+_WIDE = "fp32"
 
 
 class OnnxRuntimeBackend:
@@ -53,7 +54,7 @@ class OnnxRuntimeBackend:
         self._kind: type[BatchLanes] | type[SessionLanes] = BatchLanes if takes_rows else SessionLanes
         self._lanes = self._idle_lanes()
         self._first: Emitted | None = None
-        if manifest.precision.get("weights") != "fp32" and (library is None or not self._columns_are_their_own()):
+        if _rounds(manifest) and (library is None or not self._columns_are_their_own()):
             self._sessions = replace(self._sessions, least_columns=_LEAST_COLUMNS)
             self._lanes = self._idle_lanes()
 
@@ -142,6 +143,11 @@ class OnnxRuntimeBackend:
         row = self._row(SlotArrays(self._caches, 0), len(ids), emitted)
         row.window.fill(ids, start, draft_len)
         return row
+
+
+def _rounds(manifest: Manifest) -> bool:
+    """Whether numbers are rounded on the way, so that a difference in a last digit may grow."""
+    return any(manifest.precision.get(name) != _WIDE for name in ("weights", "kv_cache"))
 
 
 def _checked_session(folder: Path, manifest: Manifest, half: str, threads: int, library: Path | None) -> Any:

@@ -19,7 +19,12 @@ from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
 
 THREAD_BYTES = 4 * 2**20  # of weights as stored, for each thread: a core reads them in about half a millisecond
-_TYPES = {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(int32)": "int32"}
+_TYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+}
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Arrays that both graphs are bound to: the caches, each slot's policy and numbers, and a row's window.
 
-Caches are f32 ``[slots, heads, T, head_dim]`` per layer, input and output of the same run: the graph writes in place.
+Caches are ``[slots, heads, T, head_dim]`` per layer, f32 unless the engine says f16, input and output of the same run:
+the graph writes in place.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import numpy as np
 from ....plugins.errors import EnvironmentProblem
 from ....plugins.graph_contract import TENSORS, cache_names
 from ...folder.manifest import Manifest
-from ...folder.records import Part
+from ...folder.records import Cache, Part
 from ...machine import memory_bytes
 from ...requests.params import SamplingParams, policy_of
 
 Arrays = dict[str, np.ndarray]
 _LINE = 64  # bytes
+_WIDE = "float32"  # of the graphs
 
 
 class CacheArrays:
@@ -27,12 +29,12 @@ class CacheArrays:
     def __init__(self, manifest: Manifest, slots: int) -> None:
         """Reserve them. Raises ``EnvironmentProblem`` where this machine could not hold what they may come to."""
         self.length = length = manifest.shapes.cache_length
-        check_room(_row_bytes(manifest), slots, length)
+        check_room(row_bytes(manifest), slots, length)
         try:
             self.target = _allocate(manifest.target, slots, length)
             self.drafter = _allocate(manifest.drafter, slots, length) if manifest.drafter else {}
         except MemoryError as error:  # a limit of the process
-            raise _no_room(_row_bytes(manifest), slots, length, str(error)) from error
+            raise _no_room(row_bytes(manifest), slots, length, str(error)) from error
 
 
 def check_room(row: int, slots: int, length: int) -> None:
@@ -59,25 +61,29 @@ def _gib(count: float) -> str:
     return f"{count / 2**30:.3g} GiB"
 
 
-def _row_bytes(manifest: Manifest) -> int:
+def row_bytes(manifest: Manifest) -> int:
     """The bytes of all caches of one request."""
     caches = [cache for part in manifest.parts.values() for cache in part.caches]
-    numbers = 2 * manifest.shapes.cache_length * sum(cache.heads * cache.head_dim for cache in caches)
-    return numbers * np.dtype(np.float32).itemsize
+    return manifest.shapes.cache_length * sum(cache.position_bytes(_WIDE) for cache in caches)
 
 
 def _allocate(part: Part, slots: int, length: int) -> Arrays:
     pairs = (*part.caches, *part.caches)
     return {
-        name: _zeros((slots, cache.heads, length, cache.head_dim))
+        name: _zeros((slots, cache.heads, length, cache.head_dim), _dtype(cache))
         for name, cache in zip(cache_names(len(part.caches)), pairs, strict=True)
     }
 
 
-def _zeros(shape: tuple[int, ...]) -> np.ndarray:
-    """Zeros, f32, that begin with a cache line: a vector of them that lies in two takes twice as long to read."""
-    count, width = math.prod(shape), np.dtype(np.float32).itemsize
-    flat = np.zeros(count + _LINE // width, np.float32)
+def _dtype(cache: Cache) -> np.dtype:
+    """The type of a cache; that of its graph has no name."""
+    return np.dtype(cache.dtype or _WIDE)
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Zeros that begin with a cache line: a vector of them that lies in two takes twice as long to read."""
+    count, width = math.prod(shape), dtype.itemsize
+    flat = np.zeros(count + _LINE // width, dtype)
     first = -flat.ctypes.data % _LINE // width
     return flat[first : first + count].reshape(shape)
 

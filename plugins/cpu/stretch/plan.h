@@ -82,10 +82,8 @@ class Plan {
       for (std::size_t i = 0; i < tensors.size(); i++) {
         const Operand& operand = step.op->inputs[i];
         if (!tensors[i].is_there() && !operand.is_optional) refuse("an input that a step %s needs is absent", step.op->name);
-        if (tensors[i].is_there() && operand.type != ort::kAnyType && tensors[i].type != operand.type) {
-          refuse("input %d of a step %s is of type %d", int(i), step.op->name, tensors[i].type);
-        }
       }
+      if (!fits(*step.op, tensors) && !has_form(step.op->name, tensors)) refuse_types(*step.op, tensors);
       make_outputs(program, step, at, given, tensors, &made);
     }
     inputs_.push_back(given);
@@ -125,6 +123,12 @@ class Plan {
       }
       touch(value, step.end);
     }
+  }
+
+  [[noreturn]] static void refuse_types(const Op& op, const Inputs& tensors) {
+    std::size_t i = 0;
+    while (op.inputs[i].type == ort::kAnyType || tensors[i].type == op.inputs[i].type || !tensors[i].is_there()) i++;
+    refuse("input %d of a step %s is of type %d", int(i), op.name, tensors[i].type);
   }
 
   int new_buffer(const Tensor& tensor, int first) {

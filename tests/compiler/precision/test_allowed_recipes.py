@@ -14,11 +14,11 @@ from peagle.compiler.precision.recipes import RECIPES, Recipe
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import UsageError
 
-ORT, RTX = "ort", "tensorrt"
+ORT, CPU, RTX = "ort", "cpu", "tensorrt"
 
 
 def table(name: str, lowering: str, **overrides: str) -> Recipe:
-    wide = "fp32" if lowering == ORT else "bf16"
+    wide = "bf16" if lowering == RTX else "fp32"
     return PrecisionAsked(**overrides).of(RECIPES[name].on(wide, LOWERINGS[lowering]))
 
 
@@ -50,7 +50,10 @@ REFUSED = [
     ("bf16", RTX, ("sm_80",), {"lm_head": "fp8"}, "FP8 from sm_89", "--lm-head-precision int8"),
     ("bf16", RTX, ("sm_80",), {"kv_cache": "fp8"}, "FP8 from sm_89", "leave --kv-cache-dtype out"),
     ("int8", ORT, (), {"kv_cache": "fp8"}, "keys and values", "leave --kv-cache-dtype out"),
-    ("int8", ORT, (), {"kv_cache": "int8"}, "that the model computes in", "leave it out"),
+    ("int8", ORT, (), {"kv_cache": "fp16"}, "as they compute, in fp32; ours", "leave --kv-cache-dtype out"),
+    ("fp32", CPU, (), {"kv_cache": "fp8"}, "in fp32 or fp16", "use --kv-cache-dtype fp16"),
+    ("fp32", CPU, (), {"kv_cache": "bf16"}, "or in fp16", "--kv-cache-dtype fp16"),
+    ("fp32", ORT, (), {"kv_cache": "bf16"}, "that the model computes in", "leave it out"),
     ("int8", RTX, ("sm_80",), {"kv_cache": "int8"}, "or in fp8", "leave it out"),
     ("int8", RTX, ("sm_89",), {"kv_cache": "int8"}, "or in fp8", "--kv-cache-dtype fp8"),
     ("int8", RTX, (), {"kv_cache": "fp16"}, "the type that the model computes in", "fp8"),
@@ -116,6 +119,14 @@ def test_what_depends_on_the_checkpoint_waits_for_it(overrides: dict[str, str]) 
     require_legal(recipe, LOWERINGS[RTX], wides=WIDE)
     with pytest.raises(UsageError):
         require_legal(recipe, LOWERINGS[RTX])
+
+
+@pytest.mark.parametrize("name", ["fp32", "int8", "int4"])
+def test_our_kernels_read_narrower_caches(name: str) -> None:
+    for kind in LOWERINGS[CPU].cache_types:
+        recipe = table(name, CPU, kv_cache=kind)
+        require_legal(recipe, LOWERINGS[CPU])
+        assert recipe.cache_type("target") == recipe.cache_type("drafter") == kind
 
 
 def test_there_must_be_something_to_exclude_from() -> None:
