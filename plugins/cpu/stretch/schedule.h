@@ -7,6 +7,10 @@ namespace peagle {
 // Threads that walk through the same list of stages.  A stage's pieces are claimed one by one, and the next stage begins
 // when all are done.  Who has claimed a piece does it; nobody is waited for who has not come.  So any number of threads
 // may turn up, at any time, and one is enough.
+//
+// Pieces that follow each other read memory that does, and memory is read fastest in long runs.  So a stage's pieces are
+// cut into as many lanes as threads came last time: a thread claims those of its own lane, in order, then those that are
+// left of others.
 class Walk {
  public:
   void clear() { stages_.clear(), parts_.clear(); }
@@ -21,28 +25,38 @@ class Walk {
   // Before threads come, each time.
   void ready() {
     for (Stage& each : stages_) each.pieces = parts_[each.first].run->pieces(parts_[each.first].phase);
+    const std::size_t came = came_.exchange(0, std::memory_order_relaxed);
+    lanes_ = std::min(std::max<std::size_t>(came, 1), kMostLanes);
     if (counters_.size() < stages_.size()) counters_ = std::vector<Counter>(stages_.size());
     for (std::size_t i = 0; i < stages_.size(); i++) {
-      counters_[i].next.store(0, std::memory_order_relaxed);
+      for (std::size_t lane = 0; lane < lanes_; lane++) {
+        counters_[i].next[lane].store(end_of_lane(stages_[i].pieces, lane - 1), std::memory_order_relaxed);
+      }
       counters_[i].done.store(0, std::memory_order_relaxed);
     }
     reached_.store(0, std::memory_order_release);
   }
 
   void walk() {
+    if (reached_.load(std::memory_order_acquire) == stages_.size()) return;
+    const std::size_t home = came_.fetch_add(1, std::memory_order_relaxed);
     for (std::size_t at = reached_.load(std::memory_order_acquire); at < stages_.size(); at++) {
       const Stage& stage = stages_[at];
       Counter& counter = counters_[at];
       std::size_t mine = 0;
-      while (counter.next.load(std::memory_order_relaxed) < stage.pieces) {
-        const std::size_t piece = counter.next.fetch_add(1, std::memory_order_relaxed);
-        if (piece >= stage.pieces) break;
-        for (std::size_t i = stage.first; i < stage.first + stage.count; i++) parts_[i].run->work(parts_[i].phase, piece);
-        mine++;
+      for (std::size_t i = 0; i < lanes_; i++) {
+        const std::size_t lane = (home + i) % lanes_, end = end_of_lane(stage.pieces, lane);
+        while (counter.next[lane].load(std::memory_order_relaxed) < end) {
+          const std::size_t piece = counter.next[lane].fetch_add(1, std::memory_order_relaxed);
+          if (piece >= end) break;
+          for (std::size_t p = stage.first; p < stage.first + stage.count; p++) parts_[p].run->work(parts_[p].phase, piece);
+          mine++;
+        }
       }
       if (mine > 0) counter.done.fetch_add(mine, std::memory_order_acq_rel);
       wait(counter, stage.pieces);
-      reached_.store(at + 1, std::memory_order_release);  // who comes late looks on from here, or from a little before
+      // Who comes late looks on from here, or from a little before.
+      if (reached_.load(std::memory_order_relaxed) <= at) reached_.store(at + 1, std::memory_order_release);
     }
   }
 
@@ -54,10 +68,14 @@ class Walk {
   struct Stage {
     std::size_t first, count, pieces;
   };
+  static constexpr std::size_t kMostLanes = 7;
   struct Counter {
-    alignas(64) std::atomic<std::size_t> next{0};
+    alignas(64) std::atomic<std::size_t> next[kMostLanes];  // by lane
     std::atomic<std::size_t> done{0};
   };
+
+  // Of the lane before the first, 0.
+  std::size_t end_of_lane(std::size_t pieces, std::size_t lane) const { return pieces * (lane + 1) / lanes_; }
 
   // What is waited for takes microseconds, unless its thread was put to sleep.
   static void wait(const Counter& counter, std::size_t pieces) {
@@ -75,7 +93,8 @@ class Walk {
   std::vector<Stage> stages_;
   std::vector<Part> parts_;
   std::vector<Counter> counters_;
-  std::atomic<std::size_t> reached_{0};
+  std::atomic<std::size_t> reached_{0}, came_{0};
+  std::size_t lanes_ = 1;
 };
 
 }  // namespace peagle

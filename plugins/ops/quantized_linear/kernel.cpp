@@ -13,31 +13,33 @@ namespace peagle {
 
 // ------------------------------------------------------------------------------------------------ rounding of the input
 
-// Rows of codes with one scale for every 32, kept for one run.
+constexpr int kMostRows = 8;  // that are multiplied with a tile while it lies in registers
+
+// Rows of codes with one scale for every 32, kept for one run.  They lie as products read them: of eight rows the first
+// block, then their second one, so that one address and constants lead to all of them.
 class RoundedRows {
  public:
   struct Block {
+    std::int8_t codes[kBlock];
     float scale;              // largest magnitude / 127; NaN where a number of the block is not finite
     std::int32_t correction;  // -middle * sum of the codes, which a sum over codes above their middle begins with
     float shift;              // scale * sum of the codes, which a least value is multiplied with
+    float nothing;            // 48 bytes: no four codes lie in two cache lines
   };
 
   RoundedRows(std::int64_t rows, std::int64_t blocks) : rows_(rows), blocks_(blocks) {}
-  std::size_t bytes() const { return std::size_t(rows_ * blocks_) * (kBlock + sizeof(Block)); }
-  void use(void* memory) {
-    codes_ = static_cast<std::int8_t*>(memory);
-    blocks_of_rows_ = reinterpret_cast<Block*>(codes_ + rows_ * blocks_ * kBlock);
-  }
+  std::size_t bytes() const { return std::size_t(rows_ * blocks_) * sizeof(Block); }
+  void use(void* memory) { first_ = static_cast<Block*>(memory); }
 
-  std::int8_t* codes(std::int64_t row) { return codes_ + row * blocks_ * kBlock; }
-  const std::int8_t* codes(std::int64_t row) const { return codes_ + row * blocks_ * kBlock; }
-  Block* blocks(std::int64_t row) { return blocks_of_rows_ + row * blocks_; }
-  const Block* blocks(std::int64_t row) const { return blocks_of_rows_ + row * blocks_; }
+  // The first block of a row, and how many blocks on the next one of the same row is.
+  Block* row(std::int64_t at) const { return first_ + at / kMostRows * kMostRows * blocks_ + at % kMostRows; }
+  std::int64_t stride(std::int64_t at) const {
+    return std::min<std::int64_t>(kMostRows, rows_ - at / kMostRows * kMostRows);
+  }
 
  private:
   std::int64_t rows_, blocks_;
-  std::int8_t* codes_ = nullptr;
-  Block* blocks_of_rows_ = nullptr;
+  Block* first_ = nullptr;
 };
 
 constexpr float kNegligible = 7.888609052210118e-31f;  // 2^-100: blocks without a larger number are zeros
@@ -45,7 +47,7 @@ constexpr std::uint32_t kInfinity = 0x7f800000u;
 
 // One block, in operations that every compiler turns into vectors, and that are the same in each of them.
 __attribute__((always_inline)) inline void round_block(const float* __restrict x, int middle_code,
-                                                       std::int8_t* __restrict codes, RoundedRows::Block* block) {
+                                                       RoundedRows::Block* __restrict block) {
   std::uint32_t bits[kBlock], largest_bits = 0;
   std::memcpy(bits, x, sizeof bits);
   for (int i = 0; i < kBlock; i++) {  // magnitudes order as their bits do, NaN last
@@ -55,9 +57,8 @@ __attribute__((always_inline)) inline void round_block(const float* __restrict x
   float largest;
   std::memcpy(&largest, &largest_bits, sizeof largest);
   if (largest_bits >= kInfinity || largest < kNegligible) {
-    std::memset(codes, 0, kBlock);
     const float scale = largest_bits >= kInfinity ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
-    *block = {scale, 0, scale};
+    *block = {{}, scale, 0, scale, 0.0f};
     return;
   }
   const float inverse = 127.0f / largest, scale = largest / 127.0f;
@@ -70,23 +71,25 @@ __attribute__((always_inline)) inline void round_block(const float* __restrict x
     whole[i] = shifted_bits - 0x4b400000;
     sum += whole[i];
   }
-  for (int i = 0; i < kBlock; i++) codes[i] = std::int8_t(whole[i]);
-  *block = {scale, -middle_code * sum, scale * float(sum)};
+  for (int i = 0; i < kBlock; i++) block->codes[i] = std::int8_t(whole[i]);
+  block->scale = scale;
+  block->correction = -middle_code * sum;
+  block->shift = scale * float(sum);
 }
 
 __attribute__((always_inline)) inline void round_row(const float* x, std::int64_t blocks, int middle_code,
                                                      std::int64_t row, RoundedRows* rounded) {
-  for (std::int64_t b = 0; b < blocks; b++) {
-    round_block(x + (row * blocks + b) * kBlock, middle_code, rounded->codes(row) + b * kBlock, rounded->blocks(row) + b);
-  }
+  RoundedRows::Block* block = rounded->row(row);
+  const std::int64_t stride = rounded->stride(row);
+  for (std::int64_t b = 0; b < blocks; b++, block += stride) round_block(x + (row * blocks + b) * kBlock, middle_code, block);
 }
 
 // -------------------------------------------------------------------------------------------------------- the products
 
 // Rows of the input whose products with one tile are made together, and where they go: y[row, 0 .. columns - 1].
 struct Rows {
-  const RoundedRows* rounded;
-  std::int64_t first, blocks;
+  const RoundedRows::Block* first;  // block b of a row: first[b * step + row]
+  std::int64_t step, blocks;
   float* y;
   std::int64_t stride;
   int columns;
@@ -102,19 +105,18 @@ template <Format kFormat, int kRows>
 struct Portable {
   static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {
     for (int row = 0; row < kRows; row++) {
-      const std::int8_t* x = rows.rounded->codes(rows.first + row);
-      const RoundedRows::Block* blocks = rows.rounded->blocks(rows.first + row);
       float sums[kTile] = {};
       for (std::int64_t b = 0; b < rows.blocks; b++) {
+        const RoundedRows::Block& x = rows.first[b * rows.step + row];
         const std::uint8_t* codes = weights.block_codes(at, b);
         for (int n = 0; n < kTile; n++) {
           std::int32_t whole = 0;
-          for (int k = 0; k < kBlock; k++) whole += weights.code(codes, n, k) * x[b * kBlock + k];
+          for (int k = 0; k < kBlock; k++) whole += weights.code(codes, n, k) * x.codes[k];
           float value = float(whole);
           if (kFormat != Format::kInt8) value = value * widened(weights.block_scales(at, b)[n]);
-          sums[n] = __builtin_fmaf(value, blocks[b].scale, sums[n]);
+          sums[n] = __builtin_fmaf(value, x.scale, sums[n]);
           if (kFormat == Format::kQ4_1) {
-            sums[n] = __builtin_fmaf(widened(weights.block_scales(at, b)[kTile + n]), blocks[b].shift, sums[n]);
+            sums[n] = __builtin_fmaf(widened(weights.block_scales(at, b)[kTile + n]), x.shift, sums[n]);
           }
         }
       }
@@ -133,20 +135,15 @@ inline std::int32_t four_codes(const std::int8_t* x) {
   return four;
 }
 
-constexpr int kAhead = 2048;  // bytes of weights fetched early: in a pass they come from memory, and once
+constexpr int kAhead = 4096;  // bytes of codes fetched early: in a pass they come from memory, and once
 
 template <Format kFormat, int kRows>
 struct Avx512Vnni {
   PEAGLE_AVX512_VNNI static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {
-    const std::int8_t* x[kRows];
-    const RoundedRows::Block* blocks[kRows];
     __m512 sums[kRows];
-    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-      x[row] = rows.rounded->codes(rows.first + row);
-      blocks[row] = rows.rounded->blocks(rows.first + row);
-      sums[row] = _mm512_setzero_ps();
-    }
-    for (std::int64_t b = 0; b < rows.blocks; b++) {
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) sums[row] = _mm512_setzero_ps();
+    const RoundedRows::Block* x = rows.first;
+    for (std::int64_t b = 0; b < rows.blocks; b++, x += rows.step) {
       constexpr int kLoads = code_bytes(kFormat) / kGroupBytes;
       __m512i codes[kGroups];
       const std::uint8_t* packed = weights.block_codes(at, b);
@@ -162,20 +159,25 @@ struct Avx512Vnni {
         }
       }
       __m512 scale = _mm512_setzero_ps(), least = _mm512_setzero_ps();
-      if (kFormat != Format::kInt8) scale = halves(weights.block_scales(at, b));
+      if (kFormat != Format::kInt8) {
+        constexpr int kScalesAhead = kAhead / code_bytes(kFormat) * scale_count(kFormat);
+        _mm_prefetch(reinterpret_cast<const char*>(weights.block_scales(at, b) + kScalesAhead), _MM_HINT_T0);
+        scale = halves(weights.block_scales(at, b));
+      }
       if (kFormat == Format::kQ4_1) least = halves(weights.block_scales(at, b) + kTile);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-        __m512i whole = _mm512_set1_epi32(blocks[row][b].correction), other = _mm512_setzero_si512();
+        __m512i whole = _mm512_setzero_si512(), other = _mm512_setzero_si512();
+        if (middle(kFormat) != 0) whole = _mm512_set1_epi32(x[row].correction);
         PEAGLE_UNROLL for (int i = 0; i < kGroups; i += 2) {  // two chains: one waits for itself
-          const std::int8_t* four = x[row] + b * kBlock + i * kGroup;
+          const std::int8_t* four = x[row].codes + i * kGroup;
           whole = _mm512_dpbusd_epi32(whole, codes[i], _mm512_set1_epi32(four_codes(four)));
           other = _mm512_dpbusd_epi32(other, codes[i + 1], _mm512_set1_epi32(four_codes(four + kGroup)));
         }
         __m512 value = _mm512_cvtepi32_ps(_mm512_add_epi32(whole, other));
         if (kFormat != Format::kInt8) value = _mm512_mul_ps(value, scale);
-        sums[row] = _mm512_fmadd_ps(value, _mm512_set1_ps(blocks[row][b].scale), sums[row]);
+        sums[row] = _mm512_fmadd_ps(value, _mm512_set1_ps(x[row].scale), sums[row]);
         if (kFormat == Format::kQ4_1) {
-          sums[row] = _mm512_fmadd_ps(least, _mm512_set1_ps(blocks[row][b].shift), sums[row]);
+          sums[row] = _mm512_fmadd_ps(least, _mm512_set1_ps(x[row].shift), sums[row]);
         }
       }
     }
@@ -203,21 +205,16 @@ struct Avx2 {
 
  private:
   PEAGLE_AVX2 static void half_tile(const PackedWeights& weights, std::int64_t at, const Rows& rows, int from) {
-    const std::int8_t* x[kRows];
-    const RoundedRows::Block* blocks[kRows];
     __m256 sums[kRows];
-    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-      x[row] = rows.rounded->codes(rows.first + row);
-      blocks[row] = rows.rounded->blocks(rows.first + row);
-      sums[row] = _mm256_setzero_ps();
-    }
-    for (std::int64_t b = 0; b < rows.blocks; b++) {
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) sums[row] = _mm256_setzero_ps();
+    const RoundedRows::Block* x = rows.first;
+    for (std::int64_t b = 0; b < rows.blocks; b++, x += rows.step) {
       const std::uint8_t* packed = weights.block_codes(at, b) + from * kGroup;
       __m256i whole[kRows];
       if (has_four_bits(kFormat)) {
-        sums_of_four_bits(packed, b, x, blocks, whole);
+        sums_of_four_bits(packed, x, whole);
       } else {
-        sums_of_eight_bits(packed, b, x, whole);
+        sums_of_eight_bits(packed, x, whole);
       }
       __m256 scale = _mm256_setzero_ps(), least = _mm256_setzero_ps();
       if (kFormat != Format::kInt8) scale = halves(weights.block_scales(at, b) + from);
@@ -225,9 +222,9 @@ struct Avx2 {
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
         __m256 value = _mm256_cvtepi32_ps(whole[row]);
         if (kFormat != Format::kInt8) value = _mm256_mul_ps(value, scale);
-        sums[row] = _mm256_fmadd_ps(value, _mm256_set1_ps(blocks[row][b].scale), sums[row]);
+        sums[row] = _mm256_fmadd_ps(value, _mm256_set1_ps(x[row].scale), sums[row]);
         if (kFormat == Format::kQ4_1) {
-          sums[row] = _mm256_fmadd_ps(least, _mm256_set1_ps(blocks[row][b].shift), sums[row]);
+          sums[row] = _mm256_fmadd_ps(least, _mm256_set1_ps(x[row].shift), sums[row]);
         }
       }
     }
@@ -241,37 +238,35 @@ struct Avx2 {
     }
   }
 
-  PEAGLE_AVX2 static void sums_of_eight_bits(const std::uint8_t* packed, std::int64_t b, const std::int8_t* const* x,
-                                             __m256i* whole) {
+  PEAGLE_AVX2 static void sums_of_eight_bits(const std::uint8_t* packed, const RoundedRows::Block* x, __m256i* whole) {
     const __m256i ones = _mm256_set1_epi16(1), middles = _mm256_set1_epi8(-128);
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) whole[row] = _mm256_setzero_si256();
     PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) {
       const __m256i codes = _mm256_xor_si256(load(packed + i * kGroupBytes), middles);  // signed
       const __m256i sizes = _mm256_abs_epi8(codes);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-        const __m256i four = _mm256_set1_epi32(four_codes(x[row] + b * kBlock + i * kGroup));
+        const __m256i four = _mm256_set1_epi32(four_codes(x[row].codes + i * kGroup));
         const __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(four, codes));
         whole[row] = _mm256_add_epi32(whole[row], _mm256_madd_epi16(pairs, ones));
       }
     }
   }
 
-  PEAGLE_AVX2 static void sums_of_four_bits(const std::uint8_t* packed, std::int64_t b, const std::int8_t* const* x,
-                                            const RoundedRows::Block* const* blocks, __m256i* whole) {
+  PEAGLE_AVX2 static void sums_of_four_bits(const std::uint8_t* packed, const RoundedRows::Block* x, __m256i* whole) {
     const __m256i ones = _mm256_set1_epi16(1), low = _mm256_set1_epi8(15);
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) whole[row] = _mm256_setzero_si256();
     PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
       const __m256i both = load(packed + i * kGroupBytes);
       const __m256i first = _mm256_and_si256(both, low), second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-        const std::int8_t* four = x[row] + b * kBlock + i * kGroup;
+        const std::int8_t* four = x[row].codes + i * kGroup;
         const __m256i pairs = _mm256_maddubs_epi16(first, _mm256_set1_epi32(four_codes(four)));
         const __m256i others = _mm256_maddubs_epi16(second, _mm256_set1_epi32(four_codes(four + kBlock / 2)));
         whole[row] = _mm256_add_epi16(whole[row], _mm256_add_epi16(pairs, others));
       }
     }
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-      const __m256i correction = _mm256_set1_epi32(blocks[row][b].correction);
+      const __m256i correction = _mm256_set1_epi32(x[row].correction);
       whole[row] = _mm256_add_epi32(_mm256_madd_epi16(whole[row], ones), correction);
     }
   }
@@ -296,38 +291,38 @@ PEAGLE_AVX2 void round_row_avx2(const float* x, std::int64_t blocks, int middle_
 
 // ----------------------------------------------------------------------------------------------------------- the forms
 
-constexpr int kMostRows = 6;  // that are multiplied with a tile while it lies in registers
-
 using TileFunction = void (*)(const PackedWeights&, std::int64_t at, const Rows&);
 using RoundFunction = void (*)(const float*, std::int64_t, int, std::int64_t, RoundedRows*);
 struct Form {
+  int most;  // rows at once; what is left of eight goes as four and the rest
   RoundFunction round;
   TileFunction tile[kMostRows];  // by rows - 1
 };
 
 template <template <Format, int> class Path, Format kFormat>
-Form form_of(RoundFunction round) {
-  return {round,
+Form form_of(int most, RoundFunction round) {
+  return {most,
+          round,
           {Path<kFormat, 1>::tile, Path<kFormat, 2>::tile, Path<kFormat, 3>::tile, Path<kFormat, 4>::tile,
-           Path<kFormat, 5>::tile, Path<kFormat, 6>::tile}};
+           Path<kFormat, 5>::tile, Path<kFormat, 6>::tile, Path<kFormat, 7>::tile, Path<kFormat, 8>::tile}};
 }
 
 template <template <Format, int> class Path>
-Form form_of(Format format, RoundFunction round) {
+Form form_of(Format format, int most, RoundFunction round) {
   switch (format) {
-    case Format::kInt8: return form_of<Path, Format::kInt8>(round);
-    case Format::kQ8_0: return form_of<Path, Format::kQ8_0>(round);
-    case Format::kQ4_0: return form_of<Path, Format::kQ4_0>(round);
-    default: return form_of<Path, Format::kQ4_1>(round);
+    case Format::kInt8: return form_of<Path, Format::kInt8>(most, round);
+    case Format::kQ8_0: return form_of<Path, Format::kQ8_0>(most, round);
+    case Format::kQ4_0: return form_of<Path, Format::kQ4_0>(most, round);
+    default: return form_of<Path, Format::kQ4_1>(most, round);
   }
 }
 
 inline Form form_of(Format format, Instructions instructions) {
 #ifdef PEAGLE_X86_64
-  if (instructions == Instructions::kAvx512Vnni) return form_of<Avx512Vnni>(format, round_row_avx512);
-  if (instructions == Instructions::kAvx2) return form_of<Avx2>(format, round_row_avx2);
+  if (instructions == Instructions::kAvx512Vnni) return form_of<Avx512Vnni>(format, 8, round_row_avx512);
+  if (instructions == Instructions::kAvx2) return form_of<Avx2>(format, 6, round_row_avx2);
 #endif
-  return form_of<Portable>(format, round_row);
+  return form_of<Portable>(format, 8, round_row);
 }
 
 class QuantizedLinear : public Kernel {
@@ -390,17 +385,15 @@ class QuantizedLinear : public Kernel {
     void multiply(std::int64_t tile, std::int64_t first, std::int64_t last) const {
       const int columns = int(std::min<std::int64_t>(kTile, weights_.rows - tile * kTile));
       for (std::int64_t row = first; row < last;) {
-        const int together = rows_together(last - row);
+        const int together = rows_together(std::min<std::int64_t>(last - row, kMostRows - row % kMostRows));
         float* at = y_ + row * weights_.rows + tile * kTile;
-        form_.tile[together - 1](weights_, tile, {&rounded_, row, weights_.blocks, at, weights_.rows, columns});
+        form_.tile[together - 1](weights_, tile, {rounded_.row(row), rounded_.stride(row), weights_.blocks, at,
+                                                  weights_.rows, columns});
         row += together;
       }
     }
 
-    // Seven or eight rows go as four and the rest, for the registers of which they would need more.
-    static int rows_together(std::int64_t left) {
-      return left > kMostRows && left <= 8 ? 4 : int(std::min<std::int64_t>(left, kMostRows));
-    }
+    int rows_together(std::int64_t left) const { return left > form_.most ? kMostRows / 2 : int(left); }
 
     const PackedWeights& weights_;
     const Form& form_;
