@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import fill
 
 from publish import processor
 
@@ -122,7 +123,7 @@ left out: they share a run of 13 words with a prompt that is measured on, or def
 
 ## Recipe
 
-{trained}; {run.seconds / 60:.0f} minutes on a shared {processor()}.
+{fill(f"{trained}; {run.seconds / 60:.0f} minutes on a shared {processor()}.", 118)}
 Loss: cross-entropy against the target's 16 likeliest tokens, and half as much against its first choice.
 
 ```
