@@ -122,7 +122,7 @@ def _attack(place: Place, engine: Path, kinds: Mapping[int, str], seed: int) -> 
 
 
 def test_a_build_that_is_killed_leaves_what_was_there(place: Place, demo_engine: Path) -> None:
-    for stage in ("trace-target", "trace-drafter"):
+    for stage in ("trace-target", "trace-drafter", "cpu-library"):
         kept = Path(os.environ["PEAGLE_CACHE"]) / stage
         shutil.copytree(kept, place.cache / stage, ignore=shutil.ignore_patterns(".*"))
     _attack(place, demo_engine, dict.fromkeys(range(3), "warm"), seed=0)

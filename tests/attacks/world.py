@@ -119,8 +119,9 @@ def make_world(root: Path, engine: Path, pair: Pair, cache: Path) -> World:
     shutil.copytree(pair.head, world.pair.head)
     for name in ("files", "here", "home", "cache", "empty", "full"):
         (root / name).mkdir()
-    for stage in cache.glob("trace-*"):  # the most of a build; what another worker is just making begins with a dot
-        shutil.copytree(stage, root / "cache" / stage.name, ignore=shutil.ignore_patterns(".*"))
+    for kept in ("trace-*", "cpu-library"):  # the most of a build
+        for stage in cache.glob(kept):  # what another worker is just making begins with a dot
+            shutil.copytree(stage, root / "cache" / stage.name, ignore=shutil.ignore_patterns(".*"))
     (root / "full" / "precious").write_text("not ours")
     contents = {
         "empty": b"",

@@ -2,7 +2,7 @@
 
 Blocks fenced as sh, console (lines after "$ ") and python are run in order, per document, in a folder whose
 `demo-engine` is small and chats. `make` is only asked whether it knows the target. `<!-- not run: reason -->` above a
-block opts out.
+block opts out; `<!-- slow: FILE ... -->` leaves it to the slow tests, because that file of tests/ runs the same faster.
 """
 
 from __future__ import annotations
@@ -25,17 +25,22 @@ SECONDS = 300
 
 _BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 _OPT_OUT = re.compile(r"<!-- not run: \S.* -->\s*\Z")
+_SLOW = re.compile(r"<!-- slow: (?P<instead>tests/\S+\.py) \S.* -->\s*\Z")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where it stands, its language, its text, and whether a comment above it opts out."""
+    """A fenced block: where it stands, its language, its text, and whether a comment above it opts out.
+
+    ``instead`` is the file that runs the same in the default suite, where the block itself is slow.
+    """
 
     document: str
     line: int
     language: str
     text: str
     opted_out: bool
+    instead: str = ""
 
     def __str__(self) -> str:
         return f"{self.document}:{self.line}"
@@ -48,8 +53,10 @@ def blocks_of(document: str, text: str) -> list[Block]:
         indent = match["indent"]
         body = "".join(line.removeprefix(indent) for line in match["body"].splitlines(keepends=True))
         line = text.count("\n", 0, match.start()) + 1
-        opted_out = bool(_OPT_OUT.search(text[: match.start()]))
-        found.append(Block(document, line, match["language"].strip(), body, opted_out))
+        above = text[: match.start()]
+        slow = _SLOW.search(above)
+        instead = slow["instead"] if slow else ""
+        found.append(Block(document, line, match["language"].strip(), body, bool(_OPT_OUT.search(above)), instead))
     return found
 
 
@@ -111,10 +118,17 @@ def folders(talking_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> d
     return made
 
 
-@pytest.mark.parametrize("block", TO_RUN, ids=str)
+@pytest.mark.parametrize(
+    "block", [pytest.param(b, marks=[pytest.mark.slow] if b.instead else [], id=str(b)) for b in TO_RUN]
+)
 def test_block_runs(block: Block, folders: dict[str, Path]) -> None:
     done = run_block(block, folders[block.document])
     assert done.returncode == 0, f"{block} exited {done.returncode}\n{block.text}\n{done.stdout}"
+
+
+@pytest.mark.parametrize("block", [b for b in TO_RUN if b.instead], ids=str)
+def test_what_runs_the_same_is_there(block: Block) -> None:
+    assert (ROOT / block.instead).is_file()
 
 
 def test_the_readme_shows_the_two_commands_first() -> None:
@@ -187,17 +201,24 @@ exit 1
 ```bash
 exit 2
 ```
+
+<!-- slow: tests/scenarios/test_docs.py does so -->
+```sh
+sleep 60
+```
 """
 
 
 def test_blocks_are_read_as_meant() -> None:
-    console, python, left_out, bash = blocks_of("a.md", SAMPLE)
+    console, python, left_out, bash, slow = blocks_of("a.md", SAMPLE)
     assert (console.line, console.language, console.opted_out) == (2, "console", False)
     assert shell_script(console) == "echo one \\\n  two\ntest -d examples\n"
     assert (python.language, python.text) == ("python", 'print("three")\n')
     assert left_out.opted_out
     assert not bash.opted_out, "a reason is needed"
-    assert unknown_languages([console, python, left_out, bash]) == [f"a.md:{bash.line}: bash"]
+    assert not bash.instead
+    assert (slow.opted_out, slow.instead) == (False, "tests/scenarios/test_docs.py")
+    assert unknown_languages([console, python, left_out, bash, slow]) == [f"a.md:{bash.line}: bash"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import subprocess
@@ -97,6 +98,18 @@ def test_a_compiler_that_fails_is_followed_by_the_next(
     library = compile_library()
     assert (library.code, library.compiler) == (b"code\n", "that one")
     assert (library.machine, library.digest) == (machine_name(), digest())
+
+
+def test_the_compiler_of_this_machine_makes_a_library_that_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu_library: Path
+) -> None:
+    """Of a short text; that of the kernels is compiled only where nobody has yet."""
+    monkeypatch.setattr(
+        compiling, "source", lambda: 'extern "C" __attribute__((visibility("default"))) int f() { return 7; }'
+    )
+    path = tmp_path / "kernels.so"
+    path.write_bytes(compile_library().code)
+    assert ctypes.CDLL(str(path)).f() == 7
 
 
 def test_nothing_of_the_machine_gets_into_the_library(cpu_library: Path) -> None:
