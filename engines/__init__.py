@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from .engine import Engine
+from .errors import EngineClosed, EngineFailed, QueueFull
 from .requests.params import SamplingParams
 from .requests.results import Acceptance, Delta, RequestOutput
 from .stream import Stream
+from .submission import AsyncSubmission, Submission
 
-__all__ = ["Acceptance", "Delta", "Engine", "RequestOutput", "SamplingParams", "Stream"]
+__all__ = [
+    "Acceptance",
+    "AsyncSubmission",
+    "Delta",
+    "Engine",
+    "EngineClosed",
+    "EngineFailed",
+    "QueueFull",
+    "RequestOutput",
+    "SamplingParams",
+    "Stream",
+    "Submission",
+]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +17,27 @@ from .backends.base import Backend
 from .backends.onnxruntime.backend import OnnxRuntimeBackend
 from .folder.checks import check_files, check_runtime
 from .folder.manifest import Manifest
+from .loop import Loop
 from .machine import most_threads
 from .policy.drafts_per_round import Fixed, Policy
-from .requests.arguments import flag, integer, prompts_of, refusal, text_of, token_ids_of
+from .requests.arguments import flag, integer, number, prompts_of, refusal, text_of, token_ids_of
+from .requests.delivery import Delivery
 from .requests.messages import Message
 from .requests.params import SamplingParams, params_of
 from .requests.random_numbers import draw_seed
 from .requests.request import Request
 from .requests.results import RequestOutput
-from .scheduling.scheduler import Scheduler
+from .scheduling.scheduler import MAX_PREFILL_TOKENS
 from .strategies.asked import decoding, drafts_of, own_strategy
-from .strategies.base import STRATEGIES, Strategy
+from .strategies.base import STRATEGIES
 from .stream import Stream
+from .submission import AsyncSubmission, Submission
 from .text.chat import Chat
 from .text.tokenizer import Tokenizer
 from .text.transcript import Transcript
 
 Prompt = str | Sequence[int]
+MAX_QUEUE_SIZE = 256
 
 
 def _backend(folder: Path, manifest: Manifest, slots: int, threads: int | None) -> Backend:
@@ -55,10 +60,10 @@ def _backend(folder: Path, manifest: Manifest, slots: int, threads: int | None) 
 
 
 class Engine:
-    """A loaded engine, which runs one generation at a time: calls from several threads take turns.
+    """A loaded engine, which runs requests of any thread at once: as many as it was loaded for, and others wait.
 
-    A stream has its turn while its next piece is made. What begins in between ends it, in whichever thread, and it says
-    so when it is read on.
+    A thread of its own makes the passes; it begins with the first request. ``with Engine.load(...) as engine`` closes
+    it at the end of the block; one that nobody holds any more ends what it was given, and its thread with it.
 
     ``strategy`` names how rounds are made where drafts are wanted, ``policy`` chooses K for each round, where a call
     does not say it; both are those of the build by default.
@@ -73,6 +78,8 @@ class Engine:
         *,
         strategy: str | None = None,
         policy: Policy | None = None,
+        max_queue_size: int = MAX_QUEUE_SIZE,
+        max_prefill_tokens: int = MAX_PREFILL_TOKENS,
     ) -> None:
         strategy = own_strategy(manifest) if strategy is None else strategy
         if strategy not in STRATEGIES:
@@ -81,22 +88,34 @@ class Engine:
         self._backend, self._strategy = backend, strategy
         self._policy = policy or Fixed(manifest.speculation.num_speculative_tokens)
         self._chat = Chat(folder, tokenizer)
-        self._scheduler: Scheduler | None = None
-        self._turn = threading.RLock()
+        self._loop = Loop(backend, self.max_seq_len, max_queue_size, max_prefill_tokens)
+        weakref.finalize(self, self._loop.retire).atexit = False
 
     @classmethod
     def load(
-        cls, path: str | Path, *, max_batch_size: int = 1, threads: int | None = None, check_hashes: bool = True
+        cls,
+        path: str | Path,
+        *,
+        max_batch_size: int = 1,
+        threads: int | None = None,
+        check_hashes: bool = True,
+        max_queue_size: int = MAX_QUEUE_SIZE,
+        max_prefill_tokens: int = MAX_PREFILL_TOKENS,
     ) -> Engine:
         """Check the folder against its manifest, then load it with room for ``max_batch_size`` rows.
 
-        ``threads`` is for the CPU; None chooses. Raises ``UsageError`` for what no machine or no plan can do, and
+        ``threads`` is for the CPU; None chooses. ``max_queue_size`` requests may wait while so many run; ``submit``
+        raises ``QueueFull`` for more, and calls that return a text wait. ``max_prefill_tokens`` is how much of prompts
+        is read between two rounds of requests that run: less lets their tokens come more evenly, more lets a long
+        prompt begin earlier. Raises ``UsageError`` for what no machine or no plan can do, and
         ``EnvironmentProblem`` for a folder that is missing, damaged, too new, for another backend, or too large here.
         """
         slots = integer("max_batch_size", max_batch_size, 1)
         if threads is not None:
             threads = integer("threads", threads, 1, most_threads(), fix="leave it out, and the engine chooses")
         hashes = flag("check_hashes", check_hashes)
+        queue = integer("max_queue_size", max_queue_size, 0)
+        prefill = integer("max_prefill_tokens", max_prefill_tokens, 1)
         try:
             folder = Path(path)
         except TypeError:
@@ -104,11 +123,25 @@ class Engine:
         manifest = Manifest.read(folder)
         check_files(manifest.files, folder, hashes=hashes)
         backend = _backend(folder, manifest, slots, threads)
-        engine = cls(folder, manifest, backend, Tokenizer(folder, manifest.eos_token_ids))
-        own, policy = engine._decoding()
-        if own.enqueues_only:
-            backend.warm(own.round, policy.most)
+        tokenizer = Tokenizer(folder, manifest.eos_token_ids)
+        engine = cls(folder, manifest, backend, tokenizer, max_queue_size=queue, max_prefill_tokens=prefill)
+        name, policy = engine._decoding()
+        if STRATEGIES[name].enqueues_only:
+            backend.warm(STRATEGIES[name].round, policy.most)
         return engine
+
+    def close(self, *, drain: bool = False) -> None:
+        """End what runs and waits, with the ``finish_reason`` "abort", or let it come to its end (``drain``).
+
+        Takes nothing more, and returns when all has ended. A second call does nothing.
+        """
+        self._loop.close(drain=flag("drain", drain))
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -142,17 +175,54 @@ class Engine:
         """
         listed = prompts_of(prompts)
         policies = params_of(params, len(listed))
+        asked = self._decoding(draft, num_speculative_tokens)
+        ended = threading.Semaphore(0)
         requests = [
-            self._request(i, f"prompts[{i}]", prompt, each)
+            self._request(f"prompts[{i}]", prompt, each, *asked, Delivery(in_pieces=False, at_end=ended.release))
             for i, (prompt, each) in enumerate(zip(listed, policies, strict=True))
         ]
-        strategy, policy = self._decoding(draft, num_speculative_tokens)
-        outputs: dict[int, RequestOutput] = {}
-        with self._turn:
-            for request in self._run(requests, strategy, policy):
-                if request.is_done:
-                    outputs[request.index] = request.output(time.perf_counter())
-        return [outputs[i] for i in range(len(requests))]
+        submissions = [Submission(request) for request in requests]  # to be dropped with this call, however it ends
+        ahead = 2 * self._loop.slots  # the next in line is there, and other callers need not wait for all of these
+        self._loop.submit(requests[:ahead], waits=True)
+        for request in requests[ahead:]:
+            ended.acquire()
+            self._loop.submit([request], waits=True)
+        return [each.result() for each in submissions]
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        num_speculative_tokens: int | None = None,
+        draft: str | None = None,
+        timeout: float | None = None,
+    ) -> Submission:
+        """Hand a prompt over, and return at once: text comes as it is made, whatever else the engine does.
+
+        Any thread may do so at any time. After ``timeout`` seconds, the time in the queue included, it ends with what
+        it has got and the ``finish_reason`` "timeout". Raises ``QueueFull`` where too many wait, ``EngineClosed``, and
+        what ``generate`` does.
+        """
+        (each,) = params_of(params, 1)
+        request = self._request("prompt", prompt, each, *self._decoding(draft, num_speculative_tokens))
+        return self._submitted(request, timeout, waits=False)
+
+    def submit_async(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        num_speculative_tokens: int | None = None,
+        draft: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncSubmission:
+        """Do what ``submit`` does for ``async for`` and ``await``; its errors come there."""
+        return AsyncSubmission(
+            lambda: self.submit(
+                prompt, params, num_speculative_tokens=num_speculative_tokens, draft=draft, timeout=timeout
+            )
+        )
 
     def stream(
         self,
@@ -164,7 +234,8 @@ class Engine:
     ) -> Stream:
         """Continue one prompt, giving text as it comes. Same arguments and errors as ``generate``."""
         (each,) = params_of(params, 1)
-        return self._stream(self._request(0, "prompt", prompt, each), num_speculative_tokens, draft)
+        request = self._request("prompt", prompt, each, *self._decoding(draft, num_speculative_tokens))
+        return Stream(self._submitted(request, waits=True))
 
     def chat(
         self,
@@ -215,10 +286,52 @@ class Engine:
         draft: str | None = None,
     ) -> Stream:
         """Answer a conversation, giving text as it comes. Same arguments and errors as ``chat``."""
-        (each,) = params_of(params, 1)
-        _, ids = self._chat.prompt(messages, tools, documents, chat_template_kwargs)
-        request = self._request(0, "the conversation", ids, each, self._chat.ends)
-        return self._stream(request, num_speculative_tokens, draft)
+        asked = self._decoding(draft, num_speculative_tokens)
+        request = self._conversation(messages, params, asked, tools, documents, chat_template_kwargs)
+        return Stream(self._submitted(request, waits=True))
+
+    def submit_chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        num_speculative_tokens: int | None = None,
+        draft: str | None = None,
+        timeout: float | None = None,
+    ) -> Submission:
+        """Hand a conversation over, and return at once: ``submit`` for ``chat``, whose errors it raises too."""
+        asked = self._decoding(draft, num_speculative_tokens)
+        request = self._conversation(messages, params, asked, tools, documents, chat_template_kwargs)
+        return self._submitted(request, timeout, waits=False)
+
+    def submit_chat_async(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        num_speculative_tokens: int | None = None,
+        draft: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncSubmission:
+        """Do what ``submit_chat`` does for ``async for`` and ``await``; its errors come there."""
+        return AsyncSubmission(
+            lambda: self.submit_chat(
+                messages,
+                params,
+                tools=tools,
+                documents=documents,
+                chat_template_kwargs=chat_template_kwargs,
+                num_speculative_tokens=num_speculative_tokens,
+                draft=draft,
+                timeout=timeout,
+            )
+        )
 
     def chat_prompt(
         self,
@@ -232,11 +345,9 @@ class Engine:
         return self._chat.prompt(messages, tools, documents, chat_template_kwargs)
 
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:
-        """The target's logits after every token of ``token_ids``, f32 [len, V], from one pass."""
+        """The target's logits after every token of ``token_ids``, f32 [len, V], from one pass between others."""
         ids = self._ids("token_ids", token_ids)
-        with self._turn:
-            self._scheduler = None
-            return self._backend.target_logits(ids)
+        return self._loop.alone(lambda: self._backend.target_logits(ids))
 
     def draft_logits(self, token_ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
         """The drafter's logits for the K tokens after the one that greedy adds to ``token_ids``, f32 [K, Vd]."""
@@ -245,39 +356,48 @@ class Engine:
             raise UsageError("this engine has no drafter", why="only a drafter has logits", fix="ask one that has")
         if k == 0:
             raise UsageError("num_speculative_tokens is 0", why="then nothing is drafted", fix="ask for 1 or more")
-        with self._turn:
-            self._scheduler = None
-            return self._backend.draft_logits(ids, k)
+        return self._loop.alone(lambda: self._backend.draft_logits(ids, k))
 
-    def _run(self, requests: list[Request], strategy: Strategy, policy: Policy) -> Iterator[Request]:
-        """Begins when the first token is asked for, and ends what still ran: the slots are the backend's."""
-        scheduler = self._scheduler = Scheduler(self._backend, strategy, policy, self.max_seq_len)
-        for request in requests:
-            scheduler.submit(request)
-        while not scheduler.is_idle:
-            if self._scheduler is not scheduler:
-                raise UsageError(
-                    "another generation began before this one had ended",
-                    why="an engine runs one at a time",
-                    fix="read a stream to its end first, or load the engine twice",
-                )
-            yield from scheduler.step()
-
-    def _decoding(self, draft: str | None = None, k: int | None = None) -> tuple[Strategy, Policy]:
+    def _decoding(self, draft: str | None = None, k: int | None = None) -> tuple[str, Policy]:
         """The strategy and the policy of a call that says this."""
         return decoding(self.manifest, self._strategy, self._policy, draft, k)
 
     def _ids(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
         return token_ids_of(name, ids, self.manifest.shapes.vocab_size, self.max_seq_len)
 
-    def _stream(self, request: Request, k: int | None, draft: str | None) -> Stream:
-        return Stream(request, self._run([request], *self._decoding(draft, k)), self._turn)
+    def _conversation(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None,
+        asked: tuple[str, Policy],
+        tools: Sequence[Mapping[str, Any]] | None,
+        documents: Sequence[Mapping[str, Any]] | None,
+        arguments: Mapping[str, Any] | None,
+    ) -> Request:
+        (each,) = params_of(params, 1)
+        _, ids = self._chat.prompt(messages, tools, documents, arguments)
+        return self._request("the conversation", ids, each, *asked, ends=self._chat.ends)
+
+    def _submitted(self, request: Request, timeout: float | None = None, *, waits: bool) -> Submission:
+        if timeout is not None:
+            request.deadline = time.perf_counter() + number("timeout", timeout, 0, is_above=True)
+        submission = Submission(request)
+        self._loop.submit([request], waits=waits)
+        return submission
 
     def _request(
-        self, index: int, name: str, prompt: Prompt, params: SamplingParams, ends: frozenset[int] = frozenset()
+        self,
+        name: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        strategy: str,
+        policy: Policy,
+        delivery: Delivery | None = None,
+        ends: frozenset[int] = frozenset(),
     ) -> Request:
         """The request of one prompt, which the caller knows by ``name``; ``ends`` are further ids that end its text."""
         ids = self._ids(name, self.tokenizer.encode(text_of(name, prompt)) if isinstance(prompt, str) else prompt)
         room = min(params.max_tokens, self.max_seq_len - len(ids))
         seed = draw_seed() if params.seed is None else params.seed
-        return Request(index, ids, params, seed, Transcript(params, self.tokenizer, room, ends), room)
+        transcript = Transcript(params, self.tokenizer, room, ends)
+        return Request(ids, params, seed, transcript, room, strategy, policy, delivery or Delivery())

@@ -39,8 +39,11 @@ class Lanes(Protocol):
         """What ``verify`` emitted. Who reads it before the round has ended waits, and no CUDA graph can hold that."""
         ...
 
-    def propose(self, drafts: Sequence[Sequence[int]]) -> None:
-        """Put drafts of the host's own, some for every slot or none, behind the newest tokens, before ``verify``."""
+    def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
+        """Put drafts of the host's own, some for every slot or none, behind the newest tokens, before ``verify``.
+
+        None leaves the slot's window as it is.
+        """
         ...
 
 
@@ -105,15 +108,21 @@ class Backend(Protocol):
         ...
 
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
-        """Run steps over a piece of a prompt. The last piece leaves the slot busy, its first window laid out."""
+        """Run steps over a piece of a prompt. The last piece leaves the slot busy, its first window laid out.
+
+        Rounds of other slots may come between two pieces; of one slot's only, not between those of another's.
+        """
         ...
 
     def first(self, slot: int) -> Emission:
         """What the last piece of this slot's prompt emitted, one row: the token after the prompt. Ask at once."""
         ...
 
-    def round(self, steps: Steps, k: int, *, replay: bool) -> Emission:
-        """Run steps over every busy slot. With ``replay`` they only enqueue, and may be recorded and replayed."""
+    def round(self, steps: Steps, k: int, *, replay: bool, limits: Sequence[int] = ()) -> Emission:
+        """Run steps over every busy slot. With ``replay`` they only enqueue, and may be recorded and replayed.
+
+        ``limits`` are the most drafts that each slot verifies, where some verify fewer than ``k``.
+        """
         ...
 
     def retire(self, slot: int) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
+from ..policy.drafts_per_round import Policy
 from ..text.transcript import Transcript
+from .delivery import Delivery
 from .params import SamplingParams
 from .results import Acceptance, RequestOutput
 
@@ -13,18 +16,24 @@ from .results import Acceptance, RequestOutput
 class Request:
     """One prompt with what it has got so far. ``seed`` is the one in effect, drawn if the params leave it open.
 
-    ``room`` is the most tokens it may get. ``launched`` counts passes whose tokens have not been read, ``ahead`` how
-    many tokens those may bring at most. ``is_unwanted`` asks for an early end, from any thread.
+    ``room`` is the most tokens it may get. ``strategy`` is the name of the one that drafts for it, ``policy`` says how
+    many. ``deadline`` and ``submitted`` are seconds of ``time.perf_counter``. ``launched`` counts passes whose tokens
+    have not been read, ``ahead`` how many tokens those may bring at most. ``is_unwanted`` asks for an early end, from
+    any thread.
     """
 
-    index: int
     prompt: tuple[int, ...]
     params: SamplingParams
     seed: int
     transcript: Transcript
     room: int
+    strategy: str
+    policy: Policy
+    delivery: Delivery = field(default_factory=Delivery)
+    submitted: float = 0.0
+    deadline: float = math.inf
     acceptance: Acceptance = field(default_factory=Acceptance)
-    prefill_seconds: float = 0.0
+    prefill_began: float = 0.0
     decode_began: float = 0.0
     launched: int = 0
     ahead: int = 0
@@ -50,6 +59,8 @@ class Request:
         text = self.transcript
         if text.finish_reason is None:
             raise ValueError("the request has not finished")
+        prefill_began = self.prefill_began or now
+        decode_began = self.decode_began or now
         return RequestOutput(
             self.prompt,
             tuple(text.token_ids),
@@ -57,7 +68,8 @@ class Request:
             text.finish_reason,
             self.acceptance,
             self.seed,
-            self.prefill_seconds,
-            now - self.decode_began if self.decode_began else 0.0,
+            decode_began - prefill_began,
+            now - decode_began,
             tuple(text.drafted),
+            prefill_began - self.submitted if self.submitted else 0.0,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "timeout"]
 
 
 @dataclass
@@ -58,8 +58,9 @@ class Acceptance:
 class RequestOutput:
     """The result of one request, finished.
 
-    Wall clock: ``prefill_seconds`` until its first token, ``decode_seconds`` after it. ``drafted`` says of every token
-    whether it was a draft that the target accepted, and not the target's own.
+    Wall clock: ``queue_seconds`` until its prompt was begun, ``prefill_seconds`` from there to its first token,
+    ``decode_seconds`` after that; other requests have their passes within both. ``drafted`` says of every token whether
+    it was a draft that the target accepted, and not the target's own.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -71,6 +72,7 @@ class RequestOutput:
     prefill_seconds: float
     decode_seconds: float
     drafted: tuple[bool, ...] = ()
+    queue_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

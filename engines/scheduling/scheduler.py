@@ -1,4 +1,8 @@
-"""The scheduler: requests in and out of slots, admitted in order, one round for all that run, results as they come."""
+"""The scheduler: requests in and out of slots, admitted in order, prompts read in pieces between rounds.
+
+A step launches one pass. While requests run, a prompt gets at most so many tokens between two of their rounds, so that
+a long one delays each of their tokens a little and none of them much. One prompt is read at a time, oldest first.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,47 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..backends.base import Backend, Chunk, Emission
-from ..policy.drafts_per_round import Policy
 from ..requests.random_numbers import uniform_stream
 from ..requests.request import Request
-from ..strategies.base import Strategy
+from ..requests.results import FinishReason
+from ..strategies.shared_rounds import SharedRounds
 
-PREFILL_CHUNK = 512  # columns; a longer pass is no faster, and other rows wait for it
+PREFILL_CHUNK = 512  # columns; a longer pass is no faster
+MAX_PREFILL_TOKENS = 128  # of prompts, between two rounds of requests that run
 
 
 @dataclass(frozen=True)
 class _Flight:
     """A pass that was launched: what it emits, for whom by row, and in which slots those were then.
 
-    ``most`` is how many tokens it may bring a row. A request that has ended meanwhile drops what comes late, and who
-    was given its slot is not among ``owners``.
+    ``most`` is how many tokens it may bring each row. A piece of a prompt that is not the last emits nothing. A request
+    that has ended meanwhile drops what comes late, and who was given its slot is not among ``owners``.
     """
 
-    emission: Emission
-    owners: Sequence[Request | None]
-    slots: Sequence[int]
-    most: int
-    began: float
+    emission: Emission | None = None
+    owners: Sequence[Request | None] = ()
+    slots: Sequence[int] = ()
+    most: Sequence[int] = ()
+
+
+@dataclass
+class _Reading:
+    """A prompt that is being read into a slot; ``position`` is where its next piece begins."""
+
+    request: Request
+    slot: int
+    k: int
+    position: int = 0
+
+    def next(self, width: int) -> Chunk:
+        """Return the next piece; it knows the token after it, so that the drafter's slot gets that."""
+        prompt, start, self.position = self.request.prompt, self.position, self.position + width
+        return Chunk(prompt[start : start + width], start, prompt[start + width] if self.rest else -1)
+
+    @property
+    def rest(self) -> int:
+        """How many tokens are left to read."""
+        return max(len(self.request.prompt) - self.position, 0)
 
 
 class Scheduler:
@@ -36,103 +60,154 @@ class Scheduler:
 
     Results may be read late: the backend says how many passes are launched before the oldest is looked at, so that a
     GPU has its next round before the host knows of the last one. A new scheduler ends whatever ran on the backend.
+    ``admits`` False lets no waiting request begin.
     """
 
-    def __init__(self, backend: Backend, strategy: Strategy, policy: Policy, max_seq_len: int) -> None:
-        self._backend, self._policy, self._max_seq_len = backend, policy, max_seq_len
+    def __init__(self, backend: Backend, max_seq_len: int, max_prefill_tokens: int = MAX_PREFILL_TOKENS) -> None:
+        self.admits = True
+        self._backend, self._max_seq_len, self._most_read = backend, max_seq_len, max_prefill_tokens
         self._waiting: deque[Request] = deque()
         self._slots: list[Request | None] = [None] * backend.num_slots
+        self._reading: _Reading | None = None
+        self._read_since = 0  # tokens of prompts, since the last round
         self._flights: deque[_Flight] = deque()
-        self._strategy = strategy.over(self._slots)
-        self._lag = backend.lag if strategy.enqueues_only else 0  # one that reads every token gains nothing by it
+        self._rounds = SharedRounds(self._slots)
         backend.begin()
-        if strategy.enqueues_only:
-            backend.warm(strategy.round, policy.most)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits or runs."""
-        return not self._waiting and not any(self._slots)
+        return self.is_empty and not self._waiting
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing runs."""
+        return self._reading is None and not any(self._slots)
+
+    @property
+    def requests(self) -> list[Request]:
+        """All that wait or run."""
+        reading = [self._reading.request] if self._reading else []
+        return [*filter(None, self._slots), *reading, *self._waiting]
 
     def submit(self, request: Request) -> None:
         """Let a request wait for a slot."""
         self._waiting.append(request)
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: Request, reason: FinishReason = "abort") -> None:
         """Forget a request, wherever it is; it gets no more tokens, and ends with those that it has."""
-        request.transcript.abort()
-        if request in self._waiting:
-            self._waiting.remove(request)
-        if request in self._slots:
+        request.transcript.abort(reason)
+        if self._reading is not None and self._reading.request is request:
+            self._backend.retire(self._reading.slot)
+            self._reading = None
+        elif request in self._slots:
             self._free(self._slots.index(request))
+        elif request in self._waiting:
+            self._waiting.remove(request)
 
     def step(self) -> list[Request]:
         """Launch one pass, where there is one to launch, and hand out the oldest tokens that are due.
 
-        Returns the requests that got some, and those that nobody wants any more; one is done when its transcript has
-        finished.
+        Returns the requests that got some, and those that nobody wants any more or whose time is over; one is done when
+        its transcript has finished.
         """
-        unwanted = [request for request in (*self._slots, *self._waiting) if request and request.is_unwanted]
-        for request in unwanted:
-            self.abort(request)
-        if unwanted:
-            return unwanted
+        if ended := self._end_early():
+            return ended
         unread = self._lag if self._launch() else 0
         return list(self._read()) if len(self._flights) > unread else []
 
+    def _end_early(self) -> list[Request]:
+        now, ended = time.perf_counter(), []
+        for request in self.requests:
+            if request.is_unwanted or request.deadline <= now:
+                self.abort(request, "abort" if request.is_unwanted else "timeout")
+                ended.append(request)
+        return ended
+
+    @property
+    def _lag(self) -> int:
+        """How many passes may be unread; a strategy that reads every token before a round gains nothing by it."""
+        return self._backend.lag if self._rounds.of_those_that_run().enqueues_only else 0
+
     def _launch(self) -> bool:
-        """Enqueue the next prompt, or a round for all that run, unless tokens must be read first."""
-        free = next((slot for slot, request in enumerate(self._slots) if request is None), None)
-        if self._waiting and free is not None:
-            self._launch_prompt(free, self._waiting.popleft())
-            return True
+        """Enqueue a piece of a prompt, or a round for all that run, unless tokens must be read first."""
+        self._admit()
         running = [request for request in self._slots if request is not None]
         # A row that came to the end of its cache in a round nobody has read yet would go on from there.
-        fits = all(request.most_committed < self._max_seq_len for request in running)
-        if not fits or all(request.will_be_done for request in running):
+        has_room = all(request.most_committed < self._max_seq_len for request in running)
+        can_go_on = has_room and not all(request.will_be_done for request in running)
+        if self._reading is not None:
+            width = min(PREFILL_CHUNK, self._backend.prefill_columns, self._reading.rest)
+            if can_go_on:
+                width = min(width, self._most_read)
+            if not can_go_on or not self._read_since or self._read_since + width <= self._most_read:
+                self._launch_piece(self._reading, width)
+                return True
+        strategy = self._rounds.of_those_that_run()
+        if not can_go_on or (self._flights and not strategy.enqueues_only):
             return False
-        self._launch_round()
+        self._launch_round(running)
         return True
 
-    def _launch_prompt(self, slot: int, request: Request) -> None:
-        began, backend = time.perf_counter(), self._backend
-        backend.admit(slot, request.params, uniform_stream(request.seed, self._max_seq_len + 1))
-        k = self._policy.choose()
-        self._slots[slot] = request
-        for chunk in chunks(request.prompt, min(PREFILL_CHUNK, backend.prefill_columns)):
-            if request.is_unwanted:
-                return  # the next step ends it
-            backend.prompt(slot, chunk, self._strategy.prompt, k)
-        self._launched(_Flight(backend.first(slot), [request], [slot], most=1, began=began))
+    def _admit(self) -> None:
+        """Give the oldest request that waits a slot, if one is free, no other prompt is read, and it may join."""
+        free = next((slot for slot, request in enumerate(self._slots) if request is None), None)
+        if not (self._waiting and self.admits) or self._reading is not None or free is None:
+            return
+        request, strategy = self._waiting[0], self._rounds.named(self._waiting[0].strategy)
+        if not self._rounds.may_join(request.strategy):
+            return
+        self._waiting.popleft()
+        if self.is_empty and strategy.enqueues_only:
+            self._backend.warm(strategy.round, request.policy.most)
+        request.prefill_began = time.perf_counter()
+        self._backend.admit(free, request.params, uniform_stream(request.seed, self._max_seq_len + 1))
+        self._reading = _Reading(request, free, request.policy.choose())
 
-    def _launch_round(self) -> None:
-        owners, k, began = tuple(self._slots), self._policy.choose(), time.perf_counter()
-        emission = self._backend.round(self._strategy.round, k, replay=self._strategy.enqueues_only)
-        self._launched(_Flight(emission, owners, range(len(owners)), most=k + 1, began=began))
+    def _launch_piece(self, reading: _Reading, width: int) -> None:
+        request, slot, piece = reading.request, reading.slot, reading.next(width)
+        self._read_since += width
+        self._backend.prompt(slot, piece, self._rounds.named(request.strategy).prompt, reading.k)
+        if not piece.is_last:
+            self._flights.append(_Flight())
+            return
+        self._reading, self._slots[slot] = None, request
+        self._launched(_Flight(self._backend.first(slot), [request], [slot], most=[1]))
+
+    def _launch_round(self, running: Sequence[Request]) -> None:
+        self._read_since = 0
+        policies = {id(request.policy): request.policy for request in running}
+        chosen = {name: policy.choose() for name, policy in policies.items()}
+        limits = [chosen[id(request.policy)] if request is not None else 0 for request in self._slots]
+        strategy = self._rounds.of_those_that_run()
+        emission = self._backend.round(strategy.round, max(limits), replay=strategy.enqueues_only, limits=limits)
+        owners = tuple(self._slots)
+        self._launched(_Flight(emission, owners, range(len(owners)), [limit + 1 for limit in limits]))
 
     def _launched(self, flight: _Flight) -> None:
         self._flights.append(flight)
-        for request in flight.owners:
+        for request, most in zip(flight.owners, flight.most, strict=True):
             if request is not None:
                 request.launched += 1
-                request.ahead += flight.most
+                request.ahead += most
 
     def _read(self) -> Iterator[Request]:
         """Read the oldest emission and hand out its tokens."""
         flight = self._flights.popleft()
+        if flight.emission is None:
+            return
         tokens, num_tokens = flight.emission.read()
         for row, request in enumerate(flight.owners):
             slot = flight.slots[row]
             if request is None or self._slots[slot] is not request:
                 continue
             request.launched -= 1
-            request.ahead -= flight.most
+            request.ahead -= flight.most[row]
             count = int(num_tokens[row])
             if request.decode_began:
                 request.acceptance.add_round(flight.emission.drafted[row], count - 1)
             else:
                 request.decode_began = time.perf_counter()
-                request.prefill_seconds = request.decode_began - flight.began
             request.transcript.extend((int(t) for t in tokens[row, :count]), accepted=count - 1)
             if request.is_done:
                 self._free(slot)
@@ -141,10 +216,3 @@ class Scheduler:
     def _free(self, slot: int) -> None:
         self._slots[slot] = None
         self._backend.retire(slot)
-
-
-def chunks(prompt: Sequence[int], width: int) -> Iterator[Chunk]:
-    """Cut ``prompt`` into pieces of ``width``; each knows the token after it, so that the drafter's slot gets that."""
-    for start in range(0, len(prompt), width):
-        end = start + width
-        yield Chunk(prompt[start:end], start, prompt[end] if end < len(prompt) else -1)

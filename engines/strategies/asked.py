@@ -8,7 +8,6 @@ from ...plugins.errors import UsageError
 from ..folder.manifest import Draft, Manifest
 from ..policy.drafts_per_round import Fixed, Policy
 from ..requests.arguments import integer, refusal
-from .base import STRATEGIES, Strategy
 
 _OWN: dict[Draft, str] = {"drafter": "parallel", "ngram": "ngram", "none": "plain"}
 _ASKED = {"ngram": "ngram", "none": "plain"}
@@ -20,10 +19,8 @@ def own_strategy(manifest: Manifest) -> str:
     return _OWN[manifest.draft]
 
 
-def decoding(
-    manifest: Manifest, strategy: str, policy: Policy, draft: str | None, k: int | None
-) -> tuple[Strategy, Policy]:
-    """The strategy and the policy of a call that says ``draft`` and ``k``; what it leaves out is as given.
+def decoding(manifest: Manifest, strategy: str, policy: Policy, draft: str | None, k: int | None) -> tuple[str, Policy]:
+    """The name of the strategy and the policy of a call that says ``draft`` and ``k``; else they are as given.
 
     Raises ``UsageError`` for what is neither ``ngram`` nor ``none``, for more drafts than there is room for, and for
     some where there are to be none.
@@ -40,7 +37,7 @@ def decoding(
                 fix="leave one of the two out",
             )
         policy = Fixed(0)
-    return STRATEGIES[strategy if policy.most else "plain"], policy
+    return strategy if policy.most else "plain", policy
 
 
 def drafts_of(manifest: Manifest, k: Any) -> int:

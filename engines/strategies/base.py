@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ..backends.base import Lanes
 from ..requests.request import Request
-from .ngram import NgramDrafting
+from .ngram import NAME, NgramDrafting
 from .parallel import ParallelDrafting
 from .plain import PlainDecoding
 
@@ -40,7 +40,7 @@ class Strategy(Protocol):
 STRATEGIES: dict[str, Strategy] = {
     "plain": PlainDecoding(),
     "parallel": ParallelDrafting(),
-    "ngram": NgramDrafting(),
+    NAME: NgramDrafting(),
 }
 
 

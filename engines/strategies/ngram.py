@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from ..backends.base import Lanes
 from ..requests.request import Request
 
+NAME = "ngram"  # of the strategy
 LONGEST, SHORTEST = 3, 2  # of the n-grams that are looked up
 
 
@@ -79,16 +80,21 @@ class NgramDrafting:
 
     def round(self, lanes: Lanes, k: int) -> None:
         """Verify up to ``k`` drafts a row; where no row has any, a round of plain decoding."""
-        drafts = [self._drafts(slot, request, k) for slot, request in enumerate(self._slots)]
+        drafts = self.proposals(k)
         if any(drafts):
             lanes.propose(drafts)
         lanes.verify(k if any(drafts) else 0)
         lanes.advance(0)
 
-    def _drafts(self, slot: int, request: Request | None, k: int) -> list[int]:
+    def proposals(self, k: int) -> list[list[int] | None]:
+        """Up to ``k`` drafts for each slot; None for those whose drafts are not looked up."""
+        return [
+            self._drafts(slot, request, k) if request and request.strategy == NAME else None
+            for slot, request in enumerate(self._slots)
+        ]
+
+    def _drafts(self, slot: int, request: Request, k: int) -> list[int]:
         """Drafts for the request in ``slot``; no more than it has room for before its last token."""
-        if request is None:
-            return []
         owner, index = self._indices.get(slot, (None, NgramIndex()))
         if owner is not request:
             index = NgramIndex()

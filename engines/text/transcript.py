@@ -54,9 +54,9 @@ class Transcript:
             self.text = self.text[: min(hits)]
             self.finish_reason = "stop"
 
-    def abort(self) -> None:
+    def abort(self, reason: FinishReason = "abort") -> None:
         """End here, unless it has ended."""
-        self.finish_reason = self.finish_reason or "abort"
+        self.finish_reason = self.finish_reason or reason
 
     def take(self) -> Delta:
         """Return what has become showable since the last call."""

@@ -80,8 +80,7 @@ class OnnxRuntimeBackend:
         lanes = SessionPrompt(row, chunk, self._lanes.window(slot))
         steps(lanes, k)
         self._first = lanes.emission() if chunk.is_last else None
-        if chunk.is_last:
-            self._lanes.set_busy(slot)
+        self._lanes.has_read(slot, chunk)
 
     def first(self, slot: int) -> Emitted:
         """Return what the last piece emitted; it is there already."""
@@ -89,9 +88,10 @@ class OnnxRuntimeBackend:
             raise ValueError(f"no prompt has ended in slot {slot}")
         return self._first
 
-    def round(self, steps: Steps, k: int, *, replay: bool) -> Emitted:
+    def round(self, steps: Steps, k: int, *, replay: bool, limits: Sequence[int] = ()) -> Emitted:
         """Run the steps over every busy row, and return the tokens they left."""
         del replay  # there is nothing to gain
+        self._lanes.limits = limits
         steps(self._lanes, k)
         return self._lanes.emission()
 

@@ -1,8 +1,9 @@
 """The lanes of all slots in one pass: B rows of S columns, for kernels that take them.
 
 Requests lie in the first rows of the caches, without a gap, so that a batch of them is the beginning of every array: a
-row that is given back gets what the last one holds. Windows are filled up to the widest; their lengths say what counts,
-and what the other columns leave in the caches lies behind that, and is overwritten.
+row that is given back gets what the last one holds. One whose prompt is being read lies behind those that run, and no
+round touches its row: it would write over its beginning. Windows are filled up to the widest; their lengths say what
+counts, and what the other columns leave in the caches lies behind that, and is overwritten.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from ....plugins.graph_contract import DRAFTER_INPUTS, EMITTED, NEXT, POLICY, TARGET_INPUTS, TENSORS, WINDOW, written
 from ...requests.params import SamplingParams
+from ..base import Chunk
 from .lanes import HELD, Emitted, Sessions
 from .loaded_graphs import bind, run
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
@@ -33,7 +35,8 @@ class _Request:
     arrays: SlotArrays
     window: RowWindow
     row: int
-    is_busy: bool = False
+    is_busy: bool = False  # no longer reading its prompt
+    known: int = 0  # positions of the caches that its prompt has written so far
     tokens: Sequence[int] = ()  # emitted
     following: tuple[Sequence[int], int] = ((), 0)  # the next window that the drafter laid out, and its start
     held: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
@@ -68,6 +71,7 @@ class BatchLanes:
         self._shape = (0, 0, 0)  # of the last target pass: rows, columns, emitted
         self._emitted, self._drafted = 1, [0] * slots
         self._bindings: dict[tuple[str, tuple[int, ...]], Any] = {}
+        self.limits: Sequence[int] = ()  # of drafts that a round verifies, by slot
 
     def begin(self) -> None:
         """Make every slot idle."""
@@ -88,31 +92,39 @@ class BatchLanes:
         """The slot's window, which the end of a prompt lays out."""
         return self._requests[slot].window
 
-    def set_busy(self, slot: int) -> None:
-        """Let the slot take part in rounds."""
-        self._requests[slot].is_busy = True
+    def has_read(self, slot: int, chunk: Chunk) -> None:
+        """Note a piece of the slot's prompt; after the last it takes part in rounds."""
+        request = self._requests[slot]
+        request.known, request.is_busy = chunk.start + len(chunk.ids), chunk.is_last
 
     def retire(self, slot: int) -> None:
-        """Leave the slot out of later rounds; what the last row holds moves to the place of its own."""
+        """Leave the slot out of later rounds; what the last rows hold moves up, so that those that run have no gap."""
         gone = self._requests.pop(slot, None)
-        last = max(self._requests.values(), key=lambda request: request.row, default=None)
-        if gone is None or last is None or last.row < gone.row:
+        if gone is None:
             return
-        known = int(last.window.start[0])  # positions; what lies behind them is written before it is read
+        free = gone.row
+        for other in (*self._rows()[-1:], *(each for each in self._requests.values() if not each.is_busy)):
+            if other.row > free:
+                free = self._move(other, free)
+
+    def _move(self, request: _Request, row: int) -> int:
+        """Move a request to another row, and return the one that it leaves."""
+        known = int(request.window.start[0]) if request.is_busy else request.known
         for cache in (*self._caches.target.values(), *self._caches.drafter.values()):
-            cache[gone.row, :, :known] = cache[last.row, :, :known]
-        last.row = gone.row
-        last.arrays = last.arrays.moved_to(self._caches, gone.row)
+            cache[row, :, :known] = cache[request.row, :, :known]  # what lies behind is written before it is read
+        left, request.row = request.row, row
+        request.arrays = request.arrays.moved_to(self._caches, row)
+        return left
 
     def windows(self) -> list[RowWindow]:
         """The windows of the slots that take part in rounds."""
-        return [request.window for request in self._rows() if request.is_busy]
+        return [request.window for request in self._rows()]
 
     def verify(self, k: int) -> None:
         """Run the target over all rows at once, as wide as the most drafts of one, which are cut to ``k``."""
         self._emitted, self._drafted = k + 1, [0] * self._slots
         for slot, request in self._requests.items():
-            request.window.cut(k)
+            request.window.cut(min(k, self.limits[slot]) if self.limits else k)
             self._drafted[slot] = int(request.window.draft_len[0]) if request.is_busy else 0
         rows, emitted = self._rows(), max(self._drafted) + 1
         if not rows:
@@ -151,17 +163,17 @@ class BatchLanes:
     def advance(self, k: int) -> None:
         """Lay out the next window of every busy row in place of the last."""
         for request in self._rows():
-            if request.is_busy and k:
+            if k:
                 request.window.fill(*request.following, draft_len=k)
-            elif request.is_busy:
+            else:
                 start = int(request.window.start[0]) + request.committed
                 request.window.fill(request.tokens[-1:], start, draft_len=0)
 
-    def propose(self, drafts: Sequence[Sequence[int]]) -> None:
+    def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
         """Write the drafts into the windows of busy rows, behind their newest tokens."""
         for slot, request in self._requests.items():
-            if request.is_busy:
-                request.window.put_drafts(drafts[slot])
+            if request.is_busy and (mine := drafts[slot]) is not None:
+                request.window.put_drafts(mine)
 
     def emission(self) -> Emitted:
         """Collect what every busy row emitted, i32 [slots, K + 1]; idle slots are -1."""
@@ -174,14 +186,15 @@ class BatchLanes:
         return Emitted(tokens, num_tokens, tuple(self._drafted))
 
     def _rows(self) -> list[_Request]:
-        return sorted(self._requests.values(), key=lambda request: request.row)
+        """The requests that take part in rounds, in the order of their rows: 0, 1, 2, ..."""
+        return sorted((each for each in self._requests.values() if each.is_busy), key=lambda request: request.row)
 
     def _lay_out(self, arrays: Arrays, at: int, request: _Request, columns: int, emitted: int) -> None:
-        """Write a request's window, policy and numbers to a row of the target's arrays; an idle one has no columns."""
+        """Write a request's window, policy and numbers to a row of the target's arrays."""
         window = request.window
         arrays["input_ids"][at] = window.input_ids[0, :columns]
         for name in _LENGTHS:
-            arrays[name][at] = getattr(window, name)[0] if request.is_busy else 0
+            arrays[name][at] = getattr(window, name)[0]
         for name in POLICY:
             arrays[name][at] = request.arrays.policy[name][0]
         first = int(window.start[0]) + window.committed
@@ -211,8 +224,7 @@ class BatchLanes:
                 arrays["aux_hidden"][at, begin : begin + len(ids)] = features
                 begin += len(ids)
             count = len(request.tokens)
-            lengths = (request.fed_start, begin, count - 1) if request.is_busy else (0, 0, 0)
-            for name, length in zip(_LENGTHS, lengths, strict=True):
+            for name, length in zip(_LENGTHS, (request.fed_start, begin, count - 1), strict=True):
                 arrays[name][at] = length
             arrays["num_tokens"][at], arrays["tokens"][at, :count] = count, request.tokens
             request.held.clear()

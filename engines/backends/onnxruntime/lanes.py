@@ -14,6 +14,7 @@ import numpy as np
 
 from ....plugins.graph_contract import written
 from ...requests.params import SamplingParams
+from ..base import Chunk
 from .loaded_graphs import bind, run
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
 
@@ -156,6 +157,7 @@ class SessionLanes:
         self._busy = [False] * slots
         self._drafted = [0] * slots
         self._emitted = 1
+        self.limits: Sequence[int] = ()  # of drafts that a round verifies, by slot
 
     def begin(self) -> None:
         """Make every slot idle."""
@@ -173,9 +175,9 @@ class SessionLanes:
         """The slot's window, which the end of a prompt lays out."""
         return self.rows[slot].window
 
-    def set_busy(self, slot: int) -> None:
-        """Let the slot take part in rounds."""
-        self._busy[slot], self.rows[slot].held = True, 0
+    def has_read(self, slot: int, chunk: Chunk) -> None:
+        """Note a piece of the slot's prompt; after the last it takes part in rounds."""
+        self._busy[slot], self.rows[slot].held = chunk.is_last, 0
 
     def retire(self, slot: int) -> None:
         """Leave the slot out of later rounds."""
@@ -193,7 +195,7 @@ class SessionLanes:
         """Run the target over every busy row, one after the other, as wide as its drafts, which are cut to ``k``."""
         self._emitted, self._drafted = k + 1, [0] * len(self.rows)
         for slot, row in self.running():
-            row.window.cut(k)
+            row.window.cut(min(k, self.limits[slot]) if self.limits else k)
             self._drafted[slot] = drafts = int(row.window.draft_len[0])
             row.verify(drafts + 1, drafts + 1)
 
@@ -212,10 +214,11 @@ class SessionLanes:
         for _, row in self.running():
             row.advance(k, row.window)
 
-    def propose(self, drafts: Sequence[Sequence[int]]) -> None:
+    def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
         """Write the drafts into the windows of busy rows, behind their newest tokens."""
         for slot, row in self.running():
-            row.window.put_drafts(drafts[slot])
+            if (mine := drafts[slot]) is not None:
+                row.window.put_drafts(mine)
 
     def emission(self) -> Emitted:
         """Collect what every busy row emitted, i32 [slots, K + 1]; idle rows are -1."""

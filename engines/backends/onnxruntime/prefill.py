@@ -43,6 +43,7 @@ class SessionPrompt:
         """Copy what the pass emitted, one row: later pieces write to the same arrays."""
         return Emitted(self._row.tokens[:, : self._emitted].copy(), self._row.num_tokens.copy(), (0,))
 
-    def propose(self, drafts: Sequence[Sequence[int]]) -> None:
+    def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
         """Write the drafts into the slot's first window, behind the token after the prompt."""
-        self._following.put_drafts(drafts[0])
+        if drafts[0] is not None:
+            self._following.put_drafts(drafts[0])

@@ -122,9 +122,10 @@ class TensorRTBackend:
         del slot  # the last prompt's tokens lie in one place, whichever slot it went to
         return self._prompts.emission()
 
-    def round(self, steps: Steps, k: int, *, replay: bool) -> LateEmission:
+    def round(self, steps: Steps, k: int, *, replay: bool, limits: Sequence[int] = ()) -> LateEmission:
         """Replay the captured round of this K, or enqueue its steps, and fetch what it emits."""
         self._check(k)
+        self._lanes.limits = limits
         if replay:
             self._lanes.prepare(k)
         self._run(steps, k, replay)

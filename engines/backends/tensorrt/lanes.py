@@ -56,6 +56,7 @@ class PlanLanes:
         self._busy, self._columns, self._verified = [False] * rows, 1, 0
         self._drafts, self._uploaded = [0] * rows, [_UNKNOWN] * rows  # of every window, and what its lengths say
         self._drafted: tuple[int, ...] = (0,) * rows
+        self.limits: Sequence[int] = ()  # of drafts that a round verifies, by slot
         self.begin()
 
     def begin(self) -> None:
@@ -84,6 +85,8 @@ class PlanLanes:
     def prepare(self, k: int) -> None:
         """Lay the windows out for a round of ``k``, without the drafts that it does not verify."""
         self._lay_out(k + 1)
+        if self.limits:
+            self._drafts = [min(each) for each in zip(self._drafts, self.limits, strict=True)]
         for slot, busy in enumerate(self._busy):
             if busy and self._uploaded[slot] != self._drafts[slot]:
                 drafts = self._uploaded[slot] = self._drafts[slot]
@@ -130,17 +133,20 @@ class PlanLanes:
         """How many drafts the windows have room for."""
         return self._columns - 1
 
-    def propose(self, drafts: Sequence[Sequence[int]]) -> None:
+    def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
         """Upload the drafts behind the newest tokens of busy slots; ``verify`` says how many they are."""
-        self._drafts = [0] * self._memory.slots  # whatever was there
-        self._lay_out(max(map(len, drafts)) + 1)
-        self._drafts = [len(each) for each in drafts]
+        rows = zip(self._drafts, self._busy, drafts, strict=True)
+        kept = [count if busy and each is None else 0 for count, busy, each in rows]
+        counts = [count if each is None else len(each) for count, each in zip(kept, drafts, strict=True)]
+        self._drafts = kept  # whatever was in the others
+        self._lay_out(max(counts) + 1)
+        self._drafts = counts
         with self._staging.block() as block:
-            rows = block.view(np.int64).reshape(len(drafts), -1)
+            ids = block.view(np.int64).reshape(len(drafts), -1)
             for slot, busy in enumerate(self._busy):
-                if busy and drafts[slot]:
-                    mine = rows[slot, : len(drafts[slot])]
-                    mine[:] = drafts[slot]
+                if busy and (proposed := drafts[slot]):
+                    mine = ids[slot, : len(proposed)]
+                    mine[:] = proposed
                     self._device.upload(self._window["input_ids"] + (slot * self._columns + 1) * _ID, mine)
 
     def emission(self) -> LateEmission:

@@ -80,7 +80,7 @@ class PlanPrompt:
         if self._is_last:
             self._slots.place(self._slot, self.tensors, k)
 
-    def propose(self, drafts: Sequence[Sequence[int]]) -> None:
+    def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
         """Drop them: a prompt is followed by what the drafter says, or by nothing."""
 
     def emission(self) -> LateEmission:

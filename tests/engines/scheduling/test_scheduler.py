@@ -16,7 +16,6 @@ from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
 from peagle.engines.policy.drafts_per_round import Fixed
 from peagle.engines.requests.request import Request
 from peagle.engines.scheduling.scheduler import Scheduler
-from peagle.engines.strategies.base import STRATEGIES
 from peagle.engines.text.transcript import Transcript
 from tests.models import VOCAB
 
@@ -39,12 +38,12 @@ class Late:
     def first(self, slot: int) -> Emission:
         return _Unread(self, self._backend.first(slot))
 
-    def round(self, steps: Steps, k: int, *, replay: bool) -> Emission:
+    def round(self, steps: Steps, k: int, *, replay: bool, limits: Sequence[int] = ()) -> Emission:
         shapes = self._backend.manifest.shapes
         for window in self._backend._lanes.windows():
             assert int(window.start[0]) + max(2 * k, 1) <= shapes.cache_length
             assert int(window.start[0]) < shapes.max_seq_len - 1
-        return _Unread(self, self._backend.round(steps, k, replay=replay))
+        return _Unread(self, self._backend.round(steps, k, replay=replay, limits=limits))
 
 
 class _Unread:
@@ -142,13 +141,14 @@ def test_a_generation_may_begin_at_the_delta_that_ends_a_late_stream(tiny_engine
             assert _told(late, [[5, 6, 7]], [params], 4) == expected
 
 
-def _request(engine: Engine, index: int, prompt: list[int], tokens: int) -> Request:
+def _request(engine: Engine, prompt: list[int], tokens: int) -> Request:
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
-    return Request(index, tuple(prompt), params, 0, Transcript(params, engine.tokenizer, tokens), tokens)
+    transcript = Transcript(params, engine.tokenizer, tokens)
+    return Request(tuple(prompt), params, 0, transcript, tokens, "parallel", Fixed(3))
 
 
 def _scheduler(engine: Engine) -> Scheduler:
-    return Scheduler(engine._backend, STRATEGIES["parallel"], Fixed(3), engine.max_seq_len)
+    return Scheduler(engine._backend, engine.max_seq_len)
 
 
 def _finish(scheduler: Scheduler) -> None:
@@ -160,7 +160,7 @@ def test_a_request_may_be_submitted_while_others_run(tiny_engine: Engine) -> Non
     prompts = [[5, 6, 7], [40], [9, 9]]
     expected = [o.token_ids for o in tiny_engine.generate(prompts, SamplingParams(max_tokens=12, ignore_eos=True))]
     scheduler = _scheduler(tiny_engine)
-    requests = [_request(tiny_engine, i, prompt, 12) for i, prompt in enumerate(prompts)]
+    requests = [_request(tiny_engine, prompt, 12) for prompt in prompts]
     for request in requests:
         scheduler.submit(request)
         scheduler.step()
@@ -173,8 +173,8 @@ def test_an_aborted_request_gets_no_more_tokens_and_the_others_do(tiny_engine: E
     engine = _late(tiny_engine, lag)[0] if lag else tiny_engine
     expected = engine.generate([[40]], SamplingParams(max_tokens=12, ignore_eos=True))[0].token_ids
     scheduler = _scheduler(engine)
-    running, waiting = _request(engine, 0, [5, 6, 7], 30), _request(engine, 1, [8], 30)
-    others = [_request(engine, 2 + i, [40], 12) for i in range(3)]
+    running, waiting = _request(engine, [5, 6, 7], 30), _request(engine, [8], 30)
+    others = [_request(engine, [40], 12) for _ in range(3)]
     for request in (running, others[0], others[1], waiting, others[2]):
         scheduler.submit(request)
     for _ in range(6):

@@ -98,15 +98,18 @@ def test_a_stream_that_is_aborted_keeps_what_it_had(chat_engine: Engine) -> None
             stream.abort()
     assert stream.result.finish_reason == "abort"
     assert stream.result.text == "".join(taken)
+    assert len(taken) >= 3
     assert 3 <= len(stream.result.token_ids) < 500
     assert len(chat_engine.chat(CODE, PARAMS).token_ids) == 12  # and the next is not disturbed
 
 
 def test_a_stream_may_be_aborted_before_its_prompt_is_read(chat_engine: Engine) -> None:
-    stream = chat_engine.stream_chat(CODE, PARAMS)
+    first = chat_engine.stream_chat(CODE, SamplingParams(max_tokens=300, ignore_eos=True))
+    stream = chat_engine.stream_chat(CODE, PARAMS)  # there is one slot
     stream.abort()
     assert [piece.finish_reason for piece in stream] == ["abort"]
     assert (stream.result.text, stream.result.token_ids) == ("", ())
+    first.abort()
 
 
 def test_without_a_template_chat_is_refused(demo_engine: Path) -> None:

@@ -1,0 +1,49 @@
+"""Errors of an engine that runs: its queue is full, it was closed, or a pass failed and ended what it had."""
+
+from __future__ import annotations
+
+import os
+
+from ..plugins.errors import EnvironmentProblem, PeagleError, UsageError
+
+
+class QueueFull(EnvironmentProblem):
+    """The engine has as many requests as it was loaded for; ``limit`` is how many, those that run included."""
+
+    def __init__(self, limit: int, slots: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"the engine has {limit} requests, and takes no more",
+            why=f"{slots} run at once, and {limit - slots} may wait",
+            fix="submit again when one has ended, or load the engine with a larger max_queue_size",
+        )
+
+
+class EngineClosed(UsageError):
+    """The engine was closed, and takes no requests."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine is closed", why="close() ends it for good", fix="load it again")
+
+
+class EngineFailed(EnvironmentProblem):
+    """A pass failed, and ended every request there was; ``usable`` says whether the engine takes new ones."""
+
+    def __init__(self, cause: BaseException, *, usable: bool) -> None:
+        self.usable = usable
+        if isinstance(cause, PeagleError):
+            super().__init__(cause.what, why=cause.why, fix=cause.fix)
+        else:
+            fix = "submit the request again" if usable else "load the engine again"
+            super().__init__("a pass of the engine failed", why=f"{type(cause).__name__}: {cause}", fix=fix)
+        self.__cause__ = cause
+
+
+def require_process(pid: int) -> None:
+    """Raise ``UsageError`` in a process that is a fork of ``pid``, which loaded the engine: threads are not copied."""
+    if os.getpid() != pid:
+        raise UsageError(
+            "this engine was loaded before the process was forked",
+            why=f"its threads are those of process {pid}, and a fork has none of them",
+            fix="load the engine in each process, after the fork",
+        )

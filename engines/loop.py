@@ -1,0 +1,213 @@
+"""The loop: the one thread that owns an engine's scheduler, and the doors by which other threads reach it.
+
+Requests come in through a queue that never blocks the loop, and go out through a ``Delivery`` each. The thread begins
+with the first request, sleeps while there is nothing to do, and ends with the engine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from .backends.base import Backend
+from .errors import EngineClosed, EngineFailed, QueueFull, require_process
+from .requests.request import Request
+from .scheduling.scheduler import Scheduler
+
+T = TypeVar("T")
+
+# Loops whose thread may run when the interpreter ends, which must not find it inside of a native call.
+_OPEN: weakref.WeakSet[Loop] = weakref.WeakSet()
+
+
+class _Alone:
+    """A call that needs every slot to be idle."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call, self.done = call, Future[Any]()
+
+
+class Loop:
+    """Runs requests on a backend until it is closed; ``limit`` is the most that it has, waiting and running.
+
+    ``max_prefill_tokens`` is how much of prompts is read between two rounds of requests that run.
+    """
+
+    def __init__(self, backend: Backend, max_seq_len: int, max_queue_size: int, max_prefill_tokens: int) -> None:
+        self.limit = backend.num_slots + max_queue_size
+        self.slots = backend.num_slots
+        self._new_scheduler: Callable[[], Scheduler] = lambda: Scheduler(backend, max_seq_len, max_prefill_tokens)
+        self._scheduler: Scheduler | None = None
+        self._inbox: SimpleQueue[Request | _Alone | None] = SimpleQueue()  # None: close
+        self._alone: deque[_Alone] = deque()
+        self._here: set[Request] = set()  # that came in and have not ended
+        self._room = threading.Condition()
+        self._count = 0  # of those, and of those that are on their way in
+        self._is_closed = self._is_ending = self._drops = False
+        self._failure: Exception | None = None
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    # ------------------------------------------------------------------------------------------ from any thread
+
+    def submit(self, requests: Sequence[Request], *, waits: bool) -> None:
+        """Hand requests over, together as far as there is room; ``waits`` for more, or raises ``QueueFull``."""
+        require_process(self._pid)
+        left = deque(requests)
+        while left:
+            with self._room:
+                self._require_open()
+                while self._count >= self.limit:
+                    if not waits:
+                        raise QueueFull(self.limit, self.slots)
+                    self._room.wait()
+                    self._require_open()
+                now = [left.popleft() for _ in range(min(self.limit - self._count, len(left)))]
+                self._count += len(now)
+                for request in now:
+                    request.submitted = time.perf_counter()
+                    self._inbox.put(request)
+                self._start()
+
+    def alone(self, call: Callable[[], T]) -> T:
+        """Return what ``call`` does, made by the loop's thread when nothing runs; what waits, waits for it."""
+        require_process(self._pid)
+        job = _Alone(call)
+        with self._room:
+            self._require_open()
+            self._inbox.put(job)
+            self._start()
+        result: T = job.done.result()
+        return result
+
+    def close(self, *, drain: bool = False) -> None:
+        """Take nothing more, end what there is, or let it come to its end (``drain``), and wait for the thread."""
+        if os.getpid() != self._pid:
+            return
+        self.retire(drain=drain)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def retire(self, *, drain: bool = True) -> None:
+        """Take nothing more, and return at once."""
+        if os.getpid() != self._pid:
+            return
+        with self._room:
+            self._is_closed = True
+            self._drops = self._drops or not drain
+            self._inbox.put(None)
+            self._room.notify_all()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes nothing more."""
+        return self._is_closed or self._failure is not None
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise EngineClosed
+        if self._failure is not None:
+            raise EngineFailed(self._failure, usable=False)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            _OPEN.add(self)
+            self._thread = threading.Thread(target=self._run, name="peagle-engine", daemon=True)
+            self._thread.start()
+
+    # ------------------------------------------------------------------------------------------ in the thread
+
+    def _run(self) -> None:
+        while not (self._is_ending and self._is_idle):
+            try:
+                self._take_in()
+                self._advance()
+            except Exception as error:
+                self._fail(error)
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._alone and (self._scheduler is None or self._scheduler.is_idle)
+
+    def _take_in(self) -> None:
+        """Take what came in; sleep until something does where there is nothing to do."""
+        may_sleep = self._is_idle and not self._is_ending
+        while True:
+            try:
+                item = self._inbox.get(block=may_sleep)
+            except Empty:
+                break
+            may_sleep = False
+            if item is None:
+                self._is_ending = True
+            elif isinstance(item, _Alone):
+                self._alone.append(item)
+            else:
+                self._here.add(item)
+                self._scheduler = self._scheduler or self._new_scheduler()
+                self._scheduler.submit(item)
+        if self._drops:
+            for request in self._here:
+                request.is_unwanted = True
+
+    def _advance(self) -> None:
+        scheduler = self._scheduler
+        if scheduler is not None:
+            scheduler.admits = not self._alone
+        if self._alone and (scheduler is None or scheduler.is_empty):
+            self._run_alone(self._alone.popleft())
+        elif scheduler is not None and not scheduler.is_idle:
+            for request in scheduler.step():
+                self._deliver(request)
+
+    def _deliver(self, request: Request) -> None:
+        if request.delivery.in_pieces:
+            request.delivery.put(request.transcript.take())
+        if request.is_done:
+            self._ended(request)
+            request.delivery.end(request.output(time.perf_counter()))
+
+    def _run_alone(self, job: _Alone) -> None:
+        try:
+            job.done.set_result(job.call())
+        except BaseException as error:
+            job.done.set_exception(error)
+        if self._scheduler is not None:
+            waiting, self._scheduler = self._scheduler.requests, None
+            self._scheduler = self._new_scheduler()
+            for request in waiting:
+                self._scheduler.submit(request)
+
+    def _ended(self, request: Request) -> None:
+        self._here.discard(request)
+        with self._room:
+            self._count -= 1
+            self._room.notify()
+
+    def _fail(self, error: Exception) -> None:
+        """End every request with the error, and begin anew; where that fails too, take nothing more."""
+        self._scheduler = None
+        try:
+            self._scheduler = self._new_scheduler()
+        except Exception as again:
+            with self._room:
+                self._failure = again
+                self._room.notify_all()
+        for request in list(self._here):
+            self._ended(request)
+            request.delivery.fail(EngineFailed(error, usable=self._failure is None))
+
+
+@atexit.register
+def _close_all() -> None:
+    for loop in list(_OPEN):
+        loop.close()

@@ -1,0 +1,345 @@
+"""Requests that come at any time, from any thread or task: each ends once, with the text that it has alone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from peagle.engines import Engine, EngineClosed, EngineFailed, QueueFull, RequestOutput, SamplingParams, Submission
+from peagle.engines.backends.base import Emission, Steps
+from peagle.plugins.errors import UsageError
+from tests.models import VOCAB
+
+LONG = SamplingParams(max_tokens=80, ignore_eos=True)
+SHORT = SamplingParams(max_tokens=9, ignore_eos=True)
+
+
+def _like(engine: Engine, backend: Any = None, **options: int) -> Engine:
+    """The same engine with a loop of its own, to be closed before another one runs."""
+    return Engine(engine.folder, engine.manifest, backend or engine._backend, engine.tokenizer, **options)
+
+
+@contextmanager
+def _held(engine: Engine) -> Iterator[None]:
+    """Nothing runs within the block; what is submitted waits."""
+    begun, released = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        released.wait()
+
+    holder = threading.Thread(target=engine._loop.alone, args=(wait,))
+    holder.start()
+    begun.wait()
+    try:
+        yield
+    finally:
+        released.set()
+        holder.join()
+
+
+def _require_nothing_left(engine: Engine) -> None:
+    loop = engine._loop
+    assert (loop._count, loop._here) == (0, set())
+    assert loop._scheduler is None or loop._scheduler.is_idle
+    assert not engine._backend._lanes.windows()  # type: ignore[attr-defined]
+
+
+PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
+PROMPTS |= st.builds(lambda n, token: [token, 3] * n, st.integers(15, 45), st.integers(0, VOCAB - 1))
+POLICIES = st.builds(
+    SamplingParams,
+    max_tokens=st.sampled_from([1, 4, 25, 200]),
+    temperature=st.sampled_from([0.0, 0.9]),
+    seed=st.integers(0, 9),
+    ignore_eos=st.booleans(),
+    stop=st.sampled_from([(), ("!",)]),
+)
+DRAFTS = st.sampled_from([{}, {"num_speculative_tokens": 1}, {"num_speculative_tokens": 6}]) | st.sampled_from(
+    [{"draft": "none"}, {"draft": "ngram"}, {"draft": "ngram", "num_speculative_tokens": 2}]
+)
+# What a request reads of those before it when it comes, and after how many pieces of its own it is cancelled.
+TIMES = st.tuples(st.lists(st.integers(0, 6), max_size=3), st.none() | st.integers(0, 4))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    asked=st.lists(st.tuples(PROMPTS, POLICIES, DRAFTS, TIMES), min_size=1, max_size=7),
+    max_prefill_tokens=st.sampled_from([1, 7, 64]),
+)
+def test_a_request_s_text_is_its_own(tiny_engine: Engine, asked: list[Any], max_prefill_tokens: int) -> None:
+    """Whoever runs beside it, whenever it comes, however its prompt is cut, whatever drafts, whoever is cancelled."""
+    alone = [tiny_engine.generate([prompt], params, draft="none")[0] for prompt, params, *_ in asked]
+    with _like(tiny_engine, max_prefill_tokens=max_prefill_tokens) as engine:
+        _run_beside_each_other(engine, asked, alone)
+    _require_nothing_left(engine)
+
+
+def _run_beside_each_other(engine: Engine, asked: list[Any], alone: list[RequestOutput]) -> None:
+    submissions: list[Submission] = []
+    pieces: list[list[Any]] = []
+    for prompt, params, drafts, (reads, _) in asked:
+        for other in reads:
+            if other < len(submissions):
+                pieces[other] += [*_some(submissions[other], 2)]
+        submissions.append(engine.submit(prompt, params, **drafts))
+        pieces.append([])
+    for submission, got, (*_, (_, cancel_after)) in zip(submissions, pieces, asked, strict=True):
+        if cancel_after is not None:
+            got += [*_some(submission, cancel_after)]
+            submission.cancel()
+    for submission, got, whole, (*_, (_, cancel_after)) in zip(submissions, pieces, alone, asked, strict=True):
+        got += submission
+        _require_told_once(submission, got)
+        result = submission.result()
+        if result.finish_reason == "abort":
+            assert cancel_after is not None
+            assert result.token_ids == whole.token_ids[: len(result.token_ids)]
+        else:
+            assert (result.token_ids, result.text) == (whole.token_ids, whole.text)
+            assert result.finish_reason == whole.finish_reason
+
+
+def _some(submission: Submission, count: int) -> Iterator[Any]:
+    """Up to so many pieces."""
+    return (piece for _, piece in zip(range(count), submission, strict=False))
+
+
+def _require_told_once(submission: Submission, pieces: Sequence[Any]) -> None:
+    result = submission.result()
+    assert [piece.finish_reason for piece in pieces] == [None] * (len(pieces) - 1) + [result.finish_reason]
+    assert tuple(token for piece in pieces for token in piece.token_ids) == result.token_ids
+    assert "".join(piece.text for piece in pieces) == result.text
+    assert list(submission) == []
+
+
+def test_more_requests_than_the_limit_are_refused_by_number_and_wait_in_calls(tiny_engine: Engine) -> None:
+    (expected,) = tiny_engine.generate([[5, 6]], SHORT)
+    engine = _like(tiny_engine, max_queue_size=1)
+    with _held(engine):
+        accepted = [engine.submit([5, 6], SHORT) for _ in range(4)]
+        with pytest.raises(QueueFull, match="has 4 requests") as full:
+            engine.submit([5, 6], SHORT)
+        assert full.value.limit == 4
+        patient = threading.Thread(target=lambda: accepted.append(engine.stream([5, 6], SHORT)._submission))
+        patient.start()
+    patient.join()
+    assert [each.result().token_ids for each in accepted] == [expected.token_ids] * 5
+    engine.submit([5, 6], SHORT).result()
+    engine.close()
+
+
+def test_a_long_list_leaves_room_for_others(tiny_engine: Engine) -> None:
+    """And comes back in its order."""
+    engine = _like(tiny_engine, max_queue_size=4)
+    prompts = [[number, 7] for number in range(20)]
+    told: list[RequestOutput] = []
+    with _held(engine):
+        list_ = threading.Thread(target=lambda: told.extend(engine.generate(prompts, SHORT)))
+        list_.start()
+        while engine._loop._count < 6:
+            time.sleep(0.001)
+        other = engine.submit([5, 6], SHORT)
+    list_.join()
+    assert [output.prompt_token_ids for output in told] == [tuple(prompt) for prompt in prompts]
+    assert other.result().finish_reason == "length"
+    engine.close()
+    _require_nothing_left(engine)
+
+
+def test_who_waits_may_be_cancelled_or_out_of_time_or_forgotten(tiny_engine: Engine) -> None:
+    engine = _like(tiny_engine)
+    with _held(engine):
+        late, unwanted = engine.submit([5, 6], LONG, timeout=0.001), engine.submit([5, 6], LONG)
+        unwanted.cancel()
+        forgotten = engine.submit([5, 6], LONG)
+        request = forgotten._request
+        del forgotten
+        gc.collect()
+        time.sleep(0.002)
+    ends = [late.result(), unwanted.result(), request.delivery.output()]
+    assert [end.finish_reason for end in ends] == ["timeout", "abort", "abort"]
+    assert [end.token_ids for end in ends] == [()] * 3
+    engine.close()
+    _require_nothing_left(engine)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "1", True])
+def test_a_timeout_that_is_none_is_refused_by_name(tiny_engine: Engine, timeout: Any) -> None:
+    with pytest.raises(UsageError, match=r"^timeout"):
+        tiny_engine.submit([5], timeout=timeout)
+
+
+class _Failing:
+    """A backend that fails in a round, and beginning anew where it is not ``usable``."""
+
+    def __init__(self, backend: Any, *, usable: bool) -> None:
+        self._backend, self._usable, self.fails = backend, usable, True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def begin(self) -> None:
+        if not self._usable and not self.fails:
+            raise MemoryError("the device is gone")
+        self._backend.begin()
+
+    def round(self, steps: Steps, k: int, **options: Any) -> Emission:
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("a cosmic ray")
+        emission: Emission = self._backend.round(steps, k, **options)
+        return emission
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_a_pass_that_fails_ends_every_request_and_says_what_comes_after(tiny_engine: Engine, usable: bool) -> None:
+    engine = _like(tiny_engine, _Failing(tiny_engine._backend, usable=usable))
+    with _held(engine):
+        submissions = [engine.submit([5, number], LONG) for number in range(5)]
+    for submission in submissions:
+        with pytest.raises(EngineFailed, match="a pass of the engine failed") as failed:
+            submission.result()
+        assert failed.value.why == "RuntimeError: a cosmic ray"
+        assert failed.value.usable == usable
+    if usable:
+        expected = tiny_engine.generate([[5, 6]], LONG)
+        assert engine.generate([[5, 6]], LONG)[0].token_ids == expected[0].token_ids
+    else:
+        with pytest.raises(EngineFailed, match="load the engine again") as failed:
+            engine.submit([5])
+        assert not failed.value.usable
+    engine.close()
+    tiny_engine._backend.begin()
+
+
+def test_closing_ends_what_runs_and_waits(tiny_engine: Engine) -> None:
+    with _like(tiny_engine) as engine:
+        submissions = [engine.submit([5, number], LONG) for number in range(5)]
+        with _held(engine):
+            threading.Thread(target=engine.close).start()
+            while not engine._loop.is_closed:
+                time.sleep(0.001)
+            for call in (engine.submit, engine.stream, lambda prompt: engine.generate([prompt]), engine.target_logits):
+                with pytest.raises(EngineClosed):
+                    call([5])
+    assert {each.result().finish_reason for each in submissions} <= {"abort", "length"}
+    assert submissions[-1].result().finish_reason == "abort"
+    assert not engine._loop._thread.is_alive()  # type: ignore[union-attr]
+    engine.close()
+    _require_nothing_left(engine)
+
+
+def test_draining_lets_all_end(tiny_engine: Engine) -> None:
+    engine = _like(tiny_engine)
+    with _held(engine):
+        submissions = [engine.submit([5, number], SHORT) for number in range(5)]
+        engine._loop.retire(drain=True)
+    engine.close(drain=True)
+    assert [each.result().finish_reason for each in submissions] == ["length"] * 5
+
+
+def test_an_engine_that_is_dropped_ends_its_requests_and_its_thread(tiny_engine: Engine) -> None:
+    engine = _like(tiny_engine)
+    submission, thread = engine.submit([5, 6], SHORT), engine._loop._thread
+    del engine
+    gc.collect()
+    assert submission.result().finish_reason == "length"
+    assert thread is not None
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_tasks_wait_without_holding_their_event_loop(tiny_engine: Engine) -> None:
+    prompts: list[Any] = [[5, 6], "def main(", [7], [8, 8]]
+    alone = tiny_engine.generate(prompts, SHORT)
+    engine = _like(tiny_engine)
+
+    async def pieces(prompt: Any) -> list[Any]:
+        return [piece async for piece in engine.submit_async(prompt, SHORT)]
+
+    async def main() -> tuple[list[RequestOutput], list[list[Any]]]:
+        with _held(engine):  # so that tasks could only wait in vain, if one of them held the others up
+            whole = [asyncio.ensure_future(_awaited(engine, prompt)) for prompt in prompts]
+            parts = [asyncio.ensure_future(pieces(prompt)) for prompt in prompts]
+            while engine._loop._count < 8:
+                await asyncio.sleep(0.001)
+        return await asyncio.gather(*whole), await asyncio.gather(*parts)
+
+    results, streamed = asyncio.run(main())
+    assert [each.token_ids for each in results] == [each.token_ids for each in alone]
+    assert [tuple(t for piece in each for t in piece.token_ids) for each in streamed] == [o.token_ids for o in alone]
+    engine.close()
+
+
+async def _awaited(engine: Engine, prompt: Any) -> RequestOutput:
+    return await engine.submit_async(prompt, SHORT)
+
+
+def test_a_task_that_is_cancelled_cancels_its_request(tiny_engine: Engine) -> None:
+    engine = _like(tiny_engine)
+
+    async def main() -> None:
+        with _held(engine):
+            handle = engine.submit_async([5, 6], LONG)
+            task = asyncio.ensure_future(handle._result())
+            while engine._loop._count < 1:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert (await handle).finish_reason == "abort"
+        with pytest.raises(UsageError, match="prompt is empty"):
+            await engine.submit_async([])
+
+    asyncio.run(main())
+    engine.close()
+    _require_nothing_left(engine)
+
+
+_PROGRAM = """
+import os, sys
+from peagle.engines import Engine, SamplingParams
+from peagle.plugins.errors import UsageError
+
+engine = Engine.load(sys.argv[1], threads=1, check_hashes=False)
+long = SamplingParams(max_tokens=90, ignore_eos=True)
+running = [engine.submit([5, 6], long) for _ in range(9)]
+if os.fork() == 0:
+    for call in (lambda: engine.generate([[5]]), running[0].result):
+        try:
+            call()
+        except UsageError as error:
+            print(error.what, flush=True)
+    os._exit(0)  # as multiprocessing does
+os.wait()
+"""
+
+
+def test_a_fork_is_refused_and_a_program_may_end_while_requests_run(tiny_engine: Engine) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _PROGRAM, str(tiny_engine.folder)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["this engine was loaded before the process was forked"] * 2
+
+
+def test_what_an_engine_is_loaded_with_is_checked(tiny_engine: Engine) -> None:
+    folder: Path = tiny_engine.folder
+    for options in ({"max_queue_size": -1}, {"max_queue_size": 1.5}, {"max_prefill_tokens": 0}):
+        with pytest.raises(UsageError, match="must be an integer of"):
+            Engine.load(folder, **options)  # type: ignore[arg-type]
