@@ -39,6 +39,9 @@ inline float fused_multiply_add(float a, float b, float c) {
 
 template <int kRows>
 struct WidePortable {
+  static void multiply_far(const float* tiles, std::int64_t count, std::int64_t depth, const WideRows& rows) {
+    multiply(tiles, count, depth, rows);
+  }
   static void multiply(const float* tiles, std::int64_t count, std::int64_t depth, const WideRows& rows) {
     for (std::int64_t tile = 0; tile < count; tile++) {
       const float* numbers = tiles + tile * depth * kTile;
@@ -56,21 +59,31 @@ struct WidePortable {
 };
 
 #ifdef PEAGLE_X86_64
-// Four tiles at once: sums enough that none waits for the one before it, and fewer reads of x.  Seven or eight rows have
-// more of them than there are registers, which costs arithmetic, of which there is enough while memory is waited for.
+// Tiles that come from memory, for several rows: one behind the other, in one long run, which is fetched this many bytes
+// ahead.  Arithmetic is waited for there by nobody.  (Of four tiles side by side less is read ahead, as what a processor
+// has in flight fills up with sums; where a tile meets one row only, it does not.)
+constexpr int kWideAhead = 8192;
+
+// Tiles that are near go four at once: sums enough that none waits for the one before it, and fewer reads of x.  Seven or
+// eight rows have more of them than there are registers, which costs a little.
 template <int kRows>
 struct WideAvx512 {
   PEAGLE_AVX512_VNNI static void multiply(const float* tiles, std::int64_t count, std::int64_t depth,
                                           const WideRows& rows) {
     std::int64_t tile = 0;
-    for (; tile + kTogether <= count; tile += kTogether) some<kTogether>(tiles, tile, depth, rows);
-    for (; tile < count; tile++) some<1>(tiles, tile, depth, rows);
+    for (; tile + kTogether <= count; tile += kTogether) some<kTogether, 0>(tiles, tile, depth, rows);
+    for (; tile < count; tile++) some<1, 0>(tiles, tile, depth, rows);
+  }
+  PEAGLE_AVX512_VNNI static void multiply_far(const float* tiles, std::int64_t count, std::int64_t depth,
+                                              const WideRows& rows) {
+    if (kRows == 1) return multiply(tiles, count, depth, rows);
+    for (std::int64_t tile = 0; tile < count; tile++) some<1, kWideAhead>(tiles, tile, depth, rows);
   }
 
  private:
   static constexpr int kTogether = 4;
 
-  template <int kTiles>
+  template <int kTiles, int kAheadOf>
   PEAGLE_AVX512_VNNI static void some(const float* tiles, std::int64_t first, std::int64_t depth,
                                       const WideRows& rows) {
     const float* numbers = tiles + first * depth * kTile;
@@ -80,7 +93,11 @@ struct WideAvx512 {
     }
     for (std::int64_t k = 0; k < depth; k++) {
       __m512 column[kTiles];
-      PEAGLE_UNROLL for (int t = 0; t < kTiles; t++) column[t] = _mm512_loadu_ps(numbers + (t * depth + k) * kTile);
+      PEAGLE_UNROLL for (int t = 0; t < kTiles; t++) {
+        const float* at = numbers + (t * depth + k) * kTile;
+        if (kAheadOf > 0) _mm_prefetch(reinterpret_cast<const char*>(at) + kAheadOf, _MM_HINT_T0);
+        column[t] = _mm512_loadu_ps(at);
+      }
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
         const __m512 x = _mm512_set1_ps(rows.x[row * rows.x_stride + k]);
         PEAGLE_UNROLL for (int t = 0; t < kTiles; t++) sums[row][t] = _mm512_fmadd_ps(column[t], x, sums[row][t]);
@@ -101,14 +118,19 @@ template <int kRows>
 struct WideAvx2 {
   PEAGLE_AVX2 static void multiply(const float* tiles, std::int64_t count, std::int64_t depth, const WideRows& rows) {
     std::int64_t tile = 0;
-    for (; tile + kTogether <= count; tile += kTogether) some<kTogether>(tiles, tile, depth, rows);
-    for (; tile < count; tile++) some<1>(tiles, tile, depth, rows);
+    for (; tile + kTogether <= count; tile += kTogether) some<kTogether, 0>(tiles, tile, depth, rows);
+    for (; tile < count; tile++) some<1, 0>(tiles, tile, depth, rows);
+  }
+  PEAGLE_AVX2 static void multiply_far(const float* tiles, std::int64_t count, std::int64_t depth,
+                                       const WideRows& rows) {
+    if (kRows == 1) return multiply(tiles, count, depth, rows);
+    for (std::int64_t tile = 0; tile < count; tile++) some<1, kWideAhead>(tiles, tile, depth, rows);
   }
 
  private:
   static constexpr int kTogether = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
 
-  template <int kTiles>
+  template <int kTiles, int kAheadOf>
   PEAGLE_AVX2 static void some(const float* tiles, std::int64_t first, std::int64_t depth, const WideRows& rows) {
     const float* numbers = tiles + first * depth * kTile;
     __m256 sums[kRows][2 * kTiles];
@@ -118,7 +140,9 @@ struct WideAvx2 {
     for (std::int64_t k = 0; k < depth; k++) {
       __m256 column[2 * kTiles];
       PEAGLE_UNROLL for (int h = 0; h < 2 * kTiles; h++) {
-        column[h] = _mm256_loadu_ps(numbers + (h / 2 * depth + k) * kTile + h % 2 * (kTile / 2));
+        const float* at = numbers + (h / 2 * depth + k) * kTile + h % 2 * (kTile / 2);
+        if (kAheadOf > 0 && h % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(at) + kAheadOf, _MM_HINT_T0);
+        column[h] = _mm256_loadu_ps(at);
       }
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
         const __m256 x = _mm256_set1_ps(rows.x[row * rows.x_stride + k]);
@@ -139,16 +163,19 @@ struct WideAvx2 {
 };
 #endif
 
+using WideProduct = void (*)(const float*, std::int64_t, std::int64_t, const WideRows&);
 struct WideForm {
   int most;  // rows that are multiplied while tiles are read once
-  void (*multiply[8])(const float*, std::int64_t, std::int64_t, const WideRows&);  // by rows - 1
+  WideProduct multiply[8], multiply_far[8];  // by rows - 1; far: with tiles that come from memory
 };
 
 template <template <int> class Path>
 WideForm wide_form(int most) {
   return {most,
           {Path<1>::multiply, Path<2>::multiply, Path<3>::multiply, Path<4>::multiply, Path<5>::multiply,
-           Path<6>::multiply, Path<7>::multiply, Path<8>::multiply}};
+           Path<6>::multiply, Path<7>::multiply, Path<8>::multiply},
+          {Path<1>::multiply_far, Path<2>::multiply_far, Path<3>::multiply_far, Path<4>::multiply_far,
+           Path<5>::multiply_far, Path<6>::multiply_far, Path<7>::multiply_far, Path<8>::multiply_far}};
 }
 
 inline WideForm wide_form(Instructions instructions) {
@@ -186,7 +213,8 @@ class WideLinear : public Kernel {
           x_(x.data<const float>()),
           y_(y.data<float>()),
           rows_(x.shape.count() / matrix.columns),
-          tiles_at_once_(kGroup * std::max<std::int64_t>(1, kPieceBytes / (kGroup * matrix.tile_bytes()))),
+          group_(rows_ > 1 && rows_ <= form.most ? 1 : kGroup),
+          tiles_at_once_(group_ * std::max<std::int64_t>(1, kPieceBytes / (group_ * matrix.tile_bytes()))),
           pieces_(parts(matrix.tiles, tiles_at_once_)) {}
 
     int phases() const override { return 1; }
@@ -195,12 +223,13 @@ class WideLinear : public Kernel {
       const auto at = std::int64_t(piece);
       const std::int64_t row = at / pieces_ * kStrip, first = at % pieces_ * tiles_at_once_;
       const std::int64_t last = std::min(first + tiles_at_once_, matrix_.tiles);
-      for (std::int64_t tile = first; tile < last; tile += kGroup) {
-        multiply(tile, std::min(kGroup, last - tile), row, std::min(row + kStrip, rows_));
+      for (std::int64_t tile = first; tile < last; tile += group_) {
+        multiply(tile, std::min(group_, last - tile), row, std::min(row + kStrip, rows_));
       }
     }
 
    private:
+    // Tiles at once: of one row, and of many, for which they stay near meanwhile.
     static constexpr std::int64_t kGroup = 4, kStrip = 48, kPieceBytes = 64 << 10;
     static constexpr int kRowsOfMany = 6;
 
@@ -209,10 +238,10 @@ class WideLinear : public Kernel {
     void multiply(std::int64_t tile, std::int64_t count, std::int64_t first, std::int64_t last) const {
       for (std::int64_t row = first; row < last;) {
         const int together = rows_together(last - row);
-        form_.multiply[together - 1](matrix_.tile(tile), count, matrix_.columns,
-                                     {x_ + row * matrix_.columns, matrix_.columns,
-                                      y_ + row * matrix_.rows + tile * kTile, matrix_.rows,
-                                      matrix_.rows - tile * kTile});
+        const WideProduct product = (row == first ? form_.multiply_far : form_.multiply)[together - 1];
+        product(matrix_.tile(tile), count, matrix_.columns,
+                {x_ + row * matrix_.columns, matrix_.columns, y_ + row * matrix_.rows + tile * kTile, matrix_.rows,
+                 matrix_.rows - tile * kTile});
         row += together;
       }
     }
@@ -226,7 +255,7 @@ class WideLinear : public Kernel {
     const WideForm& form_;
     const float* x_;
     float* y_;
-    const std::int64_t rows_, tiles_at_once_, pieces_;
+    const std::int64_t rows_, group_, tiles_at_once_, pieces_;
   };
 
   WideMatrix matrix_;
