@@ -14,7 +14,7 @@ from tests.fixtures.attacks import Size
 
 MEGABYTE = 1 << 20
 # What one more may cost on average, in bytes, beyond a few pages that the allocator takes now and then.
-_EACH = {"generation": 2_000, "stream": 10_000, "load": 150_000}
+_EACH = {"generation": 2_000, "stream": 10_000, "request": 2_000, "load": 150_000}
 _SLACK = 6 * MEGABYTE
 
 
@@ -57,17 +57,32 @@ def _stream(engine: Engine) -> Callable[[int], object]:
     return step
 
 
+def _request(engine: Engine) -> Callable[[int], object]:
+    """One of many: some are read, some are cancelled, some are forgotten, and the others run beside them."""
+
+    def step(number: int) -> object:
+        params = SamplingParams(max_tokens=1 + number % 4, ignore_eos=True)
+        submission = engine.submit([5, number % 90], params, num_speculative_tokens=number % 5)
+        if number % 7 == 0:
+            submission.cancel()
+        return submission.result() if number % 3 == 0 else next(submission) if number % 3 == 1 else None
+
+    return step
+
+
 def test_memory_stays_flat(tiny_engine: Engine, tiny_folder: Path) -> None:
     _require_flat("generation", _generation(tiny_engine), 30, 150)
     _require_flat("stream", _stream(tiny_engine), 10, 40)
+    _require_flat("request", _request(tiny_engine), 50, 1000)
     _require_flat("load", lambda _: Engine.load(tiny_folder, threads=1), 10, 10)
 
 
 @pytest.mark.slow
 def test_memory_stays_flat_for_long(demo_engine: Path, attack_size: Size) -> None:
-    """2,000 generations, 300 abandoned streams and 30 loads for 2,000 attacks."""
+    """2,000 generations, 300 abandoned streams, 20,000 requests and 30 loads for 2,000 attacks."""
     engine = Engine.load(demo_engine, max_batch_size=2, threads=1)
     times = attack_size.attacks
     _require_flat("generation", _generation(engine), 50, times)
     _require_flat("stream", _stream(engine), 20, max(1, times * 3 // 20))
+    _require_flat("request", _request(engine), 100, 10 * times)
     _require_flat("load", lambda _: Engine.load(demo_engine, threads=1), 20, max(1, times * 3 // 200))

@@ -19,11 +19,30 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, EngineClosed, EngineFailed, QueueFull, RequestOutput, SamplingParams, Submission
 from peagle.engines.backends.base import Emission, Steps
+from peagle.engines.backends.onnxruntime import backend as onnxruntime
+from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.plugins.errors import UsageError
+from tests.engines.scheduling.test_scheduler import Late
 from tests.models import VOCAB
 
 LONG = SamplingParams(max_tokens=80, ignore_eos=True)
 SHORT = SamplingParams(max_tokens=9, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def row_by_row(tiny_folder: Path) -> Engine:
+    """The tiny engine, whose rows run one after the other as without kernels of ours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnxruntime, "_OWN_KERNELS", "another")
+        engine = Engine.load(tiny_folder, max_batch_size=3, threads=1, check_hashes=False)
+    assert isinstance(engine._backend._lanes, SessionLanes)  # type: ignore[attr-defined]
+    return engine
+
+
+@pytest.fixture(scope="module")
+def late(tiny_engine: Engine) -> Engine:
+    """The tiny engine, whose tokens are read a round late, as on a GPU."""
+    return _like(tiny_engine, Late(tiny_engine._backend, 1))  # type: ignore[arg-type]
 
 
 def _like(engine: Engine, backend: Any = None, **options: int) -> Engine:
@@ -74,15 +93,18 @@ DRAFTS = st.sampled_from([{}, {"num_speculative_tokens": 1}, {"num_speculative_t
 TIMES = st.tuples(st.lists(st.integers(0, 6), max_size=3), st.none() | st.integers(0, 4))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("lanes", ["tiny_engine", "row_by_row", "late"])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     asked=st.lists(st.tuples(PROMPTS, POLICIES, DRAFTS, TIMES), min_size=1, max_size=7),
     max_prefill_tokens=st.sampled_from([1, 7, 64]),
 )
-def test_a_request_s_text_is_its_own(tiny_engine: Engine, asked: list[Any], max_prefill_tokens: int) -> None:
+def test_a_request_s_text_is_its_own(
+    request: pytest.FixtureRequest, tiny_engine: Engine, lanes: str, asked: list[Any], max_prefill_tokens: int
+) -> None:
     """Whoever runs beside it, whenever it comes, however its prompt is cut, whatever drafts, whoever is cancelled."""
     alone = [tiny_engine.generate([prompt], params, draft="none")[0] for prompt, params, *_ in asked]
-    with _like(tiny_engine, max_prefill_tokens=max_prefill_tokens) as engine:
+    with _like(request.getfixturevalue(lanes), max_prefill_tokens=max_prefill_tokens) as engine:
         _run_beside_each_other(engine, asked, alone)
     _require_nothing_left(engine)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,6 +96,23 @@ def test_any_k_in_any_round_gives_the_plain_text_on_both_backends(both: dict[str
     for engine in both.values():
         outputs = _with(engine, strategy=strategy, policy=Dice(seed)).generate(prompts, params)
         assert [(o.token_ids, o.text) for o in outputs] == [(o.token_ids, o.text) for o in plain]
+
+
+@BACKENDS
+def test_requests_of_any_k_and_drafts_share_rounds(both: dict[str, Engine], name: str) -> None:
+    """Drafts of the drafter's, others that are looked up, and none, in one round; prompts in pieces between."""
+    drafts: list[dict[str, Any]] = [{"draft": "ngram"}, {}, {"draft": "none"}, {"num_speculative_tokens": 6}]
+    drafts += [{"draft": "ngram", "num_speculative_tokens": 2}, {"num_speculative_tokens": 1}]
+    prompts = [*PROMPTS, [3, 4, 5] * 12]
+    params = SamplingParams(max_tokens=40, ignore_eos=True, temperature=0.9, seed=5)
+    plain = both["onnxruntime"].generate(prompts, params, num_speculative_tokens=0)
+    engine = both[name]
+    sharing = Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, max_prefill_tokens=5)
+    with sharing:
+        for turn in range(3):
+            turned = [*drafts[turn:], *drafts[:turn]]
+            asked = [sharing.submit(prompt, params, **each) for prompt, each in zip(prompts, turned, strict=True)]
+            assert [each.result().token_ids for each in asked] == [output.token_ids for output in plain]
 
 
 @BACKENDS

@@ -1,0 +1,87 @@
+"""How evenly tokens come while a long prompt arrives: gaps between pieces of a stream, by tokens read between rounds.
+
+    python benchmarks/arrivals.py ENGINE_DIR [--prompt-tokens 1500] [--budgets 32,64,128,256,512,100000]
+
+A stream runs; after some pieces a request with a long prompt joins it. Printed are the median gap of the stream before,
+the median and the longest while the prompt is read, and how long the newcomer waits for its first token; then that
+time on an idle engine. Each budget is measured in turn, round by round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass, field
+
+from peagle.engines import Engine, SamplingParams, Submission
+
+BEFORE = 12  # pieces of the stream, until the prompt comes
+
+
+@dataclass
+class Gaps:
+    """Seconds between pieces of the stream, and until the newcomer's first token."""
+
+    before: list[float] = field(default_factory=list)
+    during: list[float] = field(default_factory=list)
+    longest: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+
+
+def measure(engine: Engine, prompt: list[int], gaps: Gaps) -> None:
+    """One stream with one newcomer."""
+    stream = engine.submit([5, 9, 30, 7], SamplingParams(max_tokens=1000, ignore_eos=True))
+    last = _next(stream)
+    for _ in range(BEFORE):
+        now = _next(stream)
+        gaps.before.append(now - last)
+        last = now
+    came = time.perf_counter()
+    newcomer = engine.submit(prompt, SamplingParams(max_tokens=1, ignore_eos=True))
+    during = []
+    while not newcomer.is_done:
+        now = _next(stream)
+        during.append(now - last)
+        last = now
+    stream.cancel()
+    result = newcomer.result()
+    gaps.during += during
+    gaps.longest.append(max(during))
+    gaps.first.append(min(result.queue_seconds + result.prefill_seconds, time.perf_counter() - came))
+    stream.result()
+
+
+def _next(stream: Submission) -> float:
+    next(stream)
+    return time.perf_counter()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure gaps between tokens while a long prompt arrives.")
+    parser.add_argument("engine", help="folder made by `peagle-compile build`")
+    parser.add_argument("--prompt-tokens", type=int, default=1500)
+    parser.add_argument("--budgets", default="32,64,128,256,512,100000")
+    parser.add_argument("--turns", type=int, default=3)
+    arguments = parser.parse_args()
+    budgets = [int(budget) for budget in arguments.budgets.split(",")]
+    engine = Engine.load(arguments.engine, max_batch_size=2, check_hashes=False)
+    prompt = [11 + number % 900 for number in range(arguments.prompt_tokens)]
+    idle = engine.generate([prompt], SamplingParams(max_tokens=1, ignore_eos=True))[0].prefill_seconds
+    results = {budget: Gaps() for budget in budgets}
+    for _ in range(arguments.turns):
+        for budget in budgets:
+            engine.close()
+            engine = Engine.load(arguments.engine, max_batch_size=2, check_hashes=False, max_prefill_tokens=budget)
+            measure(engine, prompt, results[budget])
+    print(f"a prompt of {len(prompt)} tokens joins a stream; milliseconds; on an idle engine {1000 * idle:.0f}")
+    print(f"{'budget':>8}{'gap before':>12}{'while read':>12}{'longest':>9}{'first token':>13}")
+    for budget, gaps in results.items():
+        columns = (gaps.before, gaps.during, gaps.longest, gaps.first)
+        before, during, longest, first = (1000 * statistics.median(column) for column in columns)
+        print(f"{budget:>8}{before:>12.1f}{during:>12.1f}{longest:>9.0f}{first:>13.0f}")
+    engine.close()
+
+
+if __name__ == "__main__":
+    main()
