@@ -10,7 +10,7 @@ namespace peagle {
 //
 // Pieces that follow each other read memory that does, and memory is read fastest in long runs.  So a stage's pieces are
 // cut into as many lanes as threads came last time: a thread claims those of its own lane, in order, then those that are
-// left of others.
+// left of others.  It claims half of what is left at a time: a claim waits for a cache line that others have had.
 class Walk {
  public:
   void clear() { stages_.clear(), parts_.clear(); }
@@ -30,9 +30,9 @@ class Walk {
     if (counters_.size() < stages_.size()) counters_ = std::vector<Counter>(stages_.size());
     for (std::size_t i = 0; i < stages_.size(); i++) {
       for (std::size_t lane = 0; lane < lanes_; lane++) {
-        counters_[i].next[lane].store(end_of_lane(stages_[i].pieces, lane - 1), std::memory_order_relaxed);
+        counters_[i].lanes[lane].pieces.store(end_of_lane(stages_[i].pieces, lane - 1), std::memory_order_relaxed);
       }
-      counters_[i].done.store(0, std::memory_order_relaxed);
+      counters_[i].done.pieces.store(0, std::memory_order_relaxed);
     }
     reached_.store(0, std::memory_order_release);
   }
@@ -46,14 +46,18 @@ class Walk {
       std::size_t mine = 0;
       for (std::size_t i = 0; i < lanes_; i++) {
         const std::size_t lane = (home + i) % lanes_, end = end_of_lane(stage.pieces, lane);
-        while (counter.next[lane].load(std::memory_order_relaxed) < end) {
-          const std::size_t piece = counter.next[lane].fetch_add(1, std::memory_order_relaxed);
-          if (piece >= end) break;
-          for (std::size_t p = stage.first; p < stage.first + stage.count; p++) parts_[p].run->work(parts_[p].phase, piece);
-          mine++;
+        std::atomic<std::size_t>& next = counter.lanes[lane].pieces;
+        for (std::size_t piece = next.load(std::memory_order_relaxed); piece < end;) {
+          const std::size_t behind = piece + std::max<std::size_t>(1, (end - piece) / 2);
+          if (!next.compare_exchange_weak(piece, behind, std::memory_order_relaxed)) continue;
+          mine += behind - piece;
+          for (; piece < behind; piece++) {
+            for (std::size_t p = stage.first; p < stage.first + stage.count; p++) parts_[p].run->work(parts_[p].phase, piece);
+          }
+          piece = next.load(std::memory_order_relaxed);
         }
       }
-      if (mine > 0) counter.done.fetch_add(mine, std::memory_order_acq_rel);
+      if (mine > 0) counter.done.pieces.fetch_add(mine, std::memory_order_acq_rel);
       wait(counter, stage.pieces);
       // Who comes late looks on from here, or from a little before.
       if (reached_.load(std::memory_order_relaxed) <= at) reached_.store(at + 1, std::memory_order_release);
@@ -69,9 +73,11 @@ class Walk {
     std::size_t first, count, pieces;
   };
   static constexpr std::size_t kMostLanes = 7;
+  struct Count {
+    alignas(64) std::atomic<std::size_t> pieces{0};  // in a cache line of its own
+  };
   struct Counter {
-    alignas(64) std::atomic<std::size_t> next[kMostLanes];  // by lane
-    std::atomic<std::size_t> done{0};
+    Count lanes[kMostLanes], done;  // the next piece of each lane
   };
 
   // Of the lane before the first, 0.
@@ -79,7 +85,7 @@ class Walk {
 
   // What is waited for takes microseconds, unless its thread was put to sleep.
   static void wait(const Counter& counter, std::size_t pieces) {
-    for (int spins = 0; counter.done.load(std::memory_order_acquire) < pieces; spins++) {
+    for (int spins = 0; counter.done.pieces.load(std::memory_order_acquire) < pieces; spins++) {
       if (spins < 4000) {
 #ifdef PEAGLE_X86_64
         _mm_pause();
