@@ -5,7 +5,7 @@ from __future__ import annotations
 from .engine import Engine
 from .errors import EngineClosed, EngineFailed, QueueFull
 from .requests.params import SamplingParams
-from .requests.results import Acceptance, Delta, RequestOutput
+from .requests.results import Acceptance, Delta, RequestOutput, TokenLogprob
 from .stream import Stream
 from .submission import AsyncSubmission, Submission
 
@@ -21,4 +21,5 @@ __all__ = [
     "SamplingParams",
     "Stream",
     "Submission",
+    "TokenLogprob",
 ]

@@ -27,6 +27,7 @@ from .requests.params import SamplingParams, params_of
 from .requests.random_numbers import draw_seed
 from .requests.request import Request
 from .requests.results import RequestOutput
+from .requests.token_choice import choice_of
 from .scheduling.scheduler import MAX_PREFILL_TOKENS
 from .strategies.asked import decoding, drafts_of, own_strategy
 from .strategies.base import STRATEGIES
@@ -399,5 +400,7 @@ class Engine:
         ids = self._ids(name, self.tokenizer.encode(text_of(name, prompt)) if isinstance(prompt, str) else prompt)
         room = min(params.max_tokens, self.max_seq_len - len(ids))
         seed = draw_seed() if params.seed is None else params.seed
+        ends = frozenset() if params.ignore_eos else ends | self.tokenizer.eos_token_ids
+        choice = choice_of(params, ids, ends, self.manifest, shows_logits=self._backend.shows_logits)
         transcript = Transcript(params, self.tokenizer, room, ends)
-        return Request(ids, params, seed, transcript, room, strategy, policy, delivery or Delivery())
+        return Request(ids, params, seed, transcript, room, strategy, policy, delivery or Delivery(), choice=choice)

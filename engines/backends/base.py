@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from ..requests.params import SamplingParams
+from ..requests.token_choice import TokenChoice
 
 
 class Lanes(Protocol):
@@ -92,6 +93,11 @@ class Backend(Protocol):
     lag: int
     prefill_columns: int
 
+    @property
+    def shows_logits(self) -> bool:
+        """Whether the target's logits come to the host, so that ``admit`` takes a choice."""
+        ...
+
     def begin(self) -> None:
         """Make every slot idle."""
         ...
@@ -100,10 +106,10 @@ class Backend(Protocol):
         """Get ready for rounds of these steps while every slot is idle, so that the first costs what all cost."""
         ...
 
-    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
+    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
         """Choose the tokens of ``slot`` by ``params`` and by ``numbers`` f32 [max_seq_len + 1].
 
-        Entry p decides the token at absolute position p.
+        Entry p decides the token at absolute position p. With a ``choice`` it is that which chooses, on the host.
         """
         ...
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import POLICY, TENSORS
-from .arguments import flag, integer, number, refusal, texts_of
+from .arguments import flag, integer, number, refusal, shown, texts_of
 
 GREEDY_BELOW = 1e-5  # a temperature that divides logits out of the range of float32; vLLM takes the same
 _FLOAT, _INT = np.finfo(np.float32), np.iinfo(np.int32)
@@ -25,6 +25,13 @@ class SamplingParams:
     text and are not part of it; they are kept as a tuple. ``tolerance`` > 0 accepts a draft d when
     p(d) >= (1 - tolerance) * max p: a lossy policy, never used unless asked for.
 
+    ``presence_penalty`` and ``frequency_penalty`` are of tokens in the text, once and for each time;
+    ``repetition_penalty`` divides what is in the prompt or the text, 1 is off. ``logit_bias`` adds to logits by token
+    id; it is a dict, or pairs, which it is kept as. ``bad_token_ids`` are never chosen. Before ``min_tokens`` nothing
+    ends the text. ``logprobs`` asks for that of each token and those of so many most likely ones, all of the target's
+    logits as they are.
+    An engine that cannot show its logits to the host refuses all of these by name.
+
     Integers are Python's or NumPy's, and neither bools nor floats. Raises ``UsageError`` naming all that is wrong.
     """
 
@@ -37,6 +44,13 @@ class SamplingParams:
     stop: Sequence[str] = ()
     ignore_eos: bool = False
     tolerance: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    bad_token_ids: Sequence[int] = ()
+    min_tokens: int = 0
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -45,8 +59,33 @@ class SamplingParams:
                 object.__setattr__(self, name, check(name, getattr(self, name)))  # the way of a frozen dataclass
             except UsageError as error:
                 problems.append(error.what)
+        if not problems and self.min_tokens > self.max_tokens:
+            problems.append(f"min_tokens is {self.min_tokens}, more than max_tokens, which is {self.max_tokens}")
         if problems:
             raise UsageError("; ".join(problems), fix="change the sampling parameters")
+
+
+def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    """Return amounts by token id as pairs, each id once. Raises ``UsageError``."""
+    pairs = () if value is None else value.items() if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping | list | tuple | None) or not all(
+        isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
+    ):
+        raise refusal(name, "a dict of amounts by token id", value)
+    found = [
+        (integer(f"a token id of {name}", token, 0), number(f"{name}[{shown(token)}]", amount, -100, 100))
+        for token, amount in pairs
+    ]
+    if len({token for token, _ in found}) < len(found):
+        raise refusal(name, "a dict, with each token id once", value)
+    return tuple(sorted(found))
+
+
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    """Return token ids as a tuple. Raises ``UsageError``."""
+    if value is not None and not isinstance(value, list | tuple):
+        raise refusal(name, "a list of token ids", value)
+    return tuple(integer(f"{name}[{at}]", token, 0) for at, token in enumerate(value or ()))
 
 
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
@@ -59,6 +98,13 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "stop": texts_of,
     "ignore_eos": flag,
     "tolerance": lambda name, value: number(name, value, 0, 1),
+    "presence_penalty": lambda name, value: number(name, value, -2, 2),
+    "frequency_penalty": lambda name, value: number(name, value, -2, 2),
+    "repetition_penalty": lambda name, value: number(name, value, 0, 2, is_above=True),
+    "logit_bias": _biases,
+    "bad_token_ids": _ids,
+    "min_tokens": lambda name, value: integer(name, value, 0),
+    "logprobs": lambda name, value: None if value is None else integer(name, value, 0, 20),
 }
 
 

@@ -10,6 +10,7 @@ from ..text.transcript import Transcript
 from .delivery import Delivery
 from .params import SamplingParams
 from .results import Acceptance, RequestOutput
+from .token_choice import TokenChoice
 
 
 @dataclass(eq=False)
@@ -38,6 +39,7 @@ class Request:
     launched: int = 0
     ahead: int = 0
     is_unwanted: bool = False
+    choice: TokenChoice | None = None  # what chooses its tokens, or looks at them, on the host
 
     @property
     def is_done(self) -> bool:
@@ -72,4 +74,5 @@ class Request:
             now - decode_began,
             tuple(text.drafted),
             prefill_began - self.submitted if self.submitted else 0.0,
+            logprobs=tuple(self.choice.logprobs[: len(text.token_ids)]) if self.choice else (),
         )

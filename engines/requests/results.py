@@ -55,12 +55,25 @@ class Acceptance:
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """How likely the target thought an emitted token, in natural logarithms, and its ``rank``: 1 is the most likely.
+
+    ``top`` are the most likely ids and theirs, best first. All are of its logits before any sampling parameter.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class RequestOutput:
     """The result of one request, finished.
 
     Wall clock: ``queue_seconds`` until its prompt was begun, ``prefill_seconds`` from there to its first token,
     ``decode_seconds`` after that; other requests have their passes within both. ``drafted`` says of every token whether
-    it was a draft that the target accepted, and not the target's own.
+    it was a draft that the target accepted, and not the target's own. ``logprobs`` are there where asked for.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -73,6 +86,7 @@ class RequestOutput:
     decode_seconds: float
     drafted: tuple[bool, ...] = ()
     queue_seconds: float = 0.0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)

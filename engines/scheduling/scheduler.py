@@ -161,7 +161,7 @@ class Scheduler:
         if self.is_empty and strategy.enqueues_only:
             self._backend.warm(strategy.round, request.policy.most)
         request.prefill_began = time.perf_counter()
-        self._backend.admit(free, request.params, uniform_stream(request.seed, self._max_seq_len + 1))
+        self._backend.admit(free, request.params, uniform_stream(request.seed, self._max_seq_len + 1), request.choice)
         self._reading = _Reading(request, free, request.policy.choose())
 
     def _launch_piece(self, reading: _Reading, width: int) -> None:

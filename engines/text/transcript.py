@@ -47,9 +47,10 @@ class Transcript:
                 self.finish_reason = "length"
 
     def _append(self, piece: str) -> None:
-        searched = max(0, len(self.text) - self._held)
+        before = len(self.text)  # what stood there did not end it, or came before ``min_tokens``
         self.text += piece
-        hits = [at for s in self._params.stop if (at := self.text.find(s, searched)) >= 0]
+        stops = self._params.stop if len(self.token_ids) >= self._params.min_tokens else ()
+        hits = [at for s in stops if (at := self.text.find(s, max(0, before - len(s) + 1))) >= 0]
         if hits:
             self.text = self.text[: min(hits)]
             self.finish_reason = "stop"

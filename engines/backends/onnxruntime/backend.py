@@ -12,11 +12,12 @@ import numpy as np
 from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams
+from ...requests.token_choice import TokenChoice
 from ..base import Chunk, Steps
 from .batch import BatchLanes
 from .kernels import library_of
 from .lanes import Emitted, Row, SessionLanes, Sessions
-from .loaded_graphs import default_threads, open_session, tensors_of
+from .loaded_graphs import LOGITS, default_threads, open_session, tensors_of
 from .memory import CacheArrays, SlotArrays
 from .prefill import SessionPrompt
 
@@ -70,9 +71,14 @@ class OnnxRuntimeBackend:
     def warm(self, steps: Steps, k: int) -> None:
         """Do nothing: a shape is bound when it is first seen."""
 
-    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
-        """Keep the policy and the numbers that choose the slot's tokens."""
-        self._lanes.admit(slot, params, numbers)
+    @property
+    def shows_logits(self) -> bool:
+        """Whether the target gives its logits."""
+        return LOGITS in tensors_of(self._sessions.target)[1]
+
+    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
+        """Keep what chooses the slot's tokens."""
+        self._lanes.admit(slot, params, numbers, choice)
 
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
         """Run the steps over one row that is as wide as the piece, on the slot's own arrays."""
@@ -106,7 +112,7 @@ class OnnxRuntimeBackend:
         for width in widths or (len(ids),):
             row = self._greedy_row(ids[first : first + width], emitted=width, draft_len=width - 1, start=first)
             binding = row.target(width, width)
-            binding.bind_output("logits")  # for this run alone
+            binding.bind_output(LOGITS)  # for this run alone
             row.verify(width, width)
             logits.append(np.asarray(binding.get_outputs()[-1].numpy()[0]))
             first += width

@@ -17,9 +17,10 @@ import numpy as np
 
 from ....plugins.graph_contract import DRAFTER_INPUTS, EMITTED, NEXT, POLICY, TARGET_INPUTS, TENSORS, WINDOW, written
 from ...requests.params import SamplingParams
+from ...requests.token_choice import TokenChoice
 from ..base import Chunk
 from .lanes import HELD, Emitted, Sessions
-from .loaded_graphs import bind, run
+from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
 
 _LENGTHS = WINDOW[1:]  # a number for every row
@@ -77,12 +78,12 @@ class BatchLanes:
         """Make every slot idle."""
         self._requests.clear()
 
-    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
+    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
         """Give the slot the row behind those that are taken."""
         self.retire(slot)
         row = len(self._requests)
         self._requests[slot] = _Request(SlotArrays(self._caches, row), RowWindow(self._columns), row)
-        self._requests[slot].arrays.admit(params, numbers)
+        self._requests[slot].arrays.admit(params, numbers, choice)
 
     def arrays(self, slot: int) -> SlotArrays:
         """The slot's row of the caches, and its policy; for passes over it alone."""
@@ -134,9 +135,17 @@ class BatchLanes:
         arrays = self._target.of(len(rows), columns, emitted)
         for at, request in enumerate(rows):
             self._lay_out(arrays, at, request, columns, emitted)
-        run(self._sessions.target, self._target_binding(rows, arrays))
+        shows_logits, logits = any(request.arrays.choice for request in rows), np.empty(0)
+        binding = self._target_binding(rows, arrays, shows_logits)
+        if shows_logits:
+            logits = run_for_logits(self._sessions.target, binding)
+        else:
+            run(self._sessions.target, binding)
         for at, request in enumerate(rows):
             request.tokens = arrays["tokens"][at, : arrays["num_tokens"][at]].tolist()
+            if choice := request.arrays.choice:
+                drafts = request.window.drafts()
+                request.tokens = choice.emit(logits[at], drafts, arrays["uniform"][at], request.tokens)
 
     def draft(self, k: int) -> None:
         """Run the drafter over all rows at once, for what it has not seen of them."""
@@ -201,15 +210,18 @@ class BatchLanes:
         numbers = request.arrays.numbers[first : first + emitted]
         arrays["uniform"][at, : len(numbers)] = numbers
 
-    def _target_binding(self, rows: Sequence[_Request], arrays: Arrays) -> Any:
-        if ("target", self._shape) not in self._bindings:
+    def _target_binding(self, rows: Sequence[_Request], arrays: Arrays, shows_logits: bool) -> Any:
+        key = "target", (*self._shape, shows_logits)
+        if key not in self._bindings:
             caches = _rows_of(self._caches.target, rows)
             outputs = {name: arrays[name] for name in EMITTED}
             outputs |= {"aux_hidden": arrays["aux_hidden"]} if self._sessions.features else {}
             inputs = {name: arrays[name] for name in TARGET_INPUTS} | caches
             bound = bind(self._sessions.target, inputs, outputs | {written(n): c for n, c in caches.items()})
-            self._bindings["target", self._shape] = bound
-        return self._bindings["target", self._shape]
+            if shows_logits:
+                bound.bind_output(LOGITS)
+            self._bindings[key] = bound
+        return self._bindings[key]
 
     def _draft(self, rows: Sequence[_Request], k: int) -> None:
         """Run the drafter over neighbouring rows."""

@@ -14,8 +14,9 @@ import numpy as np
 
 from ....plugins.graph_contract import written
 from ...requests.params import SamplingParams
+from ...requests.token_choice import TokenChoice
 from ..base import Chunk
-from .loaded_graphs import bind, run
+from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
 
 HELD = 64  # columns that rounds without drafts keep for the drafter
@@ -64,7 +65,7 @@ class Row:
         self._held_ids = np.zeros((1, HELD + emitted), i64)
         self._held_features = np.zeros((1, HELD + emitted, sessions.features), f32)
         self._held_start = np.zeros(1, i64)
-        self._targets: dict[tuple[int, int], Any] = {}
+        self._targets: dict[tuple[int, int, bool], Any] = {}
         self._drafters: dict[tuple[int, int], Any] = {}
 
     def verify(self, columns: int, emitted: int) -> None:
@@ -72,21 +73,32 @@ class Row:
         first = int(self.window.start[0]) + self.window.committed
         numbers = self._slot.numbers[first : first + emitted]
         self._uniform[0, : len(numbers)] = numbers
-        run(self._sessions.target, self.target(columns, emitted))
-        self.tokens[0, emitted:] = -1
+        choice = self._slot.choice if self.forced_next[0] < 0 else None
+        binding = self.target(columns, emitted, shows_logits=choice is not None)
+        if choice is None:
+            run(self._sessions.target, binding)
+        else:
+            logits = run_for_logits(self._sessions.target, binding)
+            kept = self.tokens[0, : self.num_tokens[0]].tolist()
+            chosen = choice.emit(logits[0], self.window.drafts(), self._uniform[0], kept)
+            self.num_tokens[0], self.tokens[0, : len(chosen)] = len(chosen), chosen
+        self.tokens[0, self.num_tokens[0] :] = -1
 
-    def target(self, columns: int, emitted: int) -> Any:
+    def target(self, columns: int, emitted: int, *, shows_logits: bool = False) -> Any:
         """The target's binding at this shape."""
         columns = max(columns, self._sessions.least_columns)
-        if (columns, emitted) not in self._targets:
+        key = columns, emitted, shows_logits
+        if key not in self._targets:
             caches = self._slot.target_caches
             inputs: Arrays = self.window.arrays(columns) | self._slot.policy | caches
             inputs |= {"forced_next": self.forced_next, "uniform": self._uniform[:, :emitted]}
             outputs: Arrays = {"tokens": self.tokens[:, :emitted], "num_tokens": self.num_tokens}
             outputs |= {"aux_hidden": self._features[:, :columns]} if self._sessions.features else {}
             outputs |= {written(n): c for n, c in caches.items()}
-            self._targets[columns, emitted] = bind(self._sessions.target, inputs, outputs)
-        return self._targets[columns, emitted]
+            self._targets[key] = bind(self._sessions.target, inputs, outputs)
+            if shows_logits:
+                self._targets[key].bind_output(LOGITS)
+        return self._targets[key]
 
     def draft(self, k: int) -> None:
         """Run one drafter pass over what ``verify`` committed, and before it what was held."""
@@ -163,9 +175,9 @@ class SessionLanes:
         """Make every slot idle."""
         self._busy = [False] * len(self.rows)
 
-    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
-        """Copy the policy to the arrays that the slot's bindings read, and keep its numbers."""
-        self._arrays[slot].admit(params, numbers)
+    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
+        """Copy the policy to the arrays that the slot's bindings read, and keep its numbers and its choice."""
+        self._arrays[slot].admit(params, numbers, choice)
 
     def arrays(self, slot: int) -> SlotArrays:
         """The slot's row of the caches, and its policy; for passes over it alone."""

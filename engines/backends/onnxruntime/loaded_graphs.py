@@ -19,6 +19,7 @@ from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
 
 THREAD_BYTES = 4 * 2**20  # of weights as stored, for each thread: a core reads them in about half a millisecond
+LOGITS = "logits"  # an output of the target that is computed for itself, and given where it is asked for
 _TYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
@@ -119,3 +120,9 @@ def run(session: Any, binding: Any) -> None:
     """Run a graph once over what is bound."""
     with refusals("ONNX Runtime does not run a graph of this engine", REBUILD):
         session.run_with_iobinding(binding)
+
+
+def run_for_logits(session: Any, binding: Any) -> np.ndarray:
+    """Run the target once over what is bound, the logits at the end, and return those, f32 [B,E,V]."""
+    run(session, binding)
+    return np.asarray(binding.get_outputs()[-1].numpy())

@@ -17,6 +17,7 @@ from ...folder.manifest import Manifest
 from ...folder.records import Cache, Part
 from ...machine import memory_bytes
 from ...requests.params import SamplingParams, policy_of
+from ...requests.token_choice import TokenChoice
 
 Arrays = dict[str, np.ndarray]
 _LINE = 64  # bytes
@@ -96,17 +97,18 @@ class SlotArrays:
         self.drafter_caches = {n: c[slot : slot + 1] for n, c in caches.drafter.items()}
         self.policy: Arrays = policy_of(SamplingParams())
         self.numbers = np.zeros(0, np.float32)
+        self.choice: TokenChoice | None = None
 
-    def admit(self, params: SamplingParams, numbers: np.ndarray) -> None:
-        """Choose tokens by this policy and these numbers from here on."""
-        self.numbers = numbers
+    def admit(self, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
+        """Choose tokens by this policy and these numbers from here on, or by the ``choice`` of the host."""
+        self.numbers, self.choice = numbers, choice
         for name, value in policy_of(params).items():
             self.policy[name][:] = value
 
     def moved_to(self, caches: CacheArrays, slot: int) -> SlotArrays:
-        """Return the same policy and numbers at another row of the caches."""
+        """Return the same policy, numbers and choice at another row of the caches."""
         moved = SlotArrays(caches, slot)
-        moved.policy, moved.numbers = self.policy, self.numbers
+        moved.policy, moved.numbers, moved.choice = self.policy, self.numbers, self.choice
         return moved
 
 
@@ -133,6 +135,11 @@ class RowWindow:
         """Lay the window out: ``ids`` from absolute position ``start``, the last ``draft_len`` of them drafts."""
         self.input_ids[0, : len(ids)] = ids
         self.start[0], self.window_len[0], self.draft_len[0] = start, len(ids), draft_len
+
+    def drafts(self) -> list[int]:
+        """The drafts, at the end of the valid columns."""
+        drafts: list[int] = self.input_ids[0, self.committed : int(self.window_len[0])].tolist()
+        return drafts
 
     def put_drafts(self, drafts: Sequence[int]) -> None:
         """Keep the newest token, in column 0, and put ``drafts`` behind it."""

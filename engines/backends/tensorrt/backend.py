@@ -15,6 +15,7 @@ from ...folder.checks import check_gpu
 from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams, policy_of
+from ...requests.token_choice import TokenChoice
 from ..base import Chunk, Steps
 from .device import CapturedGraph, CudaDevice, Device, find_gpu
 from .lanes import PlanLanes
@@ -62,6 +63,7 @@ class TensorRTBackend:
     """
 
     lag = 1
+    shows_logits = False  # no plan has them as an output beside tokens, and no round waits for the host
 
     def __init__(self, folder: Path, manifest: Manifest, num_slots: int, device: Device, trt: Any) -> None:
         self.manifest, self.num_slots, self._device = manifest, num_slots, device
@@ -99,8 +101,9 @@ class TensorRTBackend:
             self._device.record().wait()
             self._capture(steps, k)
 
-    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray) -> None:
-        """Upload the slot's policy and its table of numbers, zero from their end on."""
+    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
+        """Upload the slot's policy and its table of numbers, zero from their end on; it takes no ``choice``."""
+        del choice
         self._policies[slot] = policy = policy_of(params)
         length, size = self._memory.numbers_length, itemsize("float32")
         with self._staging.block() as block:

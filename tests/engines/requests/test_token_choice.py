@@ -1,0 +1,206 @@
+"""Penalties, biases, bans and logprobs: what they should be, and the same text whatever is drafted and beside whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.backends.onnxruntime import backend
+from peagle.engines.backends.onnxruntime.batch import BatchLanes
+from peagle.engines.backends.onnxruntime.lanes import SessionLanes
+from peagle.plugins.errors import UsageError
+from tests.models import VOCAB
+
+K = 4
+IDS = st.integers(0, VOCAB - 1)
+PROMPT = st.lists(st.integers(0, 4) | IDS, min_size=1, max_size=12)
+CHANGES: dict[str, Any] = {
+    "presence_penalty": st.sampled_from([-2.0, -0.3, 0.5, 2.0]),
+    "frequency_penalty": st.sampled_from([-1.0, 0.2, 1.5]),
+    "repetition_penalty": st.sampled_from([0.7, 1.3, 2.0]),
+    "logit_bias": st.dictionaries(IDS, st.sampled_from([-100.0, -1.0, 3.0, 100.0]), max_size=4),
+    "bad_token_ids": st.lists(IDS, max_size=5),
+    "min_tokens": st.integers(0, 8),
+    "logprobs": st.integers(0, 3),
+}
+DRAWN = {
+    "temperature": st.sampled_from([0.0, 0.9]), "top_k": st.sampled_from([0, 5]), "top_p": st.sampled_from([1.0, 0.8]),
+    "min_p": st.sampled_from([0.0, 0.05]), "seed": st.integers(0, 99),
+}  # fmt: skip
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> SamplingParams:
+    """Any of the options together, or none."""
+    chosen = draw(st.sets(st.sampled_from(sorted(CHANGES)), max_size=4))
+    drawn = {name: draw(CHANGES[name]) for name in chosen} | {name: draw(each) for name, each in DRAWN.items()}
+    return SamplingParams(max_tokens=14, ignore_eos=draw(st.booleans()), **drawn)
+
+
+@pytest.fixture(scope="module", params=[BatchLanes, SessionLanes])
+def engine(request: pytest.FixtureRequest, tiny_folder: Path) -> Engine:
+    """The tiny engine, with all rows in one pass and with a pass for each."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param is SessionLanes:
+            patch.setattr(backend, "_OWN_KERNELS", "another")
+        made = Engine.load(tiny_folder, max_batch_size=3, threads=1)
+    assert isinstance(made._backend._lanes, SessionLanes if request.param is SessionLanes else BatchLanes)  # type: ignore[attr-defined]
+    return made
+
+
+def told(output: Any) -> Any:
+    return output.token_ids, output.text, output.finish_reason, [each.token_id for each in output.logprobs]
+
+
+@settings(max_examples=25, deadline=None)
+@given(prompts=st.lists(PROMPT, min_size=1, max_size=4), data=st.data())
+def test_drafts_and_neighbours_change_nothing(engine: Engine, prompts: list[list[int]], data: st.DataObject) -> None:
+    params = [data.draw(policies()) for _ in prompts]
+    together = engine.generate(prompts, params, draft=data.draw(st.sampled_from([None, "ngram"])))
+    for prompt, each, output in zip(prompts, params, together, strict=True):
+        (alone,) = engine.generate([prompt], each, num_speculative_tokens=0)
+        assert told(output) == told(alone)
+        for one, other in zip(output.logprobs, alone.logprobs, strict=True):
+            assert (one.rank, [i for i, _ in one.top]) == (other.rank, [i for i, _ in other.top])
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+def by_the_book(params: SamplingParams, prompt: list[int], text: tuple[int, ...], logits: Any, ends: Any) -> int:
+    """The greedy token after ``text``, one id at a time, as vLLM's documentation has it."""
+    scores = {}
+    for token, score in enumerate(logits.tolist()):
+        if token in params.bad_token_ids or (len(text) < params.min_tokens and token in ends):
+            continue
+        value = score + dict(params.logit_bias).get(token, 0.0)
+        if token in prompt or token in text:
+            value = value / params.repetition_penalty if value > 0 else value * params.repetition_penalty
+        value -= params.frequency_penalty * text.count(token) + params.presence_penalty * (token in text)
+        scores[token] = value
+    return max(scores, key=lambda token: (scores[token], -token))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"presence_penalty": 1.5},
+        {"frequency_penalty": 0.7},
+        {"repetition_penalty": 1.8},
+        {"repetition_penalty": 1.4, "presence_penalty": 0.6},
+        {"logit_bias": {3: 100.0, 7: -100.0}, "frequency_penalty": 2.0},
+        {"bad_token_ids": list(range(40, 90))},
+    ],
+    ids=lambda asked: "-".join(asked),
+)
+def test_the_token_is_the_one_that_the_formula_gives(engine: Engine, asked: dict[str, Any]) -> None:
+    params, prompt = SamplingParams(max_tokens=12, ignore_eos=True, **asked), [5, 9, 9, 2]
+    (plain,) = engine.generate([prompt], SamplingParams(max_tokens=12, ignore_eos=True))
+    (output,) = engine.generate([prompt], params, num_speculative_tokens=K)
+    logits = engine.target_logits([*prompt, *output.token_ids])
+    for at, token in enumerate(output.token_ids):
+        after = logits[len(prompt) - 1 + at]
+        assert token == by_the_book(params, prompt, output.token_ids[:at], after, ends=())
+    assert output.token_ids != plain.token_ids, "the option had nothing to do"
+
+
+def test_nothing_ends_a_text_before_min_tokens(engine: Engine) -> None:
+    (free,) = engine.generate([[5, 9]], SamplingParams(max_tokens=12, ignore_eos=True))
+    (eos,) = engine.tokenizer.eos_token_ids
+    bias = {eos: 100.0}
+    for least in (0, 1, 5, 12):
+        for k in (0, K):
+            params = SamplingParams(max_tokens=12, min_tokens=least, logit_bias=bias)
+            (output,) = engine.generate([[5, 9]], params, num_speculative_tokens=k)
+            assert len(output.token_ids) == min(least + 1, 12)
+            assert eos not in output.token_ids[:least]
+    stop = free.text[:2]
+    (output,) = engine.generate([[5, 9]], SamplingParams(max_tokens=12, min_tokens=12, ignore_eos=True, stop=stop))
+    assert len(output.token_ids) == 12
+    (output,) = engine.generate([[5, 9]], SamplingParams(max_tokens=12, ignore_eos=True, stop=stop))
+    assert len(output.token_ids) < 12
+
+
+def test_drafts_that_agree_with_what_is_chosen_are_accepted(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=16, ignore_eos=True, logit_bias={7: 100.0}, logprobs=0)
+    (output,) = engine.generate([[7, 7, 7]], params, draft="ngram")
+    (plain,) = engine.generate([[7, 7, 7]], params, num_speculative_tokens=0)
+    assert output.token_ids == plain.token_ids == (7,) * 16
+    assert sum(output.drafted) > 8
+    assert [one.logprob for one in output.logprobs] == pytest.approx([one.logprob for one in plain.logprobs], abs=1e-4)
+
+
+@pytest.mark.parametrize("k", [0, K])
+@pytest.mark.parametrize("drawn", [{}, {"temperature": 0.9, "seed": 4}])
+def test_logprobs_are_those_of_the_target_and_change_no_token(engine: Engine, k: int, drawn: dict[str, Any]) -> None:
+    prompt = [5, 9, 9, 2]
+    params = SamplingParams(max_tokens=16, ignore_eos=True, logprobs=3, **drawn)
+    plain = SamplingParams(max_tokens=16, ignore_eos=True, **drawn)
+    (output,) = engine.generate([prompt], params, num_speculative_tokens=k)
+    assert output.token_ids == engine.generate([prompt], plain, num_speculative_tokens=k)[0].token_ids
+    logits = engine.target_logits([*prompt, *output.token_ids]).astype(np.float64)
+    for at, (token, found) in enumerate(zip(output.token_ids, output.logprobs, strict=True)):
+        after = logits[len(prompt) - 1 + at]
+        expected = after - np.log(np.exp(after - after.max()).sum()) - after.max()
+        assert (found.token_id, found.rank) == (token, 1 + int((after > after[token]).sum()))
+        assert found.logprob == pytest.approx(expected[token], abs=1e-4)
+        assert [i for i, _ in found.top] == np.argsort(-after, kind="stable")[:3].tolist()
+        assert [p for _, p in found.top] == pytest.approx(np.sort(expected)[::-1][:3].tolist(), abs=1e-4)
+    assert engine.generate([prompt], plain)[0].logprobs == ()
+
+
+def test_a_request_beside_them_is_left_alone(engine: Engine) -> None:
+    plain = SamplingParams(max_tokens=10, ignore_eos=True)
+    (alone,) = engine.generate([[5, 9]], plain)
+    beside, _ = engine.generate([[5, 9], [3]], [plain, SamplingParams(max_tokens=10, logit_bias={3: 100.0})])
+    assert beside.token_ids == alone.token_ids
+    assert beside.acceptance == alone.acceptance
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": float("nan")}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": True}, "repetition_penalty"),
+        ({"logit_bias": {3: 101}}, r"logit_bias\[3\]"),
+        ({"logit_bias": {"3": 1}}, "a token id of logit_bias"),
+        ({"logit_bias": {-1: 1}}, "a token id of logit_bias"),
+        ({"logit_bias": [3]}, "logit_bias must be a dict"),
+        ({"logit_bias": 3}, "logit_bias must be a dict"),
+        ({"logit_bias": [(3, 1.0), (3, 2.0)]}, "each token id once"),
+        ({"bad_token_ids": 3}, "bad_token_ids must be a list"),
+        ({"bad_token_ids": [1.5]}, r"bad_token_ids\[0\]"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9, more than max_tokens"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_its_name(asked: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        SamplingParams(**asked)
+
+
+def test_params_are_made_again_from_their_own_fields() -> None:
+    params = SamplingParams(logit_bias={7: 2, 3: -1}, bad_token_ids=[4], logprobs=0)
+    assert params == SamplingParams(**vars(params))
+    assert hash(params) == hash(SamplingParams(**vars(params)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"logit_bias": {VOCAB: 1.0}}, "logit_bias: token id"),
+        ({"bad_token_ids": [0, VOCAB]}, "bad_token_ids: token id"),
+        ({"bad_token_ids": list(range(VOCAB))}, "bans every token"),
+    ],
+)
+def test_ids_that_the_vocabulary_has_not_are_refused(engine: Engine, asked: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        engine.generate([[1]], SamplingParams(**asked))
