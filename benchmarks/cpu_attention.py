@@ -1,10 +1,10 @@
 """Milliseconds that the attention of all layers takes in a pass: our CPU kernel beside ONNX Runtime's.
 
-    python benchmarks/cpu_attention.py --columns 1,3,5,8 --contexts 128,1500
+    python benchmarks/cpu_attention.py --columns 1,3,5,8 --contexts 128,1500 --caches float32,float16,int8
 
 One model of as many attention nodes as the target has layers, each with caches of its own, so that they come from
 memory as they do in a pass. GroupQueryAttention rotates queries and keys itself, CachedAttention is given rotated ones.
-The two take turns, and of each the median is shown.
+Both, ours for each type of caches, take turns, and of each the median is shown.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ import numpy as np
 
 from peagle.plugins.cpu.compile import compile_library
 from peagle.plugins.op_spec import DOMAIN, OPSET, VERSION
+from peagle.plugins.ops.cached_attention.int8_caches import codes_of
 
 CONTRIB = "com.microsoft"
+KINDS = ("float32", "float16", "int8")  # that caches of our kernel can be of
 REPEATS = 15
 
 
@@ -34,18 +36,20 @@ def main() -> int:
         library = Path(folder) / "kernels.so"
         library.write_bytes(compile_library().code)
         print(f"{options.layers} layers, {options.heads} heads on {options.key_heads} of {options.size}")
-        print("context  rows  columns  GroupQueryAttention  CachedAttention     (ms)")
+        print("context  rows  columns  GroupQueryAttention", *(f"ours, {kind:8s}" for kind in options.caches), "  (ms)")
         for context in options.contexts:
             for columns in options.columns:
-                ours, theirs = kernel_of(options, library, context, columns), fused_of(options, context, columns)
-                times: tuple[list[float], list[float]] = ([], [])
+                runs = [fused_of(options, context, columns)]
+                runs += [kernel_of(options, library, context, columns, kind) for kind in options.caches]
+                times: list[list[float]] = [[] for _ in runs]
                 for _ in range(REPEATS):
-                    for run, into in ((theirs, times[0]), (ours, times[1])):
+                    for run, into in zip(runs, times, strict=True):
                         begin = time.perf_counter()
                         run()
                         into.append(1e3 * (time.perf_counter() - begin))
-                left, right = (statistics.median(each[3:]) for each in times)
-                print(f"{context:7d} {options.rows:5d} {columns:8d} {left:20.2f} {right:16.2f}", flush=True)
+                theirs, *ours = (statistics.median(each[3:]) for each in times)
+                shown = " ".join(f"{each:14.2f}" for each in ours)
+                print(f"{context:7d} {options.rows:5d} {columns:8d} {theirs:20.2f} {shown}", flush=True)
     return 0
 
 
@@ -55,16 +59,23 @@ def parse() -> argparse.Namespace:
     def numbers(text: str) -> list[int]:
         return [int(each) for each in text.split(",")]
 
+    def kinds(text: str) -> list[str]:
+        if unknown := {*text.split(",")} - {*KINDS}:
+            raise argparse.ArgumentTypeError(f"no caches of {min(unknown)!r}: {', '.join(KINDS)}")
+        return text.split(",")
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, value in (("layers", 30), ("heads", 9), ("key-heads", 3), ("size", 64), ("rows", 1), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--caches", default="float32", help="the type that our kernel keeps numbers in")
+    parser.add_argument("--caches", type=kinds, default=["float32"], help=f"of our kernel: {', '.join(KINDS)}")
     parser.add_argument("--columns", type=numbers, default=[1, 3, 5, 8])
     parser.add_argument("--contexts", type=numbers, default=[128, 1500])
     return parser.parse_args()
 
 
-def kernel_of(options: argparse.Namespace, library: Path, context: int, columns: int) -> Callable[[], Any]:
+def kernel_of(
+    options: argparse.Namespace, library: Path, context: int, columns: int, kept_as: str
+) -> Callable[[], Any]:
     """A run of our kernel in every layer."""
     rows, q, k = shapes(options, columns)
     start = np.full(rows, context, np.int64)
@@ -73,7 +84,8 @@ def kernel_of(options: argparse.Namespace, library: Path, context: int, columns:
         ("CachedAttention", ["q", "k", "v", f"k{i}", f"v{i}", "start"], [f"y{i}", f"k{i}_out", f"v{i}_out"])
         for i in range(options.layers)
     ]
-    return session(options, nodes, DOMAIN, {"scale": 0.125}, fed, context + columns, library)
+    attributes = {"scale": 0.125, "scaled": int(kept_as == "int8")}
+    return session(options, nodes, DOMAIN, attributes, fed, context + columns, library, kept_as)
 
 
 def fused_of(options: argparse.Namespace, context: int, columns: int) -> Callable[[], Any]:
@@ -108,6 +120,10 @@ def random(shape: tuple[int, ...]) -> Any:
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
+def kept(numbers: Any, kept_as: str) -> Any:
+    return codes_of(numbers) if kept_as == "int8" else numbers.astype(kept_as)
+
+
 def aligned(array: Any) -> Any:
     """The array at the beginning of a cache line, as engines keep it."""
     room = np.empty(array.nbytes + 64, np.uint8)
@@ -125,6 +141,7 @@ def session(
     fed: dict[str, Any],
     length: int,
     library: Path | None,
+    kept_as: str = "float32",
 ) -> Callable[[], Any]:
     """A run of these nodes over arrays that are bound once, the caches in place."""
     import onnx
@@ -135,8 +152,7 @@ def session(
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
     cache = (options.rows, options.key_heads, length, options.size)
-    kept_as = options.caches if domain == DOMAIN else "float32"
-    caches = {f"{name}{i}": aligned(random(cache).astype(kept_as)) for i in range(options.layers) for name in "kv"}
+    caches = {f"{name}{i}": aligned(kept(random(cache), kept_as)) for i in range(options.layers) for name in "kv"}
     results = {f"y{i}": np.empty(fed["q"].size, np.float32) for i in range(options.layers)}
     graph = helper.make_graph(
         [helper.make_node(op, names, out, domain=domain, **attributes) for op, names, out in nodes],

@@ -1,7 +1,8 @@
 """The graph contract: every tensor that goes into and comes out of a target and a drafter (docs/architecture.md).
 
 B rows, S columns of the window, E = K + 1 emission columns, F features of a column (taps times hidden size), V and Vd
-the vocabularies of target and drafter. A cache is ``[B, heads, T, head_dim]``, of the graph's type or one of ``KEPT``.
+the vocabularies of target and drafter. A cache is ``[B, heads, T, head_dim]``, of the graph's type or one of ``KEPT``;
+of int8 a position of a head has two bytes more, its scale.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-KEPT = ("float16",)  # narrower types of caches that our CPU kernel of CachedAttention takes
+from .ops.cached_attention.int8_caches import SCALE_BYTES
+
+KEPT = ("float16", "int8")  # narrower types of caches that our CPU kernel of CachedAttention takes
 WIDE = "wide"  # in the place of a type: the one that the graph was traced in
 
 
@@ -63,6 +66,11 @@ PROFILE_FIELDS = {"B": "rows", "S": "columns", "E": "emitted"}  # dims that vary
 def cache_names(layers: int) -> tuple[str, ...]:
     """The cache inputs of a graph in order: the keys of every layer, then the values."""
     return tuple(f"{kind}_cache.{layer}" for kind in "kv" for layer in range(layers))
+
+
+def cache_width(head_dim: int, dtype: str) -> int:
+    """How many numbers of its type a cache has for each position of a head."""
+    return head_dim + SCALE_BYTES if dtype == "int8" else head_dim
 
 
 def is_cache(name: str) -> bool:

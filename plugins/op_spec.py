@@ -23,7 +23,7 @@ SELECTION = {"plugin_namespace": DOMAIN, "plugin_version": str(VERSION)}
 FLOATS = ("float32", "float16", "bfloat16")
 ANY = "..."  # as the first dim: any number of dims
 FLOAT8 = "float8e4m3fn"  # as ONNX has it; NumPy and PyTorch write float8_e4m3fn
-_NARROW = ("float16", FLOAT8)
+_NARROW = ("float16", FLOAT8, "int8")
 
 _T = TypeVar("_T")
 _TERM = re.compile(r"([+-]?)\s*(\w+)")
@@ -51,6 +51,11 @@ def finite(value: float) -> str | None:
 def not_negative(value: float) -> str | None:
     """Complain of an attribute below 0, or not finite; 0 often means off."""
     return None if math.isfinite(value) and value >= 0 else "must be finite and 0 or more"
+
+
+def zero_or_one(value: float) -> str | None:
+    """Complain of a flag that is neither."""
+    return None if value in (0, 1) else "must be 0 or 1"
 
 
 def at_least_one(value: float) -> str | None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ...graphs.drafters import DrafterSpec
 from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import UsageError
+from ...plugins.graph_contract import cache_width
+from ...plugins.number_types import BY_PRECISION
 from ..checkpoints.checkpoint import PIECE
 from ..checkpoints.target_and_drafter import cache_length
 from ..hardware.gpus import find_gpu
@@ -158,7 +160,8 @@ def _kv_cache(spec: TargetSpec, head: DrafterSpec | None, recipe: Recipe, length
 
 
 def _token_bytes(caches: tuple[CacheSpec, ...], precision: str) -> int:
-    return sum(2 * cache.heads * cache.head_dim for cache in caches) * int(BYTES[precision])
+    kind = BY_PRECISION[precision]
+    return sum(2 * cache.heads * kind.bytes(cache_width(cache.head_dim, kind.name)) for cache in caches)
 
 
 def _graph(trials: Trials, lowering: Lowering) -> GraphSize:

@@ -33,8 +33,8 @@ class PrecisionAsked:
     )
     kv_cache: str | None = option(
         "--kv-cache-dtype",
-        "What keys and values are cached in: fp8 (TensorRT), fp16 (ONNX Runtime with our kernels). (default: as the "
-        "model computes)",
+        "What keys and values are cached in: fp8 (TensorRT); fp16, int8 (ONNX Runtime, with our kernels). (default: as "
+        "the model computes)",
     )
     lm_head: str | None = option(
         "--lm-head-precision",

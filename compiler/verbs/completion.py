@@ -86,7 +86,7 @@ _NAMES: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("backend", "gpus"): gpu_names,
     ("backend", "lowering"): lambda: ("cpu", "ort", "std"),
     ("precision", "name"): recipe_names,
-    ("precision", "kv_cache"): lambda: ("fp8", "fp16"),
+    ("precision", "kv_cache"): lambda: ("fp8", "fp16", "int8"),
     ("precision", "lm_head"): lambda: ("fp8", "mxfp8", "int8", "int4"),
     ("precision", "drafter"): lambda: ("int8", "int4", "fp8"),
     ("calibration", "method"): _methods,

@@ -125,12 +125,12 @@ def verify(
 
 def _request(manifest: Manifest, data: Path | None, increase: float | None, bisect: bool) -> MeasureRequest:
     from ..verify.measure_precision import MeasureRequest
-    from ..verify.precision_limits import LIMITS
+    from ..verify.precision_limits import LIMITS, limits_of
 
-    recipe = manifest.precision.get("recipe", "")
+    recipe, caches = (manifest.precision.get(name, "") for name in ("recipe", "kv_cache"))
     if recipe not in LIMITS or increase is None:
         return MeasureRequest(data, bisect)
-    return MeasureRequest(data, bisect, replace(LIMITS[recipe], perplexity_increase=increase / 100))
+    return MeasureRequest(data, bisect, replace(limits_of(recipe, caches), perplexity_increase=increase / 100))
 
 
 def _depths(text: str) -> list[int]:

@@ -21,7 +21,7 @@ from .generation import AcceptanceLength, GreedyAgreement, compare_acceptance, c
 from .held_out_texts import Texts, read_texts
 from .logits import LayerError, compare_layers, compare_logits
 from .precision_cost import EMULATED, RUN, Precision
-from .precision_limits import LIMITS, PrecisionLimits, checks_of
+from .precision_limits import PrecisionLimits, checks_of, limits_of
 from .unpublished_pairs import Workshop
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class _Measurement:
     def result(self) -> Precision:
         """Take all measures and hold them against the limits."""
         recipe, texts = self._recipe, self._texts
-        limits = self._request.limits or LIMITS[recipe.name]
+        limits = self._request.limits or limits_of(recipe.name, recipe.kv_cache)
         with self._step("compare logits with FP32", len(texts.ids)) as advance:
             logits = compare_logits(self._reference.target_logits, self._engine.target_logits, texts.ids, advance)
         greedy, acceptance, drafter = self._generated()

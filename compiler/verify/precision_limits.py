@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from .generation import AcceptanceLength
 from .logits import LogitsComparison
@@ -31,6 +31,14 @@ LIMITS: Mapping[str, PrecisionLimits] = {
     "int8": PrecisionLimits(0.02, 0.05, 0.03),
     "int4": PrecisionLimits(0.05, 0.15, 0.05),
 }
+_CACHES = {"int8": PrecisionLimits(0.005, 0.01, 0.03)}  # where they alone round
+
+
+def limits_of(recipe: str, kv_cache: str) -> PrecisionLimits:
+    """The limits of a recipe, or those of its caches where they are wider."""
+    limits = LIMITS[recipe]
+    caches = _CACHES.get(kv_cache, limits)
+    return PrecisionLimits(*(max(pair) for pair in zip(astuple(limits), astuple(caches), strict=True)))
 
 
 @dataclass(frozen=True)

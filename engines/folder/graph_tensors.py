@@ -65,7 +65,7 @@ def _expected(half: str, part: Part, shapes: Shapes, wide: str) -> tuple[Tensors
 
     pairs = zip(contract.cache_names(len(part.caches)), (*part.caches, *part.caches), strict=True)
     caches = {
-        name: FoundTensor(cache.dtype or wide, (None, cache.heads, shapes.cache_length, cache.head_dim))
+        name: FoundTensor(cache.dtype or wide, (None, cache.heads, shapes.cache_length, cache.width))
         for name, cache in pairs
     }
     inputs, outputs = ({name: tensor(name) for name in names} for names in _NAMES[half])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...plugins.graph_contract import cache_width
 from ...plugins.number_types import BY_NAME
 
 _PIECE = 1 << 20
@@ -51,7 +52,12 @@ class Cache:
 
     def position_bytes(self, wide: str) -> int:
         """The bytes that a position takes in both; ``wide`` is the type of the graph."""
-        return 2 * self.heads * BY_NAME[self.dtype or wide].bytes(self.head_dim)
+        return 2 * self.heads * BY_NAME[self.dtype or wide].bytes(self.width)
+
+    @property
+    def width(self) -> int:
+        """How many numbers it has for each position of a head."""
+        return cache_width(self.head_dim, self.dtype)
 
 
 @dataclass(frozen=True)

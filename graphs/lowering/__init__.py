@@ -98,7 +98,7 @@ def _tensorrt_sm100(model: ir.Model) -> None:
 
 # TensorRT pads caches of odd lengths, and wants every slot of a batch at an aligned address.
 _ALIGNED = 64
-_KEPT = ("fp16",)  # what CachedAttention keeps beside the type that it computes in
+_KEPT = ("fp16", "int8")  # what CachedAttention keeps beside the type that it computes in
 
 STD = Lowering("std", "standard ONNX", ("fp32", "fp16", "bf16"), _std, _KEPT)
 ORT = Lowering("ort", "ONNX Runtime", ("fp32",), _ort, has_kernels=True)

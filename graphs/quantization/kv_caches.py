@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 import onnx_ir as ir
 
 from ...plugins.errors import BuildError
+from ...plugins.graph_contract import cache_width
 from ...plugins.number_types import BY_NAME
 from ...plugins.op_spec import DOMAIN
 from ..node_tape import Nodes
@@ -47,7 +48,13 @@ def narrow_caches(model: ir.Model, dtype: str) -> None:
         for place, out in _KINDS.values():
             cache, output = node.inputs[place], node.outputs[out]
             _require_unread(_origin(cache, place, out), (cache, output), layers)
-            cache.type = output.type = kind
+            for each in (cache, output):  # which may be one of the layer before
+                if each.shape is not None and each.dtype != kind.dtype:
+                    width = cache_width(int(each.shape[-1]), dtype)
+                    each.shape = ir.Shape([*each.shape[:-1], width])
+                each.type = kind
+        if dtype == "int8":
+            node.attributes["scaled"] = ir.AttrInt64("scaled", 1)
 
 
 def round_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
@@ -83,8 +90,9 @@ def _attention(model: ir.Model) -> list[ir.Node]:
 
 
 def _require_unread(origin: ir.Value, versions: Iterable[ir.Value], layers: Collection[ir.Node]) -> None:
-    """Raise ``BuildError`` where something beside attention reads a version of a cache."""
-    if any(user not in layers for version in versions for user, _ in version.uses()):
+    """Raise ``BuildError`` where something beside attention reads a version of a cache, and not just its sizes."""
+    readers = {user for version in versions for user, _ in version.uses()} - {*layers}
+    if any(user.op_type != "Shape" or user.attributes.get_int("end", 4) not in (1, 2, 3) for user in readers):
         raise BuildError(f"{origin.name} cannot hold codes", why="something beside attention reads it")
 
 

@@ -58,7 +58,7 @@ def attend(
 ) -> Tensor:
     """Run ``CachedAttention`` of one layer; q ``[B,Hq,S,D]`` -> ``[B,S,Hq,D]``, and the window's caches move on."""
     caches = (window.k_caches[layer], window.v_caches[layer])
-    wide = (0.0, 0.0)  # scales of codes: quantization sets them
+    wide = (0.0, 0.0, 0)  # nothing of codes: quantization sets it
     (heads, head_dim), (kept, kept_dim) = ((x.shape[1], x.shape[3]) for x in (k, caches[0]))
     if (heads, head_dim) != (kept, kept_dim):
         raise BuildError(
@@ -67,7 +67,7 @@ def attend(
             fix="report the config.json of this checkpoint",
         )
     y, window.k_caches[layer], window.v_caches[layer] = torch.ops.peagle.cached_attention(
-        q, k, v, *caches, window.start, sinks, scale, span, softcap, *wide
+        q, k, v, *caches, window.start, sinks, None, scale, span, softcap, *wide
     )
     window.taken.add(layer)
     return y

@@ -24,7 +24,7 @@ _NEVER = {"--install-completion", "--show-completion"}  # of the shell of whoeve
 _GOOD = {
     "precision": ("fp32", "int8", "int4", "fp8", "mxfp8", "fp16", "bf16"),
     "backend": ("onnxruntime", "tensorrt", "tensorrt-rtx"), "for": ("ort", "std", "tensorrt"),
-    "lowering": ("ort", "std"), "gpu": ("b200", "rtx-5090", "sm_89,sm_120", "sm_89"), "kv-cache-dtype": ("fp8",),
+    "lowering": ("ort", "std"), "gpu": ("b200", "rtx-5090", "sm_89,sm_120", "sm_89"), "kv-cache-dtype": ("fp8", "int8"),
     "lm-head-precision": ("int8", "fp8"), "draft-precision": ("int8", "int4"), "calib-method": ("max", "mse"),
     "exclude": ("layers.0.*", "*", "lm_head"),
     "draft": ("ngram", "none"),

@@ -10,13 +10,13 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from peagle.plugins.op_spec import ANY, DOMAIN, OPSET, VERSION, Operand
+from peagle.plugins.op_spec import ANY, DOMAIN, OPSET, VERSION, Operand, OpSpec
 from peagle.plugins.ops import OPS
 from tests.plugins.emulator import name_of
 
 ONNX_TYPE = {
     name: getattr(onnx.TensorProto, name.upper())
-    for name in ("bool", "uint8", "int32", "int64", "float16", "bfloat16", "float8e4m3fn")
+    for name in ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float8e4m3fn")
 } | {"float32": onnx.TensorProto.FLOAT}
 
 FOREIGN = ("bfloat16", "float8e4m3fn")  # ONNX Runtime takes none of them from NumPy
@@ -40,19 +40,19 @@ def one_node_model(
     function = onnx.parser.parse_function(op.body(filled, frozenset(operand.name for operand, _ in operands)))
     node = helper.make_node(
         op.name,
-        [operand.name for operand, _ in operands],
+        ["" if dtype is None else operand.name for operand, dtype in _given(op, dtypes)],
         [output.name for output in op.outputs],
         domain=DOMAIN,
         overload=function.overload,
         **filled,
     )
     casts, inputs = [], []
-    for i, (operand, dtype) in enumerate(operands):
+    for operand, dtype in operands:
         feed, feed_dtype = operand.name, dtype
         if dtype in FOREIGN:
             feed, feed_dtype = f"{operand.name}_float32", "float32"
             casts.append(helper.make_node("Cast", [feed], [operand.name], to=ONNX_TYPE[dtype]))
-        inputs.append(helper.make_tensor_value_info(feed, ONNX_TYPE[feed_dtype], _shape(op.inputs[i])))
+        inputs.append(helper.make_tensor_value_info(feed, ONNX_TYPE[feed_dtype], _shape(operand)))
     outputs, output_casts = [], []
     for output, dtype in zip(op.outputs, op.infer_dtypes(dtypes), strict=True):
         label, type_name = output.name, dtype
@@ -68,6 +68,12 @@ def one_node_model(
     )
     onnx.checker.check_model(model, full_check=True)
     return model
+
+
+def _given(op: OpSpec, dtypes: tuple[str | None, ...]) -> list[tuple[Operand, str | None]]:
+    """The inputs up to the last that is there."""
+    last = max(i for i, dtype in enumerate(dtypes) if dtype is not None)
+    return list(zip(op.inputs, dtypes[: last + 1], strict=False))
 
 
 @functools.cache

@@ -24,8 +24,8 @@ IDS = np.random.default_rng(7).integers(0, 2048, 90).tolist()
 WINDOWS = ((1,) * 8, (2, 6), (5, 1, 2))
 # How far logits may be from those of the kernels where the bodies run: what is rounded is the same but for the last
 # digit of a key, which may be rounded to the next code.
-BODY = {"fp16": 2e-3}
-COST = {"fp16": 5e-3}  # and from those of caches in FP32
+BODY = {"fp16": 2e-3, "int8": 2e-2}
+COST = {"fp16": 5e-3, "int8": 5e-2}  # and from those of caches in FP32
 Built = Callable[[str], Path]
 
 kinds = pytest.mark.parametrize("kind", list(BODY))

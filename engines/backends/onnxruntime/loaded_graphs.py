@@ -23,6 +23,7 @@ LOGITS = "logits"  # an output of the target that is computed for itself, and gi
 _TYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
+    "tensor(int8)": "int8",
     "tensor(int64)": "int64",
     "tensor(int32)": "int32",
 }

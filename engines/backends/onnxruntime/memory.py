@@ -1,7 +1,7 @@
 """Arrays that both graphs are bound to: the caches, each slot's policy and numbers, and a row's window.
 
-Caches are ``[slots, heads, T, head_dim]`` per layer, f32 unless the engine says f16, input and output of the same run:
-the graph writes in place.
+Caches are ``[slots, heads, T, head_dim]`` per layer, f32 unless the engine says f16 or i8 (which has two numbers more),
+input and output of the same run: the graph writes in place.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def row_bytes(manifest: Manifest) -> int:
 def _allocate(part: Part, slots: int, length: int) -> Arrays:
     pairs = (*part.caches, *part.caches)
     return {
-        name: _zeros((slots, cache.heads, length, cache.head_dim), _dtype(cache))
+        name: _zeros((slots, cache.heads, length, cache.width), _dtype(cache))
         for name, cache in zip(cache_names(len(part.caches)), pairs, strict=True)
     }
 

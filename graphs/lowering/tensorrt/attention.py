@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ....plugins.errors import BuildError
 from ....plugins.op_spec import DOMAIN
 from ...node_tape import Nodes
 from .decomposed_attention import spelled_attention
@@ -38,7 +39,11 @@ def _rewrite(graph: ir.Graph, node: ir.Node, masks: _Masks) -> None:
     q, k, v, k_cache, v_cache, start, *rest = node.inputs
     window, scale, softcap = (node.attributes[name].value for name in ("window", "scale", "softcap"))
     op, cache = Nodes(), k_cache.shape
-    sinks = rest[0] if rest else None
+    sinks, ancestors = (*rest, None, None)[:2]
+    if ancestors is not None:
+        raise BuildError(
+            f"{node.name or node.op_type} attends along a tree", why="the lowering for TensorRT has windows of one path"
+        )
     is_plain = sinks is not None or bool(softcap) or cache[3] > _WIDEST_HEAD
     heads, groups = q.shape[1], cache[1]
     # Folded onto a single key head, the queries would be of one head, which TensorRT has no attention kernel for.

@@ -2,8 +2,8 @@
 
 Full: Attention-24, causal by ``nonpad_kv_seqlen``. Window: Attention-24 with a bool mask (opset 24 knows no window).
 Sinks: spelled out in float32, because Attention has no extra softmax column. Each form is an overload of one function.
-Caches of E4M3 codes are scattered as float32, to which and back they go without loss: ONNX Runtime scatters no FP8.
-Cast targets: 1 float32, 17 float8e4m3fn.
+Caches of codes are scattered as float32, to which and back they go without loss: ONNX Runtime scatters no eight bits.
+A tree of drafts is one more mask. Cast targets: 1 float32, 3 int8, 9 bool, 17 float8e4m3fn.
 """
 
 from __future__ import annotations
@@ -34,6 +34,84 @@ _WRITE_CODES = """
   {x}_all = CastLike({x}_all_32, q)
 """
 
+# The power of two that a number begins with is found as in ``microscaled_round/body.py``.
+_WRITE_INT8 = """
+  {x}_new_32 = Cast<to=1>({x})
+  {x}_is_nan = IsNaN({x}_new_32)
+  {x}_is_infinite = IsInf({x}_new_32)
+  {x}_bad = Or({x}_is_nan, {x}_is_infinite)
+  {x}_bad_32 = Cast<to=1>({x}_bad)
+  {x}_worst = ReduceMax<keepdims=1>({x}_bad_32, last)
+  {x}_is_flawed = Greater({x}_worst, nothing)
+  {x}_sound = Where({x}_bad, nothing, {x}_new_32)
+  {x}_magnitudes = Abs({x}_sound)
+  {x}_largest = ReduceMax<keepdims=1>({x}_magnitudes, last)
+  {x}_is_small = Less({x}_largest, smallest)
+  {x}_is_none = Or({x}_is_small, {x}_is_flawed)
+  {x}_top = Where({x}_is_none, unit, {x}_largest)
+  {x}_is_large = Greater({x}_top, large)
+  {x}_lowering = Where({x}_is_large, down, unit)
+  {x}_raising = Where({x}_is_large, up, unit)
+  {x}_lowered = Mul({x}_top, {x}_lowering)
+  {x}_quotient = Div({x}_lowered, most_squared)
+  {x}_split = Mul({x}_quotient, splitter)
+  {x}_rest = Mul({x}_split, below_one)
+  {x}_leading = Sub({x}_split, {x}_rest)
+  {x}_is_past = Greater({x}_quotient, {x}_leading)
+  {x}_doubled = Add({x}_leading, {x}_leading)
+  {x}_least_power = Where({x}_is_past, {x}_doubled, {x}_leading)
+  {x}_power = Mul({x}_least_power, {x}_raising)
+  {x}_steps = Mul({x}_power, most)
+  {x}_ratio = Div({x}_top, {x}_steps)
+  {x}_whole = Ceil({x}_ratio)
+  {x}_mantissa = Min({x}_whole, most)
+  {x}_scale = Mul({x}_mantissa, {x}_power)
+  {x}_quotients = Div({x}_sound, {x}_scale)
+  {x}_rounded = Round({x}_quotients)
+  {x}_codes = Where({x}_is_none, nothing, {x}_rounded)
+  {x}_mantissa_or_0 = Where({x}_is_small, nothing, {x}_mantissa)
+  {x}_m = Where({x}_is_flawed, flawed, {x}_mantissa_or_0)
+  {x}_logarithm = Log({x}_power)
+  {x}_binary = Div({x}_logarithm, logarithm_of_2)
+  {x}_exponent = Round({x}_binary)
+  {x}_e = Where({x}_is_none, nothing, {x}_exponent)
+  {x}_kept = Concat<axis=-1>({x}_codes, {x}_m, {x}_e)
+  {x}_old = Cast<to=1>({x}_cache)
+  {x}_scattered = TensorScatter<axis=2>({x}_old, {x}_kept, start)
+  {x}_out = Cast<to=3>({x}_scattered)
+  {x}_all_codes = Slice({x}_scattered, first_byte, of_scale, axis)
+  {x}_all_m = Slice({x}_scattered, of_scale, last, axis)
+  {x}_all_e = Slice({x}_scattered, last, behind, axis)
+  {x}_all_powers = Pow(two, {x}_all_e)
+  {x}_all_scales = Mul({x}_all_m, {x}_all_powers)
+  {x}_all_flawed = Less({x}_all_m, nothing)
+  {x}_all_sound = Where({x}_all_flawed, no_number, {x}_all_scales)
+  {x}_all_32 = Mul({x}_all_codes, {x}_all_sound)
+  {x}_all = CastLike({x}_all_32, q)
+"""
+
+_INT8 = """
+  nothing = Constant<value_float = 0.0>()
+  unit = Constant<value_float = 1.0>()
+  two = Constant<value_float = 2.0>()
+  most = Constant<value_float = 127.0>()
+  most_squared = Constant<value_float = 16129.0>()
+  smallest = Constant<value_float = 8.077935669463161e-28>()
+  large = Constant<value_float = 1.2379400392853803e27>()
+  down = Constant<value_float = 9.094947017729282e-13>()
+  up = Constant<value_float = 1.099511627776e12>()
+  splitter = Constant<value_float = 8388609.0>()
+  below_one = Constant<value_float = 0.999999940395355224609375>()
+  logarithm_of_2 = Constant<value_float = 0.693147180559945309>()
+  flawed = Constant<value_float = -128.0>()
+  no_number = Sqrt(flawed)
+  first_byte = Constant<value_ints = [0]>()
+  of_scale = Constant<value_ints = [-2]>()
+  last = Constant<value_ints = [-1]>()
+  behind = Constant<value_ints = [9223372036854775807]>()
+  axis = Constant<value_ints = [3]>()
+"""
+
 _QUERIES = """
   queries = Shape<start=2, end=3>(q)
 """
@@ -55,16 +133,59 @@ _MASK = """
   slots_0 = Squeeze(slots, zero)
   slot = Range(first, slots_0, step)
   start_2 = Unsqueeze(start, one)
-  position_2 = Add(start_2, s)
   mask_axes = Constant<value_ints = [1, 3]>()
+"""
+
+_CHAIN = """
+  position_2 = Add(start_2, s)
   position = Unsqueeze(position_2, mask_axes)
   past = LessOrEqual(slot, position)
+  place = Identity(slot)
+"""
+
+# path [B, S, S] says what each column sees of the window, and depth how much of that is before. A slot is the column
+# behind it, or lies before the window or past it.
+_TREE = """
+  columns = Unsqueeze(s, one)
+  is_itself = Equal(columns, s)
+  is_earlier = Less(s, columns)
+  is_named = And(ancestors, is_earlier)
+  path = Or(is_named, is_itself)
+  path_long = Cast<to=7>(path)
+  two_axis = Constant<value_int = 2>()
+  depth = CumSum<exclusive=1>(path_long, two_axis)
+  path_axis = Constant<value_ints = [2]>()
+  count = ReduceSum<keepdims=1>(path_long, path_axis)
+  column = Sub(slot, start_2)
+  most_column = Sub(queries_0, step)
+  least_column = Max(column, first)
+  near_column = Min(least_column, most_column)
+  near_column_3 = Unsqueeze(near_column, one)
+  batch = Shape<start=0, end=1>(q)
+  table = Concat<axis=0>(batch, queries, slots)
+  near = Expand(near_column_3, table)
+  is_on_path = GatherElements<axis=2>(path_long, near)
+  depth_there = GatherElements<axis=2>(depth, near)
+  column_3 = Unsqueeze(column, one)
+  is_before = Less(column_3, first)
+  is_in = Less(column_3, queries_0)
+  is_on_path_there = Cast<to=9>(is_on_path)
+  is_seen_there = And(is_on_path_there, is_in)
+  past_3 = Or(is_before, is_seen_there)
+  past = Unsqueeze(past_3, one)
+  start_3 = Unsqueeze(start_2, one)
+  place_there = Add(start_3, depth_there)
+  place_3 = Where(is_before, slot, place_there)
+  place = Unsqueeze(place_3, one)
+  end = Add(start_3, count)
+  position_3 = Sub(end, step)
+  position = Unsqueeze(position_3, one)
 """
 
 _WINDOW = """
   window = Constant<value_int: int = @window>()
   too_old = Sub(position, window)
-  recent = Greater(slot, too_old)
+  recent = Greater(place, too_old)
   seen = And(past, recent)
 """
 
@@ -135,18 +256,23 @@ _SINKS = """
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     """The text of the ONNX model-local function for these attributes; its overload names the form."""
     window, softcap, sinks = bool(attributes["window"]), bool(attributes["softcap"]), "sinks" in present
+    tree = "ancestors" in present
+    mask = _MASK + (_TREE if tree else _CHAIN) + (_WINDOW if window else _NO_WINDOW)
     if sinks:
         overload = "sinks" + "_window" * window + "_softcap" * softcap
-        mask = _MASK + (_WINDOW if window else _NO_WINDOW)
         attend = mask + _SCORES + (_SOFTCAP if softcap else _NO_SOFTCAP) + _SINKS
-    elif window:
-        overload, attend = "window", _MASK + _WINDOW + _MASKED
+    elif window or tree:
+        overload, attend = "window" if window else "full", mask + _MASKED
     else:
         overload, attend = "full", _FULL
-    inputs = "q, k, v, k_cache, v_cache, start" + ", sinks" * sinks
+    inputs = "q, k, v, k_cache, v_cache, start" + ", sinks" * (sinks or tree) + ", ancestors" * tree
+    overload += "_tree" * tree
     names, write = "scale, window, softcap", _WRITE
     if bool(attributes["k_scale"]) != bool(attributes["v_scale"]):
         raise BuildError("CachedAttention: k_scale and v_scale go together", why="both caches hold codes or neither")
+    if attributes["scaled"]:
+        overload, write = f"int8_{overload}", _INT8 + _WRITE_INT8.format(x="k") + _WRITE_INT8.format(x="v")
+        names = f"{names}, scaled"
     if attributes["k_scale"]:
         names, overload = f"{names}, k_scale, v_scale", f"fp8_{overload}"
         write = _WRITE_CODES.format(x="k") + _WRITE_CODES.format(x="v")

@@ -1,12 +1,15 @@
-"""What the CPU kernel of ``CachedAttention`` is tried with: windows, sinks, soft caps, odd heads, a cache's end."""
+"""What the CPU kernel of ``CachedAttention`` is tried with: windows, sinks, soft caps, odd heads, types, trees."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...op_spec import CpuCase
+from .int8_caches import codes_of
 
 _TOLERANCE = 2e-5  # exponentials have other last digits than NumPy's, sums another order
 
@@ -20,13 +23,21 @@ def cpu_cases() -> Iterator[CpuCase]:
         (16, 4, 40, 0, 0.0, True, "float32"),
         (64, 3, 5, 0, 0.0, False, "float16"),
         (12, 1, 2, 20, 0.0, True, "float16"),
+        (64, 3, 5, 0, 0.0, False, "int8"),
+        (12, 1, 40, 20, 0.0, True, "int8"),
     ):
         rng = np.random.default_rng(size)
         new, kept = (2, 2, columns, size), (2, 2, 150, size)
         q = rng.normal(size=(2, 2 * group, columns, size))
         wide = (each.astype(np.float32) for each in (q, rng.normal(size=new), rng.normal(size=new)))
-        caches = (rng.normal(size=kept).astype(kept_as) for _ in range(2))
+        caches = (_kept(rng.normal(size=kept), kept_as) for _ in range(2))
         sinks = rng.normal(size=2 * group).astype(np.float32) if has_sinks else None
         start = np.array([0, 150 - columns])
-        inputs = (*wide, *caches, start, sinks)
-        yield CpuCase(inputs, {"scale": 0.2, "window": window, "softcap": softcap}, tolerance=_TOLERANCE)
+        tree = rng.random(size=(2, columns, columns)) < 0.5 if columns == 5 else None
+        inputs = (*wide, *caches, start, sinks, tree)
+        attributes = {"scale": 0.2, "window": window, "softcap": softcap, "scaled": int(kept_as == "int8")}
+        yield CpuCase(inputs, attributes, tolerance=_TOLERANCE)
+
+
+def _kept(numbers: NDArray[Any], kept_as: str) -> NDArray[Any]:
+    return codes_of(numbers) if kept_as == "int8" else numbers.astype(kept_as)

@@ -7,8 +7,12 @@
 //
 // So the bits of a query's y depend on the query, its position and what the cache holds up to there.  Other queries, how
 // the work is cut up, and what lies in the cache further on are in no operation of it.
+//
+// Of a tree of drafts, a column sees a path through the window.  Positions are counted along it, and what it sees of the
+// window is put side by side for it alone: so it has the bits that it would have if its path were all of the window.
 
 #include "attention_products.h"
+#include "cache_codes.h"
 #include "elementary.h"
 #include "instructions.h"
 #include "kernel.h"
@@ -79,9 +83,11 @@ struct Form {
   void (*finish)(const Attended&, std::int64_t, float*);
   void (*widen)(const std::uint16_t*, std::int64_t, float*);
   void (*narrow)(const float*, std::int64_t, std::uint16_t*);
+  void (*widen_codes)(const std::int8_t*, std::int64_t, std::int64_t, std::int64_t, float*);
+  void (*narrow_codes)(const float*, std::int64_t, std::int8_t*);
 };
 
-template <class Products>
+template <class Products, class Codes>
 Form form_of(void (*share_out)(float*, int, int, float, Attended*),
                              void (*add)(const Attended&, int, Attended*),
                              void (*finish)(const Attended&, std::int64_t, float*)) {
@@ -91,7 +97,9 @@ Form form_of(void (*share_out)(float*, int, int, float, Attended*),
           add,
           finish,
           Products::widen,
-          Products::narrow};
+          Products::narrow,
+          Codes::widen,
+          Codes::narrow};
 }
 
 #ifdef PEAGLE_X86_64
@@ -110,11 +118,13 @@ PEAGLE_AVX2 void finish_avx2(const Attended& all, std::int64_t size, float* y) {
 inline Form form_of(Instructions instructions) {
 #ifdef PEAGLE_X86_64
   if (instructions == Instructions::kAvx512Vnni) {
-    return form_of<Avx512Products>(share_out_avx512, add_avx512, finish_avx512);
+    return form_of<Avx512Products, Avx512Codes>(share_out_avx512, add_avx512, finish_avx512);
   }
-  if (instructions == Instructions::kAvx2) return form_of<Avx2Products>(share_out_avx2, add_avx2, finish_avx2);
+  if (instructions == Instructions::kAvx2) {
+    return form_of<Avx2Products, Avx2Codes>(share_out_avx2, add_avx2, finish_avx2);
+  }
 #endif
-  return form_of<PortableProducts>(share_out<PortableProducts>, add, finish);
+  return form_of<PortableProducts, PortableCodes>(share_out<PortableProducts>, add, finish);
 }
 
 }  // namespace attention
@@ -136,8 +146,10 @@ class CachedAttention : public Kernel {
     }
     const std::int64_t batch = q.sizes[0], heads = q.sizes[1], columns = q.sizes[2], size = q.sizes[3];
     const std::int64_t key_heads = cache.sizes[1], length = cache.sizes[2];
+    if ((inputs[kKeyCache].type == ort::kInt8) != (attributes_.scaled != 0)) refuse("caches of int8, and no others, are scaled");
+    const std::int64_t kept = size + (inputs[kKeyCache].type == ort::kInt8 ? kScaleBytes : 0);
     const Shape fresh = Shape().with(batch).with(key_heads).with(columns).with(size);
-    if (inputs[kK].shape != fresh || inputs[kV].shape != fresh || cache != Shape().with(batch).with(key_heads).with(length).with(size) ||
+    if (inputs[kK].shape != fresh || inputs[kV].shape != fresh || cache != Shape().with(batch).with(key_heads).with(length).with(kept) ||
         inputs[kValueCache].shape != cache) {
       refuse("keys, values and caches do not fit queries of [%lld, %lld, %lld, %lld] and each other",
              static_cast<long long>(batch), static_cast<long long>(heads), static_cast<long long>(columns),
@@ -153,6 +165,11 @@ class CachedAttention : public Kernel {
     if (sinks.is_there() && sinks.shape != Shape().with(heads)) {
       refuse("there is no sink for each of %lld heads", static_cast<long long>(heads));
     }
+    const Tensor& ancestors = inputs[kAncestors];
+    if (ancestors.is_there() && ancestors.shape != Shape().with(batch).with(columns).with(columns)) {
+      refuse("ancestors do not say of %lld rows which of %lld columns each of them sees", static_cast<long long>(batch),
+             static_cast<long long>(columns));
+    }
     outputs[0] = Shape().with(batch).with(columns).with(heads).with(size);
   }
 
@@ -161,7 +178,7 @@ class CachedAttention : public Kernel {
   }
 
  private:
-  enum { kQ, kK, kV, kKeyCache, kValueCache, kStart, kSinks };
+  enum { kQ, kK, kV, kKeyCache, kValueCache, kStart, kSinks, kAncestors };
 
   // Either chunks are handed out, and who finishes the last of a key head puts them together; or, where there are many
   // columns, columns are, and each piece walks over all chunks by itself.
@@ -176,16 +193,18 @@ class CachedAttention : public Kernel {
           k_(inputs[kK]),
           v_(inputs[kV]),
           start_(inputs[kStart]),
+          ancestors_(inputs[kAncestors]),
           sinks_(inputs[kSinks].data<const float>()),
           y_(outputs[0].data<float>()),
           keys_(outputs[1].data<char>()),
           values_(outputs[2].data<char>()),
-          is_half_(outputs[1].type == ort::kFloat16),
+          kept_as_(outputs[1].type),
           heads_(inputs[kQ].shape.sizes[1]),
           columns_(inputs[kQ].shape.sizes[2]),
           size_(inputs[kQ].shape.sizes[3]),
           key_heads_(inputs[kKeyCache].shape.sizes[1]),
           length_(inputs[kKeyCache].shape.sizes[2]),
+          position_bytes_(inputs[kKeyCache].shape.sizes[3] * std::int64_t(ort::size_of(kept_as_))),
           group_(heads_ / key_heads_),
           queries_(columns_ * group_),
           vectors_(int((size_ + kVector - 1) / kVector)),
@@ -199,6 +218,7 @@ class CachedAttention : public Kernel {
                static_cast<long long>(columns_), static_cast<long long>(starts[b]), static_cast<long long>(length_));
       }
       const std::int64_t batch = columns_ > 0 && heads_ > 0 ? start_.shape.sizes[0] : 0;
+      if (ancestors_.is_there()) find_paths(ancestors_.data<const bool>(), batch);
       std::int64_t chunks = 0;
       rows_.clear();
       for (std::int64_t b = 0; b < batch; b++) {
@@ -243,22 +263,35 @@ class CachedAttention : public Kernel {
     struct Row {
       std::int64_t start, first_chunk, chunks, before;
     };
-    // What one chunk is to some queries of one key head: the first and last + 1 of its positions that each sees.
-    struct Part {
-      std::int64_t b, h, chunk;
-      int queries;
-      int first[attention::kQueriesAtOnce], last[attention::kQueriesAtOnce];
-      const float* q[attention::kQueriesAtOnce];
-    };
+
+    // What each column sees of the window, itself included, in the order of columns; no column sees one behind it.
+    void find_paths(const bool* ancestors, std::int64_t batch) {
+      is_tree_ = true;
+      paths_.assign(std::size_t(batch * columns_ * columns_), 0);
+      seen_.assign(std::size_t(batch * columns_), 0);
+      for (std::int64_t at = 0; at < batch * columns_; at++) {
+        const std::int64_t own = at % columns_;
+        std::int64_t& seen = seen_[std::size_t(at)];
+        for (std::int64_t column = 0; column <= own; column++) {
+          if (column == own || ancestors[at * columns_ + column]) {
+            paths_[std::size_t(at * columns_ + seen++)] = std::int32_t(column);
+          }
+        }
+      }
+    }
+    // Where a column stands: behind all that it sees.
+    std::int64_t position_of(std::int64_t b, std::int64_t column) const {
+      const std::int64_t before = is_tree_ ? seen_[std::size_t(b * columns_ + column)] - 1 : column;
+      return rows_[std::size_t(b)].start + before;
+    }
 
     std::int64_t column_blocks() const { return (columns_ + columns_at_once_ - 1) / columns_at_once_; }
     std::int64_t first_of(std::int64_t position) const {
       return window_ > 0 ? std::max<std::int64_t>(0, position + 1 - window_) : 0;
     }
-    std::int64_t bytes_of(std::int64_t positions) const { return positions * size_ * (is_half_ ? 2 : 4); }
     // The numbers of one position.
     char* place(char* cache, std::int64_t b, std::int64_t h, std::int64_t position) const {
-      return cache + bytes_of((b * key_heads_ + h) * length_ + position);
+      return cache + ((b * key_heads_ + h) * length_ + position) * position_bytes_;
     }
 
     // New keys and values of the positions begin .. end - 1 go to the cache.
@@ -272,9 +305,25 @@ class CachedAttention : public Kernel {
       }
     }
 
+    // A position's numbers, as the cache keeps them.
     void keep(const float* numbers, char* to) const {
-      if (!is_half_) return void(std::memcpy(to, numbers, std::size_t(size_) * sizeof(float)));
-      form_.narrow(numbers, size_, reinterpret_cast<std::uint16_t*>(to));
+      if (kept_as_ == ort::kFloat16) return form_.narrow(numbers, size_, reinterpret_cast<std::uint16_t*>(to));
+      if (kept_as_ == ort::kInt8) return form_.narrow_codes(numbers, size_, reinterpret_cast<std::int8_t*>(to));
+      std::memcpy(to, numbers, std::size_t(size_) * sizeof(float));
+    }
+    // Positions of a head as they are kept, to numbers of whole vectors each.
+    void widen(const char* from, std::int64_t positions, float* to) const {
+      const std::int64_t stride = vectors_ * kVector;
+      if (kept_as_ == ort::kInt8) {
+        return form_.widen_codes(reinterpret_cast<const std::int8_t*>(from), positions, size_, stride, to);
+      }
+      if (kept_as_ == ort::kFloat16 && stride == size_) {
+        return form_.widen(reinterpret_cast<const std::uint16_t*>(from), positions * size_, to);
+      }
+      for (; positions > 0; positions--, from += position_bytes_, to += stride) {
+        if (kept_as_ == ort::kFloat16) form_.widen(reinterpret_cast<const std::uint16_t*>(from), size_, to);
+        else std::memcpy(to, from, std::size_t(size_) * sizeof(float));
+      }
     }
 
     // Query i of a key head: column i / group of its i % group-th query head.
@@ -316,7 +365,7 @@ class CachedAttention : public Kernel {
       alignas(64) float numbers[attention::Attended::kSums + attention::kMostNumbers];
       auto* all = reinterpret_cast<attention::Attended*>(numbers);
       for (std::int64_t i = 0; i < queries_; i++) {
-        const std::int64_t position = row.start + i / group_;
+        const std::int64_t position = position_of(b, i / group_);
         begin(h, i, all);
         for (std::int64_t chunk = first_of(position) / attention::kChunk; chunk <= position / attention::kChunk; chunk++) {
           const std::int64_t at = ((chunk - row.first_chunk) * queries_ + i) * attention::Attended::numbers(vectors_);
@@ -333,7 +382,6 @@ class CachedAttention : public Kernel {
     }
 
     void attend_columns(std::int64_t b, std::int64_t h, std::int64_t column) const {
-      const Row& row = rows_[std::size_t(b)];
       const std::int64_t begin_at = column * group_;
       const std::int64_t end_at = std::min(columns_, column + columns_at_once_) * group_;
       for (std::int64_t i = begin_at; i < end_at; i += attention::kQueriesAtOnce) {  // more than once where a group is large
@@ -344,11 +392,16 @@ class CachedAttention : public Kernel {
           return reinterpret_cast<attention::Attended*>(numbers + query * attention::Attended::numbers(vectors_));
         };
         for (int query = 0; query < count; query++) begin(h, i + query, at(all, query));
-        const std::int64_t first = row.start + i / group_, last = row.start + (i + count - 1) / group_;
+        std::int64_t first = position_of(b, i / group_), last = first;
+        for (int query = 1; query < count; query++) {
+          const std::int64_t position = position_of(b, (i + query) / group_);
+          first = std::min(first, position);
+          last = std::max(last, position);
+        }
         for (std::int64_t chunk = first_of(first) / attention::kChunk; chunk <= last / attention::kChunk; chunk++) {
           attend(b, h, chunk, i, count, one);
           for (int query = 0; query < count; query++) {
-            const std::int64_t position = row.start + (i + query) / group_;
+            const std::int64_t position = position_of(b, (i + query) / group_);
             if (chunk < first_of(position) / attention::kChunk || chunk > position / attention::kChunk) continue;
             form_.add(*at(one, query), vectors_, at(all, query));
           }
@@ -364,37 +417,54 @@ class CachedAttention : public Kernel {
       alignas(64) float padded[attention::kQueriesAtOnce * attention::kMostNumbers];
       const std::int64_t begin = chunk * attention::kChunk, start = rows_[std::size_t(b)].start;
       const float* queries[attention::kQueriesAtOnce];
-      int first[attention::kQueriesAtOnce], last[attention::kQueriesAtOnce];
+      int first[attention::kQueriesAtOnce], last[attention::kQueriesAtOnce], lowest = attention::kChunk, highest = 0;
       for (int at = 0; at < count; at++) {
-        const std::int64_t position = start + (i + at) / group_;
+        const std::int64_t position = position_of(b, (i + at) / group_);
         first[at] = int(std::min<std::int64_t>(std::max<std::int64_t>(first_of(position) - begin, 0), attention::kChunk));
         last[at] = int(std::min<std::int64_t>(std::max<std::int64_t>(position + 1 - begin, 0), attention::kChunk));
         queries[at] = filled_up(query(b, h, i + at), padded + at * vectors_ * kVector);
+        lowest = std::min(lowest, first[at]);
+        highest = std::max(highest, last[at]);
       }
-      const std::int64_t sums = attention::Attended::numbers(vectors_);
-      for (int p = first[0]; p < last[count - 1];) {
-        const int from = p / kVector * kVector;
+      // What is before the window all share; of a tree, each query has its own positions behind that.
+      const auto is_shared = [&](int from) { return !is_tree_ || begin + from + kVector <= start; };
+      const auto sees = [&](int at, int from) { return first[at] < from + kVector && last[at] > from; };
+      for (int from = lowest / kVector * kVector; from < highest; from += kVector) {
+        if (!is_shared(from)) {
+          for (int at = 0; at < count; at++) {
+            if (!sees(at, from)) continue;
+            const Positions keys = along_path(keys_, k_, b, h, (i + at) / group_, begin + from, begin + last[at], tile);
+            form_.score(queries + at, 1, keys, scale_, scores + at * attention::kChunk + from, attention::kChunk);
+          }
+          continue;
+        }
         int one = 0, end = count;
         while (one < end && last[one] <= from) one++;
         while (end > one && first[end - 1] >= from + kVector) end--;
-        const Positions keys = sixteen(keys_, b, h, begin + from, begin + last[count - 1], tile);
+        const Positions keys = sixteen(keys_, b, h, begin + from, begin + highest, tile);
         fetch(place(values_, b, h, begin + from));
         fetch(place(keys_, b, h, begin + from + kVector));
         form_.score(queries + one, end - one, keys, scale_, scores + one * attention::kChunk + from, attention::kChunk);
-        p = from + kVector;
       }
+      const std::int64_t sums = attention::Attended::numbers(vectors_);
       for (int at = 0; at < count; at++) {
         auto* to = reinterpret_cast<attention::Attended*>(attended + at * sums);
         std::fill_n(to->sums(), vectors_ * kVector, 0.0f);
         if (first[at] < last[at]) form_.share_out(scores + at * attention::kChunk, first[at], last[at], softcap_, to);
       }
-      for (int p = first[0]; p < last[count - 1];) {
-        const int from = p / kVector * kVector;
-        const Positions values = sixteen(values_, b, h, begin + from, begin + last[count - 1], tile);
+      for (int from = lowest / kVector * kVector; from < highest; from += kVector) {
+        if (!is_shared(from)) {
+          for (int at = 0; at < count; at++) {
+            if (!sees(at, from)) continue;
+            mix(scores, along_path(values_, v_, b, h, (i + at) / group_, begin + from, begin + last[at], tile), from,
+                first, last, at, 1, attended);
+          }
+          continue;
+        }
+        const Positions values = sixteen(values_, b, h, begin + from, begin + highest, tile);
         for (int at = 0; at < count; at += 4) {
           mix(scores, values, from, first, last, at, std::min(4, count - at), attended);
         }
-        p = from + kVector;
       }
     }
 
@@ -425,7 +495,7 @@ class CachedAttention : public Kernel {
     // Has sixteen positions brought near that will be wanted soon: the queries work on others meanwhile.
     void fetch(const char* from) const {
       constexpr std::int64_t kLine = 64;
-      for (std::int64_t n = 0; n < bytes_of(kVector); n += kLine) __builtin_prefetch(from + n);
+      for (std::int64_t n = 0; n < kVector * position_bytes_; n += kLine) __builtin_prefetch(from + n);
     }
 
     // A query of whole vectors: itself, or a copy in `room`.
@@ -441,16 +511,27 @@ class CachedAttention : public Kernel {
                       float* room) const {
       const char* from = place(cache, b, h, position);
       const bool is_whole = size_ % kVector == 0, is_full = position + kVector <= length_;
-      if (is_whole && is_full && !is_half_) return {reinterpret_cast<const float*>(from), size_, vectors_};
+      if (is_whole && is_full && kept_as_ == ort::kFloat32) return {reinterpret_cast<const float*>(from), size_, vectors_};
       const std::int64_t stride = vectors_ * kVector;
-      if (is_whole && is_full) {
-        form_.widen(reinterpret_cast<const std::uint16_t*>(from), kVector * size_, room);
-        return {room, stride, vectors_};
-      }
+      if (!is_whole || !is_full) std::fill_n(room, kVector * stride, 0.0f);
+      widen(from, is_full ? kVector : std::min<std::int64_t>(kVector, end - position), room);
+      return {room, stride, vectors_};
+    }
+    // Sixteen positions that a column of a tree sees, from `position` to `end` - 1, and zeros: before the window those of
+    // the cache, in it those of its path, as the cache keeps them, whether they are there yet or not.
+    Positions along_path(char* cache, const Tensor& fresh, std::int64_t b, std::int64_t h, std::int64_t column,
+                         std::int64_t position, std::int64_t end, float* room) const {
+      alignas(64) char kept[attention::kMostNumbers * sizeof(float)];
+      const std::int64_t stride = vectors_ * kVector, start = rows_[std::size_t(b)].start;
+      const std::int32_t* path = paths_.data() + (b * columns_ + column) * columns_;
       std::fill_n(room, kVector * stride, 0.0f);
-      for (std::int64_t p = 0; p < std::min<std::int64_t>(kVector, end - position); p++, from += bytes_of(1)) {
-        if (is_half_) form_.widen(reinterpret_cast<const std::uint16_t*>(from), size_, room + p * stride);
-        else std::memcpy(room + p * stride, from, std::size_t(size_) * sizeof(float));
+      for (std::int64_t p = position; p < std::min(end, position + kVector); p++) {
+        const char* from = place(cache, b, h, p);
+        if (p >= start) {
+          keep(given(fresh, b, h, path[p - start]), kept);
+          from = kept;
+        }
+        widen(from, 1, room + (p - position) * stride);
       }
       return {room, stride, vectors_};
     }
@@ -458,15 +539,18 @@ class CachedAttention : public Kernel {
     const attention::Form& form_;
     const float scale_, softcap_;
     const std::int64_t window_;
-    const Tensor q_, k_, v_, start_;
+    const Tensor q_, k_, v_, start_, ancestors_;
     const float* sinks_;
     float* y_;
     char *keys_, *values_;
-    const bool is_half_;  // the numbers of caches
-    const std::int64_t heads_, columns_, size_, key_heads_, length_, group_, queries_;
+    const int kept_as_;  // the type of caches
+    const std::int64_t heads_, columns_, size_, key_heads_, length_, position_bytes_, group_, queries_;
     const int vectors_;
     const std::int64_t columns_at_once_;
     std::vector<Row> rows_;
+    bool is_tree_ = false;
+    std::vector<std::int32_t> paths_;  // of every row and column, the columns that it sees, ..
+    std::vector<std::int64_t> seen_;   // .. which are so many
     bool by_chunks_ = true;
     std::int64_t pieces_ = 0, kept_numbers_ = 0;
     float* kept_ = nullptr;  // by row, key head, chunk and query

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache_write_fp8.reference import cache_codes
+from .int8_caches import codes_of, numbers_of
 
 Array = NDArray[Any]
 
@@ -20,14 +21,18 @@ def cached_attention(
     v_cache: Array,
     start: Array,
     sinks: Array | None = None,
+    ancestors: Array | None = None,
     *,
     scale: float,
     window: int,
     softcap: float,
     k_scale: float = 0.0,
     v_scale: float = 0.0,
+    scaled: int = 0,
 ) -> tuple[Array, Array, Array]:
     """The outputs of the op's spec, in its order; the inputs likewise. Caches are copied, not written in place."""
+    if bool(scaled) != (k_cache.dtype == np.int8):
+        raise ValueError(f"a cache of {k_cache.dtype} does not go with scaled = {scaled}")
     batch, heads, length, size = q.shape
     group = heads // k.shape[1]
     y = np.empty((batch, length, heads, size), q.dtype)
@@ -36,14 +41,14 @@ def cached_attention(
         begin = int(start[b])
         if not 0 <= begin <= k_cache.shape[2] - length:
             raise ValueError(f"row {b}: {length} positions from {begin} leave a cache of {k_cache.shape[2]}")
-        k_out[b, :, begin : begin + length] = cache_codes(k[b], k_scale) if k_scale else k[b]
-        v_out[b, :, begin : begin + length] = cache_codes(v[b], v_scale) if v_scale else v[b]
+        k_out[b, :, begin : begin + length] = _kept(k[b], k_scale, k_out.dtype)
+        v_out[b, :, begin : begin + length] = _kept(v[b], v_scale, v_out.dtype)
         for h in range(heads):
             for s in range(length):
-                last = begin + s
-                first = max(0, last + 1 - window) if window else 0
-                keys = _numbers(k_out[b, h // group, first : last + 1], k_scale, q)
-                values = _numbers(v_out[b, h // group, first : last + 1], v_scale, q)
+                seen = [*range(begin), *(begin + t for t in range(s + 1) if _sees(ancestors, b, s, t))]
+                seen = seen[-window:] if window else seen
+                keys = _numbers(k_out[b, h // group, seen], k_scale, q)
+                values = _numbers(v_out[b, h // group, seen], v_scale, q)
                 scores = keys @ q[b, h, s].astype(np.float32) * np.float32(scale)
                 if softcap:
                     scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
@@ -55,7 +60,21 @@ def cached_attention(
     return y, k_out, v_out
 
 
+def _sees(ancestors: Array | None, b: int, s: int, t: int) -> bool:
+    """Whether column s sees column t, which is no later."""
+    return s == t or ancestors is None or bool(ancestors[b, s, t])
+
+
+def _kept(new: Array, scale: float, dtype: np.dtype[Any]) -> Array:
+    """New keys or values as a cache of a type keeps them."""
+    if scale:
+        return cache_codes(new, scale)
+    return codes_of(new) if dtype == np.int8 else new.astype(dtype)
+
+
 def _numbers(cached: Array, scale: float, like: Array) -> Array:
     """What lies in a cache, float32; codes stand for numbers of the type of ``like``."""
+    if cached.dtype == np.int8:
+        return numbers_of(cached).astype(like.dtype).astype(np.float32)
     wide = cached.astype(np.float32)
     return (wide * np.float32(scale)).astype(like.dtype).astype(np.float32) if scale else wide

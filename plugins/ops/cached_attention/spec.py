@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...op_spec import FLOAT8, FLOATS, Attribute, Operand, OpSpec, finite, not_negative
+from ...op_spec import FLOAT8, FLOATS, Attribute, Operand, OpSpec, finite, not_negative, zero_or_one
 from .body import body
 from .cpu_cases import cpu_cases
+from .int8_caches import SCALE_BYTES
 from .reference import cached_attention
 
 
@@ -15,6 +16,8 @@ def _check_dims(dims: Mapping[str, int]) -> str | None:
         return f"{dims['Hq']} query heads cannot share {dims['Hkv']} key heads evenly"
     if dims.get("S", 0) > dims.get("T", dims.get("S", 0)):
         return f"{dims['S']} new positions do not fit a cache of {dims['T']}"
+    if {"D", "W"} <= dims.keys() and dims["W"] not in (dims["D"], dims["D"] + SCALE_BYTES):
+        return f"a cache of {dims['W']} a position does not hold heads of {dims['D']}"
     return None
 
 
@@ -31,7 +34,11 @@ that is dropped afterwards.
 
 With ``k_scale`` and ``v_scale`` the caches hold E4M3 codes, as ``CacheWriteFp8`` writes them, and attention sees what
 they stand for, the new positions included; without, they are of the type of q, or float16, to the nearest of which new
-keys and values are rounded before anything sees them.
+keys and values are rounded before anything sees them, or int8: a scale for each position and head (``int8_caches.py``).
+
+With ``ancestors`` the window is a tree of drafts: of the window a column sees itself and the earlier columns that its
+row of ``ancestors`` names, and no others, whatever is in them. Its position is start + the number of those, and the
+window of attention is counted along them: it gets what it would get if they were the whole window.
 
 Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, nonpad_kv_seqlen); sinks of GPT-OSS.""",
     inputs=(
@@ -40,24 +47,31 @@ Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, n
         Operand("v", ("B", "Hkv", "S", "D"), FLOATS, "new values", same_as="q"),
         Operand(
             "k_cache",
-            ("B", "Hkv", "T", "D"),
-            (*FLOATS, FLOAT8),
-            "keys by absolute position: of q's type, float16 or codes",
+            ("B", "Hkv", "T", "W"),
+            (*FLOATS, FLOAT8, "int8"),
+            "keys by absolute position: of q's type, float16 or codes; W is D, of int8 D + 2",
             wide_as="q",
         ),
-        Operand("v_cache", ("B", "Hkv", "T", "D"), (*FLOATS, FLOAT8), "values by absolute position", same_as="k_cache"),
+        Operand(
+            "v_cache",
+            ("B", "Hkv", "T", "W"),
+            (*FLOATS, FLOAT8, "int8"),
+            "values by absolute position",
+            same_as="k_cache",
+        ),
         Operand("start", ("B",), ("int64",), "absolute position of query 0: tokens already in the cache"),
         Operand("sinks", ("Hq",), FLOATS, "score of the extra softmax column of each head", optional=True, same_as="q"),
+        Operand("ancestors", ("B", "S", "S"), ("bool",), "of a tree: whether column s sees column t", optional=True),
     ),
     outputs=(
         Operand(
             "y", ("B", "S", "Hq", "D"), FLOATS, "heads after the sequence: reshapes to [B, S, Hq * D]", same_as="q"
         ),
         Operand(
-            "k_out", ("B", "Hkv", "T", "D"), FLOATS, "k_cache with k written", same_as="k_cache", aliases="k_cache"
+            "k_out", ("B", "Hkv", "T", "W"), FLOATS, "k_cache with k written", same_as="k_cache", aliases="k_cache"
         ),
         Operand(
-            "v_out", ("B", "Hkv", "T", "D"), FLOATS, "v_cache with v written", same_as="k_cache", aliases="v_cache"
+            "v_out", ("B", "Hkv", "T", "W"), FLOATS, "v_cache with v written", same_as="k_cache", aliases="v_cache"
         ),
     ),
     reference=cached_attention,
@@ -68,6 +82,7 @@ Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, n
         Attribute("softcap", float, 0.0, "bound on the size of a score; 0 is off", not_negative),
         Attribute("k_scale", float, 0.0, "what a code in k_cache is multiplied with; 0: there are none", not_negative),
         Attribute("v_scale", float, 0.0, "the same of v_cache; both or neither", not_negative),
+        Attribute("scaled", int, 0, "1: caches are int8, each position of a head with its scale", zero_or_one),
     ),
     check_dims=_check_dims,
     cpu_cases=cpu_cases,

@@ -17,7 +17,7 @@ from transformers.models.qwen3 import modeling_qwen3
 from peagle.graphs import graph_files
 from peagle.graphs.drafters import torch_reference
 from peagle.graphs.lowering import LOWERINGS, Lowered, lower
-from peagle.graphs.quantization import quantize_caches, round_caches
+from peagle.graphs.quantization import narrow_caches, quantize_caches, round_caches
 from peagle.graphs.stream_weights import attach
 from peagle.plugins.errors import BuildError
 from tests.graphs.checking import check
@@ -131,6 +131,29 @@ def test_the_interface_is_fp8_and_the_plugin_writes_it(every: Traced) -> None:
             assert [user.op_type for user in read] == ["DequantizeLinear"]
     functions = [function.name for function in model.functions.values()]
     assert functions.count("CacheWriteFp8") == 1
+
+
+@pytest.mark.parametrize(("dtype", "more"), [("float16", 0), ("int8", 2)])
+def test_narrower_caches_have_their_type_from_one_end_to_the_other(qwen3: Traced, dtype: str, more: int) -> None:
+    """How many rows a cache has may be asked, whatever it holds."""
+    model = graph_files.load(qwen3.folder / "target.onnx")
+    before = {value.name: value.shape[-1] for value in model.graph.inputs if "_cache." in str(value.name)}
+    (first, *_) = (value for value in model.graph.inputs if value.name in before)
+    model.graph.append(ir.node("Shape", [first], {"start": 0, "end": 1}))
+    narrow_caches(model, dtype)
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if "_cache." in str(value.name):
+            width = before[str(value.name).removesuffix(".out")] + more
+            assert (value.dtype, value.shape[-1]) == (ir.DataType[dtype.upper()], width)
+
+
+@pytest.mark.parametrize("attributes", [None, {"start": 0, "end": 4}, {}])
+def test_what_else_reads_a_cache_keeps_it_wide(qwen3: Traced, attributes: dict[str, int] | None) -> None:
+    model = graph_files.load(qwen3.folder / "target.onnx")
+    cache = next(value for value in model.graph.inputs if value.name == "v_cache.0")
+    model.graph.append(ir.node("Identity", [cache]) if attributes is None else ir.node("Shape", [cache], attributes))
+    with pytest.raises(BuildError, match=r"v_cache\.0 cannot hold codes"):
+        narrow_caches(model, "int8")
 
 
 def test_what_a_cache_holds_are_codes(qwen3: Traced, rng: np.random.Generator) -> None:

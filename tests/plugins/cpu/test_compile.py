@@ -171,7 +171,7 @@ def test_kernels_touch_no_memory_that_is_not_theirs(tmp_path: Path) -> None:
         "LD_PRELOAD": " ".join(found),
         "ASAN_OPTIONS": "detect_leaks=0,detect_stack_use_after_return=0",
     }
-    folders = {op.folder: TESTS / "plugins/ops" / op.folder / "test_kernel.py" for op in cpu_ops()}
+    folders = {op.folder: TESTS / "plugins/ops" / op.folder for op in cpu_ops()}
     files = [path if path.exists() else TESTS / f"plugins/ops/test_{op}.py" for op, path in folders.items()]
     files += [TESTS / "plugins/cpu/stretch"]
     tests = [str(path) for path in [*files, TESTS / "scenarios/test_accept_prefix_on_cpu.py"]]

@@ -51,11 +51,12 @@ def test_an_operand_has_its_type_or_any_and_may_be_left_out_and_share_a_buffer()
 def test_an_op_is_there_for_each_set_of_types_where_onnxruntime_could_not_tell_them_apart() -> None:
     """Caches: two of them are given, two come back."""
     text = sources._registration([OPS["CachedAttention"]])
-    assert text.count('{"CachedAttention", ') == 2
-    assert "{10, false, -1, -1}, {10, false, -1, 3}, {7, false, -1, -1}, {1, true, -1, 0}}" in text
-    assert "{{1, false, -1, 0}, {10, false, 3, 3}, {10, false, 4, 3}}" in text
-    assert "{1, false, -1, -1}, {1, false, -1, 3}, {7, false, -1, -1}, {1, true, -1, 0}}" in text
-    assert "{{1, false, -1, 0}, {1, false, 3, 3}, {1, false, 4, 3}}" in text
+    assert text.count('{"CachedAttention", ') == 3
+    for kind in (1, 3, 10):
+        start, sinks, ancestors = "{7, false, -1, -1}", "{1, true, -1, 0}", "{9, true, -1, -1}"
+        caches = f"{{{kind}, false, -1, -1}}, {{{kind}, false, -1, 3}}"
+        assert f"{caches}, {start}, {sinks}, {ancestors}}}" in text
+        assert f"{{{{1, false, -1, 0}}, {{{kind}, false, 3, 3}}, {{{kind}, false, 4, 3}}}}" in text
 
 
 def test_every_header_comes_once_before_what_includes_it() -> None:

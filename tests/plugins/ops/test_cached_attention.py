@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.cache_write_fp8.reference import cache_codes
+from peagle.plugins.ops.cached_attention.int8_caches import codes_of
 from tests.plugins.plugin_cases import Arrays, quick
 
 OP = "CachedAttention"
@@ -126,6 +127,35 @@ def test_the_body_over_caches_of_float16_says_what_the_reference_says(
 ) -> None:
     case = {name: x.astype(np.float16) if "cache" in name else x for name, x in case.items()}
     same(run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes))
+
+
+@quick
+@given(cases(), attributes, st.sampled_from([0.3, 0.8]), st.integers(0, 99), st.booleans())
+def test_the_body_of_trees_and_caches_of_int8_says_what_the_reference_says(
+    run_body: Any, case: Arrays, attributes: dict[str, Any], share: float, seed: int, scaled: bool
+) -> None:
+    batch, length = len(case["start"]), case["k"].shape[2]
+    case |= {"ancestors": np.random.default_rng(seed).random(size=(batch, length, length)) < share}
+    if scaled:
+        case |= {name: codes_of(case[name]) for name in ("k_cache", "v_cache")}
+    given = attributes | {"scaled": int(scaled)}
+    same(run_body(OP, inputs_of(case), **given), OPS[OP].reference(*inputs_of(case), **given))
+
+
+def test_a_column_of_a_tree_sees_its_ancestors_and_counts_its_window_along_them() -> None:
+    """A cache of two positions; columns 1 and 2 are two drafts for one place, and 3 stands behind 2."""
+    values = np.arange(1, 7, dtype=np.float32)
+    ancestors = np.array([[[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]], bool)
+    case = {"q": np.zeros((1, 1, 4, 1)), "k": np.zeros((1, 1, 4, 1)), "v": values[2:].reshape(1, 1, 4, 1)}
+    case |= {"k_cache": np.zeros((1, 1, 6, 1)), "v_cache": np.append(values[:2], np.zeros(4)).reshape(1, 1, 6, 1)}
+    case = {name: x.astype(np.float32) for name, x in case.items()} | {"start": np.array([2]), "ancestors": ancestors}
+    seen = {
+        0: ([1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 3, 5, 6]),
+        3: ([1, 2, 3], [2, 3, 4], [2, 3, 5], [3, 5, 6]),
+    }
+    for window, numbers in seen.items():
+        y = OPS[OP].reference(*inputs_of(case), scale=1.0, window=window, softcap=0.0)[0]
+        np.testing.assert_allclose(y.reshape(-1), [np.mean(each) for each in numbers], rtol=1e-6)
 
 
 @quick

@@ -172,9 +172,9 @@ def test_inputs_tied_to_another_s_type_follow_it(trt: Any) -> None:
     plugin._prepare(op.check_attributes({}))
     assert [plugin.get_aliased_input(i) for i in range(3)] == [-1, 3, 4]
     halves = [described(trt, "float16", [1] * 4), described(trt, "float16", [1] * 4)]
-    assert plugin.supports_format_combination(1, combination(trt, halves), 7)
+    assert plugin.supports_format_combination(1, combination(trt, halves), 8)
     mixed = [halves[0], described(trt, "float32", [1] * 4)]
-    assert not plugin.supports_format_combination(1, combination(trt, mixed), 7)
+    assert not plugin.supports_format_combination(1, combination(trt, mixed), 8)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
-"""The CPU kernel of CachedAttention: the reference's numbers, and of a query the same bits in any company."""
+"""The CPU kernel of CachedAttention: the reference's numbers, and of a query the same bits in any company.
+
+A column of a tree of drafts gets, bit for bit, what it would get if its path were all of the window.
+"""
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,60 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.plugins.cpu.one_node_model import one_node_model
-from peagle.plugins.ops import OPS
-from tests.plugins.cpu.sessions import paths_here, session
+from tests.plugins.cpu.sessions import paths_here
+from tests.plugins.ops.cached_attention.running import Arrays, attend, case_of, kept, made, reference, same_bits
 
-OP = "CachedAttention"
-NAMES = [operand.name for operand in OPS[OP].inputs]
-Arrays = dict[str, Any]
 few = settings(max_examples=25, deadline=None, derandomize=True)
-
-
-@cache
-def made(
-    library: Path,
-    has_sinks: bool,
-    attributes: tuple[tuple[str, Any], ...],
-    path: str = "",
-    threads: int = 1,
-    kept_as: str = "float32",
-) -> Any:
-    inputs = {name: kept_as if "cache" in name else "float32" for name in NAMES} | {"start": "int64"}
-    given = inputs | ({} if has_sinks else {"sinks": None})
-    outputs = {"y": "float32", "k_out": kept_as, "v_out": kept_as}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)
-        return session(library, one_node_model(OP, given, outputs, dict(attributes)), threads)
-
-
-def attend(library: Path, case: Arrays, attributes: Arrays, path: str = "", threads: int = 1) -> list[Any]:
-    """y, k_out, v_out of the kernel on one path, the best unless told."""
-    kept_as = case["k_cache"].dtype.name
-    made_once = made(library, "sinks" in case, tuple(attributes.items()), path, threads, kept_as)
-    return list(made_once.run(None, case))
-
-
-def reference(case: Arrays, attributes: Arrays) -> tuple[Any, ...]:
-    with np.errstate(all="ignore"):
-        return OPS[OP].reference(*(case.get(name) for name in NAMES), **OPS[OP].check_attributes(attributes))
-
-
-def same_bits(ours: Any, theirs: Any) -> None:
-    """Every bit but those of a NaN."""
-    assert ours.shape == theirs.shape
-    np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
-    there = ~np.isnan(theirs)
-    np.testing.assert_array_equal(ours[there].view(f"i{ours.itemsize}"), theirs[there].view(f"i{ours.itemsize}"))
-
-
-def case_of(
-    rng: Any, batch: int, key_heads: int, group: int, columns: int, size: int, starts: list[int], length: int
-) -> Arrays:
-    new, kept = (batch, key_heads, columns, size), (batch, key_heads, length, size)
-    shapes = {"q": (batch, key_heads * group, columns, size), "k": new, "v": new, "k_cache": kept, "v_cache": kept}
-    case: Arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    return case | {"start": np.array(starts, np.int64)}
 
 
 attribute_sets = st.fixed_dictionaries(
@@ -78,7 +30,7 @@ attribute_sets = st.fixed_dictionaries(
 
 @st.composite
 def cases(draw: Any) -> Arrays:
-    """Caches of up to three chunks, filled to a different length in every row, often to their end; some of float16."""
+    """Caches of up to three chunks, filled to a different length in every row, often to their end; of every type."""
     batch, key_heads, group = draw(st.integers(1, 4)), draw(st.integers(1, 2)), draw(st.integers(1, 8))
     columns, size = draw(st.sampled_from([*range(1, 10), 70])), draw(st.sampled_from([12, 16, 64, 80, 256]))
     length = columns + draw(st.integers(0, 140))
@@ -88,8 +40,9 @@ def cases(draw: Any) -> Arrays:
     case = case_of(rng, batch, key_heads, group, columns, size, starts, length)
     if draw(st.booleans()):
         case["sinks"] = rng.normal(size=key_heads * group).astype(np.float32)
-    kept_as = draw(st.sampled_from([np.float32, np.float16]))
-    return case | {name: case[name].astype(kept_as) for name in ("k_cache", "v_cache")}
+    if draw(st.booleans()):
+        case["ancestors"] = rng.random(size=(batch, columns, columns)) < draw(st.sampled_from([0.1, 0.5, 0.9]))
+    return kept(case, draw(st.sampled_from(["float32", "float16", "int8"])))
 
 
 @few
@@ -107,14 +60,20 @@ def test_the_kernel_gives_the_numbers_of_the_reference_and_the_same_bits_on_ever
 
 
 @few
-@given(st.integers(0, 2**32 - 1), attribute_sets, st.sampled_from([(8,), (2, 6), (5, 1, 2), (1,) * 8]), st.booleans())
+@given(
+    st.integers(0, 2**32 - 1),
+    attribute_sets,
+    st.sampled_from([(8,), (2, 6), (5, 1, 2), (1,) * 8]),
+    st.booleans(),
+    st.sampled_from(["float32", "float16", "int8"]),
+)
 def test_a_column_is_the_same_in_a_window_of_any_width(
-    cpu_library: Path, seed: int, attributes: Arrays, widths: tuple[int, ...], has_sinks: bool
+    cpu_library: Path, seed: int, attributes: Arrays, widths: tuple[int, ...], has_sinks: bool, kept_as: str
 ) -> None:
     """Each window also feeds junk behind, as a rejected draft would be; the next one overwrites it."""
     rng = np.random.default_rng(seed)
     start = int(rng.integers(0, 190))
-    whole = case_of(rng, 1, 2, 3, 8, 64, [start], 200)
+    whole = kept(case_of(rng, 1, 2, 3, 8, 64, [start], 200), kept_as)
     whole |= {"sinks": rng.normal(size=6).astype(np.float32)} if has_sinks else {}
     expected = attend(cpu_library, whole, attributes)[0]
     caches, at = {name: whole[name] for name in ("k_cache", "v_cache")}, 0
@@ -142,12 +101,14 @@ def test_what_lies_past_a_query_is_in_nothing_that_it_gives(
     cpu_library: Path, case: Arrays, attributes: Arrays, wild: float
 ) -> None:
     """Of the cache, and of the window: a draft that is no number spoils its own column and those behind it."""
+    case = {name: array for name, array in case.items() if name != "ancestors"}
     columns = case["q"].shape[2]
     expected = attend(cpu_library, case, attributes)[0]
     spoiled = case | {name: case[name].copy() for name in ("q", "k", "v", "k_cache", "v_cache")}
     for b, start in enumerate(case["start"]):
         for name in ("k_cache", "v_cache"):
-            spoiled[name][b, :, start:] = np.inf if wild == 3e38 and case[name].dtype == np.float16 else wild
+            huge = wild if case[name].dtype == np.float32 else np.inf
+            spoiled[name][b, :, start:] = -128 if case[name].dtype == np.int8 else huge if wild == 3e38 else wild
     for name in "qkv":
         spoiled[name][:, :, columns // 2 + 1 :] = wild
     for path in paths_here(cpu_library):
@@ -203,18 +164,19 @@ def test_caches_are_written_in_place_where_one_buffer_is_bound_on_both_sides(cpu
 
     case = case_of(np.random.default_rng(5), 2, 2, 3, 4, 64, [0, 60], 64)
     expected = attend(cpu_library, case, {"scale": 1.0})
-    binding = made(cpu_library, False, (("scale", 1.0),)).io_binding()
+    binding = made(cpu_library, (), (("scale", 1.0),)).io_binding()
     for name, array in case.items():
         binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
     binding.bind_output("y")
     for name in ("k", "v"):
         binding.bind_ortvalue_output(f"{name}_out", onnxruntime.OrtValue.ortvalue_from_numpy(case[f"{name}_cache"]))
-    made(cpu_library, False, (("scale", 1.0),)).run_with_iobinding(binding)
+    made(cpu_library, (), (("scale", 1.0),)).run_with_iobinding(binding)
     same_bits(binding.get_outputs()[0].numpy(), expected[0])
     for name, written in zip(("k_cache", "v_cache"), expected[1:], strict=True):
         same_bits(case[name], written)
 
 
+CACHES = ("k_cache", "v_cache")
 REFUSED: dict[str, tuple[Arrays, str]] = {
     "a start before the cache": ({"start": np.array([-1])}, "row 0: 2 positions from -1 leave a cache of 8"),
     "a start at its end": ({"start": np.array([7])}, "row 0: 2 positions from 7 leave a cache of 8"),
@@ -226,6 +188,14 @@ REFUSED: dict[str, tuple[Arrays, str]] = {
     "another size": ({"v_cache": np.zeros((1, 2, 8, 12))}, "do not fit queries of"),
     "too few dimensions": ({"k": np.zeros((2, 2, 16))}, "input 1 has 3 dimensions, not 4"),
     "sinks of other heads": ({"sinks": np.zeros(3)}, "there is no sink for each of 4 heads"),
+    "a tree of other columns": (
+        {"ancestors": np.zeros((1, 2, 3), bool)},
+        "of 1 rows which of 2 columns each",
+    ),
+    "codes without their scales": (
+        {name: np.zeros((1, 2, 8, 16), np.int8) for name in CACHES},
+        "do not fit queries of",
+    ),
 }
 
 
@@ -233,7 +203,7 @@ REFUSED: dict[str, tuple[Arrays, str]] = {
 def test_what_does_not_fit_is_refused(cpu_library: Path, what: str) -> None:
     change, complaint = REFUSED[what]
     case = case_of(np.random.default_rng(6), 1, 2, 2, 2, 16, [0], 8) | change
-    case = {name: array if name == "start" else array.astype(np.float32) for name, array in case.items()}
+    case = {name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in case.items()}
     with pytest.raises(Exception, match=complaint):
         attend(cpu_library, case, {"scale": 1.0})
 
@@ -246,7 +216,14 @@ def test_heads_of_more_numbers_than_the_kernel_has_room_for_are_refused(cpu_libr
 
 def test_caches_of_codes_are_refused_when_the_node_is_loaded(cpu_library: Path) -> None:
     with pytest.raises(Exception, match="caches of codes have no CPU kernel"):
-        made(cpu_library, False, (("scale", 1.0), ("k_scale", 0.5), ("v_scale", 0.5)))
+        made(cpu_library, (), (("scale", 1.0), ("k_scale", 0.5), ("v_scale", 0.5)))
+
+
+def test_caches_of_int8_go_with_their_attribute(cpu_library: Path) -> None:
+    case = case_of(np.random.default_rng(7), 1, 1, 1, 1, 16, [0], 2)
+    wide = made(cpu_library, (), (("scale", 1.0), ("scaled", 1)))
+    with pytest.raises(Exception, match="caches of int8, and no others, are scaled"):
+        wide.run(None, case)
 
 
 def test_no_rows_and_no_columns_give_nothing(cpu_library: Path) -> None:
@@ -256,3 +233,56 @@ def test_no_rows_and_no_columns_give_nothing(cpu_library: Path) -> None:
         y, k_out, _ = attend(cpu_library, case, {"scale": 1.0})
         assert y.shape == (batch, columns, 4, 16)
         np.testing.assert_array_equal(k_out, case["k_cache"])
+
+
+def tree_of(rng: Any, columns: int) -> Any:
+    """bool [S, S]: of a random tree, whose columns come after their parents."""
+    sees = np.eye(columns, dtype=bool)
+    for column in range(1, columns):
+        parent = int(rng.integers(-1, column))  # -1: a root of its own
+        if parent >= 0:
+            sees[column] |= sees[parent]
+    return sees
+
+
+@few
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([1, 2, 7, 24, 70]),
+    st.sampled_from([12, 64]),
+    st.sampled_from(["float32", "float16", "int8"]),
+    st.fixed_dictionaries({"scale": st.just(0.125), "window": st.sampled_from([0, 3, 70]), "softcap": st.just(0.0)}),
+)
+def test_a_column_of_a_tree_has_the_bits_that_it_has_in_a_window_of_its_path(
+    cpu_library: Path, seed: int, columns: int, size: int, kept_as: str, attributes: Arrays
+) -> None:
+    """Whatever is in the columns that it does not see, and on every path through the code."""
+    rng = np.random.default_rng(seed)
+    starts = [int(each) for each in rng.integers(0, 130, 2)]
+    whole = kept(case_of(rng, 2, 2, 3, columns, size, starts, 200), kept_as)
+    whole["ancestors"] = np.stack([tree_of(rng, columns) for _ in starts])
+    together = attend(cpu_library, whole, attributes, threads=2)[0]
+    for path in paths_here(cpu_library):
+        same_bits(attend(cpu_library, whole, attributes, path)[0], together)
+    for b in range(2):
+        column = int(rng.integers(0, columns))
+        seen = np.flatnonzero(whole["ancestors"][b, column])
+        alone = {name: array[b : b + 1] for name, array in whole.items() if name != "ancestors"}
+        along = alone | {name: alone[name][:, :, seen] for name in "qkv"}
+        same_bits(attend(cpu_library, along, attributes)[0][:, -1], together[b : b + 1, column])
+        wild = {name: whole[name].copy() for name in "qkv"}
+        for array in wild.values():
+            array[b][:, [each for each in range(columns) if each not in seen]] = np.nan
+        same_bits(attend(cpu_library, whole | wild, attributes)[0][b, column], together[b, column])
+
+
+def test_a_chain_is_a_tree_and_a_window_that_names_nobody_is_itself(cpu_library: Path) -> None:
+    case = case_of(np.random.default_rng(2), 1, 2, 2, 6, 64, [61], 100)
+    plain, *caches = attend(cpu_library, case, {"scale": 0.2})
+    chain = np.ones((1, 6, 6), bool)  # columns behind its own are none of a column's business
+    same_bits(attend(cpu_library, case | {"ancestors": chain}, {"scale": 0.2})[0], plain)
+    y, *written = attend(cpu_library, case | {"ancestors": np.zeros((1, 6, 6), bool)}, {"scale": 0.2})
+    same_bits(y[:, 0], plain[:, 0])
+    assert not np.array_equal(y[:, 1], plain[:, 1])
+    for ours, theirs in zip(written, caches, strict=True):
+        same_bits(ours, theirs)
