@@ -26,13 +26,14 @@ class Walk {
   void ready() {
     for (Stage& each : stages_) each.pieces = parts_[each.first].run->pieces(parts_[each.first].phase);
     const std::size_t came = came_.exchange(0, std::memory_order_relaxed);
-    lanes_ = std::min(std::max<std::size_t>(came, 1), kMostLanes);
-    if (counters_.size() < stages_.size()) counters_ = std::vector<Counter>(stages_.size());
+    lanes_ = std::max<std::size_t>(came, 1);
+    const std::size_t counts = stages_.size() * (lanes_ + 1);
+    if (counts_.size() < counts) counts_ = std::vector<Count>(counts);
     for (std::size_t i = 0; i < stages_.size(); i++) {
       for (std::size_t lane = 0; lane < lanes_; lane++) {
-        counters_[i].lanes[lane].pieces.store(end_of_lane(stages_[i].pieces, lane - 1), std::memory_order_relaxed);
+        claimed(i, lane).store(end_of_lane(stages_[i].pieces, lane - 1), std::memory_order_relaxed);
       }
-      counters_[i].done.pieces.store(0, std::memory_order_relaxed);
+      done(i).store(0, std::memory_order_relaxed);
     }
     reached_.store(0, std::memory_order_release);
   }
@@ -42,11 +43,10 @@ class Walk {
     const std::size_t home = came_.fetch_add(1, std::memory_order_relaxed);
     for (std::size_t at = reached_.load(std::memory_order_acquire); at < stages_.size(); at++) {
       const Stage& stage = stages_[at];
-      Counter& counter = counters_[at];
       std::size_t mine = 0;
       for (std::size_t i = 0; i < lanes_; i++) {
         const std::size_t lane = (home + i) % lanes_, end = end_of_lane(stage.pieces, lane);
-        std::atomic<std::size_t>& next = counter.lanes[lane].pieces;
+        std::atomic<std::size_t>& next = claimed(at, lane);
         for (std::size_t piece = next.load(std::memory_order_relaxed); piece < end;) {
           const std::size_t behind = piece + std::max<std::size_t>(1, (end - piece) / 2);
           if (!next.compare_exchange_weak(piece, behind, std::memory_order_relaxed)) continue;
@@ -57,8 +57,8 @@ class Walk {
           piece = next.load(std::memory_order_relaxed);
         }
       }
-      if (mine > 0) counter.done.pieces.fetch_add(mine, std::memory_order_acq_rel);
-      wait(counter, stage.pieces);
+      if (mine > 0) done(at).fetch_add(mine, std::memory_order_acq_rel);
+      wait(done(at), stage.pieces);
       // Who comes late looks on from here, or from a little before.
       if (reached_.load(std::memory_order_relaxed) <= at) reached_.store(at + 1, std::memory_order_release);
     }
@@ -72,20 +72,21 @@ class Walk {
   struct Stage {
     std::size_t first, count, pieces;
   };
-  static constexpr std::size_t kMostLanes = 7;
   struct Count {
     alignas(64) std::atomic<std::size_t> pieces{0};  // in a cache line of its own
   };
-  struct Counter {
-    Count lanes[kMostLanes], done;  // the next piece of each lane
-  };
+  // The first piece of a stage's lane that nobody has claimed; how many of the stage are done.
+  std::atomic<std::size_t>& claimed(std::size_t stage, std::size_t lane) {
+    return counts_[stage * (lanes_ + 1) + lane].pieces;
+  }
+  std::atomic<std::size_t>& done(std::size_t stage) { return claimed(stage, lanes_); }
 
   // Of the lane before the first, 0.
   std::size_t end_of_lane(std::size_t pieces, std::size_t lane) const { return pieces * (lane + 1) / lanes_; }
 
   // What is waited for takes microseconds, unless its thread was put to sleep.
-  static void wait(const Counter& counter, std::size_t pieces) {
-    for (int spins = 0; counter.done.pieces.load(std::memory_order_acquire) < pieces; spins++) {
+  static void wait(const std::atomic<std::size_t>& done, std::size_t pieces) {
+    for (int spins = 0; done.load(std::memory_order_acquire) < pieces; spins++) {
       if (spins < 4000) {
 #ifdef PEAGLE_X86_64
         _mm_pause();
@@ -98,7 +99,7 @@ class Walk {
 
   std::vector<Stage> stages_;
   std::vector<Part> parts_;
-  std::vector<Counter> counters_;
+  std::vector<Count> counts_;  // of each stage those of its lanes, then what is done
   std::atomic<std::size_t> reached_{0}, came_{0};
   std::size_t lanes_ = 1;
 };
