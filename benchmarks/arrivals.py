@@ -4,7 +4,8 @@
 
 A stream runs; after some pieces a request with a long prompt joins it. Printed are the median gap of the stream before,
 the median and the longest while the prompt is read, and how long the newcomer waits for its first token; then that
-time on an idle engine. Each budget is measured in turn, round by round.
+time on an idle engine. Each budget is measured in turn, round by round. The last line is a prompt that differs in its
+last token from one that was kept (``prefix_cache_bytes``).
 """
 
 from __future__ import annotations
@@ -52,6 +53,14 @@ def measure(engine: Engine, prompt: list[int], gaps: Gaps) -> None:
     stream.result()
 
 
+def kept(path: str, prompt: list[int]) -> tuple[float, float]:
+    """Seconds of a prompt that is new, and of one that differs in its last token."""
+    params = SamplingParams(max_tokens=1, ignore_eos=True)
+    with Engine.load(path, check_hashes=False, prefix_cache_bytes=2**30) as engine:
+        new, like = (engine.generate([[*prompt[:-1], last]], params)[0].prefill_seconds for last in (5, 6))
+    return new, like
+
+
 def _next(stream: Submission) -> float:
     next(stream)
     return time.perf_counter()
@@ -81,6 +90,8 @@ def main() -> None:
         before, during, longest, first = (1000 * statistics.median(column) for column in columns)
         print(f"{budget:>8}{before:>12.1f}{during:>12.1f}{longest:>9.0f}{first:>13.0f}")
     engine.close()
+    new, like = (1000 * seconds for seconds in kept(arguments.engine, prompt))
+    print(f"read whole {new:.0f}; with all but its last token kept {like:.0f}")
 
 
 if __name__ == "__main__":

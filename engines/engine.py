@@ -81,6 +81,7 @@ class Engine:
         policy: Policy | None = None,
         max_queue_size: int = MAX_QUEUE_SIZE,
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
+        prefix_cache_bytes: int = 0,
     ) -> None:
         strategy = own_strategy(manifest) if strategy is None else strategy
         if strategy not in STRATEGIES:
@@ -89,7 +90,13 @@ class Engine:
         self._backend, self._strategy = backend, strategy
         self._policy = policy or Fixed(manifest.speculation.num_speculative_tokens)
         self._chat = Chat(folder, tokenizer)
-        self._loop = Loop(backend, self.max_seq_len, max_queue_size, max_prefill_tokens)
+        if prefix_cache_bytes and not backend.kept_bytes:
+            raise UsageError(
+                f"prefix_cache_bytes is {prefix_cache_bytes}, and this engine cannot keep prompts",
+                why="only engines of ONNX Runtime can",
+                fix="leave it out",
+            )
+        self._loop = Loop(backend, self.max_seq_len, max_queue_size, max_prefill_tokens, prefix_cache_bytes)
         weakref.finalize(self, self._loop.retire).atexit = False
 
     @classmethod
@@ -102,13 +109,15 @@ class Engine:
         check_hashes: bool = True,
         max_queue_size: int = MAX_QUEUE_SIZE,
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
+        prefix_cache_bytes: int = 0,
     ) -> Engine:
         """Check the folder against its manifest, then load it with room for ``max_batch_size`` rows.
 
         ``threads`` is for the CPU; None chooses. ``max_queue_size`` requests may wait while so many run; ``submit``
         raises ``QueueFull`` for more, and calls that return a text wait. ``max_prefill_tokens`` is how much of prompts
         is read between two rounds of requests that run: less lets their tokens come more evenly, more lets a long
-        prompt begin earlier. Raises ``UsageError`` for what no machine or no plan can do, and
+        prompt begin earlier. ``prefix_cache_bytes`` of memory keep prompts that were read, for others that begin alike;
+        0 keeps none. Raises ``UsageError`` for what no machine or no plan can do, and
         ``EnvironmentProblem`` for a folder that is missing, damaged, too new, for another backend, or too large here.
         """
         slots = integer("max_batch_size", max_batch_size, 1)
@@ -117,6 +126,7 @@ class Engine:
         hashes = flag("check_hashes", check_hashes)
         queue = integer("max_queue_size", max_queue_size, 0)
         prefill = integer("max_prefill_tokens", max_prefill_tokens, 1)
+        kept = integer("prefix_cache_bytes", prefix_cache_bytes, 0)
         try:
             folder = Path(path)
         except TypeError:
@@ -125,7 +135,15 @@ class Engine:
         check_files(manifest.files, folder, hashes=hashes)
         backend = _backend(folder, manifest, slots, threads)
         tokenizer = Tokenizer(folder, manifest.eos_token_ids)
-        engine = cls(folder, manifest, backend, tokenizer, max_queue_size=queue, max_prefill_tokens=prefill)
+        engine = cls(
+            folder,
+            manifest,
+            backend,
+            tokenizer,
+            max_queue_size=queue,
+            max_prefill_tokens=prefill,
+            prefix_cache_bytes=kept,
+        )
         name, policy = engine._decoding()
         if STRATEGIES[name].enqueues_only:
             backend.warm(STRATEGIES[name].round, policy.most)

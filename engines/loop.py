@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from .backends.base import Backend
 from .errors import EngineClosed, EngineFailed, QueueFull, require_process
 from .requests.request import Request
+from .scheduling.prefix_cache import PrefixCache
 from .scheduling.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -38,13 +39,24 @@ class _Alone:
 class Loop:
     """Runs requests on a backend until it is closed; ``limit`` is the most that it has, waiting and running.
 
-    ``max_prefill_tokens`` is how much of prompts is read between two rounds of requests that run.
+    ``max_prefill_tokens`` is how much of prompts is read between two rounds of requests that run, and
+    ``prefix_cache_bytes`` the memory for prompts that others may begin with.
     """
 
-    def __init__(self, backend: Backend, max_seq_len: int, max_queue_size: int, max_prefill_tokens: int) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        max_seq_len: int,
+        max_queue_size: int,
+        max_prefill_tokens: int,
+        prefix_cache_bytes: int = 0,
+    ) -> None:
         self.limit = backend.num_slots + max_queue_size
         self.slots = backend.num_slots
-        self._new_scheduler: Callable[[], Scheduler] = lambda: Scheduler(backend, max_seq_len, max_prefill_tokens)
+        prefixes = PrefixCache(prefix_cache_bytes)
+        self._new_scheduler: Callable[[], Scheduler] = lambda: Scheduler(
+            backend, max_seq_len, max_prefill_tokens, prefixes
+        )
         self._scheduler: Scheduler | None = None
         self._inbox: SimpleQueue[Request | _Alone | None] = SimpleQueue()  # None: close
         self._alone: deque[_Alone] = deque()

@@ -81,17 +81,28 @@ class Emission(Protocol):
         ...
 
 
+class KeptPrompt(Protocol):
+    """What the caches of a slot held when its prompt had been read, out of the way of whatever runs."""
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory that it takes."""
+        ...
+
+
 class Backend(Protocol):
     """Runs the target and the drafter over slots, each with its own linear caches, updated in place.
 
     A slot's window, policy and random numbers stay here: on a GPU no round waits for the host to look at them. ``lag``
     says how many emissions may be left unread while the next pass is launched; with 0 nothing is gained by it.
-    ``prefill_columns`` is the most of a prompt that one pass takes.
+    ``prefill_columns`` is the most of a prompt that one pass takes, ``kept_bytes`` the memory that ``keep`` takes for
+    each of its tokens; 0 where it cannot.
     """
 
     num_slots: int
     lag: int
     prefill_columns: int
+    kept_bytes: int
 
     @property
     def shows_logits(self) -> bool:
@@ -118,6 +129,14 @@ class Backend(Protocol):
 
         Rounds of other slots may come between two pieces; of one slot's only, not between those of another's.
         """
+        ...
+
+    def keep(self, slot: int, length: int) -> KeptPrompt:
+        """Copy what the slot's caches hold of its first ``length`` tokens, all of its prompt, which has been read."""
+        ...
+
+    def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
+        """Give a slot that was just admitted the first ``length`` tokens of what was kept; its prompt goes on there."""
         ...
 
     def first(self, slot: int) -> Emission:

@@ -19,7 +19,8 @@ class Request:
 
     ``room`` is the most tokens it may get. ``strategy`` is the name of the one that drafts for it, ``policy`` says how
     many. ``deadline`` and ``submitted`` are seconds of ``time.perf_counter``. ``launched`` counts passes whose tokens
-    have not been read, ``ahead`` how many tokens those may bring at most. ``is_unwanted`` asks for an early end, from
+    have not been read, ``ahead`` how many tokens those may bring at most. ``cached`` tokens of the prompt were read for
+    another one. ``is_unwanted`` asks for an early end, from
     any thread.
     """
 
@@ -38,6 +39,7 @@ class Request:
     decode_began: float = 0.0
     launched: int = 0
     ahead: int = 0
+    cached: int = 0
     is_unwanted: bool = False
     choice: TokenChoice | None = None  # what chooses its tokens, or looks at them, on the host
 
@@ -74,5 +76,6 @@ class Request:
             now - decode_began,
             tuple(text.drafted),
             prefill_began - self.submitted if self.submitted else 0.0,
+            cached_tokens=self.cached,
             logprobs=tuple(self.choice.logprobs[: len(text.token_ids)]) if self.choice else (),
         )

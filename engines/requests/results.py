@@ -74,6 +74,7 @@ class RequestOutput:
     Wall clock: ``queue_seconds`` until its prompt was begun, ``prefill_seconds`` from there to its first token,
     ``decode_seconds`` after that; other requests have their passes within both. ``drafted`` says of every token whether
     it was a draft that the target accepted, and not the target's own. ``logprobs`` are there where asked for.
+    ``cached_tokens`` of the prompt were not computed again, since a prompt before began with them.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -87,6 +88,7 @@ class RequestOutput:
     drafted: tuple[bool, ...] = ()
     queue_seconds: float = 0.0
     logprobs: tuple[TokenLogprob, ...] = ()
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True)

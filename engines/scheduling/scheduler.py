@@ -16,6 +16,7 @@ from ..requests.random_numbers import uniform_stream
 from ..requests.request import Request
 from ..requests.results import FinishReason
 from ..strategies.shared_rounds import SharedRounds
+from .prefix_cache import PrefixCache
 
 PREFILL_CHUNK = 512  # columns; a longer pass is no faster
 MAX_PREFILL_TOKENS = 128  # of prompts, between two rounds of requests that run
@@ -63,8 +64,15 @@ class Scheduler:
     ``admits`` False lets no waiting request begin.
     """
 
-    def __init__(self, backend: Backend, max_seq_len: int, max_prefill_tokens: int = MAX_PREFILL_TOKENS) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        max_seq_len: int,
+        max_prefill_tokens: int = MAX_PREFILL_TOKENS,
+        prefixes: PrefixCache | None = None,
+    ) -> None:
         self.admits = True
+        self._prefixes = prefixes or PrefixCache(0)
         self._backend, self._max_seq_len, self._most_read = backend, max_seq_len, max_prefill_tokens
         self._waiting: deque[Request] = deque()
         self._slots: list[Request | None] = [None] * backend.num_slots
@@ -163,6 +171,11 @@ class Scheduler:
         request.prefill_began = time.perf_counter()
         self._backend.admit(free, request.params, uniform_stream(request.seed, self._max_seq_len + 1), request.choice)
         self._reading = _Reading(request, free, request.policy.choose())
+        found = self._prefixes.find(request.prompt, drafts=self._rounds.makes_passes(request.strategy))
+        if found is not None:
+            kept, request.cached = found
+            self._backend.restore(free, kept, request.cached)
+            self._reading.position = request.cached
 
     def _launch_piece(self, reading: _Reading, width: int) -> None:
         request, slot, piece = reading.request, reading.slot, reading.next(width)
@@ -173,6 +186,9 @@ class Scheduler:
             return
         self._reading, self._slots[slot] = None, request
         self._launched(_Flight(self._backend.first(slot), [request], [slot], most=[1]))
+        drafts, size = self._rounds.makes_passes(request.strategy), len(request.prompt) * self._backend.kept_bytes
+        if self._prefixes.takes(request.prompt, size, drafts=drafts):
+            self._prefixes.add(request.prompt, self._backend.keep(slot, len(request.prompt)), drafts=drafts)
 
     def _launch_round(self, running: Sequence[Request]) -> None:
         self._read_since = 0

@@ -32,9 +32,14 @@ class SharedRounds:
             self._over[name] = STRATEGIES[name].over(self._slots)
         return self._over[name]
 
+    @staticmethod
+    def makes_passes(name: str) -> bool:
+        """Whether that strategy drafts by passes of its own, which read the prompt too."""
+        return name not in _ROWS
+
     def may_join(self, name: str) -> bool:
         """Whether a request of that strategy fits into a round with those that run."""
-        return name in _ROWS or self._drafting() in (None, name)
+        return not self.makes_passes(name) or self._drafting() in (None, name)
 
     def of_those_that_run(self) -> Strategy:
         """The strategy of a round in which all of them take part."""
@@ -52,7 +57,7 @@ class SharedRounds:
 
     def _drafting(self) -> str | None:
         """The strategy that makes passes to draft, of those that run."""
-        return next((each.strategy for each in self._slots if each and each.strategy not in _ROWS), None)
+        return next((each.strategy for each in self._slots if each and self.makes_passes(each.strategy)), None)
 
 
 class MixedDrafting:

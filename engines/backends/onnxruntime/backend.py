@@ -13,12 +13,12 @@ from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams
 from ...requests.token_choice import TokenChoice
-from ..base import Chunk, Steps
+from ..base import Chunk, KeptPrompt, Steps
 from .batch import BatchLanes
 from .kernels import library_of
 from .lanes import Emitted, Row, SessionLanes, Sessions
 from .loaded_graphs import LOGITS, default_threads, open_session, tensors_of
-from .memory import CacheArrays, SlotArrays
+from .memory import CacheArrays, KeptArrays, SlotArrays, row_bytes
 from .prefill import SessionPrompt
 
 # ONNX Runtime's kernels of one column sum in another order than all wider ones, which agree with each other to the bit.
@@ -49,6 +49,7 @@ class OnnxRuntimeBackend:
             least_columns=1,
         )
         self._caches = CacheArrays(manifest, num_slots)
+        self.kept_bytes = row_bytes(manifest) // manifest.shapes.cache_length
         self._most_emitted = manifest.speculation.max_num_speculative_tokens + 1
         # Kernels of ours take rows of several columns at once, and a row's result depends on no other.
         takes_rows = library is not None and manifest.backend.lowering == _OWN_KERNELS
@@ -87,6 +88,17 @@ class OnnxRuntimeBackend:
         steps(lanes, k)
         self._first = lanes.emission() if chunk.is_last else None
         self._lanes.has_read(slot, chunk)
+
+    def keep(self, slot: int, length: int) -> KeptArrays:
+        """Copy the slot's rows of the caches up to ``length``."""
+        return self._lanes.arrays(slot).keep(length)
+
+    def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
+        """Write them to the rows of another."""
+        if not isinstance(kept, KeptArrays):
+            raise TypeError(f"{type(kept).__name__} was kept by another backend")
+        self._lanes.arrays(slot).restore(kept, length)
+        self._lanes.has_restored(slot, length)
 
     def first(self, slot: int) -> Emitted:
         """Return what the last piece emitted; it is there already."""

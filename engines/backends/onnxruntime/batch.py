@@ -98,6 +98,10 @@ class BatchLanes:
         request = self._requests[slot]
         request.known, request.is_busy = chunk.start + len(chunk.ids), chunk.is_last
 
+    def has_restored(self, slot: int, length: int) -> None:
+        """Note that the slot's rows hold so many positions of its prompt."""
+        self._requests[slot].known = length
+
     def retire(self, slot: int) -> None:
         """Leave the slot out of later rounds; what the last rows hold moves up, so that those that run have no gap."""
         gone = self._requests.pop(slot, None)

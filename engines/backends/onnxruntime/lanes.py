@@ -191,6 +191,9 @@ class SessionLanes:
         """Note a piece of the slot's prompt; after the last it takes part in rounds."""
         self._busy[slot], self.rows[slot].held = chunk.is_last, 0
 
+    def has_restored(self, slot: int, length: int) -> None:
+        """Do nothing: a row stays where it is."""
+
     def retire(self, slot: int) -> None:
         """Leave the slot out of later rounds."""
         self._busy[slot] = False

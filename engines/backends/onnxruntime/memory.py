@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -89,6 +90,18 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return flat[first : first + count].reshape(shape)
 
 
+@dataclass(frozen=True)
+class KeptArrays:
+    """A row of every cache up to some position, copied: [heads, length, head_dim] each."""
+
+    caches: tuple[np.ndarray, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory of the copies."""
+        return sum(cache.nbytes for cache in self.caches)
+
+
 class SlotArrays:
     """One slot's rows of the caches, and the policy and random numbers that choose its tokens."""
 
@@ -104,6 +117,18 @@ class SlotArrays:
         self.numbers, self.choice = numbers, choice
         for name, value in policy_of(params).items():
             self.policy[name][:] = value
+
+    def keep(self, length: int) -> KeptArrays:
+        """Copy the first ``length`` positions of every cache."""
+        return KeptArrays(tuple(cache[0, :, :length].copy() for cache in self._all()))
+
+    def restore(self, kept: KeptArrays, length: int) -> None:
+        """Write the first ``length`` positions of what was kept."""
+        for cache, was in zip(self._all(), kept.caches, strict=True):
+            cache[0, :, :length] = was[:, :length]
+
+    def _all(self) -> tuple[np.ndarray, ...]:
+        return (*self.target_caches.values(), *self.drafter_caches.values())
 
     def moved_to(self, caches: CacheArrays, slot: int) -> SlotArrays:
         """Return the same policy, numbers and choice at another row of the caches."""

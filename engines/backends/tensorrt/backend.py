@@ -16,7 +16,7 @@ from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams, policy_of
 from ...requests.token_choice import TokenChoice
-from ..base import Chunk, Steps
+from ..base import Chunk, KeptPrompt, Steps
 from .device import CapturedGraph, CudaDevice, Device, find_gpu
 from .lanes import PlanLanes
 from .loaded_graphs import PREFILL, VERIFY, Plan, Runtime, load_product, profile_of
@@ -64,6 +64,7 @@ class TensorRTBackend:
 
     lag = 1
     shows_logits = False  # no plan has them as an output beside tokens, and no round waits for the host
+    kept_bytes = 0  # no prompts are kept: caches are copied on the device, which nothing does yet
 
     def __init__(self, folder: Path, manifest: Manifest, num_slots: int, device: Device, trt: Any) -> None:
         self.manifest, self.num_slots, self._device = manifest, num_slots, device
@@ -119,6 +120,14 @@ class TensorRTBackend:
         """Upload a piece of a prompt and enqueue the steps over it, at the prefill profile."""
         self._prompts.feed(slot, chunk, self._policies[slot])
         steps(self._prompts, k)
+
+    def keep(self, slot: int, length: int) -> KeptPrompt:
+        """Refuse: ``kept_bytes`` says that it cannot."""
+        raise NotImplementedError
+
+    def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
+        """Refuse: nothing was kept."""
+        raise NotImplementedError
 
     def first(self, slot: int) -> LateEmission:
         """Fetch what the last piece of the last prompt emits."""

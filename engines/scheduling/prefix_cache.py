@@ -1,0 +1,79 @@
+"""Beginnings of prompts that were read before: what both caches hold of them is copied instead of computed again.
+
+A prompt is kept when it has been read. The next one that begins alike gets what they have in common, but for its last
+token: the drafter's slot p is made from token p + 1, which is another one there, and the last token's pass emits.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..backends.base import KeptPrompt
+
+LEAST_TOKENS = 16  # fewer are read as fast as they are copied
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """A prompt and its caches; ``drafts`` says that the drafter has read it too."""
+
+    tokens: np.ndarray
+    kept: KeptPrompt
+    drafts: bool
+
+
+class PrefixCache:
+    """The prompts used last, as many as ``most_bytes`` of caches hold; with 0 it keeps nothing."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._entries: OrderedDict[int, _Beginning] = OrderedDict()  # the longest unused first
+        self._made = 0
+        self.num_bytes = 0
+
+    def find(self, prompt: Sequence[int], *, drafts: bool) -> tuple[KeptPrompt, int] | None:
+        """The kept prompt that shares the longest beginning with ``prompt``, and how many of its tokens to take."""
+        tokens, best, most = np.asarray(prompt), None, LEAST_TOKENS - 1
+        for key, entry in self._entries.items():
+            if (entry.drafts or not drafts) and (common := _common(tokens, entry.tokens) - 1) > most:
+                best, most = key, common
+        if best is None:
+            return None
+        self._entries.move_to_end(best)
+        return self._entries[best].kept, most
+
+    def takes(self, prompt: Sequence[int], num_bytes: int, *, drafts: bool) -> bool:
+        """Whether a prompt of so many bytes is to be kept: it fits, and none that is kept begins with all of it."""
+        if len(prompt) <= LEAST_TOKENS or not 0 < num_bytes <= self._most_bytes:
+            return False
+        tokens = np.asarray(prompt)
+        return not any(
+            _common(tokens, entry.tokens) == len(tokens) and (entry.drafts or not drafts)
+            for entry in self._entries.values()
+        )
+
+    def add(self, prompt: Sequence[int], kept: KeptPrompt, *, drafts: bool) -> None:
+        """Keep a prompt; those that it begins with or that were unused for longest make room."""
+        tokens = np.asarray(prompt)
+        for key, entry in list(self._entries.items()):
+            if _common(tokens, entry.tokens) == len(entry.tokens) and (drafts or not entry.drafts):
+                self._drop(key)
+        self._made += 1
+        self._entries[self._made] = _Beginning(tokens, kept, drafts)
+        self.num_bytes += kept.num_bytes
+        while self.num_bytes > self._most_bytes:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: int) -> None:
+        self.num_bytes -= self._entries.pop(key).kept.num_bytes
+
+
+def _common(first: np.ndarray, second: np.ndarray) -> int:
+    """How many tokens two prompts have in common at their beginning."""
+    length = min(len(first), len(second))
+    differ = np.nonzero(first[:length] != second[:length])[0]
+    return int(differ[0]) if len(differ) else length
