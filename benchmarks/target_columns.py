@@ -3,8 +3,8 @@
     chrt -f 10 python benchmarks/target_columns.py demo-engine other-engine
 
 Engines are measured side by side: a round runs every engine once at every width, and the median of the rounds counts.
-Batch 1, 128 tokens in the cache, the threads that the engine itself would take. ``--apart`` adds each engine once more
-with its nodes apart, where it has runs of them as one (``--lowering cpu``).
+Batch 1, 128 tokens in the cache unless told, the threads that the engine itself would take. ``--apart`` adds each
+engine once more with its nodes apart, where it has runs of them as one (``--lowering cpu``).
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from typing import Any
 import numpy as np
 
 from peagle.engines.backends.onnxruntime.kernels import library_of
-from peagle.engines.backends.onnxruntime.loaded_graphs import bind, default_threads, open_session, run
+from peagle.engines.backends.onnxruntime.loaded_graphs import bind, default_threads, open_session, run, tensors_of
 from peagle.engines.folder.manifest import Manifest
 
-_DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32}
 CONTEXT = 128
 
 
-def passes(engine: Path, widths: list[int], graph: Path | None = None) -> tuple[Any, dict[int, Any]]:
+def passes(engine: Path, widths: list[int], context: int, graph: Path | None = None) -> tuple[Any, dict[int, Any]]:
     """The session of an engine's target, or of another ``graph``, and what is bound for a pass of each width."""
     manifest = Manifest.read(engine)
     file = graph or engine / manifest.target.file
     session = open_session(file, default_threads(manifest), library_of(engine, manifest))
-    return session, {width: _bound(session, width) for width in widths}
+    return session, {width: _bound(session, width, context) for width in widths}
 
 
 def apart(engine: Path, folder: Path) -> Path:
@@ -56,13 +55,13 @@ def apart(engine: Path, folder: Path) -> Path:
     return folder / file.name
 
 
-def _bound(session: Any, width: int) -> Any:
-    dims = {"B": 1, "S": width, "E": width}
+def _bound(session: Any, width: int, context: int) -> Any:
+    dims, (types, _) = {"B": 1, "S": width, "E": width}, tensors_of(session)
     arrays = {
-        given.name: np.zeros([dims.get(dim, dim) for dim in given.shape], _DTYPES[given.type])
+        given.name: np.zeros([dims.get(dim, dim) for dim in given.shape], types[given.name].dtype)
         for given in session.get_inputs()
     }
-    arrays["start"][:], arrays["window_len"][:], arrays["draft_len"][:] = CONTEXT, width, width - 1
+    arrays["start"][:], arrays["window_len"][:], arrays["draft_len"][:] = context, width, width - 1
     sizes = {"tokens": np.int32, "num_tokens": np.int32}
     outputs = {}
     for value in session.get_outputs():
@@ -79,15 +78,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engines", type=Path, nargs="+")
     parser.add_argument("--columns", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 8])
+    parser.add_argument("--context", type=int, default=CONTEXT, help="tokens in the cache; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--apart", action="store_true")
     arguments = parser.parse_args()
     names = [engine.name[:23] for engine in arguments.engines]
-    loaded = [passes(engine, arguments.columns) for engine in arguments.engines]
+    columns, context = arguments.columns, arguments.context
+    loaded = [passes(engine, columns, context) for engine in arguments.engines]
     for engine in arguments.engines if arguments.apart else ():
         names.append(f"{engine.name[:16]}, apart")
         with tempfile.TemporaryDirectory(dir=engine.parent) as folder:
-            loaded.append(passes(engine, arguments.columns, apart(engine, Path(folder))))
+            loaded.append(passes(engine, columns, context, apart(engine, Path(folder))))
     seconds: dict[tuple[int, int], list[float]] = {}
     for _ in range(arguments.rounds + 2):
         for at, (session, bound) in enumerate(loaded):

@@ -11,10 +11,8 @@ import numpy as np
 import onnxruntime
 
 from peagle.engines.backends.onnxruntime.kernels import library_of
-from peagle.engines.backends.onnxruntime.loaded_graphs import waiting
+from peagle.engines.backends.onnxruntime.loaded_graphs import tensors_of, waiting
 from peagle.engines.folder.manifest import Manifest
-
-_DTYPES: dict[str, Any] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32}
 
 
 class Passes:
@@ -39,6 +37,7 @@ class Passes:
         self._session = onnxruntime.InferenceSession(
             str(engine / part.file), options, providers=["CPUExecutionProvider"]
         )
+        self._given, _ = tensors_of(self._session)
         self._bound: dict[tuple[int, int, int], Any] = {}
         self._stored = sum(entry.size for name, entry in manifest.files.items() if name == f"{part.file}.data")
         self._most = manifest.shapes.max_seq_len
@@ -46,10 +45,9 @@ class Passes:
     def bytes_read(self, context: int) -> int:
         """What a pass of one row reads at least: the stored weights, each once, and keys and values of the context."""
         sizes = [
-            int(np.prod([dim if isinstance(dim, int) else 1 for dim in value.shape]))
-            * np.dtype(_DTYPES[value.type]).itemsize
-            for value in self._session.get_inputs()
-            if "_cache." in value.name
+            int(np.prod([1 if dim is None else dim for dim in value.dims])) * np.dtype(value.dtype).itemsize
+            for name, value in self._given.items()
+            if "_cache." in name
         ]
         return int(self._stored + sum(sizes) * context // self._most)
 
@@ -68,7 +66,7 @@ class Passes:
             return self._bound[key]
         dims = {"B": 1, "S": columns, "E": emitted}
         arrays: dict[str, Any] = {
-            i.name: np.zeros([d if isinstance(d, int) else dims[d] for d in i.shape], _DTYPES[i.type])
+            i.name: np.zeros([d if isinstance(d, int) else dims[d] for d in i.shape], self._given[i.name].dtype)
             for i in self._session.get_inputs()
         }
         arrays["start"][:], arrays["window_len"][:], arrays["draft_len"][:] = context, columns, columns - 1
