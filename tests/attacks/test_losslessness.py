@@ -15,9 +15,22 @@ _STOPS = ("e", "\n", "a", "()", " ", "return", "zzzzzz", "self.")
 _TEXTS = ("def f(", "import os\n", "class A:\n", "x = [1, 2", "# é中😀 ", "if __name__", "return", '"""Docstring')
 
 
+def chosen_by_the_host(rng: random.Random) -> dict[str, Any]:
+    """Penalties, biases and bans; for two of three requests none."""
+    if rng.random() < 2 / 3:
+        return {}
+    fields = {
+        "presence_penalty": rng.uniform(-2, 2), "frequency_penalty": rng.uniform(-2, 2),
+        "repetition_penalty": rng.uniform(0.5, 2), "logit_bias": {rng.randint(0, 90): rng.uniform(-100, 100)},
+        "bad_token_ids": rng.sample(range(90), 5), "min_tokens": 1, "logprobs": rng.randint(0, 5),
+    }  # fmt: skip
+    return dict(rng.sample(sorted(fields.items()), rng.randint(1, 3)))
+
+
 def policy(rng: random.Random, most: int) -> SamplingParams:
     """A policy of any kind; half of them are greedy."""
     fields: dict[str, Any] = {"max_tokens": rng.choice((1, 2, 7, 20, 40, most)), "ignore_eos": rng.random() < 0.6}
+    fields |= chosen_by_the_host(rng)
     if rng.random() < 0.3:
         fields["stop"] = tuple(rng.sample(_STOPS, rng.randint(1, 2)))
     if rng.random() < 0.5:
