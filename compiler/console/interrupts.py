@@ -63,6 +63,7 @@ class _Stop:
 _stop = _Stop()
 _is_watched = False
 _taken: Callable[[], object] | None = None
+_taken_signals: frozenset[int] = frozenset()
 
 
 def watch(last_words: Callable[[int], object] = lambda number: None) -> None:
@@ -84,16 +85,19 @@ def watch(last_words: Callable[[int], object] = lambda number: None) -> None:
 
 
 @contextmanager
-def taken(handler: Callable[[], object]) -> Iterator[None]:
-    """Have Ctrl-C call ``handler`` in the main thread while this lasts, where it is no stop then; the others are."""
-    global _taken
-    _taken, before = handler, signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, _obey)
+def taken(handler: Callable[[], object], signals: Iterable[int] = (signal.SIGINT,)) -> Iterator[None]:
+    """Have ``signals`` call ``handler`` in the main thread while this lasts; they are no stops then, others are."""
+    global _taken, _taken_signals
+    before = {number: signal.getsignal(number) for number in signals}
+    _taken, _taken_signals = handler, frozenset(before)
+    for number in before:
+        signal.signal(number, _obey)
     try:
         yield
     finally:
-        _taken = None
-        signal.signal(signal.SIGINT, before)
+        _taken, _taken_signals = None, frozenset()
+        for number, handled in before.items():
+            signal.signal(number, handled)
 
 
 def check() -> None:
@@ -132,7 +136,7 @@ def _ignore() -> None:
 
 def _obey(number: int, frame: FrameType | None) -> None:
     """Handle a signal: raise, unless this is no moment for it; then the thread asks again."""
-    if number == signal.SIGINT and _taken is not None:
+    if _taken is not None and number in _taken_signals:
         _taken()
         return
     if _stop.number is None and number in _STOPS:
@@ -183,7 +187,7 @@ def _first(reader: int) -> int:
         woken = os.read(reader, 512)
         for number in _stops(woken):
             return number
-        if signal.SIGINT in woken and main is not None:
+        if any(number in _STOPS for number in woken) and main is not None:
             # Somebody's own. If the main thread just began to wait for a key, it would be handled at the next one: any
             # signal wakes it.
             time.sleep(_PAUSE)
@@ -191,4 +195,4 @@ def _first(reader: int) -> int:
 
 
 def _stops(woken: bytes) -> Iterable[int]:
-    return (number for number in woken if number in _STOPS and not (number == signal.SIGINT and _taken))
+    return (number for number in woken if number in _STOPS and number not in _taken_signals)
