@@ -17,7 +17,7 @@ from .backends.base import Backend
 from .backends.onnxruntime.backend import OnnxRuntimeBackend
 from .folder.checks import check_files, check_runtime
 from .folder.manifest import Manifest
-from .loop import Loop
+from .loop import Load, Loop
 from .machine import most_threads
 from .policy.drafts_per_round import Fixed, Policy
 from .requests.arguments import flag, integer, number, prompts_of, refusal, text_of, token_ids_of
@@ -171,6 +171,11 @@ class Engine:
     def max_seq_len(self) -> int:
         """The most tokens of a request, prompt and new ones together."""
         return self.manifest.shapes.max_seq_len
+
+    @property
+    def load_now(self) -> Load:
+        """How many requests run and wait at this moment."""
+        return self._loop.load
 
     @property
     def can_chat(self) -> bool:

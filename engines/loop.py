@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -27,6 +28,14 @@ T = TypeVar("T")
 
 # Loops whose thread may run when the interpreter ends, which must not find it inside of a native call.
 _OPEN: weakref.WeakSet[Loop] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests that are in a slot, and that wait for one."""
+
+    running: int
+    waiting: int
 
 
 class _Alone:
@@ -118,6 +127,13 @@ class Loop:
             self._drops = self._drops or not drain
             self._inbox.put(None)
             self._room.notify_all()
+
+    @property
+    def load(self) -> Load:
+        """What it has at this moment, seen from another thread."""
+        scheduler, count = self._scheduler, self._count
+        running = 0 if scheduler is None else scheduler.num_running
+        return Load(running, max(0, count - running))
 
     @property
     def is_closed(self) -> bool:

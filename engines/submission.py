@@ -75,6 +75,10 @@ class AsyncSubmission:
         if (begun := self._begun) is not None and begun.done() and not begun.cancelled() and not begun.exception():
             begun.result().cancel()
 
+    async def submitted(self) -> None:
+        """Wait until it stands in the queue. Raises what ``Engine.submit`` raises."""
+        await self._submission()
+
     def __aiter__(self) -> AsyncSubmission:
         return self
 

@@ -98,6 +98,11 @@ class Scheduler:
         reading = [self._reading.request] if self._reading else []
         return [*filter(None, self._slots), *reading, *self._waiting]
 
+    @property
+    def num_running(self) -> int:
+        """How many requests are in a slot."""
+        return sum(request is not None for request in self._slots) + (self._reading is not None)
+
     def submit(self, request: Request) -> None:
         """Let a request wait for a slot."""
         self._waiting.append(request)
