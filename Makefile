@@ -77,7 +77,7 @@ _range:
 	@echo "Installing the $(END) versions into $(RANGE) (gigabytes where the wheel of torch is one for CUDA) ..."
 	@test -x $(RANGE)/bin/python || $(PYTHON) -m venv $(RANGE)
 	@$(RANGE)/bin/python -m pip -qq --disable-pip-version-check --no-input install --upgrade \
-		--upgrade-strategy eager --constraint $(RANGE)/constraints -e '.[export,rtx,dev]'
+		--upgrade-strategy eager --constraint $(RANGE)/constraints -e '.[export,rtx,serve,dev]'
 	@$(RANGE)/bin/python -m pip list | grep -iE '^(torch|transformers|huggingface|onnx)'
 	@$(RANGE)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile $(RANGE_TESTS) $(ARGS)
 

@@ -1,4 +1,4 @@
-"""Write the lock file: what pip resolves for this project with the extras export, rtx and dev, as exact pins.
+"""Write the lock file: what pip resolves for this project with the extras export, rtx, serve and dev, as exact pins.
 
 python .ci/lock.py requirements.lock        (`make lock` does this)
 python .ci/lock.py --oldest constraints     (`make test-oldest`: the lower ends of the ranges that are tested)
@@ -18,7 +18,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
-EXTRAS = ("export", "rtx", "dev")
+EXTRAS = ("export", "rtx", "serve", "dev")
 
 # Only what we ask for ourselves is pinned of these. torch brings others along on some platforms and names their exact
 # versions itself; a CPU wheel has none of them.
@@ -35,7 +35,7 @@ GPU_MARKER = ' ; sys_platform == "linux"'
 RANGED = ("huggingface-hub", "torch", "transformers")
 
 HEADER = """\
-# Exact versions for development, tests and the demo (pip install -e .[export,rtx,dev]), resolved on Python {python}.
+# Exact versions for tests and the demo (pip install -e .[export,rtx,serve,dev]), resolved on Python {python}.
 # Regenerate with: make lock
 # No build tag on torch: a CPU wheel and a CUDA wheel of this version both satisfy the pin.
 """

@@ -20,7 +20,10 @@ except ImportError:
     sys.modules["peagle"].__path__ = [str(Path(__file__).resolve().parent.parent)]
 
 # What several folders share; such a file imports what is heavy inside its fixtures, for tests/gpu runs without it.
-_FIXTURES = ("stages", "attacks", "bodies", "commands", "cpu_kernels", "engines", "graphs", "pairs", "thrift", "trials")
+_FIXTURES = (
+    "stages", "attacks", "bodies", "commands", "cpu_kernels", "engines", "graphs", "pairs", "servers", "thrift",
+    "trials",
+)  # fmt: skip
 pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
 
 # What was tested yesterday is tested today; `--hypothesis-profile explore` draws anew, once a week in CI.

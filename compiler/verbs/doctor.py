@@ -14,7 +14,7 @@ from ...plugins.optional_packages import install, require
 from ..console.printing import columns, emit, interruptible, size
 from ..request.request import CompileRequest
 from ..request.verb_options import BUILD
-from .completion import backend_names, gpu_names, model_names, one_of, recipe_names
+from .flags.completion import backend_names, gpu_names, model_names, one_of, recipe_names
 from .shared_flags import Json
 
 if TYPE_CHECKING:

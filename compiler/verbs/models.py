@@ -10,7 +10,7 @@ import typer
 
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, size
-from .completion import model_names, one_of
+from .flags.completion import model_names, one_of
 from .shared_flags import Json
 
 if TYPE_CHECKING:

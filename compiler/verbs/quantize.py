@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import QUANTIZE
+from .flags.signature import asks
 from .shared_flags import Force, Json
-from .signature import asks
 from .speaks import Voice, speaks
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from ...plugins.errors import UsageError
-from ..request.config_file import read_config, read_settings
-from ..request.verb_options import Entry, Form
+from ....plugins.errors import UsageError
+from ...request.config_file import read_config, read_settings
+from ...request.verb_options import Entry, Form
 from .completion import completion
 
 _ARGUMENT, _CONFIG, _SETTINGS, _CONTEXT = "model_argument", "config", "settings", "context"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..checkpoints.without_head import NGRAM, NO_DRAFTS
-from ..request.verb_options import Entry
+from ...checkpoints.without_head import NGRAM, NO_DRAFTS
+from ...request.verb_options import Entry
 
 Complete = Callable[[str], list[str]]
 
@@ -41,40 +41,40 @@ def _several(names: Callable[[], Iterable[str]]) -> Complete:
 
 def model_names() -> Iterable[str]:
     """The short names of pairs."""
-    from ..checkpoints.known_pairs import PAIRS
+    from ...checkpoints.known_pairs import PAIRS
 
     return PAIRS
 
 
 def recipe_names() -> Iterable[str]:
     """The names that ``--precision`` takes."""
-    from ..precision.recipes import RECIPES
+    from ...precision.recipes import RECIPES
 
     return RECIPES
 
 
 def backend_names() -> Iterable[str]:
     """What runs engines."""
-    from ..request.request import BACKENDS
+    from ...request.request import BACKENDS
 
     return BACKENDS
 
 
 def gpu_names() -> Iterable[str]:
     """The GPUs whose memory is known, and the architectures that plans are made for."""
-    from ..hardware.gpus import GPUS, sm_name
+    from ...hardware.gpus import GPUS, sm_name
 
     return [*GPUS, *sorted({sm_name(gpu.sm) for gpu in GPUS.values()})]
 
 
 def _lowerings() -> Iterable[str]:
-    from ...graphs.lowering import LOWERINGS
+    from ....graphs.lowering import LOWERINGS
 
     return LOWERINGS
 
 
 def _methods() -> Iterable[str]:
-    from ..precision.precision_options import METHODS
+    from ...precision.precision_options import METHODS
 
     return METHODS
 

@@ -1,0 +1,105 @@
+"""``peagle-compile serve``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..console import interrupts
+from ..console.printing import note
+from .shared_flags import EngineFolder, Threads
+
+if TYPE_CHECKING:
+    from ...engines.serving.server import Server
+
+KEY_VARIABLE = "PEAGLE_API_KEY"
+
+
+def serve(
+    engine: EngineFolder,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of this machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The model's name in requests. (default: the engine's)", show_default=False),
+    ] = None,
+    max_batch_size: Annotated[int, typer.Option(min=1, help="Requests that run at once; more wait.")] = 4,
+    max_queue_size: Annotated[int, typer.Option(min=1, help="Requests that may wait; more are refused (429).")] = 256,
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help="Drafts where a request says nothing, as vLLM takes it; also from $SM_VLLM_SPECULATIVE_CONFIG.",
+            show_default=False,
+        ),
+    ] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            envvar=KEY_VARIABLE,
+            help="Answer only who sends this key; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    max_body_bytes: Annotated[int, typer.Option(min=1024, help="Longest body of a request (413).")] = 4 << 20,
+    max_choices: Annotated[int, typer.Option(min=1, help="Most answers of a request, prompts times n (400).")] = 16,
+    request_timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for a whole answer (408).")] = 600.0,
+    drain_timeout: Annotated[float, typer.Option(min=0, help="Seconds for what runs when told to stop.")] = 60.0,
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts and answers to the log.")] = False,
+    threads: Threads = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print where it answers as JSON on standard output, and nothing else.")
+    ] = False,
+) -> None:
+    """Answer OpenAI's HTTP API with an engine, and show a chat page.
+
+    /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /metrics, and SageMaker's /ping
+    and /invocations. The log, JSON lines, is on standard error. SIGTERM or Ctrl-C lets what runs end; a second one
+    does not.
+
+    Example: peagle-compile serve engine --port 8000
+    """
+    from ...engines import Engine
+    from ...engines.serving import require_extra
+
+    require_extra()
+    from ...engines.serving.server import Server
+    from ...engines.serving.settings import Limits, ServerSettings
+    from ...engines.serving.speculative_config import speculation_of
+
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    logging.getLogger("peagle.serving").setLevel(logging.INFO)
+    loaded = Engine.load(engine, max_batch_size=max_batch_size, max_queue_size=max_queue_size, threads=threads)
+    settings = ServerSettings(
+        model=served_model_name or loaded.manifest.target.origin.id,
+        api_keys=tuple(api_key or ()),
+        limits=Limits(max_body_bytes, max_choices, request_timeout, drain_seconds=drain_timeout),
+        drafts=speculation_of(speculative_config, os.environ, loaded.manifest),
+        log_prompts=log_prompts,
+    )
+    server = Server(loaded, settings, host, port)
+    said = f"{server.url} answers for {settings.model}, from {engine}"
+    _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else said)
+
+
+def _run(server: Server, said: str) -> None:
+    told = 0
+
+    def told_to_stop() -> None:
+        nonlocal told
+        told += 1
+        server.stop(at_once=told > 1)
+
+    with interrupts.taken(told_to_stop, (signal.SIGINT, signal.SIGTERM)):
+        server.start()
+        print(said, flush=True)
+        while not server.wait(1.0):
+            pass
+    note("the server has ended")

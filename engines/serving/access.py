@@ -1,0 +1,90 @@
+"""Around every request: its name, who may ask, what is refused and how, and a line in the log."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import time
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ...plugins.errors import PeagleError
+from .problems import HttpRefusal, refusal_of
+from .state import ServerState
+
+OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics"})  # who watches has no key
+REQUEST_ID = "peagle.request_id"  # of a scope
+_LOG = logging.getLogger("peagle.serving")
+_LONGEST_ID = 128
+
+
+class Access:
+    """An ASGI application around another one."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app, self._state = app, state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers, began = Headers(scope=scope), time.perf_counter()
+        scope[REQUEST_ID] = name = _request_id(headers)
+        status = 0
+
+        async def send_named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = name
+            await send(message)
+
+        try:
+            try:
+                self._admit(scope["path"], headers)
+                await self._app(scope, receive, send_named)
+            except Exception as error:
+                refusal = _refusal(error, name)
+                self._state.metrics.refuse(refusal.status)
+                if status:  # a stream that broke: its own events said so, as far as they could
+                    raise
+                await refusal.response()(scope, receive, send_named)
+        finally:
+            log("request", id=name, method=scope["method"], path=scope["path"], status=status,
+                seconds=round(time.perf_counter() - began, 4))  # fmt: skip
+
+    def _admit(self, path: str, headers: Headers) -> None:
+        keys = self._state.settings.api_keys
+        if not keys or path in OPEN_PATHS:
+            return
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        sent = given.strip().encode()
+        if kind.lower() != "bearer" or not any(hmac.compare_digest(sent, key.encode()) for key in keys):
+            raise HttpRefusal(401, "send one of the server's API keys as a bearer token", code="invalid_api_key")
+
+
+def _refusal(error: Exception, name: str) -> HttpRefusal:
+    if isinstance(error, HttpRefusal):
+        return error
+    if isinstance(error, PeagleError):
+        return refusal_of(error)
+    _LOG.exception("request %s failed", name)
+    return HttpRefusal(500, f"a fault of the server; its log has more under the request id {name}")
+
+
+def _request_id(headers: Headers) -> str:
+    """The id that the client sent, if it can stand in a header and in a log, else a new one."""
+    given = headers.get("x-request-id", "")
+    if 0 < len(given) <= _LONGEST_ID and given.isascii() and given.isprintable():
+        return given
+    return secrets.token_hex(8)
+
+
+def log(event: str, **fields: Any) -> None:
+    """Write one line of JSON: when, what, and its fields."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    _LOG.info("%s", msgspec.json.encode({"time": when, "event": event, **fields}).decode())

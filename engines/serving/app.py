@@ -1,0 +1,65 @@
+"""The application: paths and what answers them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..engine import Engine
+from .access import Access
+from .health import health, ping
+from .metrics import ServerMetrics
+from .openai.routes import chat_completions, completions, detokenize, model, models, tokenize
+from .page import page
+from .problems import HttpRefusal
+from .sagemaker import invocations
+from .settings import ServerSettings
+from .state import ServerState
+
+
+def create_app(engine: Engine, settings: ServerSettings) -> Starlette:
+    """An ASGI application over ``engine``, which stays the caller's to close."""
+    state = ServerState(engine, settings, ServerMetrics(settings.model, lambda: engine.load_now))
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            Route("/v1/completions", completions, methods=["POST"]),
+            Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
+            Route("/tokenize", tokenize, methods=["POST"]),
+            Route("/detokenize", detokenize, methods=["POST"]),
+            Route("/health", health),
+            Route("/metrics", metrics),
+            Route("/ping", ping),
+            Route("/invocations", invocations, methods=["POST"]),
+        ],
+        middleware=[Middleware(Access, state=state)],
+        exception_handlers={HttpRefusal: _refused, HTTPException: _no_such_path},
+    )
+    app.state.server = state
+    return app
+
+
+async def metrics(request: Request) -> Response:
+    """``GET /metrics``."""
+    return Response(ServerState.of(request).metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    refusal = cast(HttpRefusal, error)  # it is asked for no other
+    ServerState.of(request).metrics.refuse(refusal.status)
+    return refusal.response()
+
+
+async def _no_such_path(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    path = request.url.path[:200]
+    what = f"{path} is not a path of this server" if status == 404 else f"{path} does not take {request.method}"
+    return HttpRefusal(status, what).response()

@@ -1,0 +1,127 @@
+"""What a server counts, for Prometheus; names as vLLM has them, so that its dashboards show ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ..loop import Load
+from ..requests.results import Delta, RequestOutput
+
+_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0)
+_BETWEEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+FARTHEST = 20  # positions that have a series of their own; those beyond are counted together
+
+
+class ServerMetrics:
+    """The series of one server, all labelled with its model."""
+
+    def __init__(self, model: str, load: Callable[[], Load]) -> None:
+        """``load`` is read when the series are asked for."""
+        self.registry = CollectorRegistry()
+        self._model = model
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"vllm:{name}", text, ("model_name", *labels), registry=self.registry)
+
+        def histogram(name: str, text: str, buckets: Iterable[float]) -> Histogram:
+            return Histogram(f"vllm:{name}", text, ("model_name",), registry=self.registry, buckets=tuple(buckets))
+
+        self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
+        self.generation_tokens = counter("generation_tokens", "Tokens that were written.")
+        self.success = counter("request_success", "Requests that ended, by how.", "finished_reason")
+        self.refused = counter("request_refused", "Requests that were refused, by HTTP status.", "status")
+        self.drafts = counter("spec_decode_num_drafts", "Rounds with drafts.")
+        self.drafted = counter("spec_decode_num_draft_tokens", "Tokens that were drafted.")
+        self.accepted = counter("spec_decode_num_accepted_tokens", "Drafts that were accepted.")
+        self.accepted_per_position = counter(
+            "spec_decode_num_accepted_tokens_per_pos", "Accepted drafts, by position in the round.", "position"
+        )
+        self.first_token = histogram("time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
+        self.between = histogram("inter_token_latency_seconds", "Between tokens of a request.", _BETWEEN)
+        self.whole = histogram("e2e_request_latency_seconds", "From arrival to the last token.", _SECONDS)
+        self.queue = histogram("request_queue_time_seconds", "From arrival to the first pass.", _SECONDS)
+        self.prefill = histogram("request_prefill_time_seconds", "Of a prompt's passes.", _SECONDS)
+        self.decode = histogram("request_decode_time_seconds", "After the first token.", _SECONDS)
+        self.length = histogram("request_generation_tokens", "Tokens of an answer.", [2**i for i in range(15)])
+        started = Gauge("process_start_time_seconds", "When the server began.", registry=self.registry)
+        started.set_to_current_time()
+        self.registry.register(_Load(model, load))
+        self.last_token = float("-inf")  # when one was written, by the monotonic clock
+
+    def note_token(self) -> None:
+        """A token was written."""
+        self.last_token = time.monotonic()
+
+    def text(self) -> bytes:
+        """All series in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def refuse(self, status: int) -> None:
+        """Count a refusal."""
+        self.refused.labels(self._model, str(status)).inc()
+
+    def watch(self) -> RequestMeter:
+        """Return what counts the tokens of a request that has just arrived."""
+        return RequestMeter(self, self._model)
+
+
+class RequestMeter:
+    """Counts one request as its tokens come."""
+
+    def __init__(self, metrics: ServerMetrics, model: str) -> None:
+        self._metrics, self._model = metrics, model
+        self._arrived = self._last = time.perf_counter()
+        self._tokens = 0
+
+    def delta(self, delta: Delta) -> None:
+        """Tokens have come; those of one round share the time since the round before."""
+        count = len(delta.token_ids)
+        if not count:
+            return
+        self._metrics.note_token()
+        now = time.perf_counter()
+        if not self._tokens:
+            self._metrics.first_token.labels(self._model).observe(now - self._arrived)
+        else:
+            between = self._metrics.between.labels(self._model)
+            for _ in range(count):
+                between.observe((now - self._last) / count)
+        self._tokens, self._last = self._tokens + count, now
+        self._metrics.generation_tokens.labels(self._model).inc(count)
+
+    def end(self, output: RequestOutput) -> None:
+        """The request has ended."""
+        metrics, model, acceptance = self._metrics, self._model, output.acceptance
+        metrics.success.labels(model, output.finish_reason).inc()
+        metrics.prompt_tokens.labels(model).inc(len(output.prompt_token_ids))
+        metrics.queue.labels(model).observe(output.queue_seconds)
+        metrics.whole.labels(model).observe(time.perf_counter() - self._arrived)
+        metrics.prefill.labels(model).observe(output.prefill_seconds)
+        metrics.decode.labels(model).observe(output.decode_seconds)
+        metrics.length.labels(model).observe(len(output.token_ids))
+        metrics.drafts.labels(model).inc(acceptance.rounds)
+        metrics.drafted.labels(model).inc(acceptance.drafted)
+        metrics.accepted.labels(model).inc(acceptance.accepted)
+        for accepted, rounds in acceptance.histogram.items():
+            for position in range(accepted):
+                place = str(position) if position < FARTHEST else "beyond"
+                metrics.accepted_per_position.labels(model, place).inc(rounds)
+
+
+class _Load(Collector):
+    """Gauges that are read when they are asked for."""
+
+    def __init__(self, model: str, load: Callable[[], Load]) -> None:
+        self._model, self._load = model, load
+
+    def collect(self) -> Iterable[Metric]:
+        load = self._load()
+        for state, value in (("running", load.running), ("waiting", load.waiting)):
+            family = GaugeMetricFamily(f"vllm:num_requests_{state}", f"Requests {state}.", labels=["model_name"])
+            family.add_metric([self._model], value)
+            yield family

@@ -1,0 +1,1 @@
+"""OpenAI's API: its paths, bodies, options and answers."""

@@ -1,0 +1,125 @@
+"""Requests in flight: choices that run beside each other, taken together or piece by piece, and given up together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+
+from starlette.requests import Request
+
+from ...requests.params import SamplingParams
+from ...requests.results import Delta, RequestOutput
+from ...submission import AsyncSubmission
+from ..metrics import RequestMeter, ServerMetrics
+from ..problems import HttpRefusal
+from .options import Asked
+
+CLIENT_GONE = 499  # nobody reads it; nginx has it in its log for the same
+Submit = Callable[[SamplingParams], AsyncSubmission]
+
+
+class Choices:
+    """The choices of one HTTP request, each a request of the engine; leaving the context cancels what still runs."""
+
+    def __init__(self, metrics: ServerMetrics, seconds: float) -> None:
+        """``seconds`` is the time that each of them was given."""
+        self._metrics, self._seconds = metrics, seconds
+        self._submissions: list[AsyncSubmission] = []
+        self._meters: list[RequestMeter] = []
+        self._outputs: dict[int, RequestOutput] = {}
+        self._each = 1
+        self.runs: list[list[tuple[str, bool]]] = []
+
+    async def __aenter__(self) -> Choices:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Cancel what still runs."""
+        for submission in self._submissions:
+            submission.cancel()
+
+    async def submit(self, prompts: Sequence[Submit], asked: Asked) -> None:
+        """Let all choices of all prompts wait for slots. Raises what ``Engine.submit`` raises; then none runs."""
+        self._each = asked.choices
+        try:
+            for submit in prompts:
+                for choice in range(asked.choices):
+                    params, seed = asked.params, asked.params.seed
+                    submission = submit(params if seed is None else replace(params, seed=seed + choice))
+                    self._submissions.append(submission)
+                    self._meters.append(self._metrics.watch())
+                    self.runs.append([])
+                    await submission.submitted()
+        except BaseException:
+            self.give_up()
+            raise
+
+    async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
+        """The pieces of all choices as they come, with the choice's number. Raises ``HttpRefusal`` out of time."""
+        arrived: asyncio.Queue[tuple[int, Delta] | Exception | None] = asyncio.Queue()
+
+        async def follow(index: int) -> None:
+            try:
+                async for delta in self._submissions[index]:
+                    arrived.put_nowait((index, delta))
+                self._outputs[index] = output = await self._submissions[index]
+                self._meters[index].end(output)
+                arrived.put_nowait(None)
+            except Exception as error:
+                arrived.put_nowait(error)
+
+        tasks = [asyncio.create_task(follow(index)) for index in range(len(self._submissions))]
+        try:
+            left = len(tasks)
+            while left:
+                item = await arrived.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    left -= 1
+                    continue
+                index, delta = item
+                if delta.finish_reason == "timeout":
+                    raise HttpRefusal(408, f"the answer was not whole after {self._seconds:g} seconds")
+                self._meters[index].delta(delta)
+                self.runs[index] += delta.runs
+                yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def whole(self, request: Request) -> None:
+        """Wait until all choices have ended, unless the client goes first: then they are given up."""
+
+        async def collect() -> None:
+            async for _ in self.deltas():
+                pass
+
+        work, gone = asyncio.create_task(collect()), asyncio.create_task(_disconnected(request))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise HttpRefusal(CLIENT_GONE, "the client went before its answer was whole")
+            await work
+        finally:
+            work.cancel()
+            gone.cancel()
+
+    @property
+    def outputs(self) -> list[RequestOutput]:
+        """The results of all choices, in order, which have ended."""
+        return [self._outputs[index] for index in range(len(self._submissions))]
+
+    @property
+    def prompted(self) -> int:
+        """Tokens of the prompts; one of several choices counts once."""
+        return sum(len(output.prompt_token_ids) for output in self.outputs[:: self._each])
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

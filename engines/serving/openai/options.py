@@ -1,0 +1,118 @@
+"""From the fields of a body to the options of a request; what changes an answer is honoured, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ....plugins.errors import UsageError
+from ...requests.params import SamplingParams
+from ..problems import HttpRefusal
+from ..settings import ServerSettings
+from .bodies import ChatBody, CompletionBody, SamplingBody
+
+# What a field must be as long as nothing else can be done with it.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "echo": (False,),
+    "suffix": ("",),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": (),
+    "web_search_options": (),
+}
+# The names of a request's options here, where OpenAI's clients know them by others.
+_OURS = {"acceptance_tolerance": "tolerance"}
+_TAKEN = ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "acceptance_tolerance")
+COMPLETION_TOKENS = 16  # of a completion that does not say how many, as OpenAI has it
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a body asks for, apart from its prompts: ``choices`` answers to each of them."""
+
+    params: SamplingParams
+    choices: int
+    streams: bool
+    includes_usage: bool
+    shows_drafted: bool
+    num_speculative_tokens: int | None
+    draft: str | None
+
+
+def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings: ServerSettings) -> Asked:
+    """The options of a body whose ``prompts`` leave ``room`` for new tokens. Raises ``HttpRefusal`` by the field."""
+    for name, neutral in _unhonoured(body):
+        raise HttpRefusal(
+            400,
+            f"{name} is not supported by this server"
+            + (f", only {msgspec.json.encode(neutral[0]).decode()} is" if neutral else ""),
+            param=name,
+            code="unsupported_parameter",
+        )
+    choices = 1 if body.n is None else body.n
+    if isinstance(body, CompletionBody) and body.best_of not in (None, choices):
+        raise HttpRefusal(
+            400,
+            "best_of is not supported by this server, only what n says is",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+    if choices < 1 or choices * prompts > settings.limits.choices:
+        raise HttpRefusal(
+            400,
+            f"n is {choices}, for {prompts} prompt(s): this server gives 1 to {settings.limits.choices} answers in all",
+            param="n",
+        )
+    if body.stream_options is not None and not body.stream:
+        raise HttpRefusal(400, "stream_options is for streams: set stream to true", param="stream_options")
+    return Asked(
+        _params(body, room),
+        choices,
+        bool(body.stream),
+        body.stream_options is not None and body.stream_options.include_usage,
+        body.return_drafted,
+        settings.drafts.num_speculative_tokens if body.num_speculative_tokens is None else body.num_speculative_tokens,
+        settings.drafts.draft if body.draft is None else body.draft,
+    )
+
+
+def _unhonoured(body: SamplingBody) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    for name, neutral in _NEUTRAL.items():
+        value = getattr(body, name, None)
+        if value is not None and value not in neutral:
+            yield name, neutral
+
+
+def _params(body: CompletionBody | ChatBody, room: int) -> SamplingParams:
+    name, most = "max_tokens", body.max_tokens
+    if isinstance(body, ChatBody):
+        if body.max_completion_tokens is not None:
+            name, most = "max_completion_tokens", body.max_completion_tokens
+    elif most is None:
+        most = COMPLETION_TOKENS
+    if most is not None and most < 1:
+        raise HttpRefusal(400, f"{name} must be 1 or more, not {most}", param=name)
+    given = {_OURS.get(each, each): value for each in _TAKEN if (value := getattr(body, each)) is not None}
+    try:
+        return SamplingParams(**{"temperature": 1.0, **given}, max_tokens=room if most is None else most)
+    except UsageError as error:
+        known = {ours: theirs for theirs, ours in _OURS.items()}
+        first = error.what.split(maxsplit=1)[0].split("[")[0]
+        raise HttpRefusal(400, error.what, param=known.get(first, first)) from None

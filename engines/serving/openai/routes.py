@@ -1,0 +1,201 @@
+"""OpenAI's API: completions and chat completions, streamed or whole, and the models there are.
+
+https://platform.openai.com/docs/api-reference; docs/serving.md lists every field and what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from ....plugins.errors import PeagleError, UsageError
+from ...requests.params import SamplingParams
+from ...submission import AsyncSubmission
+from ..access import REQUEST_ID, log
+from ..problems import HttpRefusal, refusal_of
+from ..reading import read_body
+from ..state import ServerState
+from .answering import Choices, Submit
+from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of
+from .options import Asked, asked_of
+from .rendering import DONE, Answer, event
+
+
+async def completions(request: Request) -> Response:
+    """``POST /v1/completions``."""
+    state = ServerState.of(request)
+    return await complete(state, request, await read_body(request, state.limits))
+
+
+async def chat_completions(request: Request) -> Response:
+    """``POST /v1/chat/completions``."""
+    state = ServerState.of(request)
+    return await chat(state, request, await read_body(request, state.limits))
+
+
+async def complete(state: ServerState, request: Request, raw: bytes) -> Response:
+    """Continue one prompt or several, each as text or token ids."""
+    body = body_of(raw, CompletionBody)
+    state.check_model(body.model)
+    given = _prompts(body.prompt)
+    asked = asked_of(body, state.engine.max_seq_len, len(given), state.settings)
+
+    def submitting(prompt: str | Sequence[int]) -> Submit:
+        return lambda params: state.engine.submit_async(
+            prompt, params, **_of_drafts(asked), timeout=state.limits.seconds
+        )
+
+    return await _answer(state, request, asked, [submitting(prompt) for prompt in given], is_chat=False)
+
+
+async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
+    """Answer a conversation."""
+    body = body_of(raw, ChatBody)
+    state.check_model(body.model)
+    asked = asked_of(body, state.engine.max_seq_len, 1, state.settings)
+
+    def submit(params: SamplingParams) -> AsyncSubmission:
+        return state.engine.submit_chat_async(
+            body.messages,
+            params,
+            documents=body.documents,
+            chat_template_kwargs=body.chat_template_kwargs,
+            **_of_drafts(asked),
+            timeout=state.limits.seconds,
+        )
+
+    return await _answer(state, request, asked, [submit], is_chat=True)
+
+
+async def tokenize(request: Request) -> Response:
+    """``POST /tokenize``: the token ids of a text, or of a conversation as its template has it."""
+    state = ServerState.of(request)
+    body = body_of(await read_body(request, state.limits), TokenizeBody)
+    state.check_model(body.model)
+    if (body.prompt is msgspec.UNSET) == (body.messages is msgspec.UNSET):
+        raise HttpRefusal(400, "give either prompt or messages", param="prompt")
+
+    def ids() -> list[int]:
+        try:
+            if isinstance(body.prompt, str):
+                return state.engine.tokenizer.encode(body.prompt)
+            return state.engine.chat_prompt(cast(list[Any], body.messages))[1]
+        except UsageError as error:
+            raise refusal_of(error) from None
+
+    tokens = await run_in_threadpool(ids)
+    return json({"tokens": tokens, "count": len(tokens), "max_model_len": state.engine.max_seq_len})
+
+
+async def detokenize(request: Request) -> Response:
+    """``POST /detokenize``: the text of token ids."""
+    state = ServerState.of(request)
+    body = body_of(await read_body(request, state.limits), DetokenizeBody)
+    state.check_model(body.model)
+    size = state.engine.manifest.shapes.vocab_size
+    for at, token in enumerate(body.tokens):
+        if not 0 <= token < size:
+            raise HttpRefusal(400, f"token {token} is not one of 0 to {size - 1}", param=f"tokens[{at}]")
+    return json({"prompt": await run_in_threadpool(state.engine.tokenizer.decode, body.tokens)})
+
+
+async def models(request: Request) -> Response:
+    """``GET /v1/models``."""
+    state = ServerState.of(request)
+    model = {"id": state.settings.model, "object": "model", "created": state.started, "owned_by": "peagle-compile"}
+    return json({"object": "list", "data": [{**model, "max_model_len": state.engine.max_seq_len}]})
+
+
+async def model(request: Request) -> Response:
+    """``GET /v1/models/NAME``."""
+    state = ServerState.of(request)
+    state.check_model(request.path_params["name"])
+    listed = {"id": state.settings.model, "object": "model", "created": state.started, "owned_by": "peagle-compile"}
+    return json({**listed, "max_model_len": state.engine.max_seq_len})
+
+
+def json(content: Any) -> Response:
+    """A response of JSON."""
+    return Response(msgspec.json.encode(content), media_type="application/json")
+
+
+def _prompts(prompt: Any) -> Sequence[str | Sequence[int]]:
+    """The prompts of a completion, each a text or token ids. Raises ``HttpRefusal`` for a list of several kinds."""
+    if isinstance(prompt, str):
+        return [prompt]
+    kinds = {type(each) for each in prompt}
+    if not kinds:
+        raise HttpRefusal(400, "prompt is an empty list: there is nothing to continue", param="prompt")
+    if len(kinds) > 1:
+        raise HttpRefusal(400, "prompt is a list of texts, of lists of token ids, or of token ids", param="prompt")
+    return [prompt] if kinds == {int} else list(prompt)
+
+
+def _of_drafts(asked: Asked) -> dict[str, Any]:
+    return {"num_speculative_tokens": asked.num_speculative_tokens, "draft": asked.draft}
+
+
+class EventStream(StreamingResponse):
+    """A stream of server-sent events; however it ends, what still runs for it is given up."""
+
+    def __init__(self, choices: Choices, events: AsyncIterator[bytes]) -> None:
+        super().__init__(
+            events,
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},  # a proxy must pass on what it has
+        )
+        self._choices = choices
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._choices:
+            await super().__call__(scope, receive, send)
+
+
+async def _answer(
+    state: ServerState, request: Request, asked: Asked, prompts: Sequence[Submit], *, is_chat: bool
+) -> Response:
+    answer = Answer(is_chat, state.settings.model, asked.shows_drafted)
+    choices = Choices(state.metrics, state.limits.seconds)
+    await choices.submit(prompts, asked)
+    if asked.streams:
+        return EventStream(choices, _events(state, request, choices, answer, asked))
+    async with choices:
+        await choices.whole(request)
+    _log_answer(state, request, choices)
+    return json(answer.whole(choices.outputs, choices.runs, choices.prompted))
+
+
+async def _events(
+    state: ServerState, request: Request, choices: Choices, answer: Answer, asked: Asked
+) -> AsyncIterator[bytes]:
+    """The pieces as server-sent events. What goes wrong on the way is an event too: the status was sent long ago."""
+    opened: set[int] = set()
+    try:
+        async for index, delta in choices.deltas():
+            if answer.is_chat and index not in opened:
+                opened.add(index)
+                yield event(answer.opening(index))
+            if delta.text or delta.finish_reason:
+                yield event(answer.piece(index, delta))
+        if asked.includes_usage:
+            yield event(answer.closing(choices.outputs, choices.prompted))
+        _log_answer(state, request, choices)
+    except HttpRefusal as refusal:
+        yield event(refusal.body())
+    except PeagleError as error:
+        yield event(refusal_of(error).body())
+    yield DONE
+
+
+def _log_answer(state: ServerState, request: Request, choices: Choices) -> None:
+    """Write prompts and answers to the log, if that was asked for."""
+    if state.settings.log_prompts:
+        decode = state.engine.tokenizer.decode
+        for output in choices.outputs:
+            log("answer", id=request.scope[REQUEST_ID], prompt=decode(list(output.prompt_token_ids)), text=output.text)

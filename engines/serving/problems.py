@@ -1,0 +1,58 @@
+"""Refusals as HTTP has them: a status, and the error object that OpenAI's clients read."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
+from ..errors import EngineClosed, QueueFull
+
+# Fields whose values the engine checks itself, and names as the API does.
+ENGINE_FIELDS = ("prompt", "messages", "documents", "chat_template_kwargs", "num_speculative_tokens", "draft")
+_TYPES = {401: "authentication_error", 404: "not_found_error", 408: "timeout_error", 429: "rate_limit_error"}
+
+
+class HttpRefusal(Exception):
+    """A request that is answered with an error.
+
+    ``param`` names the field that is at fault, by its path in the body; ``code`` is for programs; ``retry_after`` says
+    in how many seconds the same request may succeed.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
+
+    def body(self) -> dict[str, Any]:
+        """The body of the response: ``{"error": {message, type, param, code}}``."""
+        kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        """The whole response."""
+        headers = {"Retry-After": str(self.retry_after)} if self.retry_after else {}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return Response(msgspec.json.encode(self.body()), self.status, headers, "application/json")
+
+
+def refusal_of(error: PeagleError) -> HttpRefusal:
+    """What a typed error of the engine means to a client: its request is wrong, or the server cannot."""
+    message = "; ".join(part for part in (error.what, error.why, f"fix: {error.fix}" if error.fix else "") if part)
+    if isinstance(error, QueueFull):
+        return HttpRefusal(429, message, code="queue_full", retry_after=1)
+    if isinstance(error, UsageError) and not isinstance(error, EngineClosed):
+        return HttpRefusal(400, message, param=_field(error.what))
+    return HttpRefusal(503 if isinstance(error, EnvironmentProblem) else 500, message)
+
+
+def _field(what: str) -> str | None:
+    """The field of the body that a refusal of the engine begins with, if it does."""
+    name = re.match(r"[a-z_]+", what.replace("the conversation", "messages"))
+    return name[0] if name and name[0] in ENGINE_FIELDS else None

@@ -1,0 +1,47 @@
+"""Amazon SageMaker's contract for containers: ``GET /ping`` and ``POST /invocations`` on port 8080.
+
+https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-inference-code.html. As in AWS's vLLM containers, the
+header ``X-Amzn-SageMaker-Custom-Attributes: route=/v1/chat/completions`` says which of the API's paths is meant;
+without it the body does.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .openai.routes import chat, complete
+from .problems import HttpRefusal
+from .reading import read_body
+from .state import ServerState
+
+ROUTES = {"/v1/completions": complete, "/v1/chat/completions": chat}
+_HEADER = "x-amzn-sagemaker-custom-attributes"
+
+
+async def invocations(request: Request) -> Response:
+    """``POST /invocations``: a completion, or a chat completion where the body has ``messages``."""
+    state = ServerState.of(request)
+    raw = await read_body(request, state.limits)
+    return await ROUTES[_route(request) or _path_of(raw)](state, request, raw)
+
+
+def _route(request: Request) -> str | None:
+    for attribute in request.headers.get(_HEADER, "").split(","):
+        name, _, value = attribute.strip().partition("=")
+        if name == "route":
+            if value not in ROUTES:
+                raise HttpRefusal(
+                    400, f"route={value[:100]} is not one of {', '.join(ROUTES)}", param="route", code="unknown_route"
+                )
+            return value
+    return None
+
+
+def _path_of(raw: bytes) -> str:
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise HttpRefusal(400, f"the body is no JSON: {error}", code="invalid_json") from None
+    return "/v1/chat/completions" if isinstance(body, dict) and "messages" in body else "/v1/completions"

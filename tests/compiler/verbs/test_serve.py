@@ -1,0 +1,106 @@
+"""``serve`` as a process: it answers, and ends as it is told to."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.commands import Run
+
+PROGRAM = str(Path(sys.executable).with_name("peagle-compile"))
+
+
+@contextmanager
+def _serving(engine: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process, and where it answers."""
+    command = [PROGRAM, "serve", str(engine), "--port", "0", "--threads", "1", "--served-model-name", "demo", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert " answers for demo" in said, process.communicate()
+        yield process, said.split()[0]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _complete(url: str, **fields: Any) -> dict[str, Any]:
+    body = json.dumps({"prompt": "def f(x):\n", "ignore_eos": True, **fields}).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body), timeout=60) as response:
+        answer: dict[str, Any] = json.loads(response.read())
+    return answer
+
+
+def test_what_runs_when_it_is_told_to_stop_ends_whole(talking_engine: Path) -> None:
+    with _serving(talking_engine) as (process, url):
+        assert _complete(url, max_tokens=1)["choices"]
+        answers: list[int] = []
+
+        def ask() -> None:
+            answers.append(_complete(url, max_tokens=200)["usage"]["completion_tokens"])
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        while _waiting_or_running(url) < 6:
+            pass
+        process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+        _, log = process.communicate(timeout=30)
+        assert answers == [200] * 6
+        assert process.returncode == 0
+        events = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        assert sum(event.get("path") == "/v1/completions" and event["status"] == 200 for event in events) == 7
+        assert "def f" not in log
+
+
+def _waiting_or_running(url: str) -> float:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_"))
+
+
+def test_a_second_stop_does_not_wait(talking_engine: Path) -> None:
+    with _serving(talking_engine, "--max-batch-size", "1") as (process, url):
+        body = json.dumps({"prompt": "a", "max_tokens": 1500, "ignore_eos": True, "stream": True}).encode()
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body), timeout=60) as response:
+            assert response.readline().startswith(b"data: ")
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)  # two at once are one
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "says"),
+    [
+        (["--host", "203.0.113.7"], 3, "cannot listen on 203.0.113.7"),
+        (["--speculative-config", '{"num_speculative_tokens": 99}'], 2, "num_speculative_tokens is 99"),
+        (["--max-batch-size", "0"], 2, "max-batch-size"),
+    ],
+)
+def test_what_it_cannot_serve_is_said_before_it_serves(
+    cli: Run, talking_engine: Path, flags: list[str], code: int, says: str
+) -> None:
+    done = cli("serve", talking_engine, "--port", 0, "--threads", 1, *flags)
+    assert done.code == code
+    assert says in done.err
+
+
+def test_a_folder_that_is_no_engine_is_not_served(cli: Run, tmp_path: Path) -> None:
+    done = cli("serve", tmp_path)
+    assert done.code == 3
+    assert "is not an engine folder" in done.err

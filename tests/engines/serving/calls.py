@@ -1,0 +1,35 @@
+"""Requests as bytes: what no well-behaved client sends, too."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from typing import Any
+
+from peagle.engines.serving.server import Server
+
+
+def call(
+    server: Server, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers (their names in lower case) and body of a response; a body that is no bytes is sent as JSON."""
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=30)
+    content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    try:
+        connection.request(method, path, content, headers or {})
+        response = connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+    finally:
+        connection.close()
+
+
+def error_of(content: bytes) -> dict[str, Any]:
+    """The error object of a response."""
+    error: dict[str, Any] = json.loads(content)["error"]
+    return error
+
+
+def connect(server: Server) -> socket.socket:
+    """A connection of which the caller sends every byte itself."""
+    return socket.create_connection((server.host, server.port), timeout=30)

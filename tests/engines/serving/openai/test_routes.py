@@ -1,0 +1,198 @@
+"""OpenAI's own client, and Hugging Face's, against the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+from huggingface_hub import InferenceClient
+from openai import OpenAI
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.serving.server import Server
+from tests.fixtures.servers import MODEL
+
+PROMPT = "def count_vowels(text):\n"
+MESSAGES: Any = [{"role": "user", "content": PROMPT}]
+
+
+def _text(engine: Engine, max_tokens: int, **options: Any) -> str:
+    return engine.generate([PROMPT], SamplingParams(max_tokens=max_tokens, **options))[0].text
+
+
+def test_a_completion_is_the_engine_s_own_text(client: OpenAI, served_engine: Engine) -> None:
+    answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=24, temperature=0)
+    (output,) = served_engine.generate([PROMPT], SamplingParams(max_tokens=24))
+    assert answer.choices[0].text == output.text
+    assert answer.choices[0].finish_reason == output.finish_reason
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(output.prompt_token_ids)
+    assert answer.usage.completion_tokens == len(output.token_ids)
+
+
+def test_usage_says_how_speculation_went(client: OpenAI, served_engine: Engine) -> None:
+    answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=32, temperature=0)
+    acceptance = served_engine.generate([PROMPT], SamplingParams(max_tokens=32))[0].acceptance
+    assert answer.usage is not None
+    assert answer.usage.model_extra is not None
+    told = answer.usage.model_extra["speculation"]
+    assert told["drafted_tokens"] == acceptance.drafted > 0
+    assert sum(told["accepted_per_position"]) == told["accepted_tokens"] == acceptance.accepted
+    details = answer.usage.completion_tokens_details
+    assert details is not None
+    assert details.accepted_prediction_tokens == acceptance.accepted
+    assert details.rejected_prediction_tokens == acceptance.drafted - acceptance.accepted
+
+
+def test_a_prompt_of_token_ids_and_several_prompts(client: OpenAI, served_engine: Engine) -> None:
+    ids = served_engine.tokenizer.encode(PROMPT)
+    alone = client.completions.create(model=MODEL, prompt=ids, max_tokens=8, temperature=0)
+    both = client.completions.create(model=MODEL, prompt=[ids, [ids[0], ids[1]]], max_tokens=8, temperature=0)
+    assert [choice.index for choice in both.choices] == [0, 1]
+    assert both.choices[0].text == alone.choices[0].text
+    assert both.usage is not None
+    assert both.usage.prompt_tokens == len(ids) + 2
+
+
+def test_a_chat_goes_through_the_template(client: OpenAI, served_engine: Engine) -> None:
+    answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=16, temperature=0)
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].message.content == served_engine.chat(MESSAGES, SamplingParams(max_tokens=16)).text
+
+
+def test_a_stream_has_the_whole_text_in_pieces_and_the_usage_at_its_end(client: OpenAI) -> None:
+    whole = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=32, temperature=0)
+    pieces = list(
+        client.chat.completions.create(
+            model=MODEL,
+            messages=MESSAGES,
+            max_tokens=32,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    assert pieces[0].choices[0].delta.role == "assistant"
+    assert len(pieces) > 4
+    texts = [piece.choices[0].delta.content or "" for piece in pieces if piece.choices]
+    assert "".join(texts) == whole.choices[0].message.content
+    assert [piece.choices[0].finish_reason for piece in pieces if piece.choices][-1] == "length"
+    assert pieces[-1].usage == whole.usage
+
+
+def test_a_streamed_completion_can_show_what_was_drafted(client: OpenAI) -> None:
+    pieces = client.completions.create(
+        model=MODEL, prompt=PROMPT, max_tokens=32, temperature=0, stream=True, extra_body={"return_drafted": True}
+    )
+    runs = [run for piece in pieces for run in (piece.choices[0].model_extra or {})["drafted"]]
+    whole = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=32, temperature=0)
+    assert "".join(text for text, _ in runs) == whole.choices[0].text
+    assert {drafted for _, drafted in runs} == {True, False}
+
+
+def test_a_stop_text_ends_the_answer_before_it(client: OpenAI, served_engine: Engine) -> None:
+    stop = _text(served_engine, 24)[8:11]
+    answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=24, temperature=0, stop=[stop])
+    assert answer.choices[0].finish_reason == "stop"
+    assert stop not in answer.choices[0].text
+
+
+def test_a_seed_gives_the_same_text_twice_and_n_gives_different_ones(client: OpenAI) -> None:
+    def ask(n: int) -> list[str]:
+        answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=16, temperature=1.5, seed=7, n=n)
+        return [choice.text for choice in answer.choices]
+
+    three = ask(3)
+    assert three == ask(3)
+    assert three[:1] == ask(1)
+    assert len(set(three)) == 3
+
+
+def test_choices_of_a_stream_say_whose_piece_it_is(client: OpenAI) -> None:
+    whole = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=12, temperature=1, seed=3, n=2)
+    texts = ["", ""]
+    for piece in client.completions.create(
+        model=MODEL, prompt=PROMPT, max_tokens=12, temperature=1, seed=3, n=2, stream=True
+    ):
+        texts[piece.choices[0].index] += piece.choices[0].text
+    assert texts == [choice.text for choice in whole.choices]
+
+
+def test_drafts_change_no_answer(client: OpenAI) -> None:
+    answers = {
+        client.completions.create(
+            model=MODEL, prompt=PROMPT, max_tokens=32, temperature=0.9, seed=11, extra_body=extra
+        ).choices[0].text
+        for extra in ({}, {"num_speculative_tokens": 0}, {"num_speculative_tokens": 1}, {"draft": "ngram"})
+    }  # fmt: skip
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"n": 5}, "n"),
+        ({"n": 0}, "n"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [10**9]}, "prompt"),
+        ({"prompt": "word " * 5000}, "prompt"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 2}, "best_of"),
+        ({"echo": True}, "echo"),
+        ({"extra_body": {"num_speculative_tokens": 1000}}, "num_speculative_tokens"),
+        ({"extra_body": {"draft": "medusa"}}, "draft"),
+        ({"extra_body": {"acceptance_tolerance": 2}}, "acceptance_tolerance"),
+        ({"extra_body": {"beams": 4}}, "beams"),
+        ({"extra_body": {"stream_options": {"include_usage": True}}}, "stream_options"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_the_field_s_name(client: OpenAI, fields: Any, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(**{"model": MODEL, "prompt": PROMPT, **fields})
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0]"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"max_completion_tokens": -3}, "max_completion_tokens"),
+    ],
+)
+def test_a_chat_refuses_by_name_too(client: OpenAI, fields: Any, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**{"model": MODEL, "messages": MESSAGES, **fields})
+    assert (refused.value.param or "").split("[")[0] == param.split("[")[0]
+
+
+def test_fields_that_change_nothing_are_taken(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=2, user="u", store=False, metadata={"a": "b"}, service_tier="auto"
+    )
+    assert answer.choices
+
+
+def test_another_model_is_not_found(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as refused:
+        client.completions.create(model="gpt-4", prompt=PROMPT)
+    assert refused.value.code == "model_not_found"
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).id == MODEL
+
+
+def test_hugging_face_s_client_chats_and_streams(server: Server, client: OpenAI) -> None:
+    hugging = InferenceClient(base_url=f"{server.url}/v1")
+    own = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=12, temperature=0)
+    whole = hugging.chat_completion(MESSAGES, model=MODEL, max_tokens=12, temperature=0)
+    assert whole.choices[0].message.content == own.choices[0].message.content
+    stream = hugging.chat_completion(MESSAGES, model=MODEL, max_tokens=12, temperature=0, stream=True)
+    assert "".join(piece.choices[0].delta.content or "" for piece in stream) == own.choices[0].message.content

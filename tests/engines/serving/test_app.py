@@ -1,0 +1,201 @@
+"""Paths, access and limits, over the wire."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.serving.server import Server
+from peagle.engines.serving.settings import Limits, ServerSettings
+from peagle.engines.serving.speculative_config import DefaultDrafts
+from tests.engines.serving.calls import call, connect, error_of
+from tests.fixtures.servers import MODEL
+
+PROMPT = "def f(x):\n"
+
+
+@pytest.fixture(scope="module")
+def locked_server(served_engine: Engine) -> Iterator[Server]:
+    """It has two keys, a short time for an answer, and plain decoding where nothing is said."""
+    settings = ServerSettings(
+        MODEL, api_keys=("first", "second"), limits=Limits(seconds=0.01), drafts=DefaultDrafts(num_speculative_tokens=0)
+    )
+    server = Server(served_engine, settings, port=0)
+    server.start()
+    yield server
+    server.stop(at_once=True)
+    assert server.wait(10)
+
+
+def test_text_and_tokens_turn_into_each_other(server: Server, served_engine: Engine) -> None:
+    _, _, content = call(server, "POST", "/tokenize", {"prompt": PROMPT})
+    told = json.loads(content)
+    assert told["tokens"] == served_engine.tokenizer.encode(PROMPT)
+    assert told["count"] == len(told["tokens"])
+    assert told["max_model_len"] == served_engine.max_seq_len
+    _, _, content = call(server, "POST", "/detokenize", {"tokens": told["tokens"]})
+    assert json.loads(content) == {"prompt": PROMPT}
+
+
+def test_a_conversation_is_tokenized_as_its_template_has_it(server: Server, served_engine: Engine) -> None:
+    messages = [{"role": "user", "content": PROMPT}]
+    _, _, content = call(server, "POST", "/tokenize", {"messages": messages})
+    assert json.loads(content)["tokens"] == served_engine.chat_prompt(messages)[1]
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": []}, {"tokens": [0]}])
+def test_what_to_tokenize_is_said_once(server: Server, body: Any) -> None:
+    assert call(server, "POST", "/tokenize", body)[0] == 400
+
+
+@pytest.mark.parametrize("tokens", [[-1], [10**9], [2**70], ["a"]])
+def test_tokens_that_are_none_are_refused(server: Server, tokens: Any) -> None:
+    assert call(server, "POST", "/detokenize", {"tokens": tokens})[0] == 400
+
+
+def test_health_has_a_token_written(server: Server) -> None:
+    assert call(server, "GET", "/health")[0] == 200
+    assert call(server, "GET", "/ping")[::2] == (200, b"")
+
+
+def test_metrics_count_requests_tokens_and_drafts(server: Server) -> None:
+    def told() -> dict[str, float]:
+        text = call(server, "GET", "/metrics")[2].decode()
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line[0] != "#"}
+
+    before = told()
+    body = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0, "ignore_eos": True}
+    usage = json.loads(call(server, "POST", "/v1/completions", body)[2])["usage"]
+    after = told()
+
+    def grown(name: str, labels: str = "") -> float:
+        key = f'vllm:{name}{{{labels}model_name="{MODEL}"}}'
+        return after[key] - before.get(key, 0)
+
+    assert grown("generation_tokens_total") == usage["completion_tokens"] == 20
+    assert grown("prompt_tokens_total") == usage["prompt_tokens"]
+    assert grown("request_success_total", 'finished_reason="length",') == 1
+    assert grown("spec_decode_num_draft_tokens_total") == usage["speculation"]["drafted_tokens"]
+    assert grown("spec_decode_num_accepted_tokens_total") == usage["speculation"]["accepted_tokens"]
+    assert grown("time_to_first_token_seconds_count") == 1
+    assert grown("inter_token_latency_seconds_count") == 19
+
+
+def test_the_page_runs_its_own_script_and_no_other(server: Server) -> None:
+    status, headers, content = call(server, "GET", "/")
+    assert status == 200
+    assert headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert b"http://" not in content
+    assert b"https://" not in content
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nothing", 404), ("GET", "/v1/completions", 405)])
+def test_other_paths_and_methods_are_refused_in_the_api_s_form(
+    server: Server, method: str, path: str, status: int
+) -> None:
+    found, _, content = call(server, method, path)
+    assert found == status
+    assert path in error_of(content)["message"]
+
+
+def test_every_response_names_its_request(server: Server) -> None:
+    assert call(server, "GET", "/health", headers={"X-Request-Id": "mine-1"})[1]["x-request-id"] == "mine-1"
+    given = call(server, "GET", "/nothing", headers={"X-Request-Id": "x" * 999})[1]["x-request-id"]
+    assert 0 < len(given) < 64
+
+
+def test_a_key_is_needed_where_there_is_one(locked_server: Server) -> None:
+    for headers in (
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Basic first"},
+        {"Authorization": "Bearer "},
+    ):
+        status, answered, content = call(locked_server, "GET", "/v1/models", headers=headers)
+        assert status == 401
+        assert answered["www-authenticate"] == "Bearer"
+        assert error_of(content)["code"] == "invalid_api_key"
+    for key in ("first", "second"):
+        assert call(locked_server, "GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})[0] == 200
+    assert call(locked_server, "GET", "/health")[0] == 200
+
+
+def test_an_answer_that_takes_too_long_is_given_up(locked_server: Server, served_engine: Engine) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True}
+    headers = {"Authorization": "Bearer first"}
+    status, _, content = call(locked_server, "POST", "/v1/completions", body, headers)
+    assert status == 408
+    assert error_of(content)["type"] == "timeout_error"
+    status, _, content = call(locked_server, "POST", "/v1/completions", {**body, "stream": True}, headers)
+    assert status == 200  # it was sent before
+    last = content.decode().split("\n\n")[-3:]
+    assert error_of(last[0].removeprefix("data: ").encode())["type"] == "timeout_error"
+    assert last[1] == "data: [DONE]"
+    assert served_engine.generate([PROMPT], SamplingParams(max_tokens=2))[0].token_ids
+
+
+def test_a_server_s_drafts_are_those_it_was_started_with(served_engine: Engine) -> None:
+    server = Server(served_engine, ServerSettings(MODEL, drafts=DefaultDrafts(num_speculative_tokens=0)), port=0)
+    server.start()
+    try:
+        body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0}
+        told = json.loads(call(server, "POST", "/v1/completions", body)[2])["usage"]["speculation"]
+        assert told["rounds"] == 0
+        assert told["rounds_without_drafts"] > 0
+        body["num_speculative_tokens"] = 2
+        assert json.loads(call(server, "POST", "/v1/completions", body)[2])["usage"]["speculation"]["rounds"] > 0
+    finally:
+        server.stop(at_once=True)
+        assert server.wait(10)
+
+
+def test_a_body_that_is_too_long_is_refused_whether_it_says_so_or_not(server: Server) -> None:
+    assert call(server, "POST", "/v1/completions", b" " * (1 << 17))[0] == 413
+    with connect(server) as sent:
+        sent.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        piece = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
+        for _ in range(5):
+            sent.sendall(piece)
+        assert b" 413 " in sent.recv(1000).split(b"\r\n")[0]
+
+
+def test_a_body_that_does_not_come_is_given_up(server: Server) -> None:
+    began = time.monotonic()
+    with connect(server) as sent:
+        sent.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+        assert b" 408 " in sent.recv(1000).split(b"\r\n")[0]
+    assert time.monotonic() - began < 20
+
+
+def test_a_full_queue_is_told_with_a_time_to_come_again(server: Server, served_engine: Engine) -> None:
+    running = [served_engine.submit(PROMPT, SamplingParams(max_tokens=400, ignore_eos=True)) for _ in range(11)]
+    try:
+        status, headers, content = call(server, "POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 1})
+    finally:
+        for each in running:
+            each.cancel()
+    assert status == 429
+    assert int(headers["retry-after"]) >= 1
+    assert error_of(content)["code"] == "queue_full"
+    for each in running:
+        each.result()
+
+
+def test_a_client_that_goes_frees_its_slot(server: Server, served_engine: Engine) -> None:
+    body = json.dumps({"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+    for content in (body, body.replace(b'"stream": true', b'"stream":false')):
+        sockets = [connect(server) for _ in range(3)]
+        for each in sockets:
+            each.sendall(head + content)
+        time.sleep(0.05)
+        for each in sockets:
+            each.close()
+        (output,) = served_engine.generate([PROMPT], SamplingParams(max_tokens=2))
+        assert len(output.token_ids) == 2

@@ -1,0 +1,69 @@
+"""SageMaker's two paths, and the JSON that its containers are told of speculation with."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from peagle.engines import Engine
+from peagle.engines.serving.server import Server
+from peagle.engines.serving.speculative_config import VARIABLES, DefaultDrafts, speculation_of
+from peagle.plugins.errors import UsageError
+from tests.engines.serving.calls import call, error_of
+
+PROMPT = "def f(x):\n"
+COMPLETION = {"prompt": PROMPT, "max_tokens": 6, "temperature": 0}
+CHAT = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 6, "temperature": 0}
+# As AWS's own endpoint has it.
+DEPLOYED = '{"model": "/opt/ml/additional-model-data-sources/eagle", "method": "eagle3", "num_speculative_tokens": 3, "parallel_drafting": true}'  # noqa: E501
+
+
+@pytest.mark.parametrize(("body", "path"), [(COMPLETION, "/v1/completions"), (CHAT, "/v1/chat/completions")])
+def test_an_invocation_is_what_its_body_is(server: Server, body: dict[str, object], path: str) -> None:
+    status, _, content = call(server, "POST", "/invocations", body)
+    assert status == 200
+    own = json.loads(call(server, "POST", path, body)[2])
+    assert json.loads(content)["choices"] == own["choices"]
+
+
+def test_an_invocation_streams(server: Server) -> None:
+    status, headers, content = call(server, "POST", "/invocations", {**CHAT, "stream": True})
+    assert status == 200
+    assert headers["content-type"].startswith("text/event-stream")
+    assert content.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_route_names_the_path(server: Server) -> None:
+    headers = {"X-Amzn-SageMaker-Custom-Attributes": "a=b, route=/v1/chat/completions"}
+    assert json.loads(call(server, "POST", "/invocations", CHAT, headers)[2])["object"] == "chat.completion"
+    status, _, content = call(server, "POST", "/invocations", COMPLETION, headers)
+    assert status == 400
+    assert error_of(content)["param"] in {"messages", "prompt"}
+    headers = {"X-Amzn-SageMaker-Custom-Attributes": "route=/etc/passwd"}
+    status, _, content = call(server, "POST", "/invocations", CHAT, headers)
+    assert status == 400
+    assert error_of(content)["param"] == "route"
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_the_containers_variable_is_read_as_it_is(served_engine: Engine, variable: str) -> None:
+    assert speculation_of(None, {variable: DEPLOYED}, served_engine.manifest) == DefaultDrafts(3, None)
+    assert speculation_of('{"method": "ngram"}', {variable: DEPLOYED}, served_engine.manifest).draft == "ngram"
+    assert speculation_of(None, {}, served_engine.manifest) == DefaultDrafts()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("3", "no JSON object"),
+        ("{", "no JSON"),
+        ('{"num_speculative_tokens": 1000}', "num_speculative_tokens is 1000"),
+        ('{"num_speculative_tokens": "3"}', "num_speculative_tokens is '3'"),
+        ('{"method": "medusa"}', "method is 'medusa'"),
+        ('{"tokens": 3}', "'tokens'"),
+    ],
+)
+def test_what_the_engine_cannot_do_is_refused_by_the_key_s_name(served_engine: Engine, text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        speculation_of(text, {}, served_engine.manifest)
