@@ -199,7 +199,7 @@ class Loop:
 
     def _deliver(self, request: Request) -> None:
         if request.delivery.in_pieces:
-            request.delivery.put(request.transcript.take())
+            request.delivery.put(request.take())
         if request.is_done:
             self._ended(request)
             request.delivery.end(request.output(time.perf_counter()))

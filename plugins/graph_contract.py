@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .ops.cached_attention.int8_caches import SCALE_BYTES
-
+SCALE_BYTES = 2  # of a position of a head, in a cache of int8
 KEPT = ("float16", "int8")  # narrower types of caches that our CPU kernel of CachedAttention takes
 WIDE = "wide"  # in the place of a type: the one that the graph was traced in
 

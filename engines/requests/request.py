@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..policy.drafts_per_round import Policy
 from ..text.transcript import Transcript
 from .delivery import Delivery
 from .params import SamplingParams
-from .results import Acceptance, RequestOutput
+from .results import Acceptance, Delta, RequestOutput
 from .token_choice import TokenChoice
 
 
@@ -20,8 +20,7 @@ class Request:
     ``room`` is the most tokens it may get. ``strategy`` is the name of the one that drafts for it, ``policy`` says how
     many. ``deadline`` and ``submitted`` are seconds of ``time.perf_counter``. ``launched`` counts passes whose tokens
     have not been read, ``ahead`` how many tokens those may bring at most. ``cached`` tokens of the prompt were read for
-    another one. ``is_unwanted`` asks for an early end, from
-    any thread.
+    another one. ``is_unwanted`` asks for an early end, from any thread.
     """
 
     prompt: tuple[int, ...]
@@ -42,6 +41,14 @@ class Request:
     cached: int = 0
     is_unwanted: bool = False
     choice: TokenChoice | None = None  # what chooses its tokens, or looks at them, on the host
+
+    def take(self) -> Delta:
+        """Return what has become showable since the last call."""
+        delta = self.transcript.take()
+        if self.choice is None:
+            return delta
+        end = len(self.transcript.token_ids)
+        return replace(delta, logprobs=tuple(self.choice.logprobs[end - len(delta.token_ids) : end]))
 
     @property
     def is_done(self) -> bool:

@@ -98,6 +98,7 @@ class Delta:
     ``text`` may be empty: a token can be a part of a character, a special one, or wait for a stop string to go on.
     ``drafted`` says of each of the ``token_ids`` whether it is an accepted draft. ``runs`` are the text once more, cut
     where that changes: ``(text, is drafted)``; a character of several tokens belongs to the last of them.
+    ``logprobs`` of the ``token_ids`` are there where asked for.
     """
 
     text: str
@@ -105,3 +106,4 @@ class Delta:
     finish_reason: FinishReason | None
     drafted: tuple[bool, ...] = ()
     runs: tuple[tuple[str, bool], ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()

@@ -46,6 +46,10 @@ class Tokenizer:
         """The text of ``ids``, special tokens left out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
+    def piece(self, token_id: int) -> str:
+        """The text of one id by itself, also of a special token; a part of a character is U+FFFD."""
+        return str(self._tokenizer.decode([token_id], skip_special_tokens=False))
+
     def stream(self) -> TokenStream:
         """A decoder that is fed ids and gives text as soon as it is whole."""
         return TokenStream(self._tokenizer)

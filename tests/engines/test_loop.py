@@ -248,15 +248,14 @@ def test_a_pass_that_fails_ends_every_request_and_says_what_comes_after(tiny_eng
 
 
 def test_closing_ends_what_runs_and_waits(tiny_engine: Engine) -> None:
-    with _like(tiny_engine) as engine:
+    with _like(tiny_engine) as engine, _held(engine):
         submissions = [engine.submit([5, number], LONG) for number in range(5)]
-        with _held(engine):
-            threading.Thread(target=engine.close).start()
-            while not engine._loop.is_closed:
-                time.sleep(0.001)
-            for call in (engine.submit, engine.stream, lambda prompt: engine.generate([prompt]), engine.target_logits):
-                with pytest.raises(EngineClosed):
-                    call([5])
+        threading.Thread(target=engine.close).start()
+        while not engine._loop.is_closed:
+            time.sleep(0.001)
+        for call in (engine.submit, engine.stream, lambda prompt: engine.generate([prompt]), engine.target_logits):
+            with pytest.raises(EngineClosed):
+                call([5])
     assert {each.result().finish_reason for each in submissions} <= {"abort", "length"}
     assert submissions[-1].result().finish_reason == "abort"
     assert not engine._loop._thread.is_alive()  # type: ignore[union-attr]

@@ -16,14 +16,7 @@ from .bodies import ChatBody, CompletionBody, SamplingBody
 
 # What a field must be as long as nothing else can be done with it.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
-    "min_tokens": (0,),
     "stop_token_ids": ([],),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "echo": (False,),
     "suffix": ("",),
     "response_format": ({"type": "text"},),
@@ -39,7 +32,11 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 # The names of a request's options here, where OpenAI's clients know them by others.
 _OURS = {"acceptance_tolerance": "tolerance"}
-_TAKEN = ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "acceptance_tolerance")
+_TAKEN = (
+    "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "acceptance_tolerance", "min_tokens",
+    "presence_penalty", "frequency_penalty", "repetition_penalty",
+)  # fmt: skip
+_DIGITS = 19
 COMPLETION_TOKENS = 16  # of a completion that does not say how many, as OpenAI has it
 
 
@@ -109,10 +106,32 @@ def _params(body: CompletionBody | ChatBody, room: int) -> SamplingParams:
         most = COMPLETION_TOKENS
     if most is not None and most < 1:
         raise HttpRefusal(400, f"{name} must be 1 or more, not {most}", param=name)
-    given = {_OURS.get(each, each): value for each in _TAKEN if (value := getattr(body, each)) is not None}
+    given: dict[str, Any] = {
+        _OURS.get(each, each): value for each in _TAKEN if (value := getattr(body, each)) is not None
+    }
+    given |= {"logit_bias": _biases(body.logit_bias or {}), "logprobs": _logprobs(body)}
     try:
         return SamplingParams(**{"temperature": 1.0, **given}, max_tokens=room if most is None else most)
     except UsageError as error:
         known = {ours: theirs for theirs, ours in _OURS.items()}
         first = error.what.split(maxsplit=1)[0].split("[")[0]
         raise HttpRefusal(400, error.what, param=known.get(first, first)) from None
+
+
+def _biases(given: dict[str, float]) -> dict[int, float]:
+    """Amounts by token id, which are texts in JSON."""
+    found = {}
+    for token, amount in given.items():
+        if not (token.isascii() and token.isdigit() and len(token) < _DIGITS):
+            raise HttpRefusal(400, f"logit_bias: {token[:100]!r} is no token id", param="logit_bias")
+        found[int(token)] = amount
+    return found
+
+
+def _logprobs(body: CompletionBody | ChatBody) -> int | None:
+    """How many likeliest tokens are shown beside each, None for no logprobs at all."""
+    if isinstance(body, CompletionBody):
+        return body.logprobs
+    if body.top_logprobs is not None and not body.logprobs:
+        raise HttpRefusal(400, "top_logprobs is for logprobs: set logprobs to true", param="top_logprobs")
+    return (body.top_logprobs or 0) if body.logprobs else None

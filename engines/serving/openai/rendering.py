@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from ...requests.results import Acceptance, Delta, RequestOutput
+from ...requests.results import Acceptance, Delta, RequestOutput, TokenLogprob
 
 DONE = b"data: [DONE]\n\n"
 
@@ -27,12 +27,13 @@ def event(content: Any) -> bytes:
 class Answer:
     """What all pieces of one response say: how it is named, and of which model it is.
 
-    ``is_chat`` decides the form: messages, or texts. ``shows_drafted`` adds to every choice its text once more, cut
-    into ``[text, whether it was drafted]``.
+    ``is_chat`` decides the form: messages, or texts. ``token_text`` says what a token is, for logprobs.
+    ``shows_drafted`` adds to every choice its text once more, cut into ``[text, whether it was drafted]``.
     """
 
     is_chat: bool
     model: str
+    token_text: Callable[[int], str]
     shows_drafted: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
     token: str = field(default_factory=lambda: secrets.token_hex(12))
@@ -44,7 +45,7 @@ class Answer:
         listed = list(outputs)
         choices = []
         for index, (output, each) in enumerate(zip(listed, runs, strict=True)):
-            choice = self._choice(index, output.text, finish(output.finish_reason), is_whole=True)
+            choice = self._choice(index, output.text, finish(output.finish_reason), output.logprobs, is_whole=True)
             if self.shows_drafted:
                 choice["drafted"] = each
             choices.append(choice)
@@ -63,7 +64,7 @@ class Answer:
 
     def piece(self, index: int, delta: Delta) -> dict[str, Any]:
         """A further piece of a choice."""
-        choice = self._choice(index, delta.text, finish(delta.finish_reason), is_whole=False)
+        choice = self._choice(index, delta.text, finish(delta.finish_reason), delta.logprobs, is_whole=False)
         if self.shows_drafted:
             choice["drafted"] = delta.runs
         return {**self._piece(), "choices": [choice]}
@@ -79,13 +80,34 @@ class Answer:
         prefix = "chatcmpl" if self.is_chat else "cmpl"
         return {"id": f"{prefix}-{self.token}", "object": name, "created": self.created, "model": self.model}
 
-    def _choice(self, index: int, text: str, reason: str | None, *, is_whole: bool) -> dict[str, Any]:
+    def _choice(
+        self, index: int, text: str, reason: str | None, logprobs: Sequence[TokenLogprob], *, is_whole: bool
+    ) -> dict[str, Any]:
         content: dict[str, Any] = {"text": text}
         if self.is_chat and is_whole:
             content = {"message": {"role": "assistant", "content": text, "refusal": None}}
         elif self.is_chat:
             content = {"delta": {"content": text} if text else {}}
-        return {"index": index, **content, "logprobs": None, "finish_reason": reason}
+        told = self._logprobs(logprobs) if logprobs else None
+        return {"index": index, **content, "logprobs": told, "finish_reason": reason}
+
+    def _logprobs(self, found: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """Those of some tokens, in the form of a chat or of a completion, which have them differently."""
+        if not self.is_chat:
+            texts = [self.token_text(each.token_id) for each in found]
+            tops = [{self.token_text(token): value for token, value in each.top} for each in found]
+            offsets = [sum(len(text) for text in texts[:at]) for at in range(len(texts))]
+            values = [each.logprob for each in found]
+            return {"tokens": texts, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+        content = [
+            {**self._token(each.token_id, each.logprob), "top_logprobs": [self._token(*pair) for pair in each.top]}
+            for each in found
+        ]
+        return {"content": content, "refusal": None}
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self.token_text(token)
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
 def finish(reason: str | None) -> str | None:

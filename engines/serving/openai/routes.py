@@ -160,7 +160,7 @@ class EventStream(StreamingResponse):
 async def _answer(
     state: ServerState, request: Request, asked: Asked, prompts: Sequence[Submit], *, is_chat: bool
 ) -> Response:
-    answer = Answer(is_chat, state.settings.model, asked.shows_drafted)
+    answer = Answer(is_chat, state.settings.model, state.engine.tokenizer.piece, asked.shows_drafted)
     choices = Choices(state.metrics, state.limits.seconds)
     await choices.submit(prompts, asked)
     if asked.streams:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...graph_contract import SCALE_BYTES
+
 Array = NDArray[Any]
 
-SCALE_BYTES = 2
 MOST = 127  # of a code, and of m
 SMALLEST = 2.0**-90
 FLAWED = -128

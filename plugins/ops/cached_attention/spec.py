@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...graph_contract import SCALE_BYTES
 from ...op_spec import FLOAT8, FLOATS, Attribute, Operand, OpSpec, finite, not_negative, zero_or_one
 from .body import body
 from .cpu_cases import cpu_cases
-from .int8_caches import SCALE_BYTES
 from .reference import cached_attention
 
 

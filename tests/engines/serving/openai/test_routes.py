@@ -129,6 +129,60 @@ def test_drafts_change_no_answer(client: OpenAI) -> None:
     assert len(answers) == 1
 
 
+def test_logprobs_are_the_engine_s_with_drafts_and_without(client: OpenAI, served_engine: Engine) -> None:
+    (output,) = served_engine.generate([PROMPT], SamplingParams(max_tokens=12, logprobs=3))
+    for extra in ({}, {"num_speculative_tokens": 0}):
+        chat = client.chat.completions.create(
+            model=MODEL,
+            messages=MESSAGES,
+            max_tokens=12,
+            temperature=0,
+            logprobs=True,
+            top_logprobs=3,
+            extra_body=extra,
+        )
+        told = chat.choices[0].logprobs
+        assert told is not None
+        assert told.content is not None
+        assert [each.logprob for each in told.content] == pytest.approx(
+            [each.logprob for each in output.logprobs], abs=1e-4
+        )
+        assert [len(each.top_logprobs) for each in told.content] == [3] * 12
+        assert "".join(each.token for each in told.content) == chat.choices[0].message.content
+    pieces = client.completions.create(
+        model=MODEL, prompt=PROMPT, max_tokens=12, temperature=0, logprobs=2, stream=True
+    )
+    streamed = [
+        value
+        for piece in pieces
+        if piece.choices[0].logprobs
+        for value in piece.choices[0].logprobs.token_logprobs or []
+    ]
+    assert streamed == pytest.approx([each.logprob for each in output.logprobs], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"presence_penalty": 1.5, "frequency_penalty": 0.5},
+        {"logit_bias": {"40": -100.0, "41": 5.0}},
+        {"extra_body": {"repetition_penalty": 1.3}},
+        {"extra_body": {"min_tokens": 20}},
+    ],
+)
+def test_options_that_change_the_choice_are_the_engine_s_and_drafts_change_nothing(
+    client: OpenAI, served_engine: Engine, options: dict[str, Any]
+) -> None:
+    own = {**options.get("extra_body", {}), **{name: value for name, value in options.items() if name != "extra_body"}}
+    own["logit_bias"] = {int(token): amount for token, amount in own.get("logit_bias", {}).items()}
+    (output,) = served_engine.generate([PROMPT], SamplingParams(max_tokens=24, temperature=0.7, seed=5, **own))
+    for k in (0, 3):
+        extra = {**options.get("extra_body", {}), "num_speculative_tokens": k}
+        asked: Any = {"model": MODEL, "prompt": PROMPT, "max_tokens": 24, "temperature": 0.7, "seed": 5, **options}
+        answer = client.completions.create(**{**asked, "extra_body": extra})
+        assert answer.choices[0].text == output.text
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -142,6 +196,12 @@ def test_drafts_change_no_answer(client: OpenAI) -> None:
         ({"prompt": [10**9]}, "prompt"),
         ({"prompt": "word " * 5000}, "prompt"),
         ({"suffix": "x"}, "suffix"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"99999999": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 1000}}, "logit_bias"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"logprobs": 99}, "logprobs"),
+        ({"extra_body": {"min_tokens": 999}}, "min_tokens"),
         ({"best_of": 2}, "best_of"),
         ({"echo": True}, "echo"),
         ({"extra_body": {"num_speculative_tokens": 1000}}, "num_speculative_tokens"),
@@ -165,6 +225,7 @@ def test_what_cannot_be_done_is_refused_by_the_field_s_name(client: OpenAI, fiel
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"modalities": ["audio"]}, "modalities"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"max_completion_tokens": -3}, "max_completion_tokens"),
     ],
 )
