@@ -29,7 +29,7 @@ from .requests.request import Request
 from .requests.results import RequestOutput
 from .requests.token_choice import choice_of
 from .scheduling.scheduler import MAX_PREFILL_TOKENS
-from .strategies.asked import decoding, drafts_of, own_strategy
+from .strategies.asked import decoding, drafts_of, named_strategy, own_strategy
 from .strategies.base import STRATEGIES
 from .stream import Stream
 from .submission import AsyncSubmission, Submission
@@ -83,9 +83,7 @@ class Engine:
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefix_cache_bytes: int = 0,
     ) -> None:
-        strategy = own_strategy(manifest) if strategy is None else strategy
-        if strategy not in STRATEGIES:
-            raise refusal("strategy", f"one of {', '.join(sorted(STRATEGIES))}", strategy)
+        strategy = own_strategy(manifest) if strategy is None else named_strategy(manifest, strategy)
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
         self._backend, self._strategy = backend, strategy
         self._policy = policy or Fixed(manifest.speculation.num_speculative_tokens)
@@ -194,8 +192,8 @@ class Engine:
 
         ``params`` is one policy for all or one each. ``num_speculative_tokens`` overrides K; 0 is plain decoding, which
         gives the same text. So does any ``draft``: ``"ngram"`` looks drafts up in the text, ``"none"`` is K = 0, None
-        is what the engine was built with. Raises ``UsageError`` for an empty, too long or out-of-range prompt, an
-        illegal K, or drafts that the engine has no room for.
+        is what the engine was built with, which ``"peagle"`` and ``"eagle3"`` name. Raises ``UsageError`` for an empty,
+        too long or out-of-range prompt, an illegal K, or drafts that the engine has no room for.
         """
         listed = prompts_of(prompts)
         policies = params_of(params, len(listed))

@@ -2,7 +2,7 @@
 
 The result is an ``onnx_ir.Model`` (opset 24, IR 11) in standard ops plus the ``peagle`` domain. Batch, window width,
 emitted columns and cache length are symbolic. Weights are initializers without values, named as in the checkpoint (the
-drafter's: as in ``Drafter``); RoPE tables are initializers whose frequencies are kept in the model's metadata.
+drafter's: as in ``DrafterModules``); RoPE tables are initializers whose frequencies are kept in the model's metadata.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from torch.export import Dim
 
 from ..plugins.errors import BuildError
 from ..plugins.graph_contract import (
+    AUTOREGRESSIVE_INPUTS,
+    AUTOREGRESSIVE_OUTPUTS,
     DRAFTER_INPUTS,
     DRAFTER_OUTPUTS,
     TARGET_INPUTS,
@@ -32,7 +34,8 @@ from ..plugins.graph_contract import (
 from ..plugins.op_spec import DOMAIN, OPSET, VERSION
 from . import operators
 from .drafters import DrafterSpec
-from .drafters.parallel_drafter import Drafter
+from .drafters.autoregressive_drafter import AutoregressiveDrafter
+from .drafters.parallel_drafter import ParallelDrafter
 from .lowering.shared_passes import ROPE_METADATA
 from .modelling_errors import modelling
 from .targets import CacheSpec, TargetSpec
@@ -48,7 +51,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 _DRAFTERS_CONFIG = "the drafter's config.json"
 
 # Example sizes: all different and neither 0 nor 1, so that nothing is specialised on them.
-_B, _S, _E, _T = 2, 5, 4, 96
+_B, _S, _E, _A, _T = 2, 5, 4, 7, 96
 
 
 def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
@@ -76,22 +79,25 @@ def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32
 
 
 def trace_drafter(drafter: DrafterSpec, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
-    """The drafter's semantic graph for ``drafter`` on ``target``, which is of the same ``dtype``.
-
-    Raises ``BuildError`` for an autoregressive drafter.
-    """
-    drafter.require_parallel()
-    rotary = drafter_rotary(drafter)
+    """The drafter's semantic graph for ``drafter`` on ``target``, which is of the same ``dtype``."""
+    rotary, wide = drafter_rotary(drafter), _DTYPES[dtype]
+    parallel = drafter.strategy == "parallel"
+    kind = ParallelDrafter if parallel else AutoregressiveDrafter
     with torch.device("meta"):
-        model = Drafter(drafter, rotary).eval().to(_DTYPES[dtype])
+        model = kind(drafter, rotary).eval().to(wide)
     i64, i32 = torch.int64, torch.int32
     ids = torch.zeros(_B, _S, dtype=i64, device="meta")
     tokens = torch.zeros(_B, _E, dtype=i32, device="meta")
-    aux = torch.zeros(_B, _S, len(target.taps) * target.hidden_size, dtype=_DTYPES[dtype], device="meta")
-    inputs = (ids, _rows(i64), _rows(i32), _rows(i32), tokens, _rows(i32), aux)
-    b, s, e = _dims("B", "S", "E")
-    shapes = [{0: b, 1: s}, *[{0: b}] * 3, {0: b, 1: e}, {0: b}, {0: b, 1: s}]
-    names = (DRAFTER_INPUTS, DRAFTER_OUTPUTS)
+    features = len(target.taps) * target.hidden_size
+    aux = torch.zeros(_B, _S if parallel else _A, features, dtype=wide, device="meta")
+    inputs: tuple[torch.Tensor, ...] = (ids, _rows(i64), _rows(i32), _rows(i32), tokens, _rows(i32), aux)
+    b, s, e, a = _dims("B", "S", "E", "A")
+    shapes = [{0: b, 1: s}, *[{0: b}] * 3, {0: b, 1: e}, {0: b}, {0: b, 1: s if parallel else a}]
+    names: tuple[Sequence[str], Sequence[str]] = (DRAFTER_INPUTS, DRAFTER_OUTPUTS)
+    if not parallel:
+        inputs += (torch.zeros(_B, drafter.hidden_size, dtype=wide, device="meta"),)
+        shapes.append({0: b})
+        names = (AUTOREGRESSIVE_INPUTS, AUTOREGRESSIVE_OUTPUTS)
     return _trace(model, inputs, shapes, drafter.caches, dtype, *names, {"rotary": rotary}, "", _DRAFTERS_CONFIG)
 
 
@@ -228,7 +234,10 @@ def _name_dims(model: ir.Model) -> None:
     inputs = {v.name: v for v in model.graph.inputs}
     emitted = inputs.get("uniform") or inputs["tokens"]
     ids, cache = inputs["input_ids"].shape, inputs["k_cache.0"].shape
-    names = {str(ids[0]): "B", str(ids[1]): "S", str(emitted.shape[1]): "E", str(cache[2]): "T"}
+    names = {str(ids[0]): "B", str(emitted.shape[1]): "E", str(cache[2]): "T"}
+    if "aux_hidden" in inputs:  # of a drafter; of an autoregressive one it may have no columns
+        names[str(inputs["aux_hidden"].shape[1])] = "A"
+    names[str(ids[1])] = "S"
     produced = (value for node in model.graph for value in node.outputs)
     for value in (*model.graph.inputs, *produced):
         if value.shape is not None:

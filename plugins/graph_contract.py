@@ -1,8 +1,12 @@
 """The graph contract: every tensor that goes into and comes out of a target and a drafter (docs/architecture.md).
 
 B rows, S columns of the window, E = K + 1 emission columns, F features of a column (taps times hidden size), V and Vd
-the vocabularies of target and drafter. A cache is ``[B, heads, T, head_dim]``, of the graph's type or one of ``KEPT``;
-of int8 a position of a head has two bytes more, its scale.
+the vocabularies of target and drafter, H the drafter's hidden size. A cache is ``[B, heads, T, head_dim]``, of the
+graph's type or one of ``KEPT``; of int8 a position of a head has two bytes more, its scale.
+
+An autoregressive drafter (EAGLE-3) makes a pass for every draft, so what it gives is that of K = 1, ``draft_ids``
+[B,1] for example. Passes after the first are over one column, whose token is the last draft; ``aux_hidden`` has no
+columns then, and ``draft_hidden``, which the last pass gave as ``next_draft_hidden``, is the feature in its place.
 """
 
 from __future__ import annotations
@@ -45,6 +49,8 @@ TENSORS: Mapping[str, GraphTensor] = {
     "next_window_len": GraphTensor("int32", ("B",)),
     "next_draft_len": GraphTensor("int32", ("B",)),
     "draft_logits": GraphTensor(WIDE, ("B", "E-1", "Vd")),
+    "draft_hidden": GraphTensor(WIDE, ("B", "H")),
+    "next_draft_hidden": GraphTensor(WIDE, ("B", "H")),
 }
 
 WINDOW = ("input_ids", "start", "window_len", "draft_len")  # what both halves are fed
@@ -56,6 +62,9 @@ TARGET_INPUTS = (*WINDOW, "forced_next", "uniform", *POLICY)
 TARGET_OUTPUTS = (*EMITTED, "aux_hidden", "logits")
 DRAFTER_INPUTS = (*WINDOW, *EMITTED, "aux_hidden")
 DRAFTER_OUTPUTS = ("draft_ids", *NEXT, "draft_logits")
+HIDDEN, NEXT_HIDDEN = "draft_hidden", "next_draft_hidden"
+AUTOREGRESSIVE_INPUTS = (*DRAFTER_INPUTS, HIDDEN)
+AUTOREGRESSIVE_OUTPUTS = (*DRAFTER_OUTPUTS, NEXT_HIDDEN)
 
 MAX_DRAFTS = 63  # of a round: the kernel of AcceptPrefix looks at 64 emission columns, and one is the bonus token's
 

@@ -169,6 +169,20 @@ def save_target(folder: Path, config: Mapping[str, Any]) -> Path:
     return folder
 
 
+def eagle3_head(folder: Path, pair: Pair, *, draft_vocab: int = VOCAB, layers: int = 1, **entries: Any) -> Path:
+    """Write a random EAGLE-3 head for the target of ``pair``, with these entries in its configuration."""
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = head_tensors(torch.Generator().manual_seed(4), draft_vocab, layers)
+    del tensors["mask_hidden"]
+    sizes = {"num_hidden_layers": layers, "draft_vocab_size": draft_vocab, "ptd_token_id": None}
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(pair.head_config | sizes | entries))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
 def make_pair(folder: Path, family: str, *, draft_vocab: int = VOCAB, sizes: Mapping[str, int] = _COMMON_SIZES) -> Pair:
     """Write a random target of ``family`` and a random head for it, with a byte-level tokenizer."""
     import torch

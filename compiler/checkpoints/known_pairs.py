@@ -1,4 +1,4 @@
-"""The pairs of target and P-EAGLE head that have a short name, and what is known about each."""
+"""The pairs of target and head that have a short name, and what is known about each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _HERE = Path(__file__).parent.parent / "bundled"
+
+PEAGLE, EAGLE3 = "peagle", "eagle3"  # what ``--draft`` may say for the head that the registry has for a target
+HEADS = {PEAGLE: "P-EAGLE", EAGLE3: "EAGLE-3"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Pair:
     ``taps`` are what a build is expected to feed the head, for `models` to show: a build asks the head's own
     configuration, and takes the default where that does not say. ``taps_source`` says which it is.
     ``licences`` are those of target and head, as their cards state them; empty where none is known here.
-    ``drafter_size`` is what is published of the head's. ``evidence`` is what was verified for exactly these
+    ``eagle3`` is an EAGLE-3 head for the same target, where one is known. ``drafter_size`` is what is published of the
+    head's. ``evidence`` is what was verified for exactly these
     checkpoints, as (level, how); ``notes`` say what that leaves open, ``unknown`` what only the head will tell.
     """
 
@@ -94,6 +98,11 @@ class Pair:
     evidence: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    eagle3: Source | None = None
+
+    def head(self, method: str) -> Source | None:
+        """The head of a method by its name in ``HEADS``, if one is known."""
+        return self.drafter if method == PEAGLE else self.eagle3
 
     @property
     def config_folder(self) -> Path:
@@ -137,6 +146,7 @@ PAIRS = {
                 ),
             ),
             drafter=Local(_HERE / "heads" / "smollm2-135m-p-eagle"),
+            eagle3=Local(_HERE / "heads" / "smollm2-135m-eagle-3"),
             trained_depth=8,
             taps=(2, 15, 27),
             taps_source="the head's own configuration",

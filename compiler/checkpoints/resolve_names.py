@@ -12,7 +12,7 @@ from ..console.progress import Progress
 from . import hub
 from .fetch_source import fetch
 from .json_files import read_json
-from .known_pairs import PAIRS, HubRepo, Local, Pair, Source, Wheel
+from .known_pairs import HEADS, PAIRS, HubRepo, Local, Pair, Source, Wheel
 from .without_head import NGRAM, NO_DRAFTS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _CONFIG = "config.json"
 _NEEDED = "every checkpoint has one; is this the folder of the model itself?"
 _REVISION = {"--model": "--revision", "--draft": "--draft-revision"}
 _ADD_DRAFT = (
-    "add `--draft`, a P-EAGLE head trained for this model (a folder or an id of the Hugging Face Hub), "
+    "add `--draft`, a P-EAGLE or EAGLE-3 head trained for this model (a folder or an id of the Hugging Face Hub), "
     "`--draft ngram` for drafts looked up in the text, or `--draft none` for plain decoding; these take no head"
 )
 
@@ -48,7 +48,7 @@ class Resolved:
 
     def repeatable(self) -> dict[str, str | None]:
         """The options that name exactly these checkpoints again, from any folder."""
-        by_name = self.drafter is None or self.draft in PAIRS or self.drafter_commit
+        by_name = self.drafter is None or self.draft in (*PAIRS, *HEADS) or self.drafter_commit
         return {
             "model": self.model if self.model in PAIRS or self.target_commit else str(self.target),
             "draft": self.draft if by_name else str(self.drafter),
@@ -67,13 +67,13 @@ def resolve(
     """Folders for ``--model`` and ``--draft``, downloaded when they are not here yet.
 
     The target of a known pair, by its short name or its id, brings the drafter if there is one; anything else needs
-    ``draft``. A revision is a branch, a tag or a commit of the Hugging Face Hub. Nothing is downloaded before both
-    names are understood.
+    ``draft``, which may be one of ``HEADS``: the registry's head of that kind for the target. A revision is a branch, a
+    tag or a commit of the Hugging Face Hub. Nothing is downloaded before both names are understood.
     """
     target = _source(model, "--model", revision)
     if draft is None:
         draft = model if model in PAIRS else _id_of_drafter(model)
-    drafter = _source(draft, "--draft", draft_revision)
+    drafter = _head(model, draft, draft_revision)
     found, head = fetch(target, progress), fetch(drafter, progress)
     pair = pair_of(target)
     known = pair if pair and pair.drafter and _is_same(pair.drafter, drafter) else None
@@ -98,7 +98,7 @@ def has_drafter(model: str) -> bool:
 def drafter_source(model: str, draft: str | None) -> Source | None:
     """The place that the drafter would come from, without fetching it; None where none is named or known."""
     if draft is not None:
-        return _source(draft, "--draft", None)
+        return _head(model, draft, None)
     pair = known_pair(model)
     return pair.drafter if pair else None
 
@@ -157,6 +157,11 @@ def _source(name: str, flag: str, revision: str | None) -> Source:
         source = _registered(HubRepo(name))
     else:
         raise _unknown(name, flag)
+    return _at(source, name, flag, revision)
+
+
+def _at(source: Source, name: str, flag: str, revision: str | None) -> Source:
+    """A source at a revision that was asked for."""
     if revision is None:
         return source
     if isinstance(source, HubRepo):
@@ -167,6 +172,22 @@ def _source(name: str, flag: str, revision: str | None) -> Source:
         why="it lies on this machine, and only repositories of the Hugging Face Hub have revisions",
         fix=f"leave {_REVISION[flag]} out",
     )
+
+
+def _head(model: str, draft: str, revision: str | None) -> Source:
+    """The place of the head that ``--draft`` names."""
+    if draft not in HEADS:
+        return _source(draft, "--draft", revision)
+    pair = known_pair(model)
+    head = pair.head(draft) if pair else None
+    if head is None:
+        known = ", ".join(each.name for each in PAIRS.values() if each.head(draft))
+        raise UsageError(
+            f"no {HEADS[draft]} head for {model} is known",
+            why=f"--draft {draft} is the one that the registry has for a target, and it has some for: {known}",
+            fix=f"name one (a folder of that name is ./{draft}, or OWNER/NAME)",
+        )
+    return _at(head, draft, "--draft", revision)
 
 
 def _file(path: Path, flag: str) -> Local:
@@ -225,7 +246,7 @@ def _drafter(pair: Pair) -> Source:
 
 
 def _unknown(name: str, flag: str) -> UsageError:
-    names = [*PAIRS, *((NGRAM, NO_DRAFTS) if flag == "--draft" else ())]
+    names = [*PAIRS, *((*HEADS, NGRAM, NO_DRAFTS) if flag == "--draft" else ())]
     known = ", ".join(names)
     repo, _, revision = name.partition("@")
     if revision and hub.is_id(repo):

@@ -152,12 +152,21 @@ def _doubts_of_template(folder: Path) -> list[str]:
 
 
 def read_head(drafter: Checkpoint, target: TargetSpec) -> DrafterSpec:
-    """The head, its vocabulary checked too. Raises ``BuildError`` for one that does not fit, or cannot run here."""
+    """The head, its vocabulary checked too. Raises ``BuildError`` for one that does not fit."""
     head = read_drafter(drafter.config, drafter.shapes, target)
-    head.require_parallel()
     d2t, t2d = (drafter.read(head.keys[name]) if name in head.keys else None for name in ("d2t", "t2d"))
     check_vocabulary(head, d2t, t2d)
     return head
+
+
+def require_runner(head: DrafterSpec | None, lowering: Lowering) -> None:
+    """Raise ``BuildError`` for a head whose rounds are not made by what the lowering is for."""
+    if head and head.strategy == "autoregressive" and lowering.is_tensorrt:
+        raise BuildError(
+            "EAGLE-3 heads are not built for TensorRT",
+            why="a pass for every draft, each fed the last one's hidden state, is made by ONNX Runtime alone",
+            fix="`--backend onnxruntime`, or a P-EAGLE head for this target",
+        )
 
 
 def _check_tokenizer(folder: Path, vocab_size: int) -> None:

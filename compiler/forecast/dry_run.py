@@ -15,7 +15,7 @@ from ..checkpoints.head_weights import HeadWeights
 from ..checkpoints.known_pairs import Local
 from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
 from ..checkpoints.target import Target
-from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, NGRAM_DEPTH, read_head
+from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, NGRAM_DEPTH, read_head, require_runner
 from ..console.printing import emit
 from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_number
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
@@ -151,6 +151,7 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
         drafter = Checkpoint.open(source.path)
         drafter = replace(drafter, config=request.head.over(drafter.config))
         head = read_head(drafter, family_for(config).describe(config))
+        require_runner(head, decided.lowering)
         shared = _shared(drafter, head, request.pair) if decided.shares else ()
     elif source is None:
         unknown = "none named"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...engines.folder.manifest import Manifest
 from ..checkpoints.resolve_names import Resolved, resolve, resolve_target
-from ..checkpoints.target_and_drafter import Inputs, read_inputs
+from ..checkpoints.target_and_drafter import Inputs, read_inputs, require_runner
 from ..console.progress import Progress
 from ..hardware.packages import export_versions
 from ..precision.decide_recipe import decide
@@ -56,6 +56,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         resolved = _resolve(request, run.progress)
     with run.phases("read", "read checkpoints"):
         inputs = read_inputs(request.sizes, resolved, request.head.over)
+        require_runner(inputs.head, platform.lowering)
         recipe = decide(
             request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True, head=inputs.head
         )

@@ -35,6 +35,7 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
     return {
         "engine": str(folder),
         **content,
+        "method": manifest.method,
         "bytes": sum(entry.size for entry in manifest.files.values()),
         "operators": {name: _operators(folder, part) for name, part in manifest.parts.items()},
         "cache_bytes": None if manifest.backend.gpus else row_bytes(manifest),

@@ -12,7 +12,7 @@ from typing import Any
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.resolve_names import Resolved, has_drafter, resolve, resolve_target
 from ..checkpoints.target import Target
-from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, cache_length, longest_sequence, read_inputs
+from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, cache_length, longest_sequence, read_inputs, require_runner
 from ..console.progress import Progress
 from ..hardware.packages import export_versions, product_version
 from ..precision.calibration.obtain_ranges import describe
@@ -116,6 +116,7 @@ def _resolve(request: CompileRequest, progress: Progress) -> Callable[[], _Job]:
 
 def _pair(request: CompileRequest, resolved: Resolved) -> _Job:
     inputs, lowering = read_inputs(request.sizes, resolved, request.head.over), export_lowering(request)
+    require_runner(inputs.head, lowering)
     blueprint = Blueprint(
         target=inputs.target,
         drafter=inputs.drafter,

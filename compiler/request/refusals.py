@@ -76,7 +76,7 @@ def _check_drafter(request: CompileRequest) -> None:
     if said is not None and request.pair.head is None and request.of_head():
         raise UsageError(
             f"{', '.join(request.of_head())} says nothing with --draft {said}",
-            why="there is no P-EAGLE head then",
+            why="there is no head then",
             fix=f"leave it out, or name a head in place of {said} (a folder of that name is ./{said})",
         )
     if request.draft != "drafter" and request.precision.drafter is not None:

@@ -39,11 +39,11 @@ class ModelRef:
     )
     draft: str | None = option(
         "--draft",
-        "The P-EAGLE head: a folder, OWNER/NAME, or a short name; known targets bring theirs. ngram needs none: drafts "
-        "are looked up in the text. none is plain decoding.",
+        "The head, P-EAGLE or EAGLE-3: a folder, OWNER/NAME, or a short name; known targets bring theirs, and eagle3 "
+        "is the registry's EAGLE-3 head. ngram needs none: drafts are looked up in the text. none is plain decoding.",
     )
     revision: str | None = option("--revision", "Branch, tag or commit of the target. (default: the newest)")
-    draft_revision: str | None = option("--draft-revision", "The same for the P-EAGLE head.")
+    draft_revision: str | None = option("--draft-revision", "The same for the head.")
 
     @property
     def head(self) -> str | None:

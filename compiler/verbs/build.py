@@ -59,7 +59,8 @@ def build(
 
 def _drafts(manifest: Manifest) -> str:
     k = manifest.speculation.num_speculative_tokens
-    said = {"drafter": f"{k}", "ngram": f"{k}, looked up in the text", "none": "none: plain decoding"}
+    each = f"{k}, a pass for each" if manifest.method == "eagle3" else f"{k}"
+    said = {"drafter": each, "ngram": f"{k}, looked up in the text", "none": "none: plain decoding"}
     return said[manifest.draft]
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..checkpoints.known_pairs import EAGLE3
 from ..checkpoints.without_head import NGRAM
 from ..console.printing import columns, emit, interruptible, size
 from .shared_flags import Json
@@ -107,6 +108,8 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
         ("drafts per round", f"{speculation['num_speculative_tokens']} (trained for {speculation['trained_depth']})"),
         ("taps", ", ".join(map(str, shapes["taps"]))),
     ]
+    if engine["method"] == EAGLE3:
+        drafts.insert(1, ("method", "EAGLE-3: the drafter makes a pass for every draft"))
     if not engine["drafter"]:
         k, most = speculation["num_speculative_tokens"], speculation["max_num_speculative_tokens"]
         looked_up = f"{k}, looked up in the text, of {most} at most: there is no drafter"

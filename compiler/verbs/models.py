@@ -107,6 +107,7 @@ def _details(pair: Pair) -> list[tuple[str, str]]:
         (pair.name, pair.description),
         ("target", _with_revision(pair.target)),
         ("drafter", _with_revision(pair.drafter)),
+        *([("EAGLE-3 head", f"{_with_revision(pair.eagle3)}: `--draft eagle3`")] if pair.eagle3 else []),
         ("licences", ", ".join(f"{kind}: {each or 'not known here'}" for kind, each in _licences(pair))),
         (
             "parameters",
@@ -196,7 +197,7 @@ def _fields(pair: Pair) -> dict[str, Any]:
     from ..forecast.known_sizes import download_bytes, sizes
 
     fields = asdict(pair)
-    for source in (fields["target"], fields["drafter"] or {}):
+    for source in (fields["target"], fields["drafter"] or {}, fields["eagle3"] or {}):
         if "path" in source:
             source["path"] = str(source["path"])
     return fields | {"download_bytes": download_bytes(pair), "sizes": [asdict(each) for each in sizes(pair)]}

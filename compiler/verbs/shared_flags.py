@@ -38,7 +38,7 @@ DraftAsked = Annotated[
     str | None,
     typer.Option(
         metavar="ngram|none",
-        help="Look drafts up in the text, or decode without any. (default: the engine's)",
+        help="Look drafts up in the text, or decode without any. (default: the engine's, which peagle or eagle3 names)",
         show_default=False,
     ),
 ]

@@ -10,6 +10,7 @@ import typer
 
 from ...plugins.errors import UsageError, VerificationError
 from ...plugins.optional_packages import require
+from ..checkpoints.known_pairs import HEADS
 from ..checkpoints.without_head import NGRAM
 from ..console.printing import columns, emit, interruptible
 from .shared_flags import EngineFolder, Json, Threads
@@ -33,7 +34,11 @@ def verify(
     ] = "1,3,5,8",
     draft: Annotated[
         str | None,
-        typer.Option(metavar="ngram", help="Look drafts up in the text. (default: the engine's)", show_default=False),
+        typer.Option(
+            metavar="ngram",
+            help="Look drafts up in the text. (default: the engine's, which peagle or eagle3 names)",
+            show_default=False,
+        ),
     ] = None,
     batch_size: Annotated[
         int | None,
@@ -79,7 +84,7 @@ def verify(
     Example: peagle-compile verify demo-engine
     """
     depths = _depths(num_speculative_tokens)
-    if draft not in (None, NGRAM):
+    if draft not in (None, NGRAM, *HEADS):
         raise UsageError(
             f"--draft {draft} cannot be compared with plain decoding", fix="`--draft ngram`, or leave it out"
         )

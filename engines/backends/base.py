@@ -15,9 +15,9 @@ from ..requests.token_choice import TokenChoice
 class Lanes(Protocol):
     """The windows of all busy slots, or the one window of a piece of a prompt; a round is written over them.
 
-    ``verify``, ``draft``, ``hold`` and ``advance`` enqueue work for every row and wait for none of it, so they can be
-    part of a CUDA graph. Between rounds the windows stay here, and K may change: drafts past the next K are cut off,
-    and where there are fewer, those are verified that there are.
+    ``verify``, ``draft``, ``extend``, ``hold`` and ``advance`` enqueue work for every row and wait for none of it, so
+    they can be part of a CUDA graph. Between rounds the windows stay here, and K may change: drafts past the next K are
+    cut off, and where there are fewer, those are verified that there are.
     """
 
     def verify(self, k: int) -> None:
@@ -25,7 +25,14 @@ class Lanes(Protocol):
         ...
 
     def draft(self, k: int) -> None:
-        """One drafter pass over what was just committed, for drafts after y_a: the ``k`` of ``verify``, 1 at least."""
+        """One drafter pass over what was just committed, for drafts after y_a: the ``k`` of ``verify``, 1 at least.
+
+        A drafter that makes a pass for every draft, which its engine says, gives the first of them.
+        """
+        ...
+
+    def extend(self) -> None:
+        """One more pass of such a drafter, over its last draft alone and its own hidden state there: the next draft."""
         ...
 
     def hold(self) -> None:

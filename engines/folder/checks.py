@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from ...plugins.errors import EnvironmentProblem
-from ...plugins.graph_contract import KEPT, cache_names
+from ...plugins.graph_contract import HIDDEN, KEPT, cache_names
 from ...plugins.op_spec import FLOAT8
 from .records import BackendRecord, FileEntry, Part, PlanRecord, Shapes, Speculation
 
@@ -149,6 +149,8 @@ def part_contradictions(name: str, part: Part, backend: BackendRecord) -> list[s
     if {tensor.name for tensor in plan.tensors} != {*part.inputs, *part.outputs}:
         problems.append(f"{name}.plan.tensors are not its inputs and outputs")
     problems += _cache_contradictions(name, part, plan)
+    if part.is_autoregressive:
+        problems.append(f"{name}.inputs: no plan is fed {HIDDEN}: it makes all drafts in one pass")
     for profile in plan.profiles:
         for field in ("rows", "columns", "emitted"):
             sizes = getattr(profile, field)

@@ -17,6 +17,7 @@ from .records import Part, Shapes
 _NAMES = {
     "target": (contract.TARGET_INPUTS, contract.TARGET_OUTPUTS),
     "drafter": (contract.DRAFTER_INPUTS, contract.DRAFTER_OUTPUTS),
+    "autoregressive": (contract.AUTOREGRESSIVE_INPUTS, contract.AUTOREGRESSIVE_OUTPUTS),
 }
 
 
@@ -68,7 +69,8 @@ def _expected(half: str, part: Part, shapes: Shapes, wide: str) -> tuple[Tensors
         name: FoundTensor(cache.dtype or wide, (None, cache.heads, shapes.cache_length, cache.width))
         for name, cache in pairs
     }
-    inputs, outputs = ({name: tensor(name) for name in names} for names in _NAMES[half])
+    kind = "autoregressive" if part.is_autoregressive else half
+    inputs, outputs = ({name: tensor(name) for name in names} for names in _NAMES[kind])
     if not shapes.taps:  # and no drafter that would read them
         outputs.pop("aux_hidden", None)
     return inputs | caches, outputs | {contract.written(name): cache for name, cache in caches.items()}

@@ -22,8 +22,10 @@ from .strict_json import decode
 
 FILE_NAME = "engine.json"
 Draft = Literal["drafter", "ngram", "none"]
-# The newest that is read, and every one before: 1 knows no engines without a drafter, 2 none that draft without one.
-FORMAT_VERSION = 3
+Method = Literal["peagle", "eagle3"]
+# The newest that is read, and every one before: 1 knows no engines without a drafter, 2 none that draft without one,
+# and 3 no drafter that makes a pass for every draft.
+FORMAT_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,13 @@ class Manifest:
         if self.drafter:
             return "drafter"
         return "ngram" if self.speculation.max_num_speculative_tokens else "none"
+
+    @property
+    def method(self) -> Method | None:
+        """The kind of the drafter: ``peagle`` makes all drafts in one pass, ``eagle3`` each in one of its own."""
+        if self.drafter is None:
+            return None
+        return "eagle3" if self.drafter.is_autoregressive else "peagle"
 
     def write(self, folder: Path) -> None:
         """Write ``engine.json`` so that a reader sees the old file or the new one, never a part."""
@@ -111,15 +120,22 @@ def contradictions(manifest: Manifest) -> list[str]:
     if not 1 <= manifest.format_version <= FORMAT_VERSION:
         problems.append(f"format_version {manifest.format_version} does not exist")
     elif manifest.format_version < format_of(manifest.drafter, manifest.speculation):
-        lacks = "drafts" if manifest.format_version == 2 else "engines"
-        problems.append(f"format_version {manifest.format_version} has no {lacks} without a drafter")
+        lacks = _LACKS[manifest.format_version if not manifest.drafter else 3]
+        problems.append(f"format_version {manifest.format_version} has no {lacks}")
     return problems
+
+
+_LACKS = {
+    1: "engines without a drafter",
+    2: "drafts without a drafter",
+    3: "drafter that makes a pass for every draft",
+}
 
 
 def format_of(drafter: Part | None, speculation: Speculation) -> int:
     """The oldest format that can say it: older versions read what they can, and name the version that reads more."""
     if drafter:
-        return 1
+        return 4 if drafter.is_autoregressive else 1
     return 3 if speculation.max_num_speculative_tokens else 2
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...plugins.graph_contract import cache_width
+from ...plugins.graph_contract import HIDDEN, cache_width
 from ...plugins.number_types import BY_NAME
 
 _PIECE = 1 << 20
@@ -105,6 +105,11 @@ class Part:
     outputs: tuple[str, ...]
     caches: tuple[Cache, ...]
     plan: PlanRecord | None = None
+
+    @property
+    def is_autoregressive(self) -> bool:
+        """Whether it is a drafter that makes a pass for every draft, and so is fed its own hidden state."""
+        return HIDDEN in self.inputs
 
 
 @dataclass(frozen=True)

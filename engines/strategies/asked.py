@@ -5,25 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 from ...plugins.errors import UsageError
-from ..folder.manifest import Draft, Manifest
+from ..folder.manifest import Manifest, Method
 from ..policy.drafts_per_round import Fixed, Policy
 from ..requests.arguments import integer, refusal
+from .base import STRATEGIES
 
-_OWN: dict[Draft, str] = {"drafter": "parallel", "ngram": "ngram", "none": "plain"}
+_BY_METHOD: dict[Method, str] = {"peagle": "parallel", "eagle3": "autoregressive"}
 _ASKED = {"ngram": "ngram", "none": "plain"}
-_REBUILD = "build again with `--draft ngram`, or with a P-EAGLE head"
+_TITLES: dict[str, str] = {"peagle": "a P-EAGLE head", "eagle3": "an EAGLE-3 head"}
+_REBUILD = "build again with `--draft ngram`, or with a head"
 
 
 def own_strategy(manifest: Manifest) -> str:
     """The name of the strategy that an engine was built for."""
-    return _OWN[manifest.draft]
+    return _BY_METHOD[manifest.method] if manifest.method else _ASKED[manifest.draft]
+
+
+def named_strategy(manifest: Manifest, name: str) -> str:
+    """``name``, if it is a strategy that the engine has what it takes for; ``UsageError`` otherwise."""
+    of_heads = {*_BY_METHOD.values()} - {own_strategy(manifest)}
+    known = sorted(each for each in STRATEGIES if each not in of_heads)
+    if name not in known:
+        raise refusal("strategy", f"one of {', '.join(known)}", name)
+    return name
 
 
 def decoding(manifest: Manifest, strategy: str, policy: Policy, draft: str | None, k: int | None) -> tuple[str, Policy]:
     """The name of the strategy and the policy of a call that says ``draft`` and ``k``; else they are as given.
 
-    Raises ``UsageError`` for what is neither ``ngram`` nor ``none``, for more drafts than there is room for, and for
-    some where there are to be none.
+    Raises ``UsageError`` for what is neither ``ngram`` nor ``none`` nor the kind of the engine's own drafter, for more
+    drafts than there is room for, and for some where there are to be none.
     """
     if draft is not None:
         strategy = _strategy_of(manifest, draft)
@@ -51,8 +62,19 @@ def drafts_of(manifest: Manifest, k: Any) -> int:
 
 
 def _strategy_of(manifest: Manifest, draft: Any) -> str:
+    own = manifest.method
+    if isinstance(draft, str) and own and draft == own:
+        return _BY_METHOD[own]
+    if isinstance(draft, str) and draft in _TITLES:
+        has = f"its drafter is {_TITLES[own]}" if own else "it was built without a head"
+        raise UsageError(
+            f"draft is {draft}, and this engine has no such drafter",
+            why=has,
+            fix=f"leave it out for what the engine was built with, or build one with {_TITLES[draft]}",
+        )
     if not isinstance(draft, str) or draft not in _ASKED:
-        raise refusal("draft", "ngram, none, or left out for what the engine was built with", draft)
+        names = [*([own] if own else []), *_ASKED]
+        raise refusal("draft", f"{', '.join(names)}, or left out for what the engine was built with", draft)
     if draft == "ngram" and not manifest.speculation.max_num_speculative_tokens:
         raise UsageError(
             "draft is ngram, and this engine drafts nothing",

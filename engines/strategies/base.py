@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ..backends.base import Lanes
 from ..requests.request import Request
+from .autoregressive import AutoregressiveDrafting
 from .ngram import NAME, NgramDrafting
 from .parallel import ParallelDrafting
 from .plain import PlainDecoding
@@ -40,6 +41,7 @@ class Strategy(Protocol):
 STRATEGIES: dict[str, Strategy] = {
     "plain": PlainDecoding(),
     "parallel": ParallelDrafting(),
+    "autoregressive": AutoregressiveDrafting(),
     NAME: NgramDrafting(),
 }
 

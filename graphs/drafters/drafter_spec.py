@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...plugins.errors import BuildError
 from ...plugins.problems import Problems
 from ..targets.family import CacheSpec
 from .tensor_layout import Parts, Shape
@@ -21,8 +20,8 @@ class DrafterSpec:
     ``keys`` maps the drafter module's parameter names to the names in the checkpoint; ``shared`` are those that the
     checkpoint leaves to the target. ``windows`` holds how many positions each layer sees (0: all), ``rope`` the
     ``rope_parameters`` of ``transformers``; ``trained_depth`` is the K it was trained for, when the config says so.
-    ``mask_token_id`` is -1 in an autoregressive one. ``norm_output`` has no effect on a single pass: only a later one
-    would read its output.
+    ``mask_token_id`` is -1 in an autoregressive one. ``norm_output`` has no effect on a single pass: only a further one
+    reads its output.
     """
 
     hidden_size: int
@@ -75,16 +74,6 @@ class DrafterSpec:
             "head_dim": self.cache.head_dim,
         }
         return {name: tuple(sizes[s] * times for s, times in dims) for name, dims in self.parts.dims().items()}
-
-    def require_parallel(self) -> None:
-        """Raise ``BuildError`` unless the drafts of this drafter come from one pass."""
-        if self.strategy != "parallel":
-            raise BuildError(
-                "the drafter is an autoregressive EAGLE-3 head (it has no mask_hidden): it was read and fits the "
-                "target, but cannot be built",
-                why="the loop that runs autoregressive drafters, one pass per draft, is not in this version",
-                fix="use a P-EAGLE head for this target",
-            )
 
 
 def drafter_problems() -> Problems:

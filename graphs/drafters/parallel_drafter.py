@@ -1,120 +1,25 @@
-"""The P-EAGLE drafter in plain torch, in the semantic ops, ready to trace (paper section 3.1; EAGLE-3 layer layout).
+"""The P-EAGLE drafter, ready to trace: one pass over the rows that ``PlaceholderDraft`` lays out (paper section 3.1).
 
-One pass over the rows that ``PlaceholderDraft`` lays out: real rows carry the embedding of the NEXT token beside the
-target's features of theirs, placeholder rows the mask token and ``mask_hidden``. Only layer 0 sees embeddings. Which
-optional parts there are (biases, norms) follows the drafter.
+Real rows carry the embedding of the NEXT token beside the target's features of theirs, placeholder rows the mask token
+and ``mask_hidden``.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from ..targets.semantic_patches import RotaryTable, Window, attend, rotate, take_columns
+from ..targets.semantic_patches import RotaryTable, Window, take_columns
 from . import DrafterSpec
+from .drafter_layers import DrafterModules
 
 
-class RMSNorm(nn.Module):
-    """Root-mean-square norm: ``x / rms(x) * weight``."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.empty(size)), eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Norm the last axis: [..., size] -> [..., size]."""
-        return torch.ops.peagle.rms_norm(x, self.weight, self.eps)
-
-
-class DrafterAttention(nn.Module):
-    """Grouped-query attention over the drafter's own cache; layer 0 reads [embedding, features], 2H wide."""
-
-    def __init__(self, spec: DrafterSpec, layer: int) -> None:
-        super().__init__()
-        self.layer, self.heads, self.kv, self.dim = layer, spec.num_heads, spec.cache.heads, spec.cache.head_dim
-        self.span = spec.windows[layer]
-        width, biases = spec.hidden_size * (2 if layer == 0 else 1), spec.parts.biases
-        self.q_proj = nn.Linear(width, self.heads * self.dim, bias="self_attn.q_proj" in biases)
-        self.k_proj = nn.Linear(width, self.kv * self.dim, bias="self_attn.k_proj" in biases)
-        self.v_proj = nn.Linear(width, self.kv * self.dim, bias="self_attn.v_proj" in biases)
-        self.o_proj = nn.Linear(self.heads * self.dim, spec.hidden_size, bias="self_attn.o_proj" in biases)
-        if spec.parts.qk_norm:
-            self.q_norm, self.k_norm = (RMSNorm(self.dim, spec.rms_norm_eps) for _ in range(2))
-
-    def forward(self, x: Tensor, window: Window, cos: Tensor, sin: Tensor) -> Tensor:
-        """Attend: [B,W,width] -> [B,W,H]."""
-        b, w, _ = x.shape
-        q = self.q_proj(x).view(b, w, self.heads, self.dim)
-        k = self.k_proj(x).view(b, w, self.kv, self.dim)
-        v = self.v_proj(x).view(b, w, self.kv, self.dim)
-        if hasattr(self, "q_norm"):
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        q, k = rotate(q, cos, sin, window.positions), rotate(k, cos, sin, window.positions)
-        y = attend(window, self.layer, q, k, v, self.dim**-0.5, self.span, 0.0, None)
-        return self.o_proj(y.reshape(b, w, -1))
-
-
-class MLP(nn.Module):
-    """The SiLU-gated MLP of a layer."""
-
-    def __init__(self, spec: DrafterSpec) -> None:
-        super().__init__()
-        h, inner, biases = spec.hidden_size, spec.intermediate_size, spec.parts.biases
-        self.gate_proj = nn.Linear(h, inner, bias="mlp.gate_proj" in biases)
-        self.up_proj = nn.Linear(h, inner, bias="mlp.up_proj" in biases)
-        self.down_proj = nn.Linear(inner, h, bias="mlp.down_proj" in biases)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform every position: [...,H] -> [...,H]."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
-class Layer(nn.Module):
-    """A pre-norm block. Layer 0 fuses embedding and features; its residual is the features, un-normed by default."""
-
-    def __init__(self, spec: DrafterSpec, layer: int) -> None:
-        super().__init__()
-        h, eps = spec.hidden_size, spec.rms_norm_eps
-        self.self_attn, self.mlp = DrafterAttention(spec, layer), MLP(spec)
-        self.input_layernorm, self.post_attention_layernorm = RMSNorm(h, eps), RMSNorm(h, eps)
-        self.norm_before_residual = spec.norm_before_residual
-        if layer == 0:
-            self.hidden_norm = RMSNorm(h, eps)
-
-    def forward(self, x: Tensor, embedding: Tensor | None, window: Window, cos: Tensor, sin: Tensor) -> Tensor:
-        """Run the block on ``x`` [B,W,H]; ``embedding`` [B,W,H] in layer 0 only."""
-        if embedding is None:
-            inner = self.input_layernorm(x)
-        else:
-            features = self.hidden_norm(x)
-            inner = torch.cat([self.input_layernorm(embedding), features], -1)
-            x = features if self.norm_before_residual else x
-        x = x + self.self_attn(inner, window, cos, sin)
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
-class Drafter(nn.Module):
+class ParallelDrafter(DrafterModules):
     """The drafter's graph: takes the target's window and outputs as they are, gives K drafts and the next window."""
 
     def __init__(self, spec: DrafterSpec, rotary: RotaryTable) -> None:
-        super().__init__()
-        h, width = spec.hidden_size, len(spec.taps) * spec.target_hidden_size
-        self.spec = spec
-        self.embed_tokens = nn.Embedding(spec.vocab_size, h)
-        self.fc = nn.Linear(width, h, bias=False)
-        self.mask_hidden = nn.Parameter(torch.empty(1, 1, width))
-        if spec.parts.input_norm:
-            self.input_norm = RMSNorm(width, spec.rms_norm_eps)
-        if spec.parts.fc_norms:
-            self.fc_norm = nn.ModuleList(RMSNorm(spec.target_hidden_size, spec.rms_norm_eps) for _ in spec.taps)
-        self.layers = nn.ModuleList(Layer(spec, i) for i in range(spec.num_layers))
-        self.norm = RMSNorm(h, spec.rms_norm_eps)
-        self.lm_head = nn.Linear(h, spec.draft_vocab_size, bias=False)
-        self.rotary = rotary
-        if spec.has_draft_vocabulary:
-            self.d2t = nn.Buffer(torch.empty(spec.draft_vocab_size, dtype=torch.int64))
+        super().__init__(spec, rotary)
+        self.mask_hidden = nn.Parameter(torch.empty(1, 1, len(spec.taps) * spec.target_hidden_size))
 
     def forward(
         self,
@@ -134,18 +39,11 @@ class Drafter(nn.Module):
         )
         batch, width = input_ids.shape
         rows = torch.arange(row_ids.shape[1], device=start.device)
-        features = torch.cat([self._project(aux_hidden), self._project(self.mask_hidden).expand(batch, -1, -1)], 1)
+        features = torch.cat([self.project(aux_hidden), self.project(self.mask_hidden).expand(batch, -1, -1)], 1)
         x = take_columns(features, torch.where(is_real, rows, width))
-        positions = start[:, None] + rows
-        window = Window(start, positions, None, list(k_cache), list(v_cache))
-        cos, sin = self.rotary()
-        embedding = self.embed_tokens(row_ids)
-        for i, layer in enumerate(self.layers):
-            x = layer(x, embedding if i == 0 else None, window, cos, sin)
-        logits = self.lm_head(self.norm(take_columns(x, emit)))
-        drafts = logits.argmax(-1)
-        if self.spec.has_draft_vocabulary:
-            drafts = drafts + self.d2t[drafts]
+        window = Window(start, start[:, None] + rows, None, list(k_cache), list(v_cache))
+        x = self.run_layers(x, row_ids, window)
+        drafts, logits = self.draft_from(self.norm(take_columns(x, emit)))
         next_ids = torch.cat([newest[:, None], drafts], 1)
         return (
             drafts.to(torch.int32),
@@ -157,12 +55,3 @@ class Drafter(nn.Module):
             window.k_caches,
             window.v_caches,
         )
-
-    def _project(self, taps: Tensor) -> Tensor:
-        """Fuse taps, [...,A*Ht] -> [...,H]; ``mask_hidden`` goes the way of real features."""
-        if self.spec.parts.input_norm:
-            taps = self.input_norm(taps)
-        if self.spec.parts.fc_norms:
-            chunks = taps.chunk(len(self.fc_norm), -1)
-            taps = torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], -1)
-        return self.fc(taps)

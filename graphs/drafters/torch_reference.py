@@ -1,7 +1,7 @@
-"""The oracle of drafters: one P-EAGLE round in plain PyTorch, without caches, custom ops or ONNX.
+"""The oracle of drafters: the drafts of one round in plain PyTorch, without caches, custom ops or ONNX.
 
 Everything is recomputed from the tokens each round, so there is no state to get wrong. Slow, and meant to be read
-beside the paper (P-EAGLE, arXiv 2602.01469).
+beside the papers (P-EAGLE, arXiv 2602.01469; EAGLE-3, arXiv 2503.01840).
 """
 
 from __future__ import annotations
@@ -50,14 +50,32 @@ def target_pass(model: Any, target: TargetSpec, ids: Sequence[int]) -> tuple[Ten
 def draft_logits(weights: Weights, spec: DrafterSpec, ids: Sequence[int], features: Tensor, k: int) -> Tensor:
     """The logits [K, Vd] of K drafts after ``ids`` (x_0..x_{n-1}), from ``features`` [n-1, A*H] of all but the last.
 
-    Row p carries token x_{p+1} beside the target's features at p; K-1 placeholder rows carry the mask token and
-    ``mask_hidden``. One causal pass; the last K rows are the drafts.
+    Row p carries token x_{p+1} beside the target's features at p. Of P-EAGLE, K-1 placeholder rows carry the mask token
+    and ``mask_hidden``; the last K rows of one causal pass are the drafts. Of EAGLE-3 each pass has a row more than the
+    last, which carries the token that was drafted, and the hidden state that it was drafted from.
     """
-    rows = list(ids[1:]) + [spec.mask_token_id] * (k - 1)
-    wide = torch.cat([features, weights["mask_hidden"].reshape(1, -1).expand(k - 1, -1)])
+    if spec.strategy == "parallel":
+        rows = list(ids[1:]) + [spec.mask_token_id] * (k - 1)
+        wide = torch.cat([features, weights["mask_hidden"].reshape(1, -1).expand(k - 1, -1)])
+        return _logits(weights, spec, _hidden(weights, spec, rows, _fused_taps(wide, weights, spec))[-k:])
+    rows, x = list(ids[1:]), _fused_taps(features, weights, spec)
+    logits: list[Tensor] = []
+    for _ in range(k):
+        last = _hidden(weights, spec, rows, x)[-1:]
+        logits.append(_logits(weights, spec, last))
+        rows += to_target_ids(weights, logits[-1].argmax(-1))
+        x = torch.cat([x, _norm(last, weights["norm.weight"], spec) if spec.norm_output else last])
+    return torch.cat(logits)
+
+
+def _logits(weights: Weights, spec: DrafterSpec, hidden: Tensor) -> Tensor:
+    return _norm(hidden, weights["norm.weight"], spec) @ weights["lm_head.weight"].T
+
+
+def _hidden(weights: Weights, spec: DrafterSpec, rows: Sequence[int], x: Tensor) -> Tensor:
+    """Run the layers over rows that carry these tokens and features ``x`` [rows, H] -> [rows, H]: one causal pass."""
     embedding = weights["embed_tokens.weight"][torch.tensor(rows)]
     cos, sin = _rotary(drafter_rotary(spec), len(rows))
-    x = _fused_taps(wide, weights, spec)
     for i in range(spec.num_layers):
         layer = {n.removeprefix(f"layers.{i}."): w for n, w in weights.items() if n.startswith(f"layers.{i}.")}
         if i == 0:
@@ -83,7 +101,7 @@ def draft_logits(weights: Weights, spec: DrafterSpec, ids: Sequence[int], featur
         inner = _norm(x, layer["post_attention_layernorm.weight"], spec)
         gate = F.silu(_linear(inner, layer, "mlp.gate_proj")) * _linear(inner, layer, "mlp.up_proj")
         x = x + _linear(gate, layer, "mlp.down_proj")
-    return _norm(x[-k:], weights["norm.weight"], spec) @ weights["lm_head.weight"].T
+    return x
 
 
 def to_target_ids(weights: Weights, draft_ids: Tensor) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ...checkpoints.known_pairs import HEADS
 from ...checkpoints.without_head import NGRAM, NO_DRAFTS
 from ...request.verb_options import Entry
 
@@ -81,7 +82,7 @@ def _methods() -> Iterable[str]:
 
 _NAMES: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("pair", "model"): model_names,
-    ("pair", "draft"): lambda: [*model_names(), NGRAM, NO_DRAFTS],
+    ("pair", "draft"): lambda: [*model_names(), *HEADS, NGRAM, NO_DRAFTS],
     ("backend", "name"): backend_names,
     ("backend", "gpus"): gpu_names,
     ("backend", "lowering"): lambda: ("cpu", "ort", "std"),

@@ -17,7 +17,7 @@ from ..base import Chunk, KeptPrompt, Steps
 from .batch import BatchLanes
 from .kernels import library_of
 from .lanes import Emitted, Row, SessionLanes, Sessions
-from .loaded_graphs import LOGITS, default_threads, open_session, tensors_of
+from .loaded_graphs import LOGITS, default_threads, hidden_size, open_session, tensors_of
 from .memory import CacheArrays, KeptArrays, SlotArrays, row_bytes
 from .prefill import SessionPrompt
 
@@ -42,10 +42,12 @@ class OnnxRuntimeBackend:
         self.manifest, self.num_slots = manifest, num_slots
         self.prefill_columns = manifest.shapes.max_seq_len
         count, library = threads or default_threads(manifest), library_of(folder, manifest)
+        drafter = _checked_session(folder, manifest, "drafter", count, library) if manifest.drafter else None
         self._sessions = Sessions(
             _checked_session(folder, manifest, "target", count, library),
-            _checked_session(folder, manifest, "drafter", count, library) if manifest.drafter else None,
+            drafter,
             features=len(manifest.shapes.taps) * manifest.shapes.hidden_size,
+            hidden=hidden_size(drafter),
             least_columns=1,
         )
         self._caches = CacheArrays(manifest, num_slots)
@@ -131,13 +133,10 @@ class OnnxRuntimeBackend:
         return np.concatenate(logits)
 
     def draft_logits(self, ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
-        """Return f32 [K,Vd] of one drafter pass after one target pass over all of ``ids``."""
+        """Return f32 [K,Vd] of the drafts after one target pass over all of ``ids``."""
         row, k = self._greedy_row(ids, self._most_emitted, draft_len=0), num_speculative_tokens
         row.verify(len(ids), k + 1)
-        binding = row.drafter(k)
-        binding.bind_output("draft_logits")
-        row.draft(k)
-        return np.asarray(binding.get_outputs()[-1].numpy()[0])
+        return row.draft_logits(k)
 
     def _idle_lanes(self) -> BatchLanes | SessionLanes:
         return self._kind(self._sessions, self._caches, self.num_slots, self._most_emitted)

@@ -73,6 +73,7 @@ class BatchLanes:
         self._emitted, self._drafted = 1, [0] * slots
         self._bindings: dict[tuple[str, tuple[int, ...]], Any] = {}
         self.limits: Sequence[int] = ()  # of drafts that a round verifies, by slot
+        self._chain = sessions.chain(slots)
 
     def begin(self) -> None:
         """Make every slot idle."""
@@ -161,6 +162,17 @@ class BatchLanes:
             for request in rows:
                 self._draft([request], k)
 
+    def extend(self) -> None:
+        """Run an autoregressive drafter over the last drafts of all rows at once, for those after them."""
+        rows = self._rows()
+        if self._chain is None or not rows:
+            return
+        drafts = [request.following[0][-1] for request in rows]
+        positions = [request.following[1] + len(request.following[0]) - 2 for request in rows]
+        made = self._chain.extend(rows[0].row, drafts, positions, _rows_of(self._caches.drafter, rows))
+        for request, draft in zip(rows, made, strict=True):
+            request.following = [*request.following[0], draft], request.following[1]
+
     def hold(self) -> None:
         """Keep what every row committed for its next drafter pass; make one when no more can be kept."""
         if any(request.fed_columns > HELD for request in self._rows()):
@@ -245,15 +257,24 @@ class BatchLanes:
             arrays["num_tokens"][at], arrays["tokens"][at, :count] = count, request.tokens
             request.held.clear()
         run(self._sessions.drafter, self._drafter_binding(rows, columns, k, arrays))
+        laid_out = self._laid_out(rows, columns, k)
         for at, request in enumerate(rows):
-            request.following = arrays["next_input_ids"][at].tolist(), int(arrays["next_start"][at])
+            request.following = laid_out["next_input_ids"][at].tolist(), int(laid_out["next_start"][at])
+
+    def _laid_out(self, rows: Sequence[_Request], columns: int, k: int) -> Arrays:
+        """The arrays that a drafter pass writes the next windows to."""
+        arrays = self._drafter.of(len(rows), columns, self._sessions.emitted(k))
+        return {name: arrays[name] for name in NEXT}
 
     def _drafter_binding(self, rows: Sequence[_Request], columns: int, k: int, arrays: Arrays) -> Any:
         key = "drafter", (rows[0].row, len(rows), columns, k)
         if key not in self._bindings:
             caches = _rows_of(self._caches.drafter, rows)
             inputs = {name: arrays[name] for name in DRAFTER_INPUTS} | caches
-            outputs = {name: arrays[name] for name in NEXT} | {written(n): c for n, c in caches.items()}
+            outputs = self._laid_out(rows, columns, k) | {written(n): c for n, c in caches.items()}
+            if self._chain:
+                place = rows[0].row, len(rows)
+                inputs, outputs = inputs | self._chain.reads(*place), outputs | self._chain.writes(*place)
             self._bindings[key] = bind(self._sessions.drafter, inputs, outputs)
         return self._bindings[key]
 

@@ -16,6 +16,7 @@ from ....plugins.graph_contract import written
 from ...requests.params import SamplingParams
 from ...requests.token_choice import TokenChoice
 from ..base import Chunk
+from .chain import Chain
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
 
@@ -39,13 +40,23 @@ class Emitted:
 class Sessions:
     """The graphs, ``features`` per column of the target, and the least columns that the target is ever run over.
 
-    Without a drafter, which is None then, the target gives no features.
+    Without a drafter, which is None then, the target gives no features. ``hidden`` is the size of the state that an
+    autoregressive drafter hands on from pass to pass; one that makes all drafts in a pass has none.
     """
 
     target: Any
     drafter: Any
     features: int
+    hidden: int
     least_columns: int
+
+    def chain(self, rows: int) -> Chain | None:
+        """What makes the further passes of an autoregressive drafter over so many rows; None for any other."""
+        return Chain(self.drafter, rows, self.hidden, self.features) if self.hidden else None
+
+    def emitted(self, k: int) -> int:
+        """How many columns E the next window of a drafter pass has: the newest token, and ``k`` drafts or one."""
+        return 2 if self.hidden else k + 1
 
 
 class Row:
@@ -65,6 +76,8 @@ class Row:
         self._held_ids = np.zeros((1, HELD + emitted), i64)
         self._held_features = np.zeros((1, HELD + emitted, sessions.features), f32)
         self._held_start = np.zeros(1, i64)
+        self._chain = sessions.chain(1)
+        self._chained = 0  # drafts that passes of their own have made
         self._targets: dict[tuple[int, int, bool], Any] = {}
         self._drafters: dict[tuple[int, int], Any] = {}
 
@@ -103,7 +116,16 @@ class Row:
     def draft(self, k: int) -> None:
         """Run one drafter pass over what ``verify`` committed, and before it what was held."""
         run(self._sessions.drafter, self._catching_up(k) if self.held else self.drafter(k))
-        self.held = 0
+        self.held, self._chained = 0, 1
+
+    def extend(self) -> None:
+        """Run an autoregressive drafter over its last draft, for the one after it."""
+        following, made = self._next, self._chained
+        if self._chain:
+            last, position = int(following.input_ids[0, made]), int(following.start[0]) + made - 1
+            (draft,) = self._chain.extend(0, [last], [position], self._slot.drafter_caches)
+            self._chained = made + 1
+            following.input_ids[0, self._chained] = draft
 
     def hold(self) -> None:
         """Keep what ``verify`` committed for the next drafter pass; make one when no more can be kept."""
@@ -126,6 +148,20 @@ class Row:
             self._drafters[count, k] = self._bound(k, columns)
         return self._drafters[count, k]
 
+    def draft_logits(self, k: int) -> np.ndarray:
+        """Draft, and return the logits of the ``k`` drafts, f32 [K,Vd]."""
+        binding = self.drafter(k)
+        binding.bind_output("draft_logits")
+        self.draft(k)
+        logits = [np.asarray(binding.get_outputs()[-1].numpy()[0])]
+        if self._chain and k > 1:
+            binding = self._chain.binding(0, 1, self._slot.drafter_caches)
+            binding.bind_output("draft_logits")
+            for _ in range(k - 1):
+                self.extend()
+                logits.append(np.array(binding.get_outputs()[-1].numpy()[0]))
+        return np.concatenate(logits)
+
     def _catching_up(self, k: int) -> Any:
         """The drafter's binding for what is held, and after it what the last ``verify`` committed."""
         emitted = int(self.num_tokens[0])
@@ -146,7 +182,9 @@ class Row:
         caches = self._slot.drafter_caches
         inputs = columns | self._committed | caches
         inputs |= {"tokens": self.tokens[:, : k + 1], "num_tokens": self.num_tokens}
-        outputs = {f"next_{name}": array for name, array in self._next.arrays(k + 1).items()}
+        outputs = {f"next_{name}": array for name, array in self._next.arrays(self._sessions.emitted(k)).items()}
+        if self._chain:
+            inputs, outputs = inputs | self._chain.reads(0, 1), outputs | self._chain.writes(0, 1)
         return bind(self._sessions.drafter, inputs, outputs | {written(n): c for n, c in caches.items()})
 
     def advance(self, k: int, following: RowWindow) -> None:
@@ -218,6 +256,11 @@ class SessionLanes:
         """Run the drafter over every busy row, one after the other."""
         for _, row in self.running():
             row.draft(k)
+
+    def extend(self) -> None:
+        """Run the drafter once more over every busy row, one after the other."""
+        for _, row in self.running():
+            row.extend()
 
     def hold(self) -> None:
         """Keep in every busy row what it committed for its next drafter pass."""

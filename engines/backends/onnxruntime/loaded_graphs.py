@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ....plugins.errors import EnvironmentProblem
+from ....plugins.graph_contract import HIDDEN
 from ...folder.checks import REBUILD
 from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
@@ -85,6 +86,12 @@ def waiting(library: Path | None) -> dict[str, str]:
 def tensors_of(session: Any) -> tuple[Tensors, Tensors]:
     """The inputs and outputs of a session."""
     return _found(session.get_inputs()), _found(session.get_outputs())
+
+
+def hidden_size(drafter: Any) -> int:
+    """The size of the state that an autoregressive drafter is fed; 0 where there is none to feed."""
+    tensors = tensors_of(drafter)[0] if drafter else {}
+    return (tensors[HIDDEN].dims[-1] or 0) if HIDDEN in tensors else 0
 
 
 def _found(values: Any) -> Tensors:

@@ -30,6 +30,11 @@ class SessionPrompt:
         """Run the drafter over the whole piece."""
         self._row.draft(k)
 
+    def extend(self) -> None:
+        """Run the drafter over its last draft, if anybody will verify that."""
+        if self._chunk.is_last:
+            self._row.extend()
+
     def hold(self) -> None:
         """Run the drafter at once: a piece is too wide to keep."""
         self._row.draft(1)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ....plugins.errors import EnvironmentProblem
 from ....plugins.graph_contract import NEXT, WINDOW
 from .kernels import NewestToken, choose_numbers
 from .loaded_graphs import VERIFY, Pass, Plan
@@ -25,6 +26,15 @@ _UNKNOWN = -1
 def emitted_columns(num_speculative_tokens: int) -> int:
     """E of the target's pass: K + 1, in plain decoding one that nobody reads besides the one that is emitted."""
     return max(num_speculative_tokens, 1) + 1
+
+
+def no_further_passes() -> EnvironmentProblem:
+    """What a strategy is told that asks TensorRT for more than one pass of a drafter."""
+    return EnvironmentProblem(
+        "EAGLE-3 heads do not run on TensorRT",
+        why="a plan of a drafter makes all drafts in one pass",
+        fix="build the engine with `--backend onnxruntime`, or with a P-EAGLE head",
+    )
 
 
 class PlanLanes:
@@ -106,6 +116,10 @@ class PlanLanes:
     def draft(self, k: int) -> None:
         """Enqueue the drafter over all windows; it writes the next ones itself."""
         self._pass("drafter", WindowSizes(self._memory.slots, self._verified + 1, k + 1)).enqueue()
+
+    def extend(self) -> None:
+        """Refuse: no plan is fed a drafter's own state, and no manifest says that one is."""
+        raise no_further_passes()
 
     def hold(self) -> None:
         """Enqueue the narrowest drafter pass at once: where to keep features no CUDA graph could know."""

@@ -9,7 +9,7 @@ import numpy as np
 from ....plugins.graph_contract import NEXT, POLICY, TENSORS, WINDOW
 from ..base import Chunk
 from .kernels import NewestToken, choose_numbers
-from .lanes import PlanLanes, emitted_columns
+from .lanes import PlanLanes, emitted_columns, no_further_passes
 from .loaded_graphs import PREFILL, Plan
 from .memory import Memory, WindowSizes, tensor_block
 from .pinned import LateEmission, Readback, Staging
@@ -68,6 +68,10 @@ class PlanPrompt:
     def draft(self, k: int) -> None:
         """Enqueue the drafter over the piece."""
         self._enqueue("drafter", WindowSizes(1, self._columns, k + 1))
+
+    def extend(self) -> None:
+        """Refuse, as ``PlanLanes`` does."""
+        raise no_further_passes()
 
     def hold(self) -> None:
         """Enqueue the narrowest drafter pass: its next one must not miss the piece."""

@@ -9,12 +9,13 @@ import pytest
 from peagle.compiler import bundled
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.known_pairs import PAIRS, Local
-from peagle.compiler.checkpoints.resolve_names import target_config
-from peagle.compiler.checkpoints.target_and_drafter import read_head
+from peagle.compiler.checkpoints.resolve_names import drafter_source, target_config
+from peagle.compiler.checkpoints.target_and_drafter import read_head, require_runner
 from peagle.graphs.drafters import read_drafter
 from peagle.graphs.drafters.tensor_layout import EMBEDDING
+from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets import family_for
-from peagle.plugins.errors import BuildError
+from peagle.plugins.errors import BuildError, UsageError
 
 EAGLE_3 = Path(bundled.__file__).parent / "heads" / "smollm2-135m-eagle-3"
 HEADS = sorted(path for path in (Path(bundled.__file__).parent / "heads").iterdir() if path.is_dir())
@@ -44,10 +45,20 @@ def test_a_head_leaves_the_embedding_to_its_target_and_has_a_card(folder: Path) 
         assert part in card
 
 
-def test_the_eagle_3_head_fits_its_target_and_is_refused_as_what_it_is() -> None:
+def test_the_eagle_3_head_fits_its_target_and_is_not_built_for_tensorrt() -> None:
     config, _ = target_config(target_of(EAGLE_3))
-    target = family_for(config).describe(config)
-    checkpoint = Checkpoint.open(EAGLE_3)
-    assert read_drafter(checkpoint.config, checkpoint.shapes, target).strategy == "autoregressive"
-    with pytest.raises(BuildError, match="autoregressive EAGLE-3 head"):
-        read_head(checkpoint, target)
+    head = read_head(Checkpoint.open(EAGLE_3), family_for(config).describe(config))
+    assert (head.strategy, head.trained_depth) == ("autoregressive", 6)
+    require_runner(head, LOWERINGS["cpu"])
+    with pytest.raises(BuildError, match="EAGLE-3 heads are not built for TensorRT"):
+        require_runner(head, LOWERINGS["tensorrt"])
+
+
+def test_a_head_may_be_asked_for_by_its_kind() -> None:
+    assert drafter_source("smollm2-135m", "eagle3") == Local(EAGLE_3)
+    assert drafter_source("smollm2-135m", "peagle") == PAIRS["smollm2-135m"].drafter
+    with pytest.raises(UsageError, match="no EAGLE-3 head for demo is known") as refused:
+        drafter_source("demo", "eagle3")
+    assert "smollm2-135m" in str(refused.value.why)
+    with pytest.raises(UsageError, match="no P-EAGLE head for gemma-4-31b is known"):
+        drafter_source("gemma-4-31b", "peagle")

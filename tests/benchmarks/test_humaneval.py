@@ -1,0 +1,49 @@
+"""The benchmark over HumanEval: an interrupted run goes on, and its table says what was measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+
+import humaneval  # noqa: E402
+
+
+def counted(asked: list[str], seconds: float, digest: str = "same") -> Callable[[str], humaneval.Turn]:
+    def answer(text: str) -> humaneval.Turn:
+        asked.append(text)
+        return humaneval.Turn(tokens=11, seconds=seconds, rounds=4, accepted=6, digest=digest)
+
+    return answer
+
+
+def ways(asked: list[str], digest: str = "same") -> dict[str, Callable[[str], humaneval.Turn]]:
+    speeds = {"plain": 2.0, "EAGLE-3": 1.0, "P-EAGLE": 0.5}
+    return {name: counted(asked, each, digest if name == "P-EAGLE" else "same") for name, each in speeds.items()}
+
+
+def test_an_interrupted_run_goes_on_and_other_settings_begin_anew(tmp_path: Path) -> None:
+    path, asked = tmp_path / "turns.jsonl", list[str]()
+    humaneval.measure(ways(asked), ["a", "b"], path, [4])
+    with path.open("a") as file:
+        file.write('{"plain": {"tok')  # killed while it wrote
+    again: list[str] = []
+    turns = humaneval.measure(ways(again), ["a", "b", "c"], path, [4])
+    assert (len(turns), again.count("c"), again.count("b")) == (3, 3, 0)
+    anew: list[str] = []
+    assert len(humaneval.measure(ways(anew), ["a", "b"], path, [5])) == 2
+    assert anew.count("b") == 3
+
+
+@pytest.mark.parametrize(("digest", "same"), [("same", "yes"), ("other", "NO")])
+def test_the_table_has_gains_over_both_and_whether_texts_are_plain_s(tmp_path: Path, digest: str, same: str) -> None:
+    turns = humaneval.measure(ways([], digest), ["a", "b"], tmp_path / "turns.jsonl", [])
+    titles = {name: name for name in ("plain", "EAGLE-3", "P-EAGLE")}
+    plain, eagle3, peagle = (line.split() for line in humaneval.table(turns, titles).splitlines()[1:])
+    assert (plain[1], eagle3[1], peagle[1]) == ("5", "10", "20")
+    assert (eagle3[5:], peagle[5:]) == (["2.50", "2.00", "1.00", "yes"], ["2.50", "4.00", "2.00", same])

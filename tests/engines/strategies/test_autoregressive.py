@@ -1,0 +1,124 @@
+"""Rounds of an EAGLE-3 head: the windows that they leave hold the drafts of the reference, and the text is plain's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.backends.base import Lanes
+from peagle.engines.backends.onnxruntime.batch import BatchLanes
+from peagle.engines.backends.onnxruntime.lanes import SessionLanes
+from peagle.engines.requests.request import Request
+from peagle.engines.strategies.autoregressive import AutoregressiveDrafting
+from peagle.engines.strategies.base import STRATEGIES
+from peagle.graphs.drafters import torch_reference
+from peagle.plugins.errors import UsageError
+from tests.engines.mixed_requests import MIXED, PROMPTS
+from tests.models import Pair
+
+MOST = 6
+LONG = [list(range(2, 80))]  # to the end of the caches
+GREEDY = [SamplingParams(max_tokens=40, ignore_eos=True)] * 4
+
+
+class Dice:
+    """Says any K, the same ones in every run."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice, self.most = random.Random(seed), MOST
+
+    def choose(self) -> int:
+        return self._dice.randint(0, self.most)
+
+
+class Watched(AutoregressiveDrafting):
+    """Notes what every round leaves in the windows: the text that a drafter knows by then, and the drafts after it."""
+
+    def __init__(self, slots: Sequence[Request | None] = ()) -> None:
+        self._slots = slots
+        self.seen: list[tuple[list[int], list[int]]] = []
+
+    def over(self, slots: Sequence[Request | None]) -> Watched:
+        self._slots = slots
+        return self
+
+    def round(self, lanes: Lanes, k: int) -> None:
+        super().round(lanes, k)
+        if not isinstance(lanes, BatchLanes | SessionLanes) or not k:
+            return
+        emission = lanes.emission()
+        tokens, counts = emission.read()
+        busy = [slot for slot, count in enumerate(counts) if count]
+        for slot, window in zip(busy, lanes.windows(), strict=True):
+            request = self._slots[slot]
+            assert request is not None
+            text = [*request.prompt, *request.transcript.token_ids, *(int(t) for t in tokens[slot, : counts[slot]])]
+            ids = window.input_ids[0, : int(window.window_len[0])].tolist()
+            assert (ids[0], int(window.start[0])) == (text[-1], len(text) - 1)
+            self.seen.append((text, ids[1:]))
+
+
+@pytest.fixture(scope="module", params=["all rows at once", "row by row"])
+def engine(request: pytest.FixtureRequest, eagle3_folder: Path) -> Engine:
+    """The same engine with both kinds of lanes."""
+    loaded = Engine.load(eagle3_folder, max_batch_size=3, threads=1)
+    backend = loaded._backend
+    if request.param == "row by row":
+        backend._kind = SessionLanes  # type: ignore[attr-defined]
+        backend._lanes = backend._idle_lanes()  # type: ignore[attr-defined]
+    return loaded
+
+
+def test_drafts_are_those_of_the_reference_in_every_round(
+    engine: Engine, eagle3_pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever K was before, and whichever of the drafts were accepted; several requests, some of which end early."""
+    watched = Watched()
+    monkeypatch.setitem(STRATEGIES, "autoregressive", watched)
+    drawn = Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, policy=Dice(2))
+    drawn.generate([*PROMPTS[:4], *LONG], [*GREEDY, SamplingParams(max_tokens=12, temperature=0.9, seed=3)])
+    model = torch_reference.load_target(eagle3_pair.target, eagle3_pair.config)
+    target, head = eagle3_pair.specs()
+    weights = eagle3_pair.head_weights()
+    assert len(watched.seen) > 40
+    for text, drafts in watched.seen[::4]:
+        if len(text) < engine.max_seq_len:
+            _, features = torch_reference.target_pass(model, target, text)
+            logits = torch_reference.draft_logits(weights, head, text, features[: len(text) - 1], len(drafts))
+            assert drafts == torch_reference.to_target_ids(weights, logits.argmax(-1))
+
+
+def test_the_text_is_that_of_plain_decoding(engine: Engine) -> None:
+    for params in (GREEDY[0], MIXED):
+        plain = [o.token_ids for o in engine.generate(PROMPTS, params, draft="none")]
+        for k in (1, 4, MOST, 0):
+            outputs = engine.generate(PROMPTS, params, num_speculative_tokens=k)
+            assert [o.token_ids for o in outputs] == plain
+        assert [o.token_ids for o in engine.generate(PROMPTS, params, draft="ngram")] == plain
+
+
+def test_logits_of_drafts_are_those_of_torch(engine: Engine, eagle3_pair: Pair) -> None:
+    model = torch_reference.load_target(eagle3_pair.target, eagle3_pair.config)
+    target, head = eagle3_pair.specs()
+    logits, features = torch_reference.target_pass(model, target, PROMPTS[0])
+    text = [*PROMPTS[0], int(logits[-1].argmax())]
+    expected = torch_reference.draft_logits(eagle3_pair.head_weights(), head, text, features, 5)
+    torch.testing.assert_close(torch.tensor(engine.draft_logits(PROMPTS[0], 5)), expected, atol=1e-4, rtol=0)
+
+
+def test_a_call_may_name_the_head_that_the_engine_has(engine: Engine, tiny_engine: Engine) -> None:
+    own = engine.generate(PROMPTS[:1], GREEDY[0], draft="eagle3")[0]
+    assert own.token_ids == engine.generate(PROMPTS[:1], GREEDY[0])[0].token_ids
+    assert own.acceptance.rounds
+    with pytest.raises(UsageError, match="draft is peagle") as refused:
+        engine.generate(PROMPTS[:1], draft="peagle")
+    assert "its drafter is an EAGLE-3 head" in str(refused.value.why)
+    with pytest.raises(UsageError, match="draft is eagle3"):
+        tiny_engine.generate(PROMPTS[:1], draft="eagle3")
+    with pytest.raises(UsageError, match="strategy"):
+        Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, strategy="parallel")
