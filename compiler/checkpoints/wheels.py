@@ -109,10 +109,12 @@ def _watch(child: subprocess.Popen[str], folder: Path, size: int, advance: Advan
 
 
 def _bytes_below(folder: Path) -> int:
+    """Size of all files; what pip moves and removes meanwhile may count or not."""
     total = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):  # pip moves and removes them meanwhile
-            total += path.stat().st_size if path.is_file() else 0
+    for where, _, names in os.walk(folder):  # which goes on where a folder has vanished
+        for name in names:
+            with suppress(OSError):
+                total += os.stat(os.path.join(where, name)).st_size
     return total
 
 
