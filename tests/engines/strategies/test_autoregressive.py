@@ -102,6 +102,29 @@ def test_the_text_is_that_of_plain_decoding(engine: Engine) -> None:
         assert [o.token_ids for o in engine.generate(PROMPTS, params, draft="ngram")] == plain
 
 
+def test_tokens_that_the_host_chooses_and_prompts_that_were_kept_change_no_text(engine: Engine) -> None:
+    params = SamplingParams(
+        max_tokens=24,
+        temperature=0.8,
+        seed=4,
+        ignore_eos=True,
+        presence_penalty=1.0,
+        repetition_penalty=1.2,
+        logprobs=2,
+    )
+    long = [*range(2, 30)]
+    prompts = [*PROMPTS, long, [*long, 5, 6], long]
+    plain = engine.generate(prompts, params, draft="none")
+    keeping = Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, prefix_cache_bytes=1 << 24)
+    drafted = keeping.generate(prompts, params, num_speculative_tokens=4)
+    assert [output.token_ids for output in drafted] == [output.token_ids for output in plain]
+    assert [output.cached_tokens for output in drafted[-2:]] == [len(long) - 1] * 2
+    for ours, theirs in zip(drafted, plain, strict=True):
+        assert [each.logprob for each in ours.logprobs] == pytest.approx(
+            [each.logprob for each in theirs.logprobs], abs=1e-4
+        )
+
+
 def test_logits_of_drafts_are_those_of_torch(engine: Engine, eagle3_pair: Pair) -> None:
     model = torch_reference.load_target(eagle3_pair.target, eagle3_pair.config)
     target, head = eagle3_pair.specs()
