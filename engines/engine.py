@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..plugins.errors import EnvironmentProblem, UsageError
-from ..plugins.tensorrt.import_tensorrt import Product
+from ..plugins.errors import UsageError
 from .backends.base import Backend
-from .backends.onnxruntime.backend import OnnxRuntimeBackend
-from .folder.checks import check_files, check_runtime
+from .backends.opening import open_backend
+from .folder.checks import check_files
 from .folder.manifest import Manifest
 from .loop import Load, Loop
 from .machine import most_threads
@@ -39,25 +38,6 @@ from .text.transcript import Transcript
 
 Prompt = str | Sequence[int]
 MAX_QUEUE_SIZE = 256
-
-
-def _backend(folder: Path, manifest: Manifest, slots: int, threads: int | None) -> Backend:
-    if manifest.backend.name == "onnxruntime":
-        import onnxruntime
-
-        check_runtime(manifest.backend, {"onnxruntime": onnxruntime.__version__})
-        return OnnxRuntimeBackend(folder, manifest, num_slots=slots, threads=threads)
-    products: tuple[Product, ...] = ("tensorrt", "tensorrt-rtx")
-    for product in products:
-        if manifest.backend.name == product:
-            from .backends.tensorrt import backend as tensorrt
-
-            return tensorrt.load(folder, manifest, product, slots)
-    raise EnvironmentProblem(
-        f"{folder} was built for the backend {manifest.backend.name!r}",
-        why="this version runs onnxruntime, tensorrt and tensorrt-rtx engines",
-        fix="rebuild with a --backend that is one of them",
-    )
 
 
 class Engine:
@@ -131,7 +111,7 @@ class Engine:
             raise refusal("path", "a str or a Path", path) from None
         manifest = Manifest.read(folder)
         check_files(manifest.files, folder, hashes=hashes)
-        backend = _backend(folder, manifest, slots, threads)
+        backend = open_backend(folder, manifest, slots, threads)
         tokenizer = Tokenizer(folder, manifest.eos_token_ids)
         engine = cls(
             folder,

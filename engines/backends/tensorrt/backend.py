@@ -123,11 +123,11 @@ class TensorRTBackend:
 
     def keep(self, slot: int, length: int) -> KeptPrompt:
         """Refuse: ``kept_bytes`` says that it cannot."""
-        raise NotImplementedError
+        raise _keeps_no_prompts()
 
     def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
         """Refuse: nothing was kept."""
-        raise NotImplementedError
+        raise _keeps_no_prompts()
 
     def first(self, slot: int) -> LateEmission:
         """Fetch what the last piece of the last prompt emits."""
@@ -219,3 +219,9 @@ def _largest(manifest: Manifest, name: str) -> WindowSizes:
     """The sizes that the profile of that name covers in every plan."""
     profiles = [profile_of(part, name) for part in manifest.parts.values()]
     return WindowSizes(*(min(getattr(p, field)[-1] for p in profiles) for field in ("rows", "columns", "emitted")))
+
+
+def _keeps_no_prompts() -> UsageError:
+    return UsageError(
+        "this engine cannot keep prompts", why="only engines of ONNX Runtime can", fix="leave prefix_cache_bytes out"
+    )
