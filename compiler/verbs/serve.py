@@ -80,7 +80,9 @@ def serve(
     settings = ServerSettings(
         model=served_model_name or loaded.manifest.target.origin.id,
         api_keys=tuple(api_key or ()),
-        limits=Limits(max_body_bytes, max_choices, request_timeout, drain_seconds=drain_timeout),
+        limits=Limits(
+            body_bytes=max_body_bytes, choices=max_choices, seconds=request_timeout, drain_seconds=drain_timeout
+        ),
         drafts=speculation_of(speculative_config, os.environ, loaded.manifest),
         log_prompts=log_prompts,
     )

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
 from ...requests.results import Acceptance, Delta, RequestOutput, TokenLogprob
 
+Runs = Sequence[tuple[str, bool]]  # of a text: its pieces, and whether each was drafted
 DONE = b"data: [DONE]\n\n"
 
 
@@ -23,82 +25,117 @@ def event(content: Any) -> bytes:
     return b"data: " + msgspec.json.encode(content) + b"\n\n"
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(ABC):
     """What all pieces of one response say: how it is named, and of which model it is.
 
-    ``is_chat`` decides the form: messages, or texts. ``token_text`` says what a token is, for logprobs.
-    ``shows_drafted`` adds to every choice its text once more, cut into ``[text, whether it was drafted]``.
+    ``token_text`` says what a token is, for logprobs. ``shows_drafted`` adds to every choice its text once more, cut
+    into ``[text, whether it was drafted]``.
     """
 
-    is_chat: bool
-    model: str
-    token_text: Callable[[int], str]
-    shows_drafted: bool = False
-    created: int = field(default_factory=lambda: int(time.time()))
-    token: str = field(default_factory=lambda: secrets.token_hex(12))
+    prefix: ClassVar[str]  # of its id
+    whole_name: ClassVar[str]
+    piece_name: ClassVar[str]
 
-    def whole(
-        self, outputs: Iterable[RequestOutput], runs: Iterable[list[tuple[str, bool]]], prompted: int
-    ) -> dict[str, Any]:
+    def __init__(self, model: str, token_text: Callable[[int], str], *, shows_drafted: bool) -> None:
+        self.token_text, self._shows_drafted = token_text, shows_drafted
+        self._head = {"id": f"{self.prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
+
+    def whole(self, outputs: Sequence[RequestOutput], runs: Sequence[Runs], prompted: int) -> dict[str, Any]:
         """The response that was not streamed; ``outputs`` are its choices, ``prompted`` the tokens of its prompts."""
-        listed = list(outputs)
-        choices = []
-        for index, (output, each) in enumerate(zip(listed, runs, strict=True)):
-            choice = self._choice(index, output.text, finish(output.finish_reason), output.logprobs, is_whole=True)
-            if self.shows_drafted:
-                choice["drafted"] = each
-            choices.append(choice)
-        name = "chat.completion" if self.is_chat else "text_completion"
-        return {**self._head(name), "choices": choices, "usage": usage(listed, prompted)}
+        choices = [
+            self._choice(index, self.text(output.text), output, each)
+            for index, (output, each) in enumerate(zip(outputs, runs, strict=True))
+        ]
+        return {**self._head, "object": self.whole_name, "choices": choices, "usage": usage(outputs, prompted)}
 
-    def opening(self, index: int) -> dict[str, Any]:
-        """The first piece of a choice of a chat: who speaks."""
-        choice = {
-            "index": index,
-            "delta": {"role": "assistant", "content": ""},
-            "logprobs": None,
-            "finish_reason": None,
-        }
-        return {**self._piece(), "choices": [choice]}
+    def pieces(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
+        """What a stream tells of a choice's next tokens: nothing while they are no whole character."""
+        if delta.text or delta.finish_reason or delta.logprobs:
+            yield self.piece([self._choice(index, self.text_piece(delta.text), delta, delta.runs)])
 
-    def piece(self, index: int, delta: Delta) -> dict[str, Any]:
-        """A further piece of a choice."""
-        choice = self._choice(index, delta.text, finish(delta.finish_reason), delta.logprobs, is_whole=False)
-        if self.shows_drafted:
-            choice["drafted"] = delta.runs
-        return {**self._piece(), "choices": [choice]}
-
-    def closing(self, outputs: list[RequestOutput], prompted: int) -> dict[str, Any]:
+    def closing(self, outputs: Sequence[RequestOutput], prompted: int) -> dict[str, Any]:
         """The piece after the last: what it all took."""
-        return {**self._piece(), "choices": [], "usage": usage(outputs, prompted)}
+        return {**self.piece([]), "usage": usage(outputs, prompted)}
 
-    def _piece(self) -> dict[str, Any]:
-        return self._head("chat.completion.chunk" if self.is_chat else "text_completion")
+    def piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """One piece of a stream."""
+        return {**self._head, "object": self.piece_name, "choices": choices}
 
-    def _head(self, name: str) -> dict[str, Any]:
-        prefix = "chatcmpl" if self.is_chat else "cmpl"
-        return {"id": f"{prefix}-{self.token}", "object": name, "created": self.created, "model": self.model}
+    def _choice(self, index: int, content: dict[str, Any], told: RequestOutput | Delta, runs: Runs) -> dict[str, Any]:
+        logprobs = self.logprobs(index, told.logprobs) if told.logprobs else None
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": finish(told.finish_reason)}
+        return choice | ({"drafted": runs} if self._shows_drafted else {})
 
-    def _choice(
-        self, index: int, text: str, reason: str | None, logprobs: Sequence[TokenLogprob], *, is_whole: bool
-    ) -> dict[str, Any]:
-        content: dict[str, Any] = {"text": text}
-        if self.is_chat and is_whole:
-            content = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        elif self.is_chat:
-            content = {"delta": {"content": text} if text else {}}
-        told = self._logprobs(logprobs) if logprobs else None
-        return {"index": index, **content, "logprobs": told, "finish_reason": reason}
+    @abstractmethod
+    def text(self, text: str) -> dict[str, Any]:
+        """The text of a whole choice."""
 
-    def _logprobs(self, found: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """Those of some tokens, in the form of a chat or of a completion, which have them differently."""
-        if not self.is_chat:
-            texts = [self.token_text(each.token_id) for each in found]
-            tops = [{self.token_text(token): value for token, value in each.top} for each in found]
-            offsets = [sum(len(text) for text in texts[:at]) for at in range(len(texts))]
-            values = [each.logprob for each in found]
-            return {"tokens": texts, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+    @abstractmethod
+    def text_piece(self, text: str) -> dict[str, Any]:
+        """A piece of the text of a choice."""
+
+    @abstractmethod
+    def logprobs(self, index: int, found: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """How likely a choice's next tokens were."""
+
+
+class CompletionAnswer(Answer):
+    """Texts that go on."""
+
+    prefix, whole_name, piece_name = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, model: str, token_text: Callable[[int], str], *, shows_drafted: bool) -> None:
+        super().__init__(model, token_text, shows_drafted=shows_drafted)
+        self._told: Counter[int] = Counter()  # characters of tokens, by choice
+
+    def text(self, text: str) -> dict[str, Any]:
+        """The text alone."""
+        return {"text": text}
+
+    text_piece = text
+
+    def logprobs(self, index: int, found: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """Lists side by side; offsets count from where the answer begins."""
+        texts, offsets = [self.token_text(each.token_id) for each in found], []
+        for text in texts:
+            offsets.append(self._told[index])
+            self._told[index] += len(text)
+        return {
+            "tokens": texts,
+            "token_logprobs": [each.logprob for each in found],
+            "top_logprobs": [{self.token_text(token): value for token, value in each.top} for each in found],
+            "text_offset": offsets,
+        }
+
+
+class ChatAnswer(Answer):
+    """Messages of the assistant's."""
+
+    prefix, whole_name, piece_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, model: str, token_text: Callable[[int], str], *, shows_drafted: bool) -> None:
+        super().__init__(model, token_text, shows_drafted=shows_drafted)
+        self._opened: set[int] = set()
+
+    def pieces(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
+        """Say who speaks first, then the rest."""
+        if index not in self._opened:
+            self._opened.add(index)
+            content = {"delta": {"role": "assistant", "content": ""}}
+            yield self.piece([{"index": index, **content, "logprobs": None, "finish_reason": None}])
+        yield from super().pieces(index, delta)
+
+    def text(self, text: str) -> dict[str, Any]:
+        """A message."""
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def text_piece(self, text: str) -> dict[str, Any]:
+        """What is added to the message."""
+        return {"delta": {"content": text} if text else {}}
+
+    def logprobs(self, index: int, found: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """An object for each token."""
+        del index
         content = [
             {**self._token(each.token_id, each.logprob), "top_logprobs": [self._token(*pair) for pair in each.top]}
             for each in found
@@ -115,7 +152,7 @@ def finish(reason: str | None) -> str | None:
     return "length" if reason == "abort" else reason
 
 
-def usage(outputs: list[RequestOutput], prompted: int) -> dict[str, Any]:
+def usage(outputs: Sequence[RequestOutput], prompted: int) -> dict[str, Any]:
     """Tokens of all choices, after ``prompted`` tokens of prompts, and how speculation went."""
     written = sum(len(output.token_ids) for output in outputs)
     acceptance = Acceptance()

@@ -24,7 +24,7 @@ from ..state import ServerState
 from .answering import Choices, Submit
 from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of
 from .options import Asked, asked_of
-from .rendering import DONE, Answer, event
+from .rendering import DONE, Answer, ChatAnswer, CompletionAnswer, event
 
 
 async def completions(request: Request) -> Response:
@@ -51,7 +51,7 @@ async def complete(state: ServerState, request: Request, raw: bytes) -> Response
             prompt, params, **_of_drafts(asked), timeout=state.limits.seconds
         )
 
-    return await _answer(state, request, asked, [submitting(prompt) for prompt in given], is_chat=False)
+    return await _answer(state, request, asked, [submitting(prompt) for prompt in given], CompletionAnswer)
 
 
 async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
@@ -70,7 +70,7 @@ async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
             timeout=state.limits.seconds,
         )
 
-    return await _answer(state, request, asked, [submit], is_chat=True)
+    return await _answer(state, request, asked, [submit], ChatAnswer)
 
 
 async def tokenize(request: Request) -> Response:
@@ -108,16 +108,19 @@ async def detokenize(request: Request) -> Response:
 async def models(request: Request) -> Response:
     """``GET /v1/models``."""
     state = ServerState.of(request)
-    model = {"id": state.settings.model, "object": "model", "created": state.started, "owned_by": "peagle-compile"}
-    return json({"object": "list", "data": [{**model, "max_model_len": state.engine.max_seq_len}]})
+    return json({"object": "list", "data": [_listed(state)]})
 
 
 async def model(request: Request) -> Response:
     """``GET /v1/models/NAME``."""
     state = ServerState.of(request)
     state.check_model(request.path_params["name"])
-    listed = {"id": state.settings.model, "object": "model", "created": state.started, "owned_by": "peagle-compile"}
-    return json({**listed, "max_model_len": state.engine.max_seq_len})
+    return json(_listed(state))
+
+
+def _listed(state: ServerState) -> dict[str, Any]:
+    named = {"id": state.settings.model, "object": "model", "created": state.started, "owned_by": "peagle-compile"}
+    return {**named, "max_model_len": state.engine.max_seq_len}
 
 
 def json(content: Any) -> Response:
@@ -158,9 +161,9 @@ class EventStream(StreamingResponse):
 
 
 async def _answer(
-    state: ServerState, request: Request, asked: Asked, prompts: Sequence[Submit], *, is_chat: bool
+    state: ServerState, request: Request, asked: Asked, prompts: Sequence[Submit], kind: type[Answer]
 ) -> Response:
-    answer = Answer(is_chat, state.settings.model, state.engine.tokenizer.piece, asked.shows_drafted)
+    answer = kind(state.settings.model, state.engine.tokenizer.piece, shows_drafted=asked.shows_drafted)
     choices = Choices(state.metrics, state.limits.seconds)
     await choices.submit(prompts, asked)
     if asked.streams:
@@ -175,14 +178,10 @@ async def _events(
     state: ServerState, request: Request, choices: Choices, answer: Answer, asked: Asked
 ) -> AsyncIterator[bytes]:
     """The pieces as server-sent events. What goes wrong on the way is an event too: the status was sent long ago."""
-    opened: set[int] = set()
     try:
         async for index, delta in choices.deltas():
-            if answer.is_chat and index not in opened:
-                opened.add(index)
-                yield event(answer.opening(index))
-            if delta.text or delta.finish_reason:
-                yield event(answer.piece(index, delta))
+            for piece in answer.pieces(index, delta):
+                yield event(piece)
         if asked.includes_usage:
             yield event(answer.closing(choices.outputs, choices.prompted))
         _log_answer(state, request, choices)
