@@ -21,6 +21,7 @@ from .machine import most_threads
 from .policy.drafts_per_round import Fixed, Policy
 from .requests.arguments import flag, integer, number, prompts_of, refusal, text_of, token_ids_of
 from .requests.delivery import Delivery
+from .requests.logprobs import PromptLogprobs
 from .requests.messages import Message
 from .requests.params import SamplingParams, params_of
 from .requests.random_numbers import draw_seed
@@ -401,7 +402,20 @@ class Engine:
         ids = self._ids(name, self.tokenizer.encode(text_of(name, prompt)) if isinstance(prompt, str) else prompt)
         room = min(params.max_tokens, self.max_seq_len - len(ids))
         seed = draw_seed() if params.seed is None else params.seed
-        ends = frozenset() if params.ignore_eos else ends | self.tokenizer.eos_token_ids
-        choice = choice_of(params, ids, ends, self.manifest, shows_logits=self._backend.shows_logits)
-        transcript = Transcript(params, self.tokenizer, room, ends)
-        return Request(ids, params, seed, transcript, room, strategy, policy, delivery or Delivery(), choice=choice)
+        ends, stops = ends | self.tokenizer.eos_token_ids, frozenset(params.stop_token_ids)
+        words, shows_logits = self.tokenizer.words(params.bad_words), self._backend.shows_logits
+        choice = choice_of(params, ids, ends | stops, words, self.manifest, shows_logits=shows_logits)
+        transcript = Transcript(params, self.tokenizer, room, stops if params.ignore_eos else ends | stops)
+        scored = params.prompt_logprobs
+        return Request(
+            ids,
+            params,
+            seed,
+            transcript,
+            room,
+            strategy,
+            policy,
+            delivery or Delivery(),
+            choice=choice,
+            prompt_logprobs=None if scored is None else PromptLogprobs(ids, scored, self.manifest.shapes.vocab_size),
+        )

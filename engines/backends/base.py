@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..requests.logprobs import PromptLogprobs
 from ..requests.params import SamplingParams
 from ..requests.token_choice import TokenChoice
 
@@ -62,12 +63,14 @@ Steps = Callable[[Lanes, int], None]  # a round over lanes, with this K
 class Chunk:
     """A piece of a prompt: its ``ids``, the absolute position ``start`` of the first, and the prompt's token after it.
 
-    ``forced_next`` is -1 in the last chunk: what follows the prompt is the target's to say.
+    ``forced_next`` is -1 in the last chunk: what follows the prompt is the target's to say. ``logprobs`` of any other
+    get the target's logits after each of its tokens, from a backend that shows them.
     """
 
     ids: Sequence[int]
     start: int
     forced_next: int
+    logprobs: PromptLogprobs | None = None
 
     @property
     def is_last(self) -> bool:

@@ -22,14 +22,17 @@ class SamplingParams:
 
     ``temperature`` 0 is greedy, and so is any below 1e-5. ``top_k`` <= 0, ``top_p`` 1 and ``min_p`` 0 are off. ``seed``
     is any int, taken modulo 2**64; None draws one, which the result reports. ``stop`` strings, one or a list, end the
-    text and are not part of it; they are kept as a tuple. ``tolerance`` > 0 accepts a draft d when
+    text and are not part of it; they are kept as a tuple. So do ``stop_token_ids``, whatever ``ignore_eos`` says: the
+    token is the last of the result's, its text is left out. ``tolerance`` > 0 accepts a draft d when
     p(d) >= (1 - tolerance) * max p: a lossy policy, never used unless asked for.
 
     ``presence_penalty`` and ``frequency_penalty`` are of tokens in the text, once and for each time;
     ``repetition_penalty`` divides what is in the prompt or the text, 1 is off. ``logit_bias`` adds to logits by token
-    id; it is a dict, or pairs, which it is kept as. ``bad_token_ids`` are never chosen. Before ``min_tokens`` nothing
-    ends the text. ``logprobs`` asks for that of each token and those of so many most likely ones, all of the target's
-    logits as they are.
+    id; it is a dict, or pairs, which it is kept as. ``bad_token_ids`` are never chosen, and with ``allowed_token_ids``
+    no others are. The token that would complete one of ``bad_words`` is not chosen either, unless no other is left; a
+    word is told by its tokens at the beginning of a text and after a space. Before ``min_tokens`` no token is chosen
+    that could end the text, with ``ignore_eos`` too. ``logprobs`` asks for that of each token and those of so many most
+    likely ones, all of the target's logits as they are; ``prompt_logprobs`` for the same of the prompt's tokens.
     An engine that cannot show its logits to the host refuses all of these by name.
 
     Integers are Python's or NumPy's, and neither bools nor floats. Raises ``UsageError`` naming all that is wrong.
@@ -42,6 +45,7 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int | None = None
     stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     tolerance: float = 0.0
     presence_penalty: float = 0.0
@@ -49,8 +53,11 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
     bad_token_ids: Sequence[int] = ()
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = ()
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -88,6 +95,26 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
     return tuple(integer(f"{name}[{at}]", token, 0) for at, token in enumerate(value or ()))
 
 
+def _allowed(name: str, value: Any) -> tuple[int, ...] | None:
+    """Return token ids as a tuple; None is every one. Raises ``UsageError``, also for none at all."""
+    if value is not None and isinstance(value, list | tuple) and not value:
+        raise UsageError(f"{name} is empty", why="there is no token left to choose", fix="leave it out, or name some")
+    return None if value is None else _ids(name, value)
+
+
+def _words(name: str, value: Any) -> tuple[str, ...]:
+    """Return words as a tuple. Raises ``UsageError``, also for one of nothing but spaces."""
+    words = texts_of(name, value)
+    if any(not word.strip() for word in words):
+        raise refusal(name, "a str or a list of them, each with more than spaces", value)
+    return words
+
+
+def _count(name: str, value: Any) -> int | None:
+    """Return how many of the most likely tokens are asked for; None is nothing. Raises ``UsageError``."""
+    return None if value is None else integer(name, value, 0, 20)
+
+
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "max_tokens": lambda name, value: integer(name, value, 1),
     "temperature": lambda name, value: number(name, value, 0),
@@ -96,6 +123,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "min_p": lambda name, value: number(name, value, 0, 1),
     "seed": lambda name, value: None if value is None else integer(name, value),
     "stop": texts_of,
+    "stop_token_ids": _ids,
     "ignore_eos": flag,
     "tolerance": lambda name, value: number(name, value, 0, 1),
     "presence_penalty": lambda name, value: number(name, value, -2, 2),
@@ -103,8 +131,11 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "repetition_penalty": lambda name, value: number(name, value, 0, 2, is_above=True),
     "logit_bias": _biases,
     "bad_token_ids": _ids,
+    "allowed_token_ids": _allowed,
+    "bad_words": _words,
     "min_tokens": lambda name, value: integer(name, value, 0),
-    "logprobs": lambda name, value: None if value is None else integer(name, value, 0, 20),
+    "logprobs": _count,
+    "prompt_logprobs": _count,
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from ..policy.drafts_per_round import Policy
 from ..text.transcript import Transcript
 from .delivery import Delivery
+from .logprobs import PromptLogprobs
 from .params import SamplingParams
 from .results import Acceptance, Delta, RequestOutput
 from .token_choice import TokenChoice
@@ -41,14 +42,16 @@ class Request:
     cached: int = 0
     is_unwanted: bool = False
     choice: TokenChoice | None = None  # what chooses its tokens, or looks at them, on the host
+    prompt_logprobs: PromptLogprobs | None = None  # what collects those of its prompt, where they are asked for
 
     def take(self) -> Delta:
         """Return what has become showable since the last call."""
-        delta = self.transcript.take()
-        if self.choice is None:
-            return delta
-        end = len(self.transcript.token_ids)
-        return replace(delta, logprobs=tuple(self.choice.logprobs[end - len(delta.token_ids) : end]))
+        delta, end = self.transcript.take(), len(self.transcript.token_ids)
+        if self.choice is not None:
+            delta = replace(delta, logprobs=tuple(self.choice.logprobs[end - len(delta.token_ids) : end]))
+        if self.prompt_logprobs is not None and end == len(delta.token_ids):
+            delta = replace(delta, prompt_logprobs=self.prompt_logprobs.told())
+        return delta
 
     @property
     def is_done(self) -> bool:
@@ -85,4 +88,6 @@ class Request:
             prefill_began - self.submitted if self.submitted else 0.0,
             cached_tokens=self.cached,
             logprobs=tuple(self.choice.logprobs[: len(text.token_ids)]) if self.choice else (),
+            stop_reason=text.stop_reason,
+            prompt_logprobs=self.prompt_logprobs.told() if self.prompt_logprobs else (),
         )

@@ -74,7 +74,9 @@ class RequestOutput:
     Wall clock: ``queue_seconds`` until its prompt was begun, ``prefill_seconds`` from there to its first token,
     ``decode_seconds`` after that; other requests have their passes within both. ``drafted`` says of every token whether
     it was a draft that the target accepted, and not the target's own. ``logprobs`` are there where asked for.
-    ``cached_tokens`` of the prompt were not computed again, since a prompt before began with them.
+    ``cached_tokens`` of the prompt were not computed again, since a prompt before began with them. ``stop_reason`` is
+    the stop string or the one of ``stop_token_ids`` that ended it. ``prompt_logprobs`` has an entry for each token of
+    the prompt where asked for; that of the first, which follows nothing, is None.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -89,6 +91,8 @@ class RequestOutput:
     queue_seconds: float = 0.0
     logprobs: tuple[TokenLogprob, ...] = ()
     cached_tokens: int = 0
+    stop_reason: int | str | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Delta:
     ``text`` may be empty: a token can be a part of a character, a special one, or wait for a stop string to go on.
     ``drafted`` says of each of the ``token_ids`` whether it is an accepted draft. ``runs`` are the text once more, cut
     where that changes: ``(text, is drafted)``; a character of several tokens belongs to the last of them.
-    ``logprobs`` of the ``token_ids`` are there where asked for.
+    ``logprobs`` of the ``token_ids`` are there where asked for, and the prompt's in the first piece.
     """
 
     text: str
@@ -107,3 +111,5 @@ class Delta:
     drafted: tuple[bool, ...] = ()
     runs: tuple[tuple[str, bool], ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    stop_reason: int | str | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()

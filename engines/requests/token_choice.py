@@ -11,28 +11,38 @@ import numpy as np
 
 from ...plugins.errors import UsageError
 from ..folder.manifest import Manifest
+from .logprobs import logprob_of
 from .params import SamplingParams, policy_of
 from .results import TokenLogprob
 
 _CHANGING = {
     "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": (),
-    "bad_token_ids": (), "min_tokens": 0,
+    "bad_token_ids": (), "allowed_token_ids": None, "bad_words": (), "min_tokens": 0,
 }  # fmt: skip
+_LOOKING = ("logprobs", "prompt_logprobs")
 
 
 def options_of(params: SamplingParams) -> list[str]:
     """Return the names of those options of a request for which the host must see the target's logits."""
     changing = [name for name, off in _CHANGING.items() if getattr(params, name) != off]
-    return changing if params.logprobs is None else [*changing, "logprobs"]
+    return changing + [name for name in _LOOKING if getattr(params, name) is not None]
 
 
 def choice_of(
-    params: SamplingParams, prompt: Sequence[int], ends: frozenset[int], manifest: Manifest, *, shows_logits: bool
+    params: SamplingParams,
+    prompt: Sequence[int],
+    ends: frozenset[int],
+    words: Sequence[Sequence[int]],
+    manifest: Manifest,
+    *,
+    shows_logits: bool,
 ) -> TokenChoice | None:
-    """Return what chooses on the host, None where nothing need; ``ends`` are the ids that end the text.
+    """Return what chooses on the host, None where nothing need.
 
-    Raises ``UsageError`` for what the engine's backend cannot do, and for ids that its vocabulary does not have.
+    ``ends`` are the ids that may end the text, ``words`` the tokens of its bad words. Raises ``UsageError`` for what
+    the engine's backend cannot do, and for ids that its vocabulary does not have.
     """
+    _check_ids(params, manifest.shapes.vocab_size)
     options = options_of(params)
     if not options:
         return None
@@ -42,35 +52,57 @@ def choice_of(
             why=f"the target's logits must be on the host for that, and {manifest.backend.name} does not show them",
             fix="leave that out, or build an engine with --backend onnxruntime",
         )
-    return TokenChoice(params, prompt, ends, manifest.shapes.vocab_size)
+    if options == ["prompt_logprobs"]:
+        return None
+    return TokenChoice(params, prompt, ends, words, manifest.shapes.vocab_size)
+
+
+def _check_ids(params: SamplingParams, vocab: int) -> None:
+    """Raise ``UsageError`` for ids that a vocabulary of so many does not have."""
+    ids = {"logit_bias": tuple(dict(params.logit_bias)), "allowed_token_ids": params.allowed_token_ids or ()}
+    ids |= {name: tuple(getattr(params, name)) for name in ("bad_token_ids", "stop_token_ids")}
+    for name, given in ids.items():
+        if bad := [i for i in given if i >= vocab]:
+            raise UsageError(
+                f"{name}: token id {bad[0]} is out of range",
+                why=f"the target's vocabulary has ids 0..{vocab - 1}",
+                fix=f"change {name}",
+            )
 
 
 class TokenChoice:
     """Chooses the tokens of one request, and keeps what that depends on.
 
-    As in vLLM: banned ids and, before ``min_tokens``, ``ends`` are out; then biases are added; then what is in the
-    prompt or the text is less likely by ``repetition_penalty``, what is in the text by the other two. What remains is
-    drawn by the graph's own rule. ``logprobs`` has an entry for each token emitted, of the logits as they were.
+    As in vLLM: ids that are banned or not allowed, the ends of bad words and, before ``min_tokens``, ``ends`` are out;
+    then biases are added; then what is in the prompt or the text is less likely by ``repetition_penalty``, what is in
+    the text by the other two. What remains is drawn by the graph's own rule. ``logprobs`` has an entry for each token
+    emitted, of the logits as they were.
     """
 
-    def __init__(self, params: SamplingParams, prompt: Sequence[int], ends: frozenset[int], vocab: int) -> None:
-        """Raises ``UsageError`` for ids that the vocabulary of ``vocab`` does not have, and where all are banned."""
-        biases = dict(params.logit_bias)
-        ids = {"logit_bias": biases, "bad_token_ids": params.bad_token_ids}
-        for name, given in ids.items():
-            if bad := [i for i in given if i >= vocab]:
-                raise UsageError(
-                    f"{name}: token id {bad[0]} is out of range",
-                    why=f"the target's vocabulary has ids 0..{vocab - 1}",
-                    fix=f"change {name}",
-                )
-        ends = ends if params.min_tokens else frozenset()
-        if len(ends.union(params.bad_token_ids)) >= vocab:
-            raise UsageError("bad_token_ids bans every token", why="there is none left to choose", fix="ban fewer")
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        ends: frozenset[int],
+        words: Sequence[Sequence[int]],
+        vocab: int,
+    ) -> None:
+        """Raises ``UsageError`` where no id of the vocabulary is left to choose."""
+        biases, allowed = dict(params.logit_bias), params.allowed_token_ids
+        banned = np.zeros(vocab, bool) if allowed is None else np.ones(vocab, bool)
+        banned[list(allowed or ())] = False
+        banned[list(params.bad_token_ids)] = True
+        self._banned = np.flatnonzero(banned)
+        banned[list(ends) if params.min_tokens else []] = True
+        if banned.all():
+            named = ", ".join(set(options_of(params)) & {"bad_token_ids", "allowed_token_ids", "min_tokens"})
+            raise UsageError(f"{named}: every token is banned", why="there is none left to choose", fix="ban fewer")
         self._params, self._policy = params, {name: each[0] for name, each in policy_of(params).items()}
-        self._changes = options_of(params) not in ([], ["logprobs"])
+        self._changes = any(name not in _LOOKING for name in options_of(params))
         self._ends = np.array(sorted(ends), np.int64)
-        self._banned = np.array(sorted(set(params.bad_token_ids)), np.int64)
+        self._words = [tuple(word) for word in words]
+        self._longest = max((len(word) for word in words), default=0)
+        self._tail: list[int] = []  # of the text, as long as a word may be
         self._biased, self._bias = np.array([*biases], np.int64), np.array([*biases.values()], np.float32)
         self._repeated = np.zeros(vocab, bool)
         self._repeated[list(prompt)] = True
@@ -111,6 +143,8 @@ class TokenChoice:
         changed[self._banned] = -np.inf
         if self._length < params.min_tokens:
             changed[self._ends] = -np.inf
+        if self._words:
+            self._ban_words(changed)
         changed[self._biased] += self._bias
         if params.repetition_penalty != 1:
             penalty = np.float32(params.repetition_penalty)
@@ -121,19 +155,19 @@ class TokenChoice:
             changed -= np.float32(params.presence_penalty) * (self._counts > 0)
         return changed
 
+    def _ban_words(self, changed: np.ndarray) -> None:
+        """Ban the tokens that would complete a word, unless no other is left."""
+        tail = tuple(self._tail)
+        completing = [word[-1] for word in self._words if tail[len(tail) - len(word) + 1 :] == word[:-1]]
+        before = changed[completing]
+        changed[completing] = -np.inf
+        if np.isneginf(changed).all():
+            changed[completing] = before
+
     def _add(self, token: int, logits: np.ndarray) -> None:
         self._length += 1
+        self._tail = [*self._tail, token][-self._longest :] if self._longest else []
         self._repeated[token] = True
         self._counts[token] += 1
         if self._params.logprobs is not None:
-            self.logprobs.append(_logprob(token, logits, self._params.logprobs))
-
-
-def _logprob(token: int, logits: np.ndarray, count: int) -> TokenLogprob:
-    wide = logits.astype(np.float64)
-    wide -= wide.max()
-    wide -= np.log(np.exp(wide).sum())
-    best = np.argpartition(-wide, count - 1)[:count] if count else np.empty(0, np.int64)
-    best = best[np.lexsort((best, -wide[best]))]
-    top = tuple((int(i), float(wide[i])) for i in best)
-    return TokenLogprob(token, float(wide[token]), 1 + int((wide > wide[token]).sum()), top)
+            self.logprobs.append(logprob_of(token, logits, self._params.logprobs))

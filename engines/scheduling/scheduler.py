@@ -48,7 +48,14 @@ class _Reading:
     def next(self, width: int) -> Chunk:
         """Return the next piece; it knows the token after it, so that the drafter's slot gets that."""
         prompt, start, self.position = self.request.prompt, self.position, self.position + width
-        return Chunk(prompt[start : start + width], start, prompt[start + width] if self.rest else -1)
+        logprobs = self.request.prompt_logprobs if self.rest else None
+        return Chunk(prompt[start : start + width], start, prompt[start + width] if self.rest else -1, logprobs)
+
+    @property
+    def most(self) -> int:
+        """How many tokens the next piece may have."""
+        logprobs = self.request.prompt_logprobs
+        return self.rest if logprobs is None else min(max(self.rest - 1, 1), logprobs.columns)
 
     @property
     def rest(self) -> int:
@@ -150,7 +157,7 @@ class Scheduler:
         has_room = all(request.most_committed < self._max_seq_len for request in running)
         can_go_on = has_room and not all(request.will_be_done for request in running)
         if self._reading is not None:
-            width = min(PREFILL_CHUNK, self._backend.prefill_columns, self._reading.rest)
+            width = min(PREFILL_CHUNK, self._backend.prefill_columns, self._reading.most)
             if can_go_on:
                 width = min(width, self._most_read)
             if not can_go_on or not self._read_since or self._read_since + width <= self._most_read:
@@ -176,8 +183,9 @@ class Scheduler:
         request.prefill_began = time.perf_counter()
         self._backend.admit(free, request.params, uniform_stream(request.seed, self._max_seq_len + 1), request.choice)
         self._reading = _Reading(request, free, request.policy.choose())
-        found = self._prefixes.find(request.prompt, drafts=self._rounds.makes_passes(request.strategy))
-        if found is not None:
+        drafts = self._rounds.makes_passes(request.strategy)
+        found = None if request.prompt_logprobs else self._prefixes.find(request.prompt, drafts=drafts)
+        if found is not None:  # caches hold no logits: a prompt whose logprobs are asked for is read anew
             kept, request.cached = found
             self._backend.restore(free, kept, request.cached)
             self._reading.position = request.cached

@@ -38,6 +38,19 @@ class Tokenizer:
                 "the engine's tokenizer cannot encode this prompt", why=str(error), fix="pass token ids"
             ) from error
 
+    def words(self, words: Iterable[str]) -> list[list[int]]:
+        """The ids of words as vLLM takes them: at the beginning of a text, and after a space where that is a token.
+
+        Raises ``UsageError`` for one without any token.
+        """
+        found = []
+        for word in words:
+            first, spaced = (self.encode(space + word.lstrip(), adds_special=False) for space in ("", " "))
+            if not first:
+                raise UsageError(f"bad_words: {word!r} has no token", fix="leave it out")
+            found += [first, spaced] if len(spaced) == len(first) and spaced[0] != first[0] else [first]
+        return found
+
     def is_added(self, token_id: int) -> bool:
         """Whether an id is a special token or another that was added to the vocabulary, such as ``<|im_end|>``."""
         return token_id in self._tokenizer.get_added_tokens_decoder()

@@ -11,17 +11,14 @@ from .tokenizer import Tokenizer
 
 
 class Transcript:
-    """Collects emitted tokens until an end-of-sequence id, a stop string or ``max_tokens``.
+    """Collects emitted tokens until one of the ids that end it, ``ends``, a stop string or ``max_tokens``.
 
     A round may emit past the end; what lies past it is dropped. Text that could still turn out to be the beginning of
-    a stop string is held back from streaming. ``ends`` are ids that end it besides the tokenizer's.
+    a stop string is held back from streaming. ``stop_reason`` is the stop string or the stop id that ended it.
     """
 
-    def __init__(
-        self, params: SamplingParams, tokenizer: Tokenizer, max_tokens: int, ends: frozenset[int] = frozenset()
-    ) -> None:
-        self._params, self._stream, self._max_tokens = params, tokenizer.stream(), max_tokens
-        self._eos = frozenset() if params.ignore_eos else tokenizer.eos_token_ids | ends
+    def __init__(self, params: SamplingParams, tokenizer: Tokenizer, max_tokens: int, ends: frozenset[int]) -> None:
+        self._params, self._stream, self._max_tokens, self._ends = params, tokenizer.stream(), max_tokens, ends
         self._held = max((len(s) for s in params.stop), default=1) - 1
         self._shown_text = 0
         self._shown_tokens = 0
@@ -30,6 +27,7 @@ class Transcript:
         self.drafted: list[bool] = []
         self.text = ""
         self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
 
     def extend(self, tokens: Iterable[int], accepted: int = 0) -> None:
         """Append emitted tokens, the first ``accepted`` of them drafts; ignores everything past the end."""
@@ -38,8 +36,9 @@ class Transcript:
                 return
             self.token_ids.append(token)
             self.drafted.append(index < accepted)
-            if token in self._eos:
+            if token in self._ends:
                 self.finish_reason = "stop"
+                self.stop_reason = token if token in self._params.stop_token_ids else None
                 return
             self._append(self._stream.push(token))
             self._runs.append((len(self.text), index < accepted))
@@ -50,9 +49,10 @@ class Transcript:
         before = len(self.text)  # what stood there did not end it, or came before ``min_tokens``
         self.text += piece
         stops = self._params.stop if len(self.token_ids) >= self._params.min_tokens else ()
-        hits = [at for s in stops if (at := self.text.find(s, max(0, before - len(s) + 1))) >= 0]
+        hits = [(at, s) for s in stops if (at := self.text.find(s, max(0, before - len(s) + 1))) >= 0]
         if hits:
-            self.text = self.text[: min(hits)]
+            at, self.stop_reason = min(hits)
+            self.text = self.text[:at]
             self.finish_reason = "stop"
 
     def abort(self, reason: FinishReason = "abort") -> None:
@@ -69,6 +69,7 @@ class Transcript:
             self.finish_reason,
             tuple(self.drafted[new]),
             tuple(self._take_runs(end)),
+            stop_reason=self.stop_reason,
         )
         self._shown_text, self._shown_tokens = end, len(self.token_ids)
         return delta

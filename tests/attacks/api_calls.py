@@ -16,7 +16,7 @@ _CALLS = ("generate", "generate", "stream", "stream", "target_logits", "draft_lo
 _FIELDS = (
     "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_eos", "tolerance", "unknown",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "bad_token_ids", "min_tokens",
-    "logprobs",
+    "logprobs", "prompt_logprobs", "stop_token_ids", "allowed_token_ids", "bad_words",
 )  # fmt: skip
 _LOADS = ("max_batch_size", "threads", "check_hashes", "path")
 _PROBE = SamplingParams(max_tokens=8, temperature=0.7, seed=3, ignore_eos=True)

@@ -85,7 +85,8 @@ class OnnxRuntimeBackend:
 
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
         """Run the steps over one row that is as wide as the piece, on the slot's own arrays."""
-        row = self._row(self._lanes.arrays(slot), len(chunk.ids))
+        width = len(chunk.ids)
+        row = self._row(self._lanes.arrays(slot), width, emitted=width if chunk.logprobs else 0)
         lanes = SessionPrompt(row, chunk, self._lanes.window(slot))
         steps(lanes, k)
         self._first = lanes.emission() if chunk.is_last else None

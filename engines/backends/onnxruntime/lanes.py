@@ -97,6 +97,14 @@ class Row:
             self.num_tokens[0], self.tokens[0, : len(chosen)] = len(chosen), chosen
         self.tokens[0, self.num_tokens[0] :] = -1
 
+    def score(self, columns: int) -> np.ndarray:
+        """Run one target pass over a piece that is not a prompt's last, and return its logits, f32 [columns,V]."""
+        self.window.draft_len[0] = columns - 1  # so that every column is one that could emit; what does is forced
+        logits = run_for_logits(self._sessions.target, self.target(columns, columns, shows_logits=True))
+        self.window.draft_len[0] = 0
+        self.tokens[0, self.num_tokens[0] :] = -1
+        return np.asarray(logits[0])
+
     def target(self, columns: int, emitted: int, *, shows_logits: bool = False) -> Any:
         """The target's binding at this shape."""
         columns = max(columns, self._sessions.least_columns)

@@ -23,8 +23,11 @@ class SessionPrompt:
 
     def verify(self, k: int) -> None:
         """Run the target over the whole piece."""
-        self._emitted = k + 1
-        self._row.verify(len(self._chunk.ids), k + 1)
+        self._emitted, chunk = k + 1, self._chunk
+        if chunk.logprobs is None:
+            self._row.verify(len(chunk.ids), k + 1)
+        else:
+            chunk.logprobs.add(chunk.start, self._row.score(len(chunk.ids)))
 
     def draft(self, k: int) -> None:
         """Run the drafter over the whole piece."""

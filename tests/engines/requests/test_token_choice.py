@@ -26,6 +26,10 @@ CHANGES: dict[str, Any] = {
     "repetition_penalty": st.sampled_from([0.7, 1.3, 2.0]),
     "logit_bias": st.dictionaries(IDS, st.sampled_from([-100.0, -1.0, 3.0, 100.0]), max_size=4),
     "bad_token_ids": st.lists(IDS, max_size=5),
+    "allowed_token_ids": st.none() | st.lists(IDS, min_size=8, max_size=40),
+    "bad_words": st.lists(st.sampled_from(["a", "b c", "ab"]), max_size=2),
+    "stop_token_ids": st.lists(IDS, max_size=5),
+    "prompt_logprobs": st.none() | st.integers(0, 2),
     "min_tokens": st.integers(0, 8),
     "logprobs": st.integers(0, 3),
 }
@@ -55,7 +59,8 @@ def engine(request: pytest.FixtureRequest, tiny_folder: Path) -> Engine:
 
 
 def told(output: Any) -> Any:
-    return output.token_ids, output.text, output.finish_reason, [each.token_id for each in output.logprobs]
+    logprobs = [each.token_id for each in output.logprobs]
+    return output.token_ids, output.text, output.finish_reason, output.stop_reason, logprobs
 
 
 @settings(max_examples=25, deadline=None)
@@ -77,6 +82,8 @@ def by_the_book(params: SamplingParams, prompt: list[int], text: tuple[int, ...]
     for token, score in enumerate(logits.tolist()):
         if token in params.bad_token_ids or (len(text) < params.min_tokens and token in ends):
             continue
+        if params.allowed_token_ids is not None and token not in params.allowed_token_ids:
+            continue
         value = score + dict(params.logit_bias).get(token, 0.0)
         if token in prompt or token in text:
             value = value / params.repetition_penalty if value > 0 else value * params.repetition_penalty
@@ -94,6 +101,8 @@ def by_the_book(params: SamplingParams, prompt: list[int], text: tuple[int, ...]
         {"repetition_penalty": 1.4, "presence_penalty": 0.6},
         {"logit_bias": {3: 100.0, 7: -100.0}, "frequency_penalty": 2.0},
         {"bad_token_ids": list(range(40, 90))},
+        {"allowed_token_ids": [3, 7, 20, 41]},
+        {"allowed_token_ids": [3, 7, 20, 41], "bad_token_ids": [3], "frequency_penalty": 1.0},
     ],
     ids=lambda asked: "-".join(asked),
 )
@@ -123,6 +132,43 @@ def test_nothing_ends_a_text_before_min_tokens(engine: Engine) -> None:
     assert len(output.token_ids) == 12
     (output,) = engine.generate([[5, 9]], SamplingParams(max_tokens=12, ignore_eos=True, stop=stop))
     assert len(output.token_ids) < 12
+
+
+def test_stop_ids_end_a_text_and_are_out_before_min_tokens_as_ends_of_text_are(engine: Engine) -> None:
+    (eos,) = engine.tokenizer.eos_token_ids
+    (free,) = engine.generate([[5, 9]], SamplingParams(max_tokens=12, ignore_eos=True))
+    for k in (0, K):
+        for ignores in (False, True):
+            params = SamplingParams(max_tokens=12, ignore_eos=ignores, stop_token_ids=[free.token_ids[3], 999 % VOCAB])
+            (output,) = engine.generate([[5, 9]], params, num_speculative_tokens=k)
+            assert output.token_ids == free.token_ids[: free.token_ids.index(free.token_ids[3]) + 1]
+            assert (output.finish_reason, output.stop_reason) == ("stop", free.token_ids[3])
+            assert free.text.startswith(output.text)
+            likely = {eos: 100.0, 7: 99.0}
+            params = SamplingParams(
+                max_tokens=9, ignore_eos=ignores, min_tokens=4, stop_token_ids=[7], logit_bias=likely
+            )
+            (output,) = engine.generate([[5, 9]], params, num_speculative_tokens=k)
+            assert not {eos, 7} & set(output.token_ids[:4]), "vLLM: neither before min_tokens, ignored or not"
+            assert output.token_ids[4:] == ((eos,) * 5 if ignores else (eos,))
+
+
+def test_a_bad_word_is_not_completed_unless_nothing_else_is_left(engine: Engine) -> None:
+    word = engine.tokenizer.decode([40, 41])
+    ids = engine.tokenizer.encode(word, adds_special=False)
+    bias = dict.fromkeys(ids, 50.0)
+    for k in (0, K):
+        asked: dict[str, Any] = {"max_tokens": 12, "ignore_eos": True, "temperature": 1.0, "seed": 3}
+        free, banned = (
+            engine.generate([[5]], SamplingParams(**asked, logit_bias=bias, bad_words=words), num_speculative_tokens=k)
+            for words in ((), word)
+        )
+        assert word in free[0].text
+        assert word not in banned[0].text
+        assert set(ids[:-1]) & set(banned[0].token_ids), "its beginning is free"
+    one = engine.tokenizer.decode([ids[0]])
+    only = SamplingParams(max_tokens=5, ignore_eos=True, allowed_token_ids=ids[:1], bad_words=[one])
+    assert engine.generate([[5]], only)[0].token_ids == (ids[0],) * 5
 
 
 def test_drafts_that_agree_with_what_is_chosen_are_accepted(engine: Engine) -> None:
@@ -176,6 +222,15 @@ def test_a_request_beside_them_is_left_alone(engine: Engine) -> None:
         ({"logit_bias": [(3, 1.0), (3, 2.0)]}, "each token id once"),
         ({"bad_token_ids": 3}, "bad_token_ids must be a list"),
         ({"bad_token_ids": [1.5]}, r"bad_token_ids\[0\]"),
+        ({"stop_token_ids": "a"}, "stop_token_ids must be a list"),
+        ({"stop_token_ids": [-1]}, r"stop_token_ids\[0\]"),
+        ({"allowed_token_ids": []}, "allowed_token_ids is empty"),
+        ({"allowed_token_ids": [True]}, r"allowed_token_ids\[0\]"),
+        ({"bad_words": [" "]}, "bad_words must be"),
+        ({"bad_words": [""]}, "bad_words must be"),
+        ({"bad_words": "\ud800"}, "bad_words"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
         ({"min_tokens": -1}, "min_tokens"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9, more than max_tokens"),
         ({"logprobs": 21}, "logprobs"),
@@ -188,7 +243,9 @@ def test_what_makes_no_sense_is_refused_by_its_name(asked: dict[str, Any], named
 
 
 def test_params_are_made_again_from_their_own_fields() -> None:
-    params = SamplingParams(logit_bias={7: 2, 3: -1}, bad_token_ids=[4], logprobs=0)
+    params = SamplingParams(
+        logit_bias={7: 2, 3: -1}, bad_token_ids=[4], logprobs=0, bad_words="a", allowed_token_ids=[3], stop_token_ids=[]
+    )
     assert params == SamplingParams(**vars(params))
     assert hash(params) == hash(SamplingParams(**vars(params)))
 
@@ -198,7 +255,10 @@ def test_params_are_made_again_from_their_own_fields() -> None:
     [
         ({"logit_bias": {VOCAB: 1.0}}, "logit_bias: token id"),
         ({"bad_token_ids": [0, VOCAB]}, "bad_token_ids: token id"),
-        ({"bad_token_ids": list(range(VOCAB))}, "bans every token"),
+        ({"stop_token_ids": [VOCAB]}, "stop_token_ids: token id"),
+        ({"allowed_token_ids": [VOCAB]}, "allowed_token_ids: token id"),
+        ({"bad_token_ids": list(range(VOCAB))}, "bad_token_ids: every token is banned"),
+        ({"bad_token_ids": [3, 4], "allowed_token_ids": [4]}, "every token is banned"),
     ],
 )
 def test_ids_that_the_vocabulary_has_not_are_refused(engine: Engine, asked: dict[str, Any], named: str) -> None:

@@ -143,7 +143,7 @@ def test_a_generation_may_begin_at_the_delta_that_ends_a_late_stream(tiny_engine
 
 def _request(engine: Engine, prompt: list[int], tokens: int) -> Request:
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
-    transcript = Transcript(params, engine.tokenizer, tokens)
+    transcript = Transcript(params, engine.tokenizer, tokens, frozenset())
     return Request(tuple(prompt), params, 0, transcript, tokens, "parallel", Fixed(3))
 
 

@@ -17,8 +17,6 @@ LETTERS = "?abcdef"
 class Letters:
     """A tokenizer of one letter per id: what a transcript needs of one, and nothing else."""
 
-    eos_token_ids = frozenset({EOS})
-
     def stream(self) -> Letters:
         return self
 
@@ -26,8 +24,8 @@ class Letters:
         return LETTERS[token]
 
 
-def _transcript(max_tokens: int = 100, **params: object) -> Transcript:
-    return Transcript(SamplingParams(**params), Letters(), max_tokens)  # type: ignore[arg-type]
+def _transcript(max_tokens: int = 100, ends: tuple[int, ...] = (EOS,), **params: object) -> Transcript:
+    return Transcript(SamplingParams(**params), Letters(), max_tokens, frozenset(ends))  # type: ignore[arg-type]
 
 
 def test_an_end_of_sequence_id_stops_and_is_not_text() -> None:
@@ -36,11 +34,15 @@ def test_an_end_of_sequence_id_stops_and_is_not_text() -> None:
     assert (transcript.text, transcript.token_ids, transcript.finish_reason) == ("ab", [1, 2, EOS], "stop")
 
 
-def test_a_transcript_goes_on_behind_an_end_that_is_ignored() -> None:
-    transcript = _transcript(ignore_eos=True)
-    transcript.extend([1, EOS, 2])
-    assert transcript.finish_reason is None
-    assert transcript.token_ids == [1, EOS, 2]
+def test_what_ended_it_is_named_where_the_request_named_it() -> None:
+    for tokens, ends, reason in (([1, EOS], (EOS,), None), ([1, 2, 3], (EOS, 3), 3), ([1, 4, 5], (), "de")):
+        transcript = _transcript(ends=ends, stop_token_ids=[3], stop=["de"])
+        transcript.extend(tokens)
+        assert (transcript.finish_reason, transcript.stop_reason) == ("stop", reason)
+        assert transcript.take().stop_reason == reason
+    transcript = _transcript(max_tokens=1)
+    transcript.extend([1])
+    assert (transcript.finish_reason, transcript.stop_reason) == ("length", None)
 
 
 def test_max_tokens_cuts_inside_a_round() -> None:

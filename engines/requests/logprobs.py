@@ -1,0 +1,46 @@
+"""How likely the target thought a token: one that was emitted, or one of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .results import TokenLogprob
+
+SCORED_BYTES = 32 * 2**20  # of logits that a pass over a piece of a prompt may give
+
+
+def logprob_of(token: int, logits: np.ndarray, count: int) -> TokenLogprob:
+    """Return the logprob of ``token`` by ``logits`` f32 [V], its rank, and the ``count`` most likely ids and theirs."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max()
+    wide -= np.log(np.exp(wide).sum())
+    count = min(count, len(wide))
+    best = np.argpartition(-wide, count - 1)[:count] if count else np.empty(0, np.int64)
+    best = best[np.lexsort((best, -wide[best]))]
+    top = tuple((int(i), float(wide[i])) for i in best)
+    return TokenLogprob(token, float(wide[token]), 1 + int((wide > wide[token]).sum()), top)
+
+
+class PromptLogprobs:
+    """Collects the logprobs of a prompt's tokens while it is read.
+
+    The target's logits after every token are V numbers each, so pieces are narrow: ``columns`` at most. The last token
+    is a piece by itself, whose logits decide about what follows the prompt.
+    """
+
+    def __init__(self, prompt: Sequence[int], count: int, vocab: int) -> None:
+        """``count`` most likely ids are told with each token."""
+        self.columns = max(1, SCORED_BYTES // (4 * vocab))
+        self._prompt, self._count = prompt, count
+        self._found: list[TokenLogprob] = []
+
+    def add(self, start: int, logits: np.ndarray) -> None:
+        """Take the logits after every token of a piece, f32 [columns,V], whose first token is at ``start``."""
+        for at, row in enumerate(logits, start + 1):
+            self._found.append(logprob_of(self._prompt[at], row, self._count))
+
+    def told(self) -> tuple[TokenLogprob | None, ...]:
+        """Return an entry for every token that was read; the first has none, for it follows nothing."""
+        return (None, *self._found)
