@@ -42,6 +42,11 @@ class Submission:
         return self._request.delivery.output()
 
     @property
+    def prompt_token_ids(self) -> tuple[int, ...]:
+        """The ids of its prompt."""
+        return self._request.prompt
+
+    @property
     def is_done(self) -> bool:
         """Whether it has ended, so that ``result`` returns at once."""
         return self._request.delivery.has_ended
@@ -75,9 +80,9 @@ class AsyncSubmission:
         if (begun := self._begun) is not None and begun.done() and not begun.cancelled() and not begun.exception():
             begun.result().cancel()
 
-    async def submitted(self) -> None:
-        """Wait until it stands in the queue. Raises what ``Engine.submit`` raises."""
-        await self._submission()
+    async def submitted(self) -> Submission:
+        """Wait until it stands in the queue, and return the submission. Raises what ``Engine.submit`` raises."""
+        return await self._submission()
 
     def __aiter__(self) -> AsyncSubmission:
         return self

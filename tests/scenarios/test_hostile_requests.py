@@ -43,6 +43,10 @@ FIELDS = [
     "suffix",
     "acceptance_tolerance",
     "return_drafted",
+    "stop_token_ids",
+    "allowed_token_ids",
+    "bad_words",
+    "prompt_logprobs",
 ]
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 3, 2**31, 2**63, 2**64 + 1, -(2**80), 10**400, 0.5, -0.0, 1e308, 1e-320, "", "a", "\x00",

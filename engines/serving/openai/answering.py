@@ -30,6 +30,7 @@ class Choices:
         self._outputs: dict[int, RequestOutput] = {}
         self._each = 1
         self.runs: list[list[tuple[str, bool]]] = []
+        self.prompts: list[Sequence[int]] = []  # ids, by choice
 
     async def __aenter__(self) -> Choices:
         return self
@@ -53,7 +54,7 @@ class Choices:
                     self._submissions.append(submission)
                     self._meters.append(self._metrics.watch())
                     self.runs.append([])
-                    await submission.submitted()
+                    self.prompts.append((await submission.submitted()).prompt_token_ids)
         except BaseException:
             self.give_up()
             raise

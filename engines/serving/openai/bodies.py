@@ -55,7 +55,10 @@ class SamplingBody(Struct, forbid_unknown_fields=True, kw_only=True):
     repetition_penalty: float | None = None
     min_tokens: int | None = None
     stop_token_ids: list[int] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     ignore_eos: bool | None = None
+    prompt_logprobs: int | None = None
     # Of speculation.
     num_speculative_tokens: int | None = None
     draft: str | None = None

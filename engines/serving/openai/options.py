@@ -16,8 +16,6 @@ from .bodies import ChatBody, CompletionBody, SamplingBody
 
 # What a field must be as long as nothing else can be done with it.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "stop_token_ids": ([],),
-    "echo": (False,),
     "suffix": ("",),
     "response_format": ({"type": "text"},),
     "tools": ([],),
@@ -34,7 +32,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 _OURS = {"acceptance_tolerance": "tolerance"}
 _TAKEN = (
     "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "acceptance_tolerance", "min_tokens",
-    "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "stop_token_ids", "allowed_token_ids", "bad_words",
 )  # fmt: skip
 _DIGITS = 19
 COMPLETION_TOKENS = 16  # of a completion that does not say how many, as OpenAI has it
@@ -42,7 +40,10 @@ COMPLETION_TOKENS = 16  # of a completion that does not say how many, as OpenAI 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a body asks for, apart from its prompts: ``choices`` answers to each of them."""
+    """What a body asks for, apart from its prompts: ``choices`` answers to each of them.
+
+    ``echoes`` the prompt before the answer; without ``shows_answer`` the prompt is all that is told.
+    """
 
     params: SamplingParams
     choices: int
@@ -51,6 +52,9 @@ class Asked:
     shows_drafted: bool
     num_speculative_tokens: int | None
     draft: str | None
+    echoes: bool = False
+    shows_answer: bool = True
+    tells_prompt: bool = False  # its logprobs, by themselves
 
 
 def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings: ServerSettings) -> Asked:
@@ -79,6 +83,8 @@ def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings:
         )
     if body.stream_options is not None and not body.stream:
         raise HttpRefusal(400, "stream_options is for streams: set stream to true", param="stream_options")
+    if body.stream and body.prompt_logprobs is not None:
+        raise HttpRefusal(400, "prompt_logprobs are not streamed: set stream to false", param="prompt_logprobs")
     return Asked(
         _params(body, room),
         choices,
@@ -87,7 +93,14 @@ def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings:
         body.return_drafted,
         settings.drafts.num_speculative_tokens if body.num_speculative_tokens is None else body.num_speculative_tokens,
         settings.drafts.draft if body.draft is None else body.draft,
+        echoes=_echoes(body),
+        shows_answer=not (_echoes(body) and body.max_tokens == 0),
+        tells_prompt=body.prompt_logprobs is not None,
     )
+
+
+def _echoes(body: SamplingBody) -> bool:
+    return isinstance(body, CompletionBody) and bool(body.echo)
 
 
 def _unhonoured(body: SamplingBody) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -104,12 +117,17 @@ def _params(body: CompletionBody | ChatBody, room: int) -> SamplingParams:
             name, most = "max_completion_tokens", body.max_completion_tokens
     elif most is None:
         most = COMPLETION_TOKENS
+    elif most == 0 and body.echo:
+        most = 1  # the pass that reads a prompt gives a token, which is not told
     if most is not None and most < 1:
         raise HttpRefusal(400, f"{name} must be 1 or more, not {most}", param=name)
     given: dict[str, Any] = {
         _OURS.get(each, each): value for each in _TAKEN if (value := getattr(body, each)) is not None
     }
     given |= {"logit_bias": _biases(body.logit_bias or {}), "logprobs": _logprobs(body)}
+    given["prompt_logprobs"] = given["logprobs"] if _echoes(body) else None
+    if body.prompt_logprobs is not None:
+        given["prompt_logprobs"] = max(body.prompt_logprobs, given["prompt_logprobs"] or 0)
     try:
         return SamplingParams(**{"temperature": 1.0, **given}, max_tokens=room if most is None else most)
     except UsageError as error:

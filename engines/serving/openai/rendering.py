@@ -10,12 +10,16 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import msgspec
 
-from ...requests.results import Acceptance, Delta, RequestOutput, TokenLogprob
+from ...requests.results import Delta, RequestOutput, TokenLogprob
+from .options import Asked
+from .usage import usage
 
+Logprobs = Sequence[TokenLogprob | None]
 Runs = Sequence[tuple[str, bool]]  # of a text: its pieces, and whether each was drafted
 DONE = b"data: [DONE]\n\n"
 
@@ -25,46 +29,109 @@ def event(content: Any) -> bytes:
     return b"data: " + msgspec.json.encode(content) + b"\n\n"
 
 
+@dataclass(frozen=True)
+class Told:
+    """What is said of a choice at once: of all of it, or of its next tokens."""
+
+    text: str
+    logprobs: Logprobs
+    runs: Runs
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+@dataclass(frozen=True)
+class Echo:
+    """A prompt that stands before its answer: its text, and the id of its first token, which has no logprob."""
+
+    text: str
+    first: int
+
+
 class Answer(ABC):
     """What all pieces of one response say: how it is named, and of which model it is.
 
-    ``token_text`` says what a token is, for logprobs. ``shows_drafted`` adds to every choice its text once more, cut
-    into ``[text, whether it was drafted]``.
+    ``token_text`` says what a token is, for logprobs. Where it was asked for, every choice has its text once more, cut
+    into ``[text, whether it was drafted]``. ``echoes`` are the prompts by choice that are told before their answers.
     """
 
     prefix: ClassVar[str]  # of its id
     whole_name: ClassVar[str]
     piece_name: ClassVar[str]
 
-    def __init__(self, model: str, token_text: Callable[[int], str], *, shows_drafted: bool) -> None:
-        self.token_text, self._shows_drafted = token_text, shows_drafted
+    def __init__(self, model: str, token_text: Callable[[int], str], asked: Asked) -> None:
+        self.token_text, self.asked = token_text, asked
+        self.echoes: Sequence[Echo] = ()
+        self._begun: set[int] = set()
         self._head = {"id": f"{self.prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
 
     def whole(self, outputs: Sequence[RequestOutput], runs: Sequence[Runs], prompted: int) -> dict[str, Any]:
         """The response that was not streamed; ``outputs`` are its choices, ``prompted`` the tokens of its prompts."""
-        choices = [
-            self._choice(index, self.text(output.text), output, each)
-            for index, (output, each) in enumerate(zip(outputs, runs, strict=True))
-        ]
-        return {**self._head, "object": self.whole_name, "choices": choices, "usage": usage(outputs, prompted)}
+        choices = []
+        for index, (output, each) in enumerate(zip(outputs, runs, strict=True)):
+            told = self._told(index, output, each)
+            choices.append(self._choice(index, self.text(told.text), told))
+        whole = {**self._head, "object": self.whole_name, "choices": choices, "usage": self._usage(outputs, prompted)}
+        if self.asked.tells_prompt:
+            self.add_prompts(whole, [self._of_prompt(output) for output in outputs])
+        return whole
 
     def pieces(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
         """What a stream tells of a choice's next tokens: nothing while they are no whole character."""
-        if delta.text or delta.finish_reason or delta.logprobs:
-            yield self.piece([self._choice(index, self.text_piece(delta.text), delta, delta.runs)])
+        told = self._told(index, delta, delta.runs)
+        if told.text or told.finish_reason or told.logprobs:
+            yield self.piece([self._choice(index, self.text_piece(told.text), told)])
 
     def closing(self, outputs: Sequence[RequestOutput], prompted: int) -> dict[str, Any]:
         """The piece after the last: what it all took."""
-        return {**self.piece([]), "usage": usage(outputs, prompted)}
+        return {**self.piece([]), "usage": self._usage(outputs, prompted)}
 
     def piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """One piece of a stream."""
         return {**self._head, "object": self.piece_name, "choices": choices}
 
-    def _choice(self, index: int, content: dict[str, Any], told: RequestOutput | Delta, runs: Runs) -> dict[str, Any]:
+    def _told(self, index: int, given: RequestOutput | Delta, runs: Runs) -> Told:
+        """What is said of ``given``, the prompt before it the first time."""
+        told = Told(given.text, given.logprobs, runs, finish(given.finish_reason), given.stop_reason)
+        if not self.asked.shows_answer:
+            told = Told("", (), (), given.finish_reason and "length", None)
+        if not self.echoes or index in self._begun:
+            return told
+        self._begun.add(index)
+        text, scored = self.echoes[index].text, given.prompt_logprobs if given.logprobs else ()
+        return replace(
+            told, text=text + told.text, logprobs=(*scored, *told.logprobs), runs=((text, False), *told.runs)
+        )
+
+    def _choice(self, index: int, content: dict[str, Any], told: Told) -> dict[str, Any]:
         logprobs = self.logprobs(index, told.logprobs) if told.logprobs else None
-        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": finish(told.finish_reason)}
-        return choice | ({"drafted": runs} if self._shows_drafted else {})
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": told.finish_reason}
+        choice |= {"stop_reason": told.stop_reason}
+        return choice | ({"drafted": told.runs} if self.asked.shows_drafted else {})
+
+    def _usage(self, outputs: Sequence[RequestOutput], prompted: int) -> dict[str, Any]:
+        return usage(outputs, prompted, shows_answer=self.asked.shows_answer)
+
+    def _of_prompt(self, output: RequestOutput) -> list[dict[str, Any] | None]:
+        """The logprobs of a prompt's tokens as vLLM has them: by id, the most likely ones and the token itself."""
+        told: list[dict[str, Any] | None] = []
+        for each in output.prompt_logprobs:
+            if each is None:
+                told.append(None)
+                continue
+            ranked = {token: (rank, value) for rank, (token, value) in enumerate(each.top, 1)}
+            ranked[each.token_id] = each.rank, each.logprob
+            told.append(
+                {
+                    str(token): {"logprob": value, "rank": rank, "decoded_token": self.token_text(token)}
+                    for token, (rank, value) in ranked.items()
+                }
+            )
+        return told
+
+    @abstractmethod
+    def add_prompts(self, whole: dict[str, Any], found: list[Any]) -> None:
+        """Put the logprobs of the prompts of all choices into a response."""
 
     @abstractmethod
     def text(self, text: str) -> dict[str, Any]:
@@ -75,7 +142,7 @@ class Answer(ABC):
         """A piece of the text of a choice."""
 
     @abstractmethod
-    def logprobs(self, index: int, found: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def logprobs(self, index: int, found: Logprobs) -> dict[str, Any]:
         """How likely a choice's next tokens were."""
 
 
@@ -84,9 +151,9 @@ class CompletionAnswer(Answer):
 
     prefix, whole_name, piece_name = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, model: str, token_text: Callable[[int], str], *, shows_drafted: bool) -> None:
-        super().__init__(model, token_text, shows_drafted=shows_drafted)
-        self._told: Counter[int] = Counter()  # characters of tokens, by choice
+    def __init__(self, model: str, token_text: Callable[[int], str], asked: Asked) -> None:
+        super().__init__(model, token_text, asked)
+        self._offsets: Counter[int] = Counter()  # characters of tokens, by choice
 
     def text(self, text: str) -> dict[str, Any]:
         """The text alone."""
@@ -94,18 +161,31 @@ class CompletionAnswer(Answer):
 
     text_piece = text
 
-    def logprobs(self, index: int, found: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """Lists side by side; offsets count from where the answer begins."""
-        texts, offsets = [self.token_text(each.token_id) for each in found], []
+    def add_prompts(self, whole: dict[str, Any], found: list[Any]) -> None:
+        """In every choice."""
+        for choice, each in zip(whole["choices"], found, strict=True):
+            choice["prompt_logprobs"] = each
+
+    def logprobs(self, index: int, found: Logprobs) -> dict[str, Any]:
+        """Lists side by side; offsets count from where the choice's text begins. The token is among the likely ones."""
+        ids = [self.echoes[index].first if each is None else each.token_id for each in found]
+        texts, offsets = [self.token_text(token) for token in ids], []
         for text in texts:
-            offsets.append(self._told[index])
-            self._told[index] += len(text)
+            offsets.append(self._offsets[index])
+            self._offsets[index] += len(text)
         return {
             "tokens": texts,
-            "token_logprobs": [each.logprob for each in found],
-            "top_logprobs": [{self.token_text(token): value for token, value in each.top} for each in found],
+            "token_logprobs": [each and each.logprob for each in found],
+            "top_logprobs": [each and self._likely(each) for each in found],
             "text_offset": offsets,
         }
+
+    def _likely(self, found: TokenLogprob) -> dict[str, float]:
+        """The most likely tokens by their texts; of several ids with one text the most likely."""
+        likely: dict[str, float] = {}
+        for token, value in (*found.top, (found.token_id, found.logprob)):
+            likely.setdefault(self.token_text(token), value)
+        return likely
 
 
 class ChatAnswer(Answer):
@@ -113,8 +193,8 @@ class ChatAnswer(Answer):
 
     prefix, whole_name, piece_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, model: str, token_text: Callable[[int], str], *, shows_drafted: bool) -> None:
-        super().__init__(model, token_text, shows_drafted=shows_drafted)
+    def __init__(self, model: str, token_text: Callable[[int], str], asked: Asked) -> None:
+        super().__init__(model, token_text, asked)
         self._opened: set[int] = set()
 
     def pieces(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
@@ -133,12 +213,17 @@ class ChatAnswer(Answer):
         """What is added to the message."""
         return {"delta": {"content": text} if text else {}}
 
-    def logprobs(self, index: int, found: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def add_prompts(self, whole: dict[str, Any], found: list[Any]) -> None:
+        """Beside the choices, which have one prompt."""
+        whole["prompt_logprobs"] = found[0]
+
+    def logprobs(self, index: int, found: Logprobs) -> dict[str, Any]:
         """An object for each token."""
         del index
         content = [
             {**self._token(each.token_id, each.logprob), "top_logprobs": [self._token(*pair) for pair in each.top]}
             for each in found
+            if each is not None
         ]
         return {"content": content, "refusal": None}
 
@@ -150,39 +235,3 @@ class ChatAnswer(Answer):
 def finish(reason: str | None) -> str | None:
     """Why a choice ended, in OpenAI's words, which have none for one that was cut off because the server ends."""
     return "length" if reason == "abort" else reason
-
-
-def usage(outputs: Sequence[RequestOutput], prompted: int) -> dict[str, Any]:
-    """Tokens of all choices, after ``prompted`` tokens of prompts, and how speculation went."""
-    written = sum(len(output.token_ids) for output in outputs)
-    acceptance = Acceptance()
-    for output in outputs:
-        acceptance.add(output.acceptance)
-    return {
-        "prompt_tokens": prompted,
-        "completion_tokens": written,
-        "total_tokens": prompted + written,
-        "completion_tokens_details": {
-            "accepted_prediction_tokens": acceptance.accepted,
-            "rejected_prediction_tokens": acceptance.drafted - acceptance.accepted,
-        },
-        "speculation": speculation(acceptance),
-    }
-
-
-def speculation(acceptance: Acceptance) -> dict[str, Any]:
-    """Rounds, drafts and how many of them were accepted, by their position in the round."""
-    return {
-        "rounds": acceptance.rounds,
-        "rounds_without_drafts": acceptance.undrafted,
-        "drafted_tokens": acceptance.drafted,
-        "accepted_tokens": acceptance.accepted,
-        "accepted_per_position": per_position(acceptance),
-        "acceptance_length": round(acceptance.acceptance_length, 4),
-    }
-
-
-def per_position(acceptance: Acceptance) -> list[int]:
-    """How many rounds accepted their first draft, their second, and so on."""
-    most = max(acceptance.histogram, default=0)
-    return [sum(n for a, n in acceptance.histogram.items() if a > position) for position in range(most)]

@@ -24,7 +24,7 @@ from ..state import ServerState
 from .answering import Choices, Submit
 from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of
 from .options import Asked, asked_of
-from .rendering import DONE, Answer, ChatAnswer, CompletionAnswer, event
+from .rendering import DONE, Answer, ChatAnswer, CompletionAnswer, Echo, event
 
 
 async def completions(request: Request) -> Response:
@@ -51,7 +51,8 @@ async def complete(state: ServerState, request: Request, raw: bytes) -> Response
             prompt, params, **_of_drafts(asked), timeout=state.limits.seconds
         )
 
-    return await _answer(state, request, asked, [submitting(prompt) for prompt in given], CompletionAnswer)
+    texts = [prompt if isinstance(prompt, str) else None for prompt in given]
+    return await _answer(state, request, asked, [submitting(prompt) for prompt in given], CompletionAnswer, texts)
 
 
 async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
@@ -161,11 +162,23 @@ class EventStream(StreamingResponse):
 
 
 async def _answer(
-    state: ServerState, request: Request, asked: Asked, prompts: Sequence[Submit], kind: type[Answer]
+    state: ServerState,
+    request: Request,
+    asked: Asked,
+    prompts: Sequence[Submit],
+    kind: type[Answer],
+    texts: Sequence[str | None] = (),
 ) -> Response:
-    answer = kind(state.settings.model, state.engine.tokenizer.piece, shows_drafted=asked.shows_drafted)
-    choices = Choices(state.metrics, state.limits.seconds)
+    """Answer ``prompts``; ``texts`` are theirs where they were given as such."""
+    tokenizer, choices = state.engine.tokenizer, Choices(state.metrics, state.limits.seconds)
     await choices.submit(prompts, asked)
+    answer = kind(state.settings.model, tokenizer.piece, asked)
+    if asked.echoes:
+        given = [text for text in texts for _ in range(asked.choices)]
+        answer.echoes = [
+            Echo(tokenizer.decode(ids) if text is None else text, ids[0])
+            for text, ids in zip(given, choices.prompts, strict=True)
+        ]
     if asked.streams:
         return EventStream(choices, _events(state, request, choices, answer, asked))
     async with choices:

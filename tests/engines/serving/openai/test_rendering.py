@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from peagle.engines import SamplingParams
 from peagle.engines.requests.results import Delta, TokenLogprob
+from peagle.engines.serving.openai.options import Asked
 from peagle.engines.serving.openai.rendering import ChatAnswer, CompletionAnswer
 
+ASKED = Asked(SamplingParams(), 1, False, False, False, None, None)
 TEXTS = {1: "ab", 2: "\ufffd", 3: "c"}
 
 
@@ -13,7 +16,7 @@ def _delta(text: str, *tokens: int) -> Delta:
 
 
 def test_a_stream_tells_the_logprobs_of_tokens_that_are_no_whole_character_yet() -> None:
-    answer = ChatAnswer("m", TEXTS.__getitem__, shows_drafted=False)
+    answer = ChatAnswer("m", TEXTS.__getitem__, ASKED)
     first, *others = answer.pieces(0, _delta("ab", 1))
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert [each["choices"][0]["delta"] for each in others] == [{"content": "ab"}]
@@ -24,7 +27,7 @@ def test_a_stream_tells_the_logprobs_of_tokens_that_are_no_whole_character_yet()
 
 
 def test_offsets_of_a_streamed_completion_count_from_where_it_began_choice_by_choice() -> None:
-    answer = CompletionAnswer("m", TEXTS.__getitem__, shows_drafted=False)
+    answer = CompletionAnswer("m", TEXTS.__getitem__, ASKED)
     found = [
         piece["choices"][0]["logprobs"]["text_offset"]
         for index, delta in ((0, _delta("abc", 1, 3)), (1, _delta("c", 3)), (0, _delta("ab", 1)))

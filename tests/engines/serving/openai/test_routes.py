@@ -189,6 +189,15 @@ def test_options_that_change_the_choice_are_the_engine_s_and_drafts_change_nothi
         ({"temperature": -1}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1, "echo": True}, "max_tokens"),
+        ({"extra_body": {"stop_token_ids": [10**9]}}, "stop_token_ids"),
+        ({"extra_body": {"stop_token_ids": [-1]}}, "stop_token_ids"),
+        ({"extra_body": {"stop_token_ids": ["a"]}}, "stop_token_ids[0]"),
+        ({"extra_body": {"allowed_token_ids": []}}, "allowed_token_ids"),
+        ({"extra_body": {"allowed_token_ids": [10**9]}}, "allowed_token_ids"),
+        ({"extra_body": {"bad_words": [""]}}, "bad_words"),
+        ({"extra_body": {"prompt_logprobs": 99}}, "prompt_logprobs"),
+        ({"stream": True, "extra_body": {"prompt_logprobs": 1}}, "prompt_logprobs"),
         ({"n": 5}, "n"),
         ({"n": 0}, "n"),
         ({"prompt": ""}, "prompt"),
@@ -203,7 +212,6 @@ def test_options_that_change_the_choice_are_the_engine_s_and_drafts_change_nothi
         ({"logprobs": 99}, "logprobs"),
         ({"extra_body": {"min_tokens": 999}}, "min_tokens"),
         ({"best_of": 2}, "best_of"),
-        ({"echo": True}, "echo"),
         ({"extra_body": {"num_speculative_tokens": 1000}}, "num_speculative_tokens"),
         ({"extra_body": {"draft": "medusa"}}, "draft"),
         ({"extra_body": {"acceptance_tolerance": 2}}, "acceptance_tolerance"),
@@ -240,6 +248,100 @@ def test_fields_that_change_nothing_are_taken(client: OpenAI) -> None:
         model=MODEL, messages=MESSAGES, max_tokens=2, user="u", store=False, metadata={"a": "b"}, service_tier="auto"
     )
     assert answer.choices
+
+
+def test_stop_ids_allowed_ids_and_bad_words_are_the_engine_s(client: OpenAI, served_engine: Engine) -> None:
+    free = served_engine.generate([PROMPT], SamplingParams(max_tokens=24))[0]
+    word = next(text for text in free.text.split() if text.isalpha())
+    options: list[dict[str, Any]] = [
+        {"stop_token_ids": [free.token_ids[9]]},
+        {"allowed_token_ids": list(free.token_ids)},
+        {"bad_words": [word]},
+    ]
+    for extra in options:
+        (own,) = served_engine.generate([PROMPT], SamplingParams(max_tokens=24, **extra))
+        answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=24, temperature=0, extra_body=extra)
+        assert answer.choices[0].text == own.text
+    stopped = client.completions.create(
+        model=MODEL, prompt=PROMPT, max_tokens=24, temperature=0, extra_body={"stop_token_ids": [free.token_ids[9]]}
+    )
+    assert stopped.choices[0].finish_reason == "stop"
+    assert (stopped.choices[0].model_extra or {})["stop_reason"] == free.token_ids[9]
+    assert free.text.startswith(stopped.choices[0].text)
+    told = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=24, temperature=0, stop=free.text[8:11])
+    assert (told.choices[0].model_extra or {})["stop_reason"] == free.text[8:11]
+
+
+@pytest.mark.parametrize("most", [0, 1, 5])
+def test_a_prompt_is_scored_the_way_evaluation_harnesses_do(client: OpenAI, served_engine: Engine, most: int) -> None:
+    """``lm_eval``'s local-completions: ids in, echo, and the sum over what comes after a context."""
+    texts = [PROMPT, "import os\nimport sys\n"]
+    prompts = [served_engine.tokenizer.encode(text) for text in texts]
+    answer = client.completions.create(
+        model=MODEL, prompt=prompts, max_tokens=most, temperature=0, logprobs=1, echo=True, seed=1
+    )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 2 * most
+    params = SamplingParams(max_tokens=max(most, 1), logprobs=1, prompt_logprobs=1)
+    for choice, ids, text, own in zip(
+        answer.choices, prompts, texts, served_engine.generate(prompts, params), strict=True
+    ):
+        assert choice.text == text + (own.text if most else "")
+        told = choice.logprobs
+        assert told is not None
+        assert told.tokens is not None
+        assert told.token_logprobs is not None
+        assert told.top_logprobs is not None
+        assert len(told.tokens) == len(told.token_logprobs) == len(told.top_logprobs) == len(ids) + most
+        assert "".join(told.tokens) == choice.text
+        assert told.text_offset == [len("".join(told.tokens[:at])) for at in range(len(told.tokens))]
+        assert (told.token_logprobs[0], told.top_logprobs[0]) == (None, None)
+        expected = [each.logprob for each in (*own.prompt_logprobs[1:], *own.logprobs) if each is not None]
+        assert told.token_logprobs[1:] == pytest.approx(expected[: len(ids) + most - 1], abs=1e-4)
+        for token, value, likely in list(zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True))[1:]:
+            assert likely[token] == value
+            assert max(likely.values()) >= value
+
+
+def test_an_echo_is_streamed_before_the_answer_and_says_nothing_of_logprobs_unasked(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "prompt": [PROMPT, "import os"], "max_tokens": 6, "temperature": 0}
+    whole = client.completions.create(**asked, echo=True, n=2)
+    assert all(choice.logprobs is None for choice in whole.choices)
+    bare = client.completions.create(**asked, n=2)
+    texts = [PROMPT, PROMPT, "import os", "import os"]
+    assert [c.text for c in whole.choices] == [text + c.text for text, c in zip(texts, bare.choices, strict=True)]
+    for logprobs in (None, 2):
+        pieces = list(client.completions.create(**asked, echo=True, stream=True, logprobs=logprobs))
+        whole = client.completions.create(**asked, echo=True, logprobs=logprobs)
+        for index, choice in enumerate(whole.choices):
+            mine = [piece.choices[0] for piece in pieces if piece.choices[0].index == index]
+            assert "".join(each.text for each in mine) == choice.text
+            if logprobs:
+                assert choice.logprobs is not None
+                offsets = [at for each in mine if each.logprobs for at in each.logprobs.text_offset or []]
+                assert offsets == choice.logprobs.text_offset
+    answer = client.completions.create(**asked, echo=True, extra_body={"return_drafted": True})
+    runs = (answer.choices[0].model_extra or {})["drafted"]
+    assert runs[0] == [PROMPT, False]
+    assert "".join(text for text, _ in runs) == answer.choices[0].text
+
+
+def test_prompt_logprobs_are_told_as_vllm_tells_them(client: OpenAI, served_engine: Engine) -> None:
+    extra = {"prompt_logprobs": 2}
+    completion = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1, extra_body=extra)
+    chat = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=1, extra_body=extra)
+    (own,) = served_engine.generate([PROMPT], SamplingParams(max_tokens=1, prompt_logprobs=2))
+    for told in (
+        (completion.choices[0].model_extra or {})["prompt_logprobs"],
+        (chat.model_extra or {})["prompt_logprobs"],
+    ):
+        assert told[0] is None
+        for found, each in zip(told[1:], own.prompt_logprobs[1:], strict=True):
+            assert each is not None
+            assert set(found) == {str(each.token_id), *(str(token) for token, _ in each.top)}
+            mine = found[str(each.token_id)]
+            assert mine["decoded_token"] == served_engine.tokenizer.piece(each.token_id)
+            assert (mine["rank"], mine["logprob"]) == (each.rank, pytest.approx(each.logprob, abs=1e-4))
 
 
 def test_another_model_is_not_found(client: OpenAI) -> None:

@@ -1,0 +1,44 @@
+"""What a response took: tokens, and how speculation went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...requests.results import Acceptance, RequestOutput
+
+
+def usage(outputs: Sequence[RequestOutput], prompted: int, *, shows_answer: bool = True) -> dict[str, Any]:
+    """Tokens of all choices, after ``prompted`` tokens of prompts, and how speculation went."""
+    written = sum(len(output.token_ids) for output in outputs) if shows_answer else 0
+    acceptance = Acceptance()
+    for output in outputs:
+        acceptance.add(output.acceptance)
+    return {
+        "prompt_tokens": prompted,
+        "completion_tokens": written,
+        "total_tokens": prompted + written,
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": acceptance.accepted,
+            "rejected_prediction_tokens": acceptance.drafted - acceptance.accepted,
+        },
+        "speculation": speculation(acceptance),
+    }
+
+
+def speculation(acceptance: Acceptance) -> dict[str, Any]:
+    """Rounds, drafts and how many of them were accepted, by their position in the round."""
+    return {
+        "rounds": acceptance.rounds,
+        "rounds_without_drafts": acceptance.undrafted,
+        "drafted_tokens": acceptance.drafted,
+        "accepted_tokens": acceptance.accepted,
+        "accepted_per_position": per_position(acceptance),
+        "acceptance_length": round(acceptance.acceptance_length, 4),
+    }
+
+
+def per_position(acceptance: Acceptance) -> list[int]:
+    """How many rounds accepted their first draft, their second, and so on."""
+    most = max(acceptance.histogram, default=0)
+    return [sum(n for a, n in acceptance.histogram.items() if a > position) for position in range(most)]
