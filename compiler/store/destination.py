@@ -21,7 +21,7 @@ def require_publishable(out: Path) -> Path:
 
     Raises ``UsageError`` for what cannot be replaced, and ``EnvironmentProblem`` where nothing can be written.
     """
-    _require_name(out)
+    require_name(out)
     with writing(out.parent, 0):
         final = Path(os.path.realpath(out))
         if os.path.lexists(out) and not os.path.exists(out):
@@ -55,7 +55,7 @@ def is_quantized(folder: Path) -> bool:
     return os.path.isfile(folder / QUANTIZED)
 
 
-def _require_name(out: Path) -> None:
+def require_name(out: Path) -> None:
     """Refuse names that reports and terminals cannot show."""
     if any(unicodedata.category(each) in ("Cc", "Cs") for each in str(out)):
         raise UsageError(

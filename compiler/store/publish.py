@@ -117,7 +117,7 @@ def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
         final = require_publishable(out)
         final.parent.mkdir(parents=True, exist_ok=True)
         clear_leftovers(final.parent)
-        with _folder_beside(final) as temporary:
+        with folder_beside(final) as temporary:
             yield Assembly(temporary)
             interrupts.check()
             flush_tree(temporary)
@@ -126,7 +126,7 @@ def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
 
 
 @contextmanager
-def _folder_beside(final: Path) -> Iterator[Path]:
+def folder_beside(final: Path) -> Iterator[Path]:
     """Make a folder, locked as long as somebody is at it, and gone when that ends unless it was moved."""
     while True:
         folder = made_aside(final)

@@ -9,9 +9,9 @@ from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import BUILD
+from .flags.shared_flags import DryRun, Force, Json
 from .flags.signature import asks
-from .shared_flags import DryRun, Force, Json
-from .speaks import Voice, speaks
+from .flags.speaks import Voice, speaks
 
 if TYPE_CHECKING:
     from ...engines.folder.manifest import Manifest

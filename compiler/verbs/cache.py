@@ -11,7 +11,7 @@ import typer
 
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible, note, size
-from .shared_flags import Json
+from .flags.shared_flags import Json
 
 if TYPE_CHECKING:
     from ..store.cache_contents import CacheEntry, Pruned

@@ -16,7 +16,7 @@ from ..console.given_text import argument_text
 from ..console.printing import interruptible, note
 from ..console.result_record import record
 from ..console.streams import reader_has_gone
-from .shared_flags import (
+from .flags.shared_flags import (
     DraftAsked,
     EngineFolder,
     MaxTokens,

@@ -15,7 +15,7 @@ from ..console.printing import columns, emit, interruptible, size
 from ..request.request import CompileRequest
 from ..request.verb_options import BUILD
 from .flags.completion import backend_names, gpu_names, model_names, one_of, recipe_names
-from .shared_flags import Json
+from .flags.shared_flags import Json
 
 if TYPE_CHECKING:
     from ..forecast.readiness import Need, Readiness

@@ -11,7 +11,7 @@ import typer
 from ..checkpoints.known_pairs import EAGLE3
 from ..checkpoints.without_head import NGRAM
 from ..console.printing import columns, emit, interruptible, size
-from .shared_flags import Json
+from .flags.shared_flags import Json
 
 Folder = Annotated[
     Path,

@@ -11,7 +11,7 @@ import typer
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, size
 from .flags.completion import model_names, one_of
-from .shared_flags import Json
+from .flags.shared_flags import Json
 
 if TYPE_CHECKING:
     from ..checkpoints.known_pairs import Pair, Source

@@ -15,6 +15,7 @@ from .inspect import inspect
 from .models import models
 from .quantize import quantize
 from .run import run
+from .sagemaker import sagemaker
 from .serve import serve
 from .verify import verify
 
@@ -29,7 +30,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (build, export, quantize, run, chat, serve, verify, inspect, models, doctor):
+for verb in (build, export, quantize, run, chat, serve, sagemaker, verify, inspect, models, doctor):
     app.command(epilog=EXIT_CODES)(verb)
 cache.command("list", epilog=EXIT_CODES)(list_cache)
 cache.command("prune", epilog=EXIT_CODES)(prune_cache)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import QUANTIZE
+from .flags.shared_flags import Force, Json
 from .flags.signature import asks
-from .shared_flags import Force, Json
-from .speaks import Voice, speaks
+from .flags.speaks import Voice, speaks
 
 if TYPE_CHECKING:
     from ..pipeline.quantize import QuantizeResult

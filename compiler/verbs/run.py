@@ -12,7 +12,7 @@ from ..console.given_text import argument_text, decoded
 from ..console.printing import columns, emit, interruptible, note
 from ..console.result_record import decoding_speed, record
 from ..console.streams import reader_has_gone
-from .shared_flags import (
+from .flags.shared_flags import (
     DraftAsked,
     EngineFolder,
     Json,

@@ -7,13 +7,15 @@ import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from ..console import interrupts
 from ..console.printing import note
-from .shared_flags import EngineFolder, Threads
+from .flags.from_variables import find_in_container
+from .flags.shared_flags import Threads
 
 if TYPE_CHECKING:
     from ...engines.serving.server import Server
@@ -22,7 +24,16 @@ KEY_VARIABLE = "PEAGLE_API_KEY"
 
 
 def serve(
-    engine: EngineFolder,
+    engine: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[ENGINE]",
+            help="Engine folder made by `peagle-compile build`. (default: in a container of SageMaker's, its model)",
+            is_eager=True,
+            callback=find_in_container,
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of this machine's.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     served_model_name: Annotated[
@@ -62,7 +73,8 @@ def serve(
 
     /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /metrics, and SageMaker's /ping
     and /invocations. The log, JSON lines, is on standard error. SIGTERM or Ctrl-C lets what runs end; a second one
-    does not.
+    does not. Without ENGINE it follows SageMaker's contract: the engine of /opt/ml/model, port 8080, and options from
+    variables such as SM_PEAGLE_MAX_BATCH_SIZE.
 
     Example: peagle-compile serve engine --port 8000
     """
@@ -76,7 +88,8 @@ def serve(
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("peagle.serving").setLevel(logging.INFO)
-    loaded = Engine.load(engine, max_batch_size=max_batch_size, max_queue_size=max_queue_size, threads=threads)
+    folder = cast(Path, engine)  # named, or found, or refused before this is called
+    loaded = Engine.load(folder, max_batch_size=max_batch_size, max_queue_size=max_queue_size, threads=threads)
     settings = ServerSettings(
         model=served_model_name or loaded.manifest.target.origin.id,
         api_keys=tuple(api_key or ()),
@@ -87,7 +100,7 @@ def serve(
         log_prompts=log_prompts,
     )
     server = Server(loaded, settings, host, port)
-    said = f"{server.url} answers for {settings.model}, from {engine}"
+    said = f"{server.url} answers for {settings.model}, from {folder}"
     _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else said)
 
 

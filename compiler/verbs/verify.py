@@ -13,8 +13,8 @@ from ...plugins.optional_packages import require
 from ..checkpoints.known_pairs import HEADS
 from ..checkpoints.without_head import NGRAM
 from ..console.printing import columns, emit, interruptible
-from .shared_flags import EngineFolder, Json, Threads
-from .speaks import Voice, speaks
+from .flags.shared_flags import EngineFolder, Json, Threads
+from .flags.speaks import Voice, speaks
 
 if TYPE_CHECKING:
     from ...engines.folder.manifest import Manifest

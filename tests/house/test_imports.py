@@ -33,7 +33,7 @@ WINGS = (
     ("request",),
     ("pipeline",),
     ("forecast", "tune"),
-    ("verify", "chat"),
+    ("verify", "chat", "deploy"),
     ("verbs",),
     ("cli",),
 )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ...plugins.errors import UsageError
-from ..console.progress import Progress, shown
+from ....plugins.errors import UsageError
+from ...console.progress import Progress, shown
 from .shared_flags import Log, Quiet, Verbose
 
 _FLAGS = {"quiet": (Quiet, False), "verbose": (Verbose, False), "log": (Log, None)}
@@ -31,7 +31,7 @@ class Voice:
             if self.log is None:
                 yield progress
                 return
-            from ..console.logbook import Logged
+            from ...console.logbook import Logged
 
             yield Logged(progress)
 
@@ -56,7 +56,7 @@ def speaks(verb: Callable[..., None]) -> Callable[..., None]:
         if not verbose and log is None:
             verb(*arguments, voice=voice, **values)
             return
-        from ..console.logbook import logged
+        from ...console.logbook import logged
 
         with logged(log, verbose=verbose):
             verb(*arguments, voice=voice, **values)

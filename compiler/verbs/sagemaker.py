@@ -1,0 +1,77 @@
+"""``peagle-compile sagemaker``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..console.printing import columns, emit, interruptible, size
+from .flags.shared_flags import EngineFolder, Json
+from .flags.speaks import Voice, speaks
+
+if TYPE_CHECKING:
+    from ..deploy.sagemaker_archive import Archive
+
+
+@interruptible("no archive was written")
+@speaks
+def sagemaker(
+    engine: EngineFolder,
+    voice: Voice,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The archive to write, model.tar.gz.")] = Path(
+        "model.tar.gz"
+    ),
+    level: Annotated[
+        int, typer.Option("--compression-level", min=0, max=9, help="gzip's; 0 only packs, as fast as the disk is.")
+    ] = 1,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file, if it is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Pack an engine as the model.tar.gz that an endpoint of Amazon SageMaker starts from.
+
+    The engine is checked first. The same engine gives the same bytes. A container in which `peagle-compile serve` is
+    the entry point finds it by itself; docs/sagemaker.md has the rest.
+
+    Example: peagle-compile sagemaker demo-engine --out model.tar.gz
+    """
+    from ..deploy.sagemaker_archive import write_archive
+
+    with voice.work() as progress:
+        archive = write_archive(engine, out, progress, level=level, force=force)
+    content = _content(archive)
+    if as_json:
+        emit(content)
+    else:
+        print(_summary(archive, content))
+
+
+def _content(archive: Archive) -> dict[str, Any]:
+    manifest = archive.manifest
+    return {
+        "archive": str(archive.path),
+        "bytes": archive.entry.size,
+        "sha256": archive.entry.sha256,
+        "engine_bytes": archive.engine_bytes,
+        "model": manifest.target.origin.id,
+        "drafter": manifest.drafter.origin.id if manifest.drafter else None,
+        "num_speculative_tokens": manifest.speculation.num_speculative_tokens,
+        "backend": manifest.backend.name,
+        "versions": dict(manifest.backend.versions),
+        "gpus": list(manifest.backend.gpus),
+    }
+
+
+def _summary(archive: Archive, content: dict[str, Any]) -> str:
+    backend = f"{content['backend']} {content['versions'].get(content['backend'], '')}".strip()
+    where = f", on {' or '.join(content['gpus'])}" if content["gpus"] else ""
+    return columns(
+        [
+            ("archive", f"{archive.path}, {size(archive.entry.size)} (of {size(archive.engine_bytes)})"),
+            ("sha256", archive.entry.sha256),
+            ("model", content["model"]),
+            ("drafter", content["drafter"] or "none"),
+            ("needs", f"a container with peagle-compile[serve] and {backend}{where}"),
+        ]
+    )

@@ -1,0 +1,89 @@
+"""An engine packed for SageMaker: its files and nothing else, the same bytes each time, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from peagle.engines.folder.manifest import FILE_NAME, Manifest
+from tests.fixtures.commands import Run
+
+
+def test_the_archive_holds_the_engine_at_its_top(cli: Run, engine: Path, tmp_path: Path) -> None:
+    (engine / "notes.txt").write_text("not the engine's")
+    out = tmp_path / "model.tar.gz"
+    done = cli("sagemaker", engine, "--out", out, "--quiet", "--json")
+    assert done.code == 0, done.err
+    said = json.loads(done.out)
+    assert (said["bytes"], said["sha256"]) == (out.stat().st_size, hashlib.sha256(out.read_bytes()).hexdigest())
+    manifest = Manifest.read(engine)
+    with tarfile.open(out) as tar:
+        assert tar.getnames() == sorted({FILE_NAME, *manifest.files})
+        for member in tar:
+            content = tar.extractfile(member)
+            assert content is not None
+            assert content.read() == (engine / member.name).read_bytes()
+            assert (member.mode, member.uid, member.gid, member.mtime, member.uname) == (0o644, 0, 0, 0, "")
+    (tmp_path / "there").mkdir()
+    subprocess.run(["tar", "xzf", out, "-C", tmp_path / "there"], check=True)  # another's, as SageMaker has one
+    assert (tmp_path / "there" / FILE_NAME).read_bytes() == (engine / FILE_NAME).read_bytes()
+
+
+def test_the_same_engine_gives_the_same_bytes(cli: Run, engine: Path, tmp_path: Path) -> None:
+    archives = []
+    for name in ("first", "second"):
+        out = tmp_path / name / "model.tar.gz"
+        assert cli("sagemaker", engine, "--out", out, "--quiet").code == 0
+        archives.append(out.read_bytes())
+        engine = engine.rename(engine.with_name("moved"))
+        os.utime(engine / FILE_NAME, (1, 1))
+        (engine / FILE_NAME).chmod(0o600)
+    assert archives[0] == archives[1]
+
+
+def test_a_damaged_engine_is_not_packed(cli: Run, engine: Path, tmp_path: Path) -> None:
+    weights = engine / "target" / "model.onnx.data"
+    changed = bytearray(weights.read_bytes())
+    changed[len(changed) // 2] ^= 1
+    weights.write_bytes(changed)
+    out = tmp_path / "out" / "model.tar.gz"
+    done = cli("sagemaker", engine, "--out", out)
+    assert done.code == 3
+    assert "is not the file that was built" in done.err
+    assert not out.parent.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["model.zip", ".tar.gz", "folder.tar.gz", "there.tar.gz", "dangling.tar.gz", "a\nb.tar.gz"]
+)
+def test_an_out_that_cannot_be_taken_is_refused(cli: Run, demo_engine: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.tar.gz").mkdir()
+    (tmp_path / "there.tar.gz").write_text("mine")
+    (tmp_path / "dangling.tar.gz").symlink_to("gone")
+    before = sorted(tmp_path.iterdir())
+    done = cli("sagemaker", demo_engine, "--out", tmp_path / name)
+    assert done.code == 2
+    assert "--out" in done.err
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "there.tar.gz").read_text() == "mine"
+
+
+def test_a_file_is_replaced_when_that_is_asked_for(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model.tar.gz"
+    out.write_text("old")
+    assert cli("sagemaker", demo_engine, "--out", out, "--force", "--quiet", "--compression-level", 0).code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["model.tar.gz"]
+    assert tarfile.is_tarfile(out)
+
+
+def test_a_folder_that_is_no_engine_is_not_packed(cli: Run, tmp_path: Path) -> None:
+    done = cli("sagemaker", tmp_path, "--out", tmp_path / "model.tar.gz")
+    assert done.code == 3
+    assert "is not an engine folder" in done.err
+    assert list(tmp_path.iterdir()) == []
