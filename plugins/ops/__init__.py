@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ..op_spec import OpSpec
 from .accept_prefix import SPEC as _ACCEPT_PREFIX
+from .accept_tree import SPEC as _ACCEPT_TREE
 from .cache_write_fp8 import SPEC as _CACHE_WRITE_FP8
 from .cached_attention import SPEC as _CACHED_ATTENTION
 from .microscaled_round import SPEC as _MICROSCALED_ROUND
@@ -21,6 +22,7 @@ __all__ = ["OPS"]
 
 _ALL = (
     _ACCEPT_PREFIX,
+    _ACCEPT_TREE,
     _CACHE_WRITE_FP8,
     _CACHED_ATTENTION,
     _MICROSCALED_ROUND,

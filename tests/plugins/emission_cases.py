@@ -55,13 +55,14 @@ def could_emit(batch: Arrays, b: int, j: int) -> set[int]:
     return tokens
 
 
-def nearly_tolerable(batch: Arrays, b: int, j: int) -> bool:
-    """Whether rounding decides if the lossy policy takes the draft."""
+def nearly_tolerable(batch: Arrays, b: int, j: int, draft: int | None = None) -> bool:
+    """Whether rounding decides if the lossy policy takes a draft after column j, the next of the window unless told."""
     if not batch["tolerance"][b] > 0:
         return False
     heat = batch["temperature"][b] or 1
     z = batch["logits"][b, j].astype(np.float32) / heat
-    draft = batch["input_ids"][b, batch["window_len"][b] - batch["draft_len"][b] + j]
+    if draft is None:
+        draft = int(batch["input_ids"][b, batch["window_len"][b] - batch["draft_len"][b] + j])
     least = z.max() + np.log1p(-min(float(batch["tolerance"][b]), 0.999999))
     return bool(abs(z[draft] - least) < ROUNDING * (16 + abs(least)))
 

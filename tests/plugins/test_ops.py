@@ -14,7 +14,7 @@ from peagle.plugins.ops import OPS
 def test_ops_are_found_by_name_and_describe_every_operand() -> None:
     plugins = {"AcceptPrefix", "CacheWriteFp8", "NumbersAt", "PlaceholderDraft"}
     assert {op.name for op in OPS.values() if op.kernel} == plugins
-    on_a_cpu = {"CachedAttention", "QuantizedEmbedding", "QuantizedLinear", "WideEmbedding", "WideLinear"}
+    on_a_cpu = {"AcceptTree", "CachedAttention", "QuantizedEmbedding", "QuantizedLinear", "WideEmbedding", "WideLinear"}
     assert {op.name for op in OPS.values() if op.cpu_cases} == on_a_cpu | {"AcceptPrefix", "PlaceholderDraft"}
     assert {*OPS} == plugins | on_a_cpu | {"MicroscaledRound", "SparseExperts"}
     for name, op in OPS.items():

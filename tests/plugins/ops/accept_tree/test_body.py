@@ -1,0 +1,36 @@
+"""AcceptTree in standard ops: what the reference says, of trees, of chains, and of ancestors that make no sense."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.plugins.ops.accept_tree.trees import OP, chains, partings, trees, with_any_ancestors
+from tests.plugins.plugin_cases import Arrays, inputs_of, quick, windows, with_wild_lengths
+
+LOSSY = (0.0, 0.0, 0.3, 0.9, 1.0)
+
+
+@quick
+@given(trees(tolerances=LOSSY))
+def test_the_body_says_what_the_reference_says(run_body: Any, batch: Arrays) -> None:
+    partings(batch, run_body(OP, inputs_of(OP, batch)))
+
+
+@quick
+@given(trees(tolerances=LOSSY), st.integers(0, 2**32 - 1))
+def test_any_ancestors_and_wild_lengths(run_body: Any, batch: Arrays, seed: int) -> None:
+    wild = with_any_ancestors(with_wild_lengths(batch, seed), seed)
+    partings(wild, run_body(OP, inputs_of(OP, wild)))
+
+
+@quick
+@given(windows(tolerances=LOSSY))
+def test_a_chain_is_accepted_like_a_prefix(run_body: Any, batch: Arrays) -> None:
+    batch = chains(batch)
+    prefix = run_body("AcceptPrefix", inputs_of("AcceptPrefix", batch))
+    for ours, theirs in zip(run_body(OP, inputs_of(OP, batch)), prefix, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
