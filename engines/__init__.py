@@ -6,6 +6,7 @@ from .engine import Engine
 from .errors import EngineClosed, EngineFailed, QueueFull
 from .requests.params import SamplingParams
 from .requests.results import Acceptance, Delta, RequestOutput, TokenLogprob
+from .requests.structured_outputs import StructuredOutputsParams
 from .stream import Stream
 from .submission import AsyncSubmission, Submission
 
@@ -20,6 +21,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "Stream",
+    "StructuredOutputsParams",
     "Submission",
     "TokenLogprob",
 ]

@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from .backends.base import Backend
 from .backends.opening import open_backend
 from .folder.checks import check_files
 from .folder.manifest import Manifest
+from .grammars.compiled import Grammars
 from .loop import Load, Loop
 from .machine import most_threads
 from .policy.drafts_per_round import Fixed, Policy
@@ -69,6 +71,7 @@ class Engine:
         self._backend, self._strategy = backend, strategy
         self._policy = policy or Fixed(manifest.speculation.num_speculative_tokens)
         self._chat = Chat(folder, tokenizer)
+        self._grammars = Grammars(folder, tokenizer.eos_token_ids, manifest.shapes.vocab_size)
         if prefix_cache_bytes and not backend.kept_bytes:
             raise UsageError(
                 f"prefix_cache_bytes is {prefix_cache_bytes}, and this engine cannot keep prompts",
@@ -404,7 +407,8 @@ class Engine:
         seed = draw_seed() if params.seed is None else params.seed
         ends, stops = ends | self.tokenizer.eos_token_ids, frozenset(params.stop_token_ids)
         words, shows_logits = self.tokenizer.words(params.bad_words), self._backend.shows_logits
-        choice = choice_of(params, ids, ends | stops, words, self.manifest, shows_logits=shows_logits)
+        grammar = partial(self._grammars.path, params.structured_outputs, frozenset() if params.ignore_eos else ends)
+        choice = choice_of(params, ids, ends | stops, words, self.manifest, shows_logits=shows_logits, grammar=grammar)
         transcript = Transcript(params, self.tokenizer, room, stops if params.ignore_eos else ends | stops)
         scored = params.prompt_logprobs
         return Request(

@@ -198,6 +198,10 @@ class Loop:
                 self._deliver(request)
 
     def _deliver(self, request: Request) -> None:
+        if request.failure is not None:
+            self._ended(request)
+            request.delivery.fail(request.failure)
+            return
         if request.delivery.in_pieces:
             request.delivery.put(request.take())
         if request.is_done:

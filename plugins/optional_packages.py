@@ -27,6 +27,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "cpu": {"ziglang": "ziglang"},
     "rtx": {"tensorrt_rtx": "tensorrt-rtx", "cuda.core": "cuda-core", "cuda.bindings": "cuda-bindings"},
     "tensorrt": {"tensorrt": "tensorrt"},
+    "grammar": {"llguidance": "llguidance"},
 }  # fmt: skip
 _ROOT = Path(__file__).resolve().parent.parent
 

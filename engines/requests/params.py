@@ -11,6 +11,7 @@ import numpy as np
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import POLICY, TENSORS
 from .arguments import flag, integer, number, refusal, shown, texts_of
+from .structured_outputs import StructuredOutputsParams, structured_of
 
 GREEDY_BELOW = 1e-5  # a temperature that divides logits out of the range of float32; vLLM takes the same
 _FLOAT, _INT = np.finfo(np.float32), np.iinfo(np.int32)
@@ -33,6 +34,8 @@ class SamplingParams:
     word is told by its tokens at the beginning of a text and after a space. Before ``min_tokens`` no token is chosen
     that could end the text, with ``ignore_eos`` too. ``logprobs`` asks for that of each token and those of so many most
     likely ones, all of the target's logits as they are; ``prompt_logprobs`` for the same of the prompt's tokens.
+    ``structured_outputs`` says what form the text must have; a dict of its fields will do. Such a text ends where its
+    form does, before ``min_tokens`` too where nothing else may follow.
     An engine that cannot show its logits to the host refuses all of these by name.
 
     Integers are Python's or NumPy's, and neither bools nor floats. Raises ``UsageError`` naming all that is wrong.
@@ -58,6 +61,7 @@ class SamplingParams:
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -136,6 +140,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "min_tokens": lambda name, value: integer(name, value, 0),
     "logprobs": _count,
     "prompt_logprobs": _count,
+    "structured_outputs": structured_of,
 }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from ...plugins.errors import PeagleError
 from ..policy.drafts_per_round import Policy
 from ..text.transcript import Transcript
 from .delivery import Delivery
@@ -41,8 +43,17 @@ class Request:
     ahead: int = 0
     cached: int = 0
     is_unwanted: bool = False
+    failure: PeagleError | None = None  # in place of a result
     choice: TokenChoice | None = None  # what chooses its tokens, or looks at them, on the host
     prompt_logprobs: PromptLogprobs | None = None  # what collects those of its prompt, where they are asked for
+
+    def extend(self, tokens: Sequence[int], accepted: int) -> None:
+        """Append what a pass emitted, the first ``accepted`` of them drafts; ends it where the text cannot go on."""
+        failure = self.choice.failure if self.choice else None
+        self.transcript.extend(tokens if failure is None else tokens[:-1], accepted)
+        if failure is not None and not self.is_done:
+            self.failure = failure
+            self.transcript.abort()
 
     def take(self) -> Delta:
         """Return what has become showable since the last call."""

@@ -1,16 +1,17 @@
-"""Tokens that the host chooses from the target's logits: penalties, biases, bans; and logprobs of whatever is chosen.
+"""Tokens that the host chooses from the target's logits: penalties, biases, bans, grammars; and logprobs of them all.
 
 A token depends on the ones before it alone, so drafts change nothing: column by column, each knows what was emitted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ...plugins.errors import UsageError
 from ..folder.manifest import Manifest
+from ..grammars.path import GrammarPath
 from .logprobs import logprob_of
 from .params import SamplingParams, policy_of
 from .results import TokenLogprob
@@ -18,6 +19,7 @@ from .results import TokenLogprob
 _CHANGING = {
     "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": (),
     "bad_token_ids": (), "allowed_token_ids": None, "bad_words": (), "min_tokens": 0,
+    "structured_outputs": None,
 }  # fmt: skip
 _LOOKING = ("logprobs", "prompt_logprobs")
 
@@ -36,11 +38,13 @@ def choice_of(
     manifest: Manifest,
     *,
     shows_logits: bool,
+    grammar: Callable[[], GrammarPath | None] = lambda: None,
 ) -> TokenChoice | None:
     """Return what chooses on the host, None where nothing need.
 
-    ``ends`` are the ids that may end the text, ``words`` the tokens of its bad words. Raises ``UsageError`` for what
-    the engine's backend cannot do, and for ids that its vocabulary does not have.
+    ``ends`` are the ids that may end the text, ``words`` the tokens of its bad words; ``grammar`` begins the path of
+    its form. Raises ``UsageError`` for what the engine's backend cannot do, and for ids that its vocabulary does not
+    have.
     """
     _check_ids(params, manifest.shapes.vocab_size)
     options = options_of(params)
@@ -54,7 +58,7 @@ def choice_of(
         )
     if options == ["prompt_logprobs"]:
         return None
-    return TokenChoice(params, prompt, ends, words, manifest.shapes.vocab_size)
+    return TokenChoice(params, prompt, ends, words, manifest.shapes.vocab_size, grammar())
 
 
 def _check_ids(params: SamplingParams, vocab: int) -> None:
@@ -73,7 +77,8 @@ def _check_ids(params: SamplingParams, vocab: int) -> None:
 class TokenChoice:
     """Chooses the tokens of one request, and keeps what that depends on.
 
-    As in vLLM: ids that are banned or not allowed, the ends of bad words and, before ``min_tokens``, ``ends`` are out;
+    As in vLLM: ids that a grammar does not let follow are out, those that are banned or not allowed, the ends of bad
+    words and, before ``min_tokens``, ``ends`` (unless the grammar leaves nothing else);
     then biases are added; then what is in the prompt or the text is less likely by ``repetition_penalty``, what is in
     the text by the other two. What remains is drawn by the graph's own rule. ``logprobs`` has an entry for each token
     emitted, of the logits as they were.
@@ -86,6 +91,7 @@ class TokenChoice:
         ends: frozenset[int],
         words: Sequence[Sequence[int]],
         vocab: int,
+        grammar: GrammarPath | None = None,
     ) -> None:
         """Raises ``UsageError`` where no id of the vocabulary is left to choose."""
         biases, allowed = dict(params.logit_bias), params.allowed_token_ids
@@ -99,6 +105,7 @@ class TokenChoice:
             raise UsageError(f"{named}: every token is banned", why="there is none left to choose", fix="ban fewer")
         self._params, self._policy = params, {name: each[0] for name, each in policy_of(params).items()}
         self._changes = any(name not in _LOOKING for name in options_of(params))
+        self._grammar = grammar
         self._ends = np.array(sorted(ends), np.int64)
         self._words = [tuple(word) for word in words]
         self._longest = max((len(word) for word in words), default=0)
@@ -123,15 +130,22 @@ class TokenChoice:
             token = self._chosen(logits[at], uniform[at], draft) if self._changes else emitted[at]
             chosen.append(token)
             self._add(token, logits[at])
-            if token != draft:
+            if token != draft or self.failure:
                 break
         return chosen
+
+    @property
+    def failure(self) -> UsageError | None:
+        """Why no token can be chosen any more; what was chosen last counts for nothing then."""
+        return self._grammar.failure if self._grammar else None
 
     def _chosen(self, logits: np.ndarray, uniform: float, draft: int) -> int:
         """The token of one column: the draft where it agrees, or is near enough for a lossy policy."""
         from ...plugins.ops.accept_prefix.reference import draw, tolerable
 
         policy, changed = self._policy, self._changed(logits)
+        if self.failure:
+            return int(np.argmax(logits))  # nobody reads it
         if tolerable(changed, draft, policy["temperature"], policy["tolerance"]):
             return draft
         cuts = int(policy["top_k"]), float(policy["top_p"]), policy["min_p"]
@@ -140,9 +154,13 @@ class TokenChoice:
     def _changed(self, logits: np.ndarray) -> np.ndarray:
         """The logits after bans, biases and penalties, f32 [V]."""
         params, changed = self._params, logits.astype(np.float32)  # a copy
+        if self._grammar:
+            changed[~self._grammar.allowed()] = -np.inf
         changed[self._banned] = -np.inf
         if self._length < params.min_tokens:
-            changed[self._ends] = -np.inf
+            _ban(changed, self._ends)
+        if self._grammar and np.isneginf(changed).all():
+            self._grammar.fail("every token that may follow is banned")
         if self._words:
             self._ban_words(changed)
         changed[self._biased] += self._bias
@@ -159,15 +177,22 @@ class TokenChoice:
         """Ban the tokens that would complete a word, unless no other is left."""
         tail = tuple(self._tail)
         completing = [word[-1] for word in self._words if tail[len(tail) - len(word) + 1 :] == word[:-1]]
-        before = changed[completing]
-        changed[completing] = -np.inf
-        if np.isneginf(changed).all():
-            changed[completing] = before
+        _ban(changed, completing)
 
     def _add(self, token: int, logits: np.ndarray) -> None:
         self._length += 1
         self._tail = [*self._tail, token][-self._longest :] if self._longest else []
         self._repeated[token] = True
         self._counts[token] += 1
+        if self._grammar:
+            self._grammar.advance(token)
         if self._params.logprobs is not None:
             self.logprobs.append(logprob_of(token, logits, self._params.logprobs))
+
+
+def _ban(changed: np.ndarray, ids: Sequence[int] | np.ndarray) -> None:
+    """Ban ids, unless no other is left."""
+    before = changed[ids]
+    changed[ids] = -np.inf
+    if np.isneginf(changed).all():
+        changed[ids] = before

@@ -237,7 +237,7 @@ class Scheduler:
                 request.acceptance.add_round(flight.emission.drafted[row], count - 1)
             else:
                 request.decode_began = time.perf_counter()
-            request.transcript.extend((int(t) for t in tokens[row, :count]), accepted=count - 1)
+            request.extend(tokens[row, :count].tolist(), accepted=count - 1)
             if request.is_done:
                 self._free(slot)
             yield request

@@ -1,0 +1,115 @@
+"""What form a text must have: a JSON schema, a regular expression, a list of choices or a grammar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ...plugins.errors import UsageError
+from .arguments import flag, refusal, text_of, texts_of
+
+NAME = "structured_outputs"
+MOST_CHARACTERS = 1 << 16  # of a schema, a grammar or all choices; OpenAI takes half of that twice
+_KINDS = ("json", "regex", "choice", "grammar", "json_object")
+_OF_JSON = ("disable_any_whitespace", "whitespace_pattern")
+
+
+@dataclass(frozen=True)
+class StructuredOutputsParams:
+    """The form of a text, said in one of five ways; names and meanings as in vLLM.
+
+    ``json`` is a JSON schema, as text, as a dict or as a bool, and is kept as text; ``json_object`` is any JSON object.
+    ``regex`` is a regular expression for all of the text, in the syntax of Rust's crate ``regex``. ``choice`` lists
+    whole texts, of which it is one. ``grammar`` is written in Lark's or in llama.cpp's form. Between the parts of JSON
+    any whitespace may stand, or none (``disable_any_whitespace``), or what the expression ``whitespace_pattern`` says.
+
+    Raises ``UsageError`` naming what is wrong.
+    """
+
+    json: str | Mapping[str, Any] | bool | None = None
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool = False
+    whitespace_pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        checks = {"json": _schema, "choice": _choices, "json_object": flag, "disable_any_whitespace": flag}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                checked = checks.get(field.name, _expression)(f"{NAME}.{field.name}", value)
+                object.__setattr__(self, field.name, checked)  # the way of a frozen dataclass
+        asked = [name for name in _KINDS if getattr(self, name) not in (None, False)]
+        if len(asked) != 1:
+            raise UsageError(
+                f"{NAME} must say one form, not {' and '.join(asked) or 'none'}",
+                why=f"a text has one of {', '.join(_KINDS)}",
+                fix=f"change {NAME}",
+            )
+        if not self.is_json and (odd := [name for name in _OF_JSON if getattr(self, name)]):
+            raise UsageError(f"{NAME}.{odd[0]} is for JSON, not for {asked[0]}", fix=f"leave {odd[0]} out")
+        if self.disable_any_whitespace and self.whitespace_pattern is not None:
+            raise UsageError(f"{NAME} says disable_any_whitespace and whitespace_pattern", fix="leave one of them out")
+
+    @property
+    def kind(self) -> str:
+        """The name of the field that says the form."""
+        return next(name for name in _KINDS if getattr(self, name) not in (None, False))
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the text is JSON."""
+        return self.kind in ("json", "json_object")
+
+
+def structured_of(name: str, value: Any) -> StructuredOutputsParams | None:
+    """Return the form that a dict or such an object says; None is any text. Raises ``UsageError``."""
+    if value is None or isinstance(value, StructuredOutputsParams):
+        return value
+    known = [field.name for field in fields(StructuredOutputsParams)]
+    if not isinstance(value, Mapping):
+        raise refusal(name, "StructuredOutputsParams or a dict of its fields", value)
+    if odd := [key for key in value if key not in known]:
+        raise refusal(f"a field of {name}", f"one of {', '.join(known)}", odd[0])
+    return StructuredOutputsParams(**value)
+
+
+def _expression(name: str, value: Any) -> str:
+    """Return text that is not empty and not too long. Raises ``UsageError``."""
+    text = text_of(name, value)
+    if not text:
+        raise UsageError(f"{name} is empty", fix=f"change {name}")
+    if len(text) > MOST_CHARACTERS:
+        raise UsageError(
+            f"{name} has {len(text)} characters",
+            why=f"at most {MOST_CHARACTERS} are taken",
+            fix="make it shorter: what is repeated can be a definition ($defs), or a rule of a grammar",
+        )
+    return text
+
+
+def _choices(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not value:
+        raise refusal(name, "a list of texts, one at least", value)
+    found = texts_of(name, value)
+    _expression(name, "".join(found))
+    return found
+
+
+def _schema(name: str, value: Any) -> str:
+    """Return a JSON schema as text. Raises ``UsageError`` for what is none."""
+    try:
+        if isinstance(value, str):
+            content = json.loads(_expression(name, value))
+        else:
+            content = dict(value) if isinstance(value, Mapping) else value
+            value = json.dumps(content, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"{name} is no JSON", why=str(error) or type(error).__name__, fix=f"change {name}") from None
+    if not isinstance(content, dict | bool):
+        raise refusal(name, "a JSON schema: an object, true or false", content)
+    return _expression(name, value)

@@ -1,0 +1,116 @@
+"""Forms that are refused, each by its name and before it waits for a slot; and vocabularies of other sizes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peagle.engines import Engine, SamplingParams, StructuredOutputsParams
+from peagle.engines.grammars.compiled import KEPT, Grammars
+from peagle.plugins import optional_packages
+from peagle.plugins.errors import EnvironmentProblem, UsageError
+from tests.models import VOCAB
+
+pytest.importorskip("llguidance")
+
+END = frozenset({0})
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"json": {"type": "strin"}}, "strin"),
+        ({"json": {"type": "string", "format": "nonsense"}}, "nonsense"),
+        ({"json": {"not": {"type": "string"}}}, "not"),
+        ({"json": {"$ref": "#/$defs/gone"}}, "gone"),
+        ({"json": {"$ref": "http://example.com/a.json"}}, "example.com"),
+        ({"json": {"allOf": [{"type": "string"}, {"type": "integer"}]}}, "incompatible types"),
+        ({"json": {"type": "string", "pattern": "(?=a)b"}}, "look-around, "),
+        ({"json": False}, "Unsatisfiable"),
+        ({"regex": "(a"}, "unclosed group"),
+        ({"regex": "(" * 300 + ")" * 300}, "maximum number of nested parentheses"),
+        ({"grammar": "start: ("}, "Expected"),
+        ({"grammar": "start: gone"}, "gone"),
+        ({"grammar": "start: " + "(" * 2000 + '"a"' + ")" * 2000}, "nested"),
+        ({"json_object": True, "whitespace_pattern": "("}, "unclosed group"),
+    ],
+    ids=lambda value: json.dumps(value)[:40],
+)
+def test_a_form_that_cannot_be_followed_is_refused(tiny_engine: Engine, asked: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=r"structured_outputs\.\w+ cannot be followed") as error:
+        tiny_engine.submit([5], SamplingParams(structured_outputs=asked))
+    assert why in error.value.why
+    assert "\n" not in error.value.why
+    assert len(error.value.why) < 400
+
+
+@pytest.mark.parametrize(
+    "schema", [{"$ref": "#"}, {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}]
+)
+def test_a_reference_to_itself_says_nothing_and_is_refused(tiny_engine: Engine, schema: Any) -> None:
+    with pytest.raises(UsageError, match="structured_outputs"):
+        tiny_engine.generate([[5]], SamplingParams(structured_outputs={"json": schema}))
+
+
+def test_a_text_that_nothing_ends_is_refused(tiny_engine: Engine) -> None:
+    with pytest.raises(UsageError, match="structured_outputs: nothing ends the text"):
+        tiny_engine.submit([5], SamplingParams(ignore_eos=True, structured_outputs={"regex": "a"}))
+
+
+@pytest.mark.parametrize("vocab", [40, VOCAB, 200])
+def test_ids_that_the_tokenizer_does_not_have_never_follow(tiny_folder: Path, vocab: int) -> None:
+    path = Grammars(tiny_folder, END, vocab).path(StructuredOutputsParams(regex="[!-~]+"), END)
+    assert path is not None
+    may = path.allowed()
+    assert may.shape == (vocab,)
+    assert np.flatnonzero(may).tolist() == list(range(1, min(vocab, VOCAB)))
+
+
+def test_what_llguidance_takes_for_an_end_is_none(tiny_folder: Path) -> None:
+    ends = frozenset({7})
+    path = Grammars(tiny_folder, END, VOCAB).path(StructuredOutputsParams(regex="a?"), ends)
+    assert path is not None
+    a = ord("a") - ord("!") + 2
+    assert np.flatnonzero(path.allowed()).tolist() == [7, a]
+    path.advance(a)
+    assert np.flatnonzero(path.allowed()).tolist() == [7]
+    path.advance(7)
+    assert path.allowed().all()
+
+
+def test_the_grammars_used_last_stay_compiled_and_each_text_begins_anew(tiny_folder: Path) -> None:
+    grammars = Grammars(tiny_folder, END, VOCAB)
+
+    def begin(number: int) -> Any:
+        return grammars.path(StructuredOutputsParams(regex=f"[{chr(97 + number % 26)}A]{{{number + 1}}}"), END)
+
+    first, again = begin(0), begin(0)
+    first.advance(ord("a") - ord("!") + 2)
+    assert first.allowed().tolist() != again.allowed().tolist()
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(KEPT + 8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(grammars._kept) == KEPT
+
+
+def test_without_the_package_the_error_says_how_to_get_it(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optional_packages, "is_there", lambda module: module != "llguidance")
+    with pytest.raises(EnvironmentProblem, match=r"structured output needs .* llguidance") as error:
+        Grammars(tiny_folder, END, VOCAB).path(StructuredOutputsParams(regex="a"), END)
+    assert "grammar" in error.value.fix
+    assert Grammars(tiny_folder, END, VOCAB).path(None, END) is None
+
+
+def test_a_tokenizer_without_bytes_is_refused(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.WordLevel({"a": 0, "b": 1}, "a")).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(EnvironmentProblem, match=r"tokenizer\.json cannot be used for grammars"):
+        Grammars(tmp_path, END, 2).path(StructuredOutputsParams(regex="a"), END)

@@ -1,0 +1,75 @@
+"""The form of a text as parameters: five ways to say it, one at a time, checked before anything is compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peagle.engines import SamplingParams, StructuredOutputsParams
+from peagle.engines.requests.structured_outputs import MOST_CHARACTERS
+from peagle.plugins.errors import UsageError
+
+CIRCLE: dict[str, Any] = {}
+CIRCLE["properties"] = CIRCLE
+DEEP: dict[str, Any] = {}
+for _ in range(100_000):
+    DEEP = {"items": DEEP}
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({}, "must say one form, not none"),
+        ({"json_object": False}, "must say one form, not none"),
+        ({"json": {}, "regex": "a"}, "not json and regex"),
+        ({"json": "{"}, r"structured_outputs\.json is no JSON"),
+        ({"json": [1]}, r"structured_outputs\.json must be a JSON schema"),
+        ({"json": '"text"'}, r"structured_outputs\.json must be a JSON schema"),
+        ({"json": CIRCLE}, r"structured_outputs\.json is no JSON"),
+        ({"json": DEEP}, r"structured_outputs\.json is no JSON"),
+        ({"json": "[" * 60_000}, r"structured_outputs\.json is no JSON"),
+        ({"json": {"const": float("nan")}}, r"structured_outputs\.json is no JSON"),
+        ({"json": {"const": {1, 2}}}, r"structured_outputs\.json is no JSON"),
+        ({"json": {"const": "\ud800"}}, "lone surrogate"),
+        ({"json": {"const": "a" * MOST_CHARACTERS}}, "characters"),
+        ({"regex": 3}, r"structured_outputs\.regex must be a str"),
+        ({"regex": ""}, r"structured_outputs\.regex is empty"),
+        ({"regex": "a" * (MOST_CHARACTERS + 1)}, "characters"),
+        ({"choice": "yes"}, r"structured_outputs\.choice must be a list"),
+        ({"choice": []}, r"structured_outputs\.choice must be a list"),
+        ({"choice": ["a", ""]}, r"structured_outputs\.choice"),
+        ({"choice": ["a", 1]}, r"structured_outputs\.choice"),
+        ({"choice": ["a" * 1000] * 100}, "characters"),
+        ({"grammar": ["start"]}, r"structured_outputs\.grammar must be a str"),
+        ({"json_object": 1}, r"structured_outputs\.json_object must be True or False"),
+        ({"regex": "a", "disable_any_whitespace": True}, "disable_any_whitespace is for JSON, not for regex"),
+        (
+            {"json": {}, "disable_any_whitespace": True, "whitespace_pattern": " "},
+            "disable_any_whitespace and whitespace_pattern",
+        ),
+        ({"jsn": {}}, "a field of structured_outputs must be one of json, regex"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, str) else None,
+)
+def test_what_makes_no_sense_is_refused_by_its_name(asked: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError, match=named) as error:
+        SamplingParams(structured_outputs=asked)
+    assert len(str(error.value)) < 2000
+
+
+@pytest.mark.parametrize("asked", [3, "json", ["json"]])
+def test_what_is_no_form_is_refused(asked: Any) -> None:
+    with pytest.raises(UsageError, match="structured_outputs must be StructuredOutputsParams or a dict"):
+        SamplingParams(structured_outputs=asked)
+
+
+def test_a_dict_says_the_same_and_stays_as_it_was() -> None:
+    schema = {"type": "object", "properties": {"é": {}}}
+    params = SamplingParams(structured_outputs={"json": schema})
+    same = StructuredOutputsParams(json='{"type": "object", "properties": {"é": {}}}')
+    assert params.structured_outputs == same
+    assert params == SamplingParams(**vars(params))
+    assert hash(params) == hash(SamplingParams(structured_outputs=same))
+    assert schema == {"type": "object", "properties": {"é": {}}}
+    assert [each.kind for each in (same, StructuredOutputsParams(choice=["a"]))] == ["json", "choice"]
