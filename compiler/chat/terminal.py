@@ -10,6 +10,7 @@ from ...plugins.errors import UsageError
 from ..checkpoints.without_head import NO_DRAFTS
 from ..console import interrupts
 from ..console.printing import note
+from ..console.result_record import lossy
 from .answer_view import AnswerView
 from .dialogue import Dialogue
 from .questions import Keyboard
@@ -118,7 +119,8 @@ class TerminalChat:
             self._stream, self._is_ending = None, False
         self._dialogue.answer(result.text)
         view.end()
-        print(view.dimmed(f"[{view.count}, {_speed(result)}{self._cut(result)}]"))
+        said = lossy(result.acceptance)
+        print(view.dimmed(f"[{view.count}, {_speed(result)}{self._cut(result)}{said and '; ' + said}]"))
 
     def _cut(self, result: RequestOutput) -> str:
         """Why an answer is not whole."""

@@ -6,25 +6,43 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...engines import RequestOutput
+    from collections.abc import Sequence
+
+    from ...engines import Acceptance, RequestOutput
+    from ...engines.requests.results import TokenLogprob
 
 
 def record(output: RequestOutput) -> dict[str, Any]:
     """Return a result as ``--json`` prints it."""
     went = output.acceptance
     rates = {"acceptance_length": went.acceptance_length, "tokens_per_round": went.tokens_per_round}
-    acceptance = asdict(went) | rates
+    acceptance = asdict(went) | rates | {"lossy": went.is_lossy}
     return {
         "text": output.text,
         "token_ids": list(output.token_ids),
         "prompt_tokens": len(output.prompt_token_ids),
         "finish_reason": output.finish_reason,
+        "stop_reason": output.stop_reason,
         "seed": output.seed,
         "acceptance": acceptance,
         "prefill_seconds": output.prefill_seconds,
         "decode_seconds": output.decode_seconds,
         "tokens_per_second": decoding_speed(output),
+        **_scored("logprobs", output.logprobs),
+        **_scored("prompt_logprobs", output.prompt_logprobs),
     }
+
+
+def _scored(name: str, found: Sequence[TokenLogprob | None]) -> dict[str, Any]:
+    """The logprobs of tokens, where they were asked for."""
+    return {name: [each and asdict(each) for each in found]} if found else {}
+
+
+def lossy(acceptance: Acceptance) -> str:
+    """Return what must be said of a text that a tolerance may have changed; nothing of any other."""
+    if not acceptance.is_lossy:
+        return ""
+    return f"lossy: with an acceptance tolerance of {acceptance.tolerance:g} drafts may stand for the target's tokens"
 
 
 def decoding_speed(output: RequestOutput) -> float:

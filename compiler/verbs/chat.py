@@ -14,9 +14,10 @@ from ..chat.questions import piped
 from ..chat.terminal import TerminalChat
 from ..console.given_text import argument_text
 from ..console.printing import interruptible, note
-from ..console.result_record import record
+from ..console.result_record import lossy, record
 from ..console.streams import reader_has_gone
 from .flags.shared_flags import (
+    AcceptanceTolerance,
     DraftAsked,
     EngineFolder,
     MaxTokens,
@@ -45,6 +46,7 @@ def chat(
     min_p: MinP = 0.0,
     seed: Seed = None,
     stop: Stop = None,
+    acceptance_tolerance: AcceptanceTolerance = 0.0,
     no_color: Annotated[
         bool, typer.Option("--no-color", help="No colours, as with the environment variable NO_COLOR.")
     ] = False,
@@ -71,6 +73,7 @@ def chat(
         min_p=min_p,
         seed=seed,
         stop=stop or (),
+        acceptance_tolerance=acceptance_tolerance,
     )
     loaded = Engine.load(engine, threads=threads)
     dialogue = Dialogue(loaded, None if system is None else argument_text("--system", system), max_tokens)
@@ -90,6 +93,8 @@ def chat(
             if reader_has_gone():
                 return
         _print(_line(record(stream.result)) if as_json else "\n")
+        if said := lossy(stream.result.acceptance):
+            note(said)
         dialogue.answer(stream.result.text)
 
 

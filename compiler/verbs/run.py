@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...plugins.errors import UsageError
 from ..console.given_text import argument_text, decoded
 from ..console.printing import columns, emit, interruptible, note
-from ..console.result_record import decoding_speed, record
+from ..console.result_record import decoding_speed, lossy, record
+from ..console.sampling_json import more_parameters
 from ..console.streams import reader_has_gone
 from .flags.shared_flags import (
+    AcceptanceTolerance,
     DraftAsked,
     EngineFolder,
     Json,
@@ -21,6 +23,7 @@ from .flags.shared_flags import (
     NumSpeculativeTokens,
     Seed,
     Stop,
+    StopTokenId,
     System,
     Temperature,
     Threads,
@@ -57,6 +60,17 @@ def run(
     min_p: MinP = 0.0,
     seed: Seed = None,
     stop: Stop = None,
+    stop_token_id: StopTokenId = None,
+    acceptance_tolerance: AcceptanceTolerance = 0.0,
+    sampling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help="More sampling parameters by their names in Python, such as "
+            """'{"repetition_penalty": 1.1, "prompt_logprobs": 0}'.""",
+            show_default=False,
+        ),
+    ] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Print speed and acceptance on standard error.")] = False,
     threads: Threads = None,
@@ -71,16 +85,19 @@ def run(
     full_prompt = _one_prompt(text, prompt)
     from ...engines import Engine, SamplingParams
 
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        stop=stop or (),
-        ignore_eos=ignore_eos,
-    )
+    flags: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+        "stop": stop or (),
+        "stop_token_ids": stop_token_id or (),
+        "acceptance_tolerance": acceptance_tolerance,
+        "ignore_eos": ignore_eos,
+    }
+    params = SamplingParams(**flags, **more_parameters("--sampling", sampling, flags))
     loaded = Engine.load(engine, threads=threads)
     if chat:
         first = [] if system is None else [{"role": "system", "content": argument_text("--system", system)}]
@@ -100,6 +117,8 @@ def run(
         print()
     if stats:
         note(_stats(output))
+    elif said := lossy(output.acceptance):
+        note(said)
 
 
 def _one_prompt(text: str | None, prompt: str | None) -> str:
@@ -143,6 +162,8 @@ def _stats(output: RequestOutput) -> str:
             ("acceptance length", f"{acceptance.acceptance_length:.2f} tokens per round"),
             ("drafts accepted", f"{acceptance.accepted} of {acceptance.drafted} in {acceptance.rounds} rounds"),
         ]
+        if said := lossy(acceptance):
+            rows.append(("not the target's own", said))
         if acceptance.undrafted:
             rows.append(("rounds without drafts", f"{acceptance.undrafted}: {_all_rounds(acceptance)}"))
     return columns(rows)

@@ -101,6 +101,8 @@ def serve(
     )
     server = Server(loaded, settings, host, port)
     said = f"{server.url} answers for {settings.model}, from {folder}"
+    if tolerance := settings.drafts.acceptance_tolerance:
+        note(f"lossy where a request does not say otherwise: acceptance_tolerance is {tolerance:g}")
     _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else said)
 
 

@@ -48,6 +48,9 @@ def verify(
             show_default=False,
         ),
     ] = None,
+    acceptance_tolerance: Annotated[
+        float, typer.Option(help="Above 0: count what lossy drafts change, and what they gain, instead of judging.")
+    ] = 0.0,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -84,6 +87,9 @@ def verify(
     Example: peagle-compile verify demo-engine
     """
     depths = _depths(num_speculative_tokens)
+    from ...engines.requests.arguments import number
+
+    tolerance = number("--acceptance-tolerance", acceptance_tolerance, 0, 1)
     if draft not in (None, NGRAM, *HEADS):
         raise UsageError(
             f"--draft {draft} cannot be compared with plain decoding", fix="`--draft ngram`, or leave it out"
@@ -112,6 +118,7 @@ def verify(
             k=depths,
             draft=draft,
             batch=batch_size,
+            acceptance_tolerance=tolerance,
             request=request,
             only=parts,
             progress=progress,

@@ -9,7 +9,7 @@ and nothing was lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +48,8 @@ class Losslessness:
     ``ties``: how many texts parted where the target itself gives either token; they are compared up to there.
     ``notes`` say what of the prompts the engine had no room for, ``finite`` whether logits of the first are numbers.
     ``draft``: ``drafter`` or ``ngram``, which made the drafts. ``batch``: the most prompts that were in flight at once;
-    what they are compared with was generated alone.
+    what they are compared with was generated alone. With an ``acceptance_tolerance`` above 0 differences are what was
+    asked for: they are counted, and not judged.
     """
 
     prompts: int
@@ -64,11 +65,22 @@ class Losslessness:
     finite: bool = True
     draft: str = "drafter"
     batch: int = 1
+    acceptance_tolerance: float = 0.0
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether drafts were accepted that need not be the target's own tokens."""
+        return self.acceptance_tolerance > 0
 
     @property
     def passed(self) -> bool:
         """Whether anything was compared and nothing differed; logits that are no numbers decide nothing."""
-        return self.finite and self.tokens_compared > 0 and not self.tokens_differing
+        return self.finite and self.tokens_compared > 0 and (self.is_lossy or not self.tokens_differing)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record for ``verify.json``; what was lossy has neither passed nor failed."""
+        passed = None if self.is_lossy and self.passed else self.passed
+        return {"passed": passed, "lossy": self.is_lossy, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -90,13 +102,14 @@ def compare_on_and_off(
     exact: bool = True,
     draft: str | None = None,
     batch: int = 1,
+    acceptance_tolerance: float = 0.0,
 ) -> Losslessness:
     """Generate greedily and with seeded sampling, each with and without drafts, and compare the tokens.
 
     Without drafts every prompt is generated alone; with them 1, 2, .. ``batch`` and again 1 are in flight, for which
     the engine has room, and with K = 0 as well where that is more than one. ``draft`` says which drafts, where they are
     not the engine's own. ``exact`` is for FP32, and for ONNX Runtime, whose windows agree to the bit: there a tie is a
-    difference too.
+    difference too. ``acceptance_tolerance`` is for the texts with drafts, which are lossy then; no tie is looked for.
     """
     from ...engines import SamplingParams
 
@@ -120,14 +133,16 @@ def compare_on_and_off(
                 outputs: list[RequestOutput] = []
                 for group in groups:
                     together = [ids for _, ids in beginnings.ids[group]]
-                    outputs += _generate(engine, together, params[group], k, draft if k else None)
+                    lossy = [replace(each, acceptance_tolerance=acceptance_tolerance) for each in params[group]]
+                    outputs += _generate(engine, together, lossy, k, draft if k else None)
                     advance(len(together))
                 for (prompt, _), seeded, expected, output in zip(beginnings.ids, params, plain, outputs, strict=True):
                     rounds += output.acceptance.rounds
                     accepted += output.acceptance.accepted
                     count, wrong = _compared(expected.token_ids, output.token_ids)
                     if wrong:
-                        tie = not exact and _parts_at_a_tie(engine, wrong[0], seeded, expected, output)
+                        judged = not exact and not acceptance_tolerance
+                        tie = judged and _parts_at_a_tie(engine, wrong[0], seeded, expected, output)
                         count, wrong = (wrong[0], wrong[:1]) if tie else (count, wrong)
                         differing += 0 if tie else len(wrong)
                         divergences.append(_divergence(engine, prompt, name, k, wrong[0], expected, output, tie=tie))
@@ -148,6 +163,7 @@ def compare_on_and_off(
         finite=all(bool(np.isfinite(engine.target_logits(ids)).all()) for _, ids in beginnings.ids[:1]),
         draft=draft or engine.manifest.draft,
         batch=batch,
+        acceptance_tolerance=acceptance_tolerance,
     )
 
 

@@ -27,12 +27,16 @@ def lines(verification: Verification) -> list[Line]:
     unknown = verification.precision is not None and verification.precision.status == "skipped"
     passed = "passed, but for what the precision costs" if unknown else "passed"
     rows += [("left out", ", ".join(verification.left_out))] if verification.left_out else []
+    if verification.losslessness and verification.losslessness.is_lossy:
+        passed += "; that speculation changes no token was not asked: it was lossy"
     return [*rows, ("result", passed if verification.passed else "FAILED")]
 
 
 def lossless_lines(lossless: Losslessness) -> list[Line]:
     """Return the lines on speculation on and off."""
+    wanted = f"acceptance tolerance {lossless.acceptance_tolerance:g}: what differs is counted, and not judged"
     rows = [
+        *([("LOSSY", wanted)] if lossless.is_lossy else []),
         ("compared", f"{lossless.prompts} prompts x {lossless.max_tokens} tokens, K = {lossless.k}"),
         *([("drafts", "looked up in the text")] if lossless.draft == "ngram" else []),
         ("policies", ", ".join(lossless.policies)),

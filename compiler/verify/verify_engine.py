@@ -72,7 +72,7 @@ class Verification:
                 "engine": self.engine,
                 "product_version": self.product_version,
                 "parts": {name: self._state(name) for name in PARTS},
-                "losslessness": {"passed": lossless.passed, **asdict(lossless)} if lossless else None,
+                "losslessness": lossless.as_json() if lossless else None,
                 "not_run": self.not_run,
                 "parity": [asdict(check) for check in self.parity],
                 "precision": precision.as_json() if precision else None,
@@ -95,6 +95,7 @@ def verify_folder(
     k: Sequence[int] = DEFAULT_K,
     draft: str | None = None,
     batch: int | None = None,
+    acceptance_tolerance: float = 0.0,
     request: MeasureRequest | None = None,
     only: Sequence[str] = (),
     progress: Progress | None = None,
@@ -130,6 +131,7 @@ def verify_folder(
         k=k,
         draft=draft,
         batch=most,
+        acceptance_tolerance=acceptance_tolerance,
         request=request,
         only=only,
         progress=progress,
@@ -144,6 +146,7 @@ def verify(
     k: Sequence[int] = DEFAULT_K,
     draft: str | None = None,
     batch: int = 1,
+    acceptance_tolerance: float = 0.0,
     request: MeasureRequest | None = None,
     only: Sequence[str] = (),
     progress: Progress | None = None,
@@ -151,9 +154,10 @@ def verify(
     """Check ``engine`` and write ``verify.json`` into its folder; a K that it has no room for is left out.
 
     ``draft`` is ``ngram`` for drafts looked up in the text in place of the drafter's; ``batch`` prompts at most are in
-    flight at once, for which the engine was given room. Of one without drafts the logits
-    are checked, and what its precision costs. ``only`` names the parts to check (all: none). The file is written after
-    each, so that an interrupted run keeps those that were done.
+    flight at once, for which the engine was given room. With an ``acceptance_tolerance`` above 0 drafts are lossy, and
+    what they change is counted. Of one without drafts the logits are checked, and what its precision costs. ``only``
+    names the parts to check (all: none). The file is written after each, so that an interrupted run keeps those that
+    were done.
     """
     progress = progress or Quiet()
     prompts = code_prompts() if prompts is None else prompts
@@ -166,7 +170,15 @@ def verify(
     if "losslessness" in asked:
         if drafts:
             compared = compare_on_and_off(
-                engine, prompts, max_tokens, depths, progress, exact=exact, draft=draft, batch=batch
+                engine,
+                prompts,
+                max_tokens,
+                depths,
+                progress,
+                exact=exact,
+                draft=draft,
+                batch=batch,
+                acceptance_tolerance=acceptance_tolerance,
             )
             done = replace(done, losslessness=compared)
         else:

@@ -24,8 +24,9 @@ class SamplingParams:
     ``temperature`` 0 is greedy, and so is any below 1e-5. ``top_k`` <= 0, ``top_p`` 1 and ``min_p`` 0 are off. ``seed``
     is any int, taken modulo 2**64; None draws one, which the result reports. ``stop`` strings, one or a list, end the
     text and are not part of it; they are kept as a tuple. So do ``stop_token_ids``, whatever ``ignore_eos`` says: the
-    token is the last of the result's, its text is left out. ``tolerance`` > 0 accepts a draft d when
-    p(d) >= (1 - tolerance) * max p: a lossy policy, never used unless asked for.
+    token is the last of the result's, its text is left out. ``acceptance_tolerance`` > 0 accepts a
+    draft d when p(d) >= (1 - acceptance_tolerance) * max p: a lossy policy, never used unless asked for, and named in
+    the ``Acceptance`` of the result.
 
     ``presence_penalty`` and ``frequency_penalty`` are of tokens in the text, once and for each time;
     ``repetition_penalty`` divides what is in the prompt or the text, 1 is off. ``logit_bias`` adds to logits by token
@@ -50,7 +51,7 @@ class SamplingParams:
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
-    tolerance: float = 0.0
+    acceptance_tolerance: float = 0.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -129,7 +130,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "stop": texts_of,
     "stop_token_ids": _ids,
     "ignore_eos": flag,
-    "tolerance": lambda name, value: number(name, value, 0, 1),
+    "acceptance_tolerance": lambda name, value: number(name, value, 0, 1),
     "presence_penalty": lambda name, value: number(name, value, -2, 2),
     "frequency_penalty": lambda name, value: number(name, value, -2, 2),
     "repetition_penalty": lambda name, value: number(name, value, 0, 2, is_above=True),
@@ -165,4 +166,5 @@ def policy_of(params: SamplingParams) -> dict[str, np.ndarray]:
         "top_k": min(max(params.top_k, 0), int(_INT.max)),
         "top_p": max(params.top_p, float(_FLOAT.tiny)),
     }
-    return {name: np.array([cut.get(name, getattr(params, name))], TENSORS[name].dtype) for name in POLICY}
+    values = {"tolerance": params.acceptance_tolerance, **vars(params), **cut}
+    return {name: np.array([values[name]], TENSORS[name].dtype) for name in POLICY}

@@ -47,6 +47,9 @@ class Request:
     choice: TokenChoice | None = None  # what chooses its tokens, or looks at them, on the host
     prompt_logprobs: PromptLogprobs | None = None  # what collects those of its prompt, where they are asked for
 
+    def __post_init__(self) -> None:
+        self.acceptance.tolerance = self.params.acceptance_tolerance
+
     def extend(self, tokens: Sequence[int], accepted: int) -> None:
         """Append what a pass emitted, the first ``accepted`` of them drafts; ends it where the text cannot go on."""
         failure = self.choice.failure if self.choice else None

@@ -14,7 +14,7 @@ class Acceptance:
 
     ``rounds`` are those that verified drafts, and ``histogram[a]`` counts those in which exactly ``a`` were accepted.
     ``undrafted`` rounds had none to verify, and emitted one token. The first token of a request comes from its prompt
-    pass and belongs to no round.
+    pass and belongs to no round. ``tolerance`` is the ``acceptance_tolerance`` of the request, the highest of many.
     """
 
     rounds: int = 0
@@ -22,6 +22,12 @@ class Acceptance:
     accepted: int = 0
     histogram: dict[int, int] = field(default_factory=dict)
     undrafted: int = 0
+    tolerance: float = 0.0
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether drafts counted as accepted need not be the target's own tokens."""
+        return self.tolerance > 0 and self.drafted > 0
 
     def add_round(self, drafted: int, accepted: int) -> None:
         """Count one round."""
@@ -39,6 +45,7 @@ class Acceptance:
         self.drafted += other.drafted
         self.accepted += other.accepted
         self.undrafted += other.undrafted
+        self.tolerance = max(self.tolerance, other.tolerance)
         for accepted, rounds in other.histogram.items():
             self.histogram[accepted] = self.histogram.get(accepted, 0) + rounds
 

@@ -35,11 +35,11 @@ class ServerMetrics:
         self.generation_tokens = counter("generation_tokens", "Tokens that were written.")
         self.success = counter("request_success", "Requests that ended, by how.", "finished_reason")
         self.refused = counter("request_refused", "Requests that were refused, by HTTP status.", "status")
-        self.drafts = counter("spec_decode_num_drafts", "Rounds with drafts.")
-        self.drafted = counter("spec_decode_num_draft_tokens", "Tokens that were drafted.")
-        self.accepted = counter("spec_decode_num_accepted_tokens", "Drafts that were accepted.")
+        self.drafts = counter("spec_decode_num_drafts", "Rounds with drafts.", "lossy")
+        self.drafted = counter("spec_decode_num_draft_tokens", "Tokens that were drafted.", "lossy")
+        self.accepted = counter("spec_decode_num_accepted_tokens", "Drafts that were accepted.", "lossy")
         self.accepted_per_position = counter(
-            "spec_decode_num_accepted_tokens_per_pos", "Accepted drafts, by position in the round.", "position"
+            "spec_decode_num_accepted_tokens_per_pos", "Accepted drafts, by position in the round.", "lossy", "position"
         )
         self.first_token = histogram("time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
         self.between = histogram("inter_token_latency_seconds", "Between tokens of a request.", _BETWEEN)
@@ -104,13 +104,14 @@ class RequestMeter:
         metrics.prefill.labels(model).observe(output.prefill_seconds)
         metrics.decode.labels(model).observe(output.decode_seconds)
         metrics.length.labels(model).observe(len(output.token_ids))
-        metrics.drafts.labels(model).inc(acceptance.rounds)
-        metrics.drafted.labels(model).inc(acceptance.drafted)
-        metrics.accepted.labels(model).inc(acceptance.accepted)
+        lossy = str(acceptance.is_lossy).lower()  # of a request with an acceptance_tolerance
+        metrics.drafts.labels(model, lossy).inc(acceptance.rounds)
+        metrics.drafted.labels(model, lossy).inc(acceptance.drafted)
+        metrics.accepted.labels(model, lossy).inc(acceptance.accepted)
         for accepted, rounds in acceptance.histogram.items():
             for position in range(accepted):
                 place = str(position) if position < FARTHEST else "beyond"
-                metrics.accepted_per_position.labels(model, place).inc(rounds)
+                metrics.accepted_per_position.labels(model, lossy, place).inc(rounds)
 
 
 class _Load(Collector):

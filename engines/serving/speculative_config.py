@@ -14,6 +14,7 @@ import msgspec
 
 from ...plugins.errors import UsageError
 from ..folder.manifest import Manifest
+from ..requests.arguments import number
 
 VARIABLES = ("SM_VLLM_SPECULATIVE_CONFIG", "OPTION_SPECULATIVE_CONFIG")
 _METHODS = {"eagle3": None, "eagle": None, "ngram": "ngram"}
@@ -23,10 +24,14 @@ _IGNORED = ("model", "revision", "quantization", "draft_tensor_parallel_size", "
 
 @dataclass(frozen=True)
 class DefaultDrafts:
-    """What a server does where a request says nothing; None leaves it to the engine."""
+    """What a server does where a request says nothing; None leaves it to the engine.
+
+    ``acceptance_tolerance`` above 0 makes requests lossy that do not say 0.
+    """
 
     num_speculative_tokens: int | None = None
     draft: str | None = None
+    acceptance_tolerance: float = 0.0
 
 
 def speculation_of(text: str | None, environment: Mapping[str, str], manifest: Manifest) -> DefaultDrafts:
@@ -43,7 +48,7 @@ def speculation_of(text: str | None, environment: Mapping[str, str], manifest: M
         raise UsageError(f"{where} is no JSON: {error}", fix="give an object, as vLLM takes it") from None
     if not isinstance(given, dict):
         raise UsageError(f"{where} is no JSON object", fix='give one, such as {"num_speculative_tokens": 3}')
-    return DefaultDrafts(_count(where, given, manifest), _draft(where, given, manifest))
+    return DefaultDrafts(_count(where, given, manifest), _draft(where, given, manifest), _tolerance(where, given))
 
 
 def _count(where: str, given: dict[str, Any], manifest: Manifest) -> int | None:
@@ -60,9 +65,14 @@ def _count(where: str, given: dict[str, Any], manifest: Manifest) -> int | None:
     return count
 
 
+def _tolerance(where: str, given: dict[str, Any]) -> float:
+    value = given.get("acceptance_tolerance")
+    return 0.0 if value is None else number(f"{where}: acceptance_tolerance", value, 0, 1)
+
+
 def _draft(where: str, given: dict[str, Any], manifest: Manifest) -> str | None:
     for key in given:
-        if key not in ("method", "num_speculative_tokens", *_IGNORED):
+        if key not in ("method", "num_speculative_tokens", "acceptance_tolerance", *_IGNORED):
             raise UsageError(f"{where}: {key!r} is not known here", fix="leave it out")
     method = given.get("method")
     if method is None:

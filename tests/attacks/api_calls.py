@@ -14,7 +14,8 @@ Piece = tuple[str, Any]
 
 _CALLS = ("generate", "generate", "stream", "stream", "target_logits", "draft_logits", "load")
 _FIELDS = (
-    "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_eos", "tolerance", "unknown",
+    "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_eos",
+    "acceptance_tolerance", "unknown",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "bad_token_ids", "min_tokens",
     "logprobs", "prompt_logprobs", "stop_token_ids", "allowed_token_ids", "bad_words",
 )  # fmt: skip

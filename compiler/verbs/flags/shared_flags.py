@@ -53,6 +53,13 @@ Seed = Annotated[
     ),
 ]
 Stop = Annotated[list[str] | None, typer.Option(help="Stop before this text; may be repeated.", show_default=False)]
+AcceptanceTolerance = Annotated[
+    float,
+    typer.Option(
+        help="Above 0 is lossy: accept drafts too whose probability is at least 1 minus this, of the likeliest token's."
+    ),
+]
+StopTokenId = Annotated[list[int] | None, typer.Option(help="Stop at this token; may be repeated.", show_default=False)]
 System = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="System message, for models whose template has one.", show_default=False),

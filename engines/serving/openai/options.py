@@ -28,8 +28,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "reasoning_effort": (),
     "web_search_options": (),
 }
-# The names of a request's options here, where OpenAI's clients know them by others.
-_OURS = {"acceptance_tolerance": "tolerance"}
 _TAKEN = (
     "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "acceptance_tolerance", "min_tokens",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "stop_token_ids", "allowed_token_ids", "bad_words",
@@ -86,7 +84,7 @@ def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings:
     if body.stream and body.prompt_logprobs is not None:
         raise HttpRefusal(400, "prompt_logprobs are not streamed: set stream to false", param="prompt_logprobs")
     return Asked(
-        _params(body, room),
+        _params(body, room, settings),
         choices,
         bool(body.stream),
         body.stream_options is not None and body.stream_options.include_usage,
@@ -110,7 +108,7 @@ def _unhonoured(body: SamplingBody) -> Iterator[tuple[str, tuple[Any, ...]]]:
             yield name, neutral
 
 
-def _params(body: CompletionBody | ChatBody, room: int) -> SamplingParams:
+def _params(body: CompletionBody | ChatBody, room: int, settings: ServerSettings) -> SamplingParams:
     name, most = "max_tokens", body.max_tokens
     if isinstance(body, ChatBody):
         if body.max_completion_tokens is not None:
@@ -121,9 +119,8 @@ def _params(body: CompletionBody | ChatBody, room: int) -> SamplingParams:
         most = 1  # the pass that reads a prompt gives a token, which is not told
     if most is not None and most < 1:
         raise HttpRefusal(400, f"{name} must be 1 or more, not {most}", param=name)
-    given: dict[str, Any] = {
-        _OURS.get(each, each): value for each in _TAKEN if (value := getattr(body, each)) is not None
-    }
+    given = {each: value for each in _TAKEN if (value := getattr(body, each)) is not None}
+    given.setdefault("acceptance_tolerance", settings.drafts.acceptance_tolerance)
     given |= {"logit_bias": _biases(body.logit_bias or {}), "logprobs": _logprobs(body)}
     given["prompt_logprobs"] = given["logprobs"] if _echoes(body) else None
     if body.prompt_logprobs is not None:
@@ -131,9 +128,7 @@ def _params(body: CompletionBody | ChatBody, room: int) -> SamplingParams:
     try:
         return SamplingParams(**{"temperature": 1.0, **given}, max_tokens=room if most is None else most)
     except UsageError as error:
-        known = {ours: theirs for theirs, ours in _OURS.items()}
-        first = error.what.split(maxsplit=1)[0].split("[")[0]
-        raise HttpRefusal(400, error.what, param=known.get(first, first)) from None
+        raise HttpRefusal(400, error.what, param=error.what.split(maxsplit=1)[0].split("[")[0]) from None
 
 
 def _biases(given: dict[str, float]) -> dict[int, float]:

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from ....plugins.errors import PeagleError, UsageError
 from ...requests.params import SamplingParams
 from ...submission import AsyncSubmission
-from ..access import REQUEST_ID, log
+from ..access import REQUEST_ID, TOLERANCE, log
 from ..problems import HttpRefusal, refusal_of
 from ..reading import read_body
 from ..state import ServerState
@@ -206,7 +206,9 @@ async def _events(
 
 
 def _log_answer(state: ServerState, request: Request, choices: Choices) -> None:
-    """Write prompts and answers to the log, if that was asked for."""
+    """Name a lossy answer in the line of its request; write prompts and answers to the log, if that was asked for."""
+    if any(output.acceptance.is_lossy for output in choices.outputs):
+        request.scope[TOLERANCE] = max(output.acceptance.tolerance for output in choices.outputs)
     if state.settings.log_prompts:
         decode = state.engine.tokenizer.decode
         for output in choices.outputs:

@@ -35,6 +35,8 @@ def speculation(acceptance: Acceptance) -> dict[str, Any]:
         "accepted_tokens": acceptance.accepted,
         "accepted_per_position": per_position(acceptance),
         "acceptance_length": round(acceptance.acceptance_length, 4),
+        "acceptance_tolerance": acceptance.tolerance,
+        "lossy": acceptance.is_lossy,
     }
 
 

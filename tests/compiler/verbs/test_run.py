@@ -98,3 +98,49 @@ def test_a_policy_is_refused_before_the_engine_is_looked_at(cli: Run, tmp_path: 
     done = cli("run", tmp_path / "absent", "--prompt", "x", "--top-p", 2)
     assert done.code == 2
     assert "top_p" in done.err
+
+
+def test_a_lossy_text_is_named_so_whatever_is_printed(cli: Run, demo_engine: Path) -> None:
+    asked = ("run", demo_engine, "--prompt", "def add(", "--max-tokens", 24, "--ignore-eos")
+    lossy = "lossy: with an acceptance tolerance of 0.9"
+    assert lossy in cli(*asked, "--acceptance-tolerance", 0.9).err
+    assert lossy in cli(*asked, "--acceptance-tolerance", 0.9, "--stats").err
+    told = json.loads(cli(*asked, "--acceptance-tolerance", 0.9, "--json").out)["acceptance"]
+    assert (told["lossy"], told["tolerance"]) == (True, 0.9)
+    exact = cli(*asked, "--stats", "--json")
+    assert "lossy" not in exact.err
+    assert json.loads(exact.out)["acceptance"]["lossy"] is False
+
+
+def test_sampling_parameters_without_a_flag_are_given_by_their_names(cli: Run, demo_engine: Path) -> None:
+    asked = ("run", demo_engine, "--prompt", "def add(", "--max-tokens", 6, "--ignore-eos", "--json")
+    free = json.loads(cli(*asked).out)
+    done = cli(*asked, "--sampling", '{"logprobs": 1, "prompt_logprobs": 0, "logit_bias": {"40": 100}}')
+    told = json.loads(done.out)
+    assert set(told["token_ids"]) == {40}
+    assert len(told["logprobs"]) == 6
+    assert told["prompt_logprobs"][0] is None
+    assert len(told["prompt_logprobs"]) == told["prompt_tokens"]
+    stopped = json.loads(cli(*asked, "--stop-token-id", free["token_ids"][3]).out)
+    assert stopped["finish_reason"] == "stop"
+    assert stopped["stop_reason"] == free["token_ids"][3]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("{", "--sampling is no JSON"),
+        ("[" * 9999, "--sampling is no JSON"),
+        ("3", "--sampling is no JSON object"),
+        ('{"stop": "a"}', "stop has a flag of its own"),
+        ('{"precence_penalty": 1}', "is no sampling parameter"),
+        ('{"presence_penalty": NaN}', "presence_penalty must be"),
+        ('{"logit_bias": {"a": 1}}', "a token id of logit_bias"),
+        ('{"logprobs": 1e400}', "logprobs must be"),
+        ("\ud800", "--sampling"),
+    ],
+)
+def test_sampling_parameters_that_are_none_are_refused(cli: Run, demo_engine: Path, given: str, says: str) -> None:
+    done = cli("run", demo_engine, "--prompt", "x", "--sampling", given)
+    assert done.code == 2
+    assert says in done.err

@@ -100,6 +100,20 @@ def test_a_lossy_k_fails_with_the_first_difference_and_its_margin(tmp_path: Path
     assert {d.k for d in found.losslessness.divergences} == {3}
 
 
+def test_what_a_tolerance_changes_is_counted_and_not_judged(tmp_path: Path) -> None:
+    done = verify(
+        FakeEngine(tmp_path, lossy=[3]),  # type: ignore[arg-type]
+        prompts=PROMPTS, max_tokens=6, k=[3], acceptance_tolerance=0.3, only=("losslessness",),
+    )  # fmt: skip
+    assert done.passed
+    assert done.losslessness is not None
+    assert done.losslessness.tokens_differing > 0
+    said = dict(lossless_lines(done.losslessness))
+    assert "acceptance tolerance 0.3" in said["LOSSY"]
+    written = json.loads((tmp_path / "verify.json").read_text())["losslessness"]
+    assert (written["passed"], written["lossy"], written["acceptance_tolerance"]) == (None, True, 0.3)
+
+
 def test_prompts_run_alone_without_drafts_and_beside_others_with_them(tmp_path: Path) -> None:
     engine = FakeEngine(tmp_path)
     seven = [Prompt(str(i), "x" * (i + 1)) for i in range(7)]

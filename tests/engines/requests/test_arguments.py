@@ -30,7 +30,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.text(max_size=2), inner),
     max_leaves=4,
 )
-FIELDS = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_eos", "tolerance")
+FIELDS = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_eos", "acceptance_tolerance")
 
 
 def outcome(check: Callable[[], Any]) -> tuple[Any, str]:

@@ -22,7 +22,7 @@ from peagle.plugins.errors import UsageError
         ({"top_p": 0.0}, "top_p"),
         ({"top_p": 1.5}, "top_p"),
         ({"min_p": 2.0}, "min_p"),
-        ({"tolerance": -1.0}, "tolerance"),
+        ({"acceptance_tolerance": -1.0}, "acceptance_tolerance"),
         ({"stop": ("",)}, "stop"),
         ({"stop": "a\udcff"}, "U\\+DCFF"),
         *[({"stop": stop}, "stop") for stop in ("", (1,), {"a"}, b"a", {"a": 1}, 5, [""], ["a", None])],
@@ -33,7 +33,7 @@ from peagle.plugins.errors import UsageError
         ],
         *[
             ({name: value}, name)
-            for name in ("temperature", "top_p", "min_p", "tolerance")
+            for name in ("temperature", "top_p", "min_p", "acceptance_tolerance")
             for value in ("1", None, True, 10**400, 1j, [0.5], np.array([0.5]), float("nan"), float("-inf"))
         ],
         *[({"ignore_eos": value}, "ignore_eos") for value in (1, 0, None, "yes")],

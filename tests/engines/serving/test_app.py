@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -80,10 +81,37 @@ def test_metrics_count_requests_tokens_and_drafts(server: Server) -> None:
     assert grown("generation_tokens_total") == usage["completion_tokens"] == 20
     assert grown("prompt_tokens_total") == usage["prompt_tokens"]
     assert grown("request_success_total", 'finished_reason="length",') == 1
-    assert grown("spec_decode_num_draft_tokens_total") == usage["speculation"]["drafted_tokens"]
-    assert grown("spec_decode_num_accepted_tokens_total") == usage["speculation"]["accepted_tokens"]
+    exact = 'lossy="false",'
+    assert grown("spec_decode_num_draft_tokens_total", exact) == usage["speculation"]["drafted_tokens"]
+    assert grown("spec_decode_num_accepted_tokens_total", exact) == usage["speculation"]["accepted_tokens"]
     assert grown("time_to_first_token_seconds_count") == 1
     assert grown("inter_token_latency_seconds_count") == 19
+
+
+def test_what_a_tolerance_accepted_is_named_lossy_in_answers_metrics_and_log(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    def counted(lossy: str) -> float:
+        text = call(server, "GET", "/metrics")[2].decode()
+        name = f'vllm:spec_decode_num_accepted_tokens_total{{lossy="{lossy}",model_name="{MODEL}"}} '
+        return next((float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name)), 0.0)
+
+    def asked(**fields: Any) -> dict[str, Any]:
+        body = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0, "ignore_eos": True, **fields}
+        told: dict[str, Any] = json.loads(call(server, "POST", "/v1/completions", body)[2])["usage"]["speculation"]
+        return told
+
+    caplog.set_level(logging.INFO, "peagle.serving")
+    exact, lossy = counted("false"), counted("true")
+    told = asked(acceptance_tolerance=0.9)
+    assert (told["lossy"], told["acceptance_tolerance"]) == (True, 0.9)
+    assert counted("true") - lossy == told["accepted_tokens"] > 0
+    assert counted("false") == exact
+    assert not asked()["lossy"]
+    assert not asked(acceptance_tolerance=0.9, num_speculative_tokens=0)["lossy"], "nothing was drafted"
+    lines = [json.loads(record.message) for record in caplog.records]
+    named = [(line.get("lossy"), line.get("acceptance_tolerance")) for line in lines if "completions" in line["path"]]
+    assert named[:2] == [(True, 0.9), (None, None)]  # the last line is written after its answer
 
 
 def test_the_page_runs_its_own_script_and_no_other(server: Server) -> None:

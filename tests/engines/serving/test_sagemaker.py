@@ -51,6 +51,8 @@ def test_the_containers_variable_is_read_as_it_is(served_engine: Engine, variabl
     assert speculation_of(None, {variable: DEPLOYED}, served_engine.manifest) == DefaultDrafts(3, None)
     assert speculation_of('{"method": "ngram"}', {variable: DEPLOYED}, served_engine.manifest).draft == "ngram"
     assert speculation_of(None, {}, served_engine.manifest) == DefaultDrafts()
+    lossy = speculation_of(None, {variable: '{"acceptance_tolerance": 0.2}'}, served_engine.manifest)
+    assert lossy == DefaultDrafts(None, None, 0.2)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,8 @@ def test_the_containers_variable_is_read_as_it_is(served_engine: Engine, variabl
         ('{"num_speculative_tokens": "3"}', "num_speculative_tokens is '3'"),
         ('{"method": "medusa"}', "method is 'medusa'"),
         ('{"tokens": 3}', "'tokens'"),
+        ('{"acceptance_tolerance": 1.5}', "acceptance_tolerance must be"),
+        ('{"acceptance_tolerance": true}', "acceptance_tolerance must be"),
     ],
 )
 def test_what_the_engine_cannot_do_is_refused_by_the_key_s_name(served_engine: Engine, text: str, says: str) -> None:

@@ -1,0 +1,44 @@
+"""Sampling parameters that were given as JSON, for those that have no flag."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection
+from typing import Any
+
+from ...plugins.errors import UsageError, nearest
+from .given_text import argument_text
+
+
+def more_parameters(flag: str, text: str | None, flags: Collection[str]) -> dict[str, Any]:
+    """Return the parameters that ``text`` names, ready for ``SamplingParams``, which judges their values.
+
+    Token ids that are keys are texts in JSON. Raises ``UsageError`` for what is no object, names no parameter, or one
+    of ``flags``, which have a flag of their own.
+    """
+    from ...engines import SamplingParams
+
+    if text is None:
+        return {}
+    try:
+        given = json.loads(argument_text(flag, text))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{flag} is no JSON: {error}", fix='give an object, such as {"min_tokens": 8}') from None
+    if not isinstance(given, dict):
+        raise UsageError(f"{flag} is no JSON object", fix='give one, such as {"min_tokens": 8}')
+    known = {field.name for field in dataclasses.fields(SamplingParams)}
+    for name in given:
+        if name in flags:
+            raise UsageError(f"{flag}: {name} has a flag of its own", fix=f"say --{name.replace('_', '-')}")
+        if name not in known:
+            near = ", ".join(nearest(name, known - set(flags))) or ", ".join(sorted(known - set(flags)))
+            raise UsageError(f"{flag}: {name[:100]!r} is no sampling parameter", fix=f"did you mean {near}?")
+    biases = given.get("logit_bias")
+    if isinstance(biases, dict):
+        given["logit_bias"] = {_token_id(token): amount for token, amount in biases.items()}
+    return given
+
+
+def _token_id(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
