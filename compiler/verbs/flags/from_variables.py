@@ -8,7 +8,6 @@ from typing import Any
 
 import typer
 
-from ....engines.folder.manifest import Manifest
 from ....plugins.errors import UsageError
 from ...console.printing import note
 
@@ -21,6 +20,7 @@ def find_in_container(context: typer.Context, engine: Path | None) -> Path | Non
     """
     if engine is not None or context.resilient_parsing:
         return engine
+    from ....engines.folder.manifest import Manifest
     from ...deploy import sagemaker_container as sagemaker
 
     base = sagemaker.base_folder(os.environ)
