@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-export bench-kernels bench-aot bench-precisions test test-gpu test-oldest test-newest lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-export bench-kernels bench-aot bench-precisions test test-gpu test-triton triton-server test-oldest test-newest lint lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,14 @@ bench-precisions: $(STAMP) ## plain decoding in FP32, INT8 and INT4 on this CPU,
 test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" picks some
 	@echo "Running the tests ..."
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+
+test-triton: $(STAMP) ## the tests with Triton Inference Server, made in build/triton as triton-server does
+	@echo "Running the tests with Triton's server ..."
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m triton tests/serving $(ARGS)
+
+triton-server: $(STAMP) ## fetch Triton Inference Server (55 MB) with an environment for its models into build/triton
+	@echo "Installing Triton's server into build/triton ..."
+	@$(BIN)/python tools/triton_server.py build/triton
 
 # What the ranges of torch and transformers rest on: traces of every family, and engines and FP8 that come of them.
 RANGE_TESTS := tests/graphs tests/conformance tests/scenarios/test_families.py tests/scenarios/test_precision_build.py \

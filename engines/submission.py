@@ -36,6 +36,14 @@ class Submission:
             raise StopIteration
         return delta
 
+    def take_or_call(self, waker: Callable[[], None]) -> tuple[bool, Delta | None]:
+        """Return True and the next piece, None after the last; where it would be waited for, False and None.
+
+        Then ``waker`` is called once, by another thread and soon to return, when there is one. Raises ``EngineFailed``.
+        """
+        require_process(self._pid)
+        return self._request.delivery.take_or_call(waker)
+
     def result(self) -> RequestOutput:
         """Return the output of the whole request, waiting for it; pieces that were not taken can still be."""
         require_process(self._pid)

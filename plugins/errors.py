@@ -26,6 +26,11 @@ class PeagleError(Exception):
             parts.append(f"  fix: {self.fix}")
         return "\n".join(parts)
 
+    @property
+    def in_a_line(self) -> str:
+        """What ``str`` says, in one line, for logs and the answers of servers."""
+        return "; ".join(part for part in (self.what, self.why, f"fix: {self.fix}" if self.fix else "") if part)
+
 
 class UsageError(PeagleError):
     """What was asked for cannot be done with these arguments (exit code 2)."""

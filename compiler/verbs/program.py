@@ -17,6 +17,7 @@ from .quantize import quantize
 from .run import run
 from .sagemaker import sagemaker
 from .serve import serve
+from .triton import triton
 from .verify import verify
 
 EXIT_CODES = (
@@ -30,7 +31,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (build, export, quantize, run, chat, serve, sagemaker, verify, inspect, models, doctor):
+for verb in (build, export, quantize, run, chat, serve, sagemaker, triton, verify, inspect, models, doctor):
     app.command(epilog=EXIT_CODES)(verb)
 cache.command("list", epilog=EXIT_CODES)(list_cache)
 cache.command("prune", epilog=EXIT_CODES)(prune_cache)

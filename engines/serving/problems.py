@@ -47,7 +47,7 @@ class HttpRefusal(Exception):
 
 def refusal_of(error: PeagleError) -> HttpRefusal:
     """What a typed error of the engine means to a client: its request is wrong, or the server cannot."""
-    message = "; ".join(part for part in (error.what, error.why, f"fix: {error.fix}" if error.fix else "") if part)
+    message = error.in_a_line
     if isinstance(error, QueueFull):
         return HttpRefusal(429, message, code="queue_full", retry_after=1)
     if isinstance(error, UsageError) and not isinstance(error, EngineClosed):

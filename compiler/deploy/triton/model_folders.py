@@ -1,0 +1,40 @@
+"""The folders of a repository, as texts: a template each, filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from string import Template
+
+from ....engines.folder.manifest import Manifest
+from ....engines.serving.triton.model_settings import FORMAT
+from .options import RepositoryOptions
+
+ENGINE = "engine"  # the folder of the engine, beside model.py
+
+
+def model_folders(options: RepositoryOptions, manifest: Manifest) -> dict[str, dict[str, str]]:
+    """The text files of every model by their paths in its folder; the first is the model that holds the engine."""
+    values = {
+        "name": options.name,
+        "repository_format": FORMAT,
+        "engine_dir": options.path if options.placing == "path" else ENGINE,
+        "max_batch_size": options.max_batch_size,
+        "max_queue_size": options.max_queue_size,
+        "threads": options.threads,
+        "request_timeout": f"{options.request_timeout:g}",
+        "instances": options.instances,
+        "kind": options.kind(manifest),
+    }
+    return {options.name: _model("engine", values, module="engine_model", model="EngineModel")}
+
+
+def _model(template: str, values: Mapping[str, object], **shim: str) -> dict[str, str]:
+    return {
+        "config.pbtxt": _filled(f"{template}.pbtxt.template", values),
+        "1/model.py": _filled("model.py.template", shim),
+    }
+
+
+def _filled(name: str, values: Mapping[str, object]) -> str:
+    return Template((files(__package__) / name).read_text(encoding="utf-8")).substitute(values)

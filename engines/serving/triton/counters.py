@@ -1,0 +1,90 @@
+"""What a model counts, for Triton's ``/metrics``; names as vLLM has them, as our own server does.
+
+One thread makes, changes and drops them: Triton's server ends by a signal where two do so at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...loop import Load
+from ...requests.results import RequestOutput
+
+_SECONDS = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0]
+_COUNTERS = {
+    "prompt_tokens_total": "Tokens of prompts.",
+    "generation_tokens_total": "Tokens that were written.",
+    "request_success_total": "Requests that ended, by how.",
+    "request_refused_total": "Requests that were answered with an error.",
+    "spec_decode_num_drafts_total": "Rounds with drafts.",
+    "spec_decode_num_draft_tokens_total": "Tokens that were drafted.",
+    "spec_decode_num_accepted_tokens_total": "Drafts that were accepted.",
+}
+_HISTOGRAMS = {
+    "time_to_first_token_seconds": "From arrival to the first token.",
+    "e2e_request_latency_seconds": "From arrival to the last token.",
+}
+_GAUGES = {"num_requests_running": "Requests running.", "num_requests_waiting": "Requests waiting."}
+_LABEL = "finished_reason"
+
+
+class TritonCounters:
+    """The series of one model. Changes are kept here until ``flush``, since telling the server takes a while."""
+
+    def __init__(self, utilities: Any, labels: dict[str, str], load: Callable[[], Load]) -> None:
+        """``load`` is asked at each flush."""
+        kinds, self._labels, self._load = utilities.MetricFamily, labels, load
+        kind_of = {**dict.fromkeys(_COUNTERS, kinds.COUNTER), **dict.fromkeys(_HISTOGRAMS, kinds.HISTOGRAM)}
+        self._families = {
+            name: kinds(name=f"vllm:{name}", description=text, kind=kind_of.get(name, kinds.GAUGE))
+            for name, text in (_COUNTERS | _HISTOGRAMS | _GAUGES).items()
+        }
+        self._series: dict[tuple[str, str], Any] = {}
+        self._added: dict[tuple[str, str], float] = {}
+        self._told: dict[str, int] = {}
+        for name in _COUNTERS:
+            if name != "request_success_total":
+                self.add(name, 0)
+        self.flush()
+
+    def add(self, name: str, amount: float, reason: str = "") -> None:
+        """Count ``amount`` more; ``reason`` is how a request ended."""
+        key = (name, reason)
+        self._added[key] = self._added.get(key, 0.0) + amount
+
+    def ended(self, output: RequestOutput, first: float, whole: float) -> None:
+        """A request has ended: ``first`` and ``whole`` are its seconds to the first token and to the last."""
+        acceptance = output.acceptance
+        self.add("request_success_total", 1, output.finish_reason)
+        self.add("prompt_tokens_total", len(output.prompt_token_ids))
+        self.add("spec_decode_num_drafts_total", acceptance.rounds)
+        self.add("spec_decode_num_draft_tokens_total", acceptance.drafted)
+        self.add("spec_decode_num_accepted_tokens_total", acceptance.accepted)
+        self._of("time_to_first_token_seconds").observe(first)
+        self._of("e2e_request_latency_seconds").observe(whole)
+
+    def flush(self) -> None:
+        """Tell the server what has changed."""
+        for (name, reason), amount in self._added.items():
+            self._of(name, reason).increment(amount)
+        self._added.clear()
+        load = self._load()
+        for name, value in (("num_requests_running", load.running), ("num_requests_waiting", load.waiting)):
+            if self._told.get(name) != value:
+                self._of(name).set(value)
+                self._told[name] = value
+
+    def close(self) -> None:
+        """Tell what is left, and drop the series before their families."""
+        self.flush()
+        self._series.clear()
+        self._families.clear()
+
+    def _of(self, name: str, reason: str = "") -> Any:
+        key = (name, reason)
+        if key not in self._series:
+            labels = self._labels | ({_LABEL: reason} if reason else {})
+            more = {"buckets": _SECONDS} if name in _HISTOGRAMS else {}
+            self._series[key] = self._families[name].Metric(labels=labels, **more)
+        return self._series[key]

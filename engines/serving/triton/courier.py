@@ -1,0 +1,169 @@
+"""The thread that answers: it sends what the engine's loop hands over, looks for cancels, and keeps the counters.
+
+Requests come in through a queue, and so does the word that one has pieces; nothing but a flush is waited for by time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from ....plugins.errors import EnvironmentProblem
+from ...requests.results import Delta
+from ...submission import Submission
+from .answers import tensors_of
+from .backend_utilities import error_of
+from .counters import TritonCounters
+from .fields import TensorAsked
+
+LOOK_SECONDS = 0.05  # between two looks for cancels and two flushes
+
+
+@dataclass(eq=False)
+class Letter:
+    """A request on its way to its client: who sends, what runs, and what of it has not been sent."""
+
+    sender: Any
+    submission: Submission
+    asked: TensorAsked
+    came: float = field(default_factory=time.perf_counter)
+    first: float | None = None  # seconds until the first token
+    held: list[Delta] = field(default_factory=list)
+    is_cancelled: bool = False
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    sender: Any
+    error: Exception
+
+
+class Courier:
+    """Answers the requests of a model until it is closed, each to its end, by an error if need be."""
+
+    def __init__(self, utilities: Any, counters: Callable[[], TritonCounters], seconds: float) -> None:
+        """``counters`` are made in the courier's thread; ``seconds`` is the time that each request was given."""
+        self._utilities, self._new_counters, self._seconds = utilities, counters, seconds
+        self._final = utilities.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        self._inbox: SimpleQueue[Letter | _Refusal | None] = SimpleQueue()  # None: end when nothing is left
+        self._letters: set[Letter] = set()
+        self._thread = threading.Thread(target=self._run, name="peagle-courier", daemon=True)
+        self._thread.start()
+
+    def take(self, letter: Letter) -> None:
+        """Answer a request from now on."""
+        self._inbox.put(letter)
+
+    def refuse(self, sender: Any, error: Exception) -> None:
+        """Answer a request with an error."""
+        self._inbox.put(_Refusal(sender, error))
+
+    def close(self) -> None:
+        """Wait until all is answered; what the engine runs is its owner's to end."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        counters = self._new_counters()
+        is_ending, looked = False, time.monotonic()
+        while not is_ending or self._letters:
+            try:
+                item = self._inbox.get(timeout=LOOK_SECONDS)
+            except Empty:
+                item = None
+            else:
+                is_ending = is_ending or item is None
+            if isinstance(item, _Refusal):
+                self._fail(item.sender, item.error, counters)
+            elif item is not None:
+                self._letters.add(item)
+                self._advance(item, counters)
+            if time.monotonic() - looked > LOOK_SECONDS:
+                self._look()
+                counters.flush()
+                looked = time.monotonic()
+        counters.close()
+
+    def _advance(self, letter: Letter, counters: TritonCounters) -> None:
+        """Send what there is of a letter. Whatever fails ends it alone."""
+        if letter not in self._letters:  # it failed meanwhile
+            return
+        try:
+            is_over = self._send_pieces(letter, counters)
+        except Exception as error:
+            letter.submission.cancel()
+            self._fail(letter.sender, error, counters)
+            is_over = True
+        if is_over:
+            self._letters.discard(letter)
+
+    def _send_pieces(self, letter: Letter, counters: TritonCounters) -> bool:
+        """Send pieces that came, those that came together as one; returns whether it was the end."""
+        while True:
+            is_there, delta = letter.submission.take_or_call(lambda: self._inbox.put(letter))
+            if not is_there:
+                break
+            if delta is None:
+                self._send_last(letter, counters)
+                return True
+            if delta.token_ids:
+                counters.add("generation_tokens_total", len(delta.token_ids))
+                if letter.first is None:
+                    letter.first = time.perf_counter() - letter.came
+            letter.held.append(delta)
+        if letter.asked.streams and not letter.is_cancelled and letter.held[-1:] and not letter.held[-1].finish_reason:
+            letter.sender.send(self._response(letter, None))
+        return False
+
+    def _send_last(self, letter: Letter, counters: TritonCounters) -> None:
+        output = letter.submission.result()
+        now = time.perf_counter() - letter.came
+        counters.ended(output, now if letter.first is None else letter.first, now)
+        if output.finish_reason == "abort":
+            error = self._utilities.TritonError(
+                "the request was cancelled" if letter.is_cancelled else "the model was unloaded",
+                self._utilities.TritonError.CANCELLED
+                if letter.is_cancelled
+                else self._utilities.TritonError.UNAVAILABLE,
+            )
+            letter.sender.send(self._utilities.InferenceResponse(error=error), flags=self._final)
+        elif output.finish_reason == "timeout":
+            raise EnvironmentProblem(
+                f"the answer was not whole after {self._seconds:g} seconds",
+                fix="ask for less, or raise the parameter request_timeout",
+            )
+        else:
+            letter.sender.send(self._response(letter, output), flags=self._final)
+
+    def _response(self, letter: Letter, output: Any) -> Any:
+        held, letter.held = letter.held, []
+        asked = letter.asked
+        return self._utilities.InferenceResponse(
+            output_tensors=tensors_of(
+                self._utilities,
+                held,
+                output,
+                shows_ids=asked.shows_ids,
+                shows_logprobs=asked.params.logprobs is not None,
+            )
+        )
+
+    def _fail(self, sender: Any, error: Exception, counters: TritonCounters) -> None:
+        """Answer with an error, which is the end of a request."""
+        counters.add("request_refused_total", 1)
+        response = self._utilities.InferenceResponse(error=error_of(self._utilities, error))
+        try:
+            sender.send(response, flags=self._final)
+        except Exception as failure:
+            self._utilities.Logger.log_error(f"an answer could not be sent: {failure}")
+
+    def _look(self) -> None:
+        """Give up what nobody waits for."""
+        for letter in self._letters:
+            if not letter.is_cancelled and letter.sender.is_cancelled():
+                letter.is_cancelled = True
+                letter.submission.cancel()

@@ -1,0 +1,91 @@
+"""What a model is told by its ``config.pbtxt``: parameters, which are texts there, and where its engine lies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ....plugins.errors import EnvironmentProblem
+
+FORMAT = "1"  # of the repository; the config says it in the parameter `repository_format`
+_REWRITE = "write the repository again with `peagle-compile triton`"
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The parameters of a model, and what Triton says of this instance of it.
+
+    ``gpu`` is the device that the instance was given, None on a CPU. ``request_seconds`` is the most that an answer may
+    take, the time in the queue included.
+    """
+
+    name: str
+    version: str
+    engine: Path
+    max_batch_size: int
+    max_queue_size: int
+    threads: int | None
+    request_seconds: float
+    gpu: int | None
+
+
+def parameters_of(arguments: Mapping[str, str]) -> dict[str, str]:
+    """The parameters by name, of the ``args`` of ``initialize``. Raises ``EnvironmentProblem`` for another format."""
+    stored = json.loads(arguments["model_config"]).get("parameters", {})
+    values = {name: str(value.get("string_value", "")) for name, value in stored.items()}
+    found = values.get("repository_format")
+    if found != FORMAT:
+        raise EnvironmentProblem(
+            f"the model {arguments['model_name']} has repository_format {found!r}, and this version reads {FORMAT!r}",
+            why="it was written by another version of peagle-compile than the one that is installed here",
+            fix=_REWRITE,
+        )
+    return values
+
+
+def settings_of(arguments: Mapping[str, str]) -> ModelSettings:
+    """The settings of the model of an engine. Raises ``EnvironmentProblem`` by the parameter's name."""
+    values = parameters_of(arguments)
+    folder = Path(arguments["model_repository"], arguments["model_version"])
+    is_gpu = arguments["model_instance_kind"] == "GPU"
+    threads = _whole(values, "threads", 0)
+    return ModelSettings(
+        name=arguments["model_name"],
+        version=arguments["model_version"],
+        engine=folder / _text(values, "engine_dir"),  # an absolute one stays as it is
+        max_batch_size=_whole(values, "max_running", 1),
+        max_queue_size=_whole(values, "max_queue_size", 0),
+        threads=threads or None,
+        request_seconds=_seconds(values, "request_timeout"),
+        gpu=int(arguments["model_instance_device_id"]) if is_gpu else None,
+    )
+
+
+def _text(values: Mapping[str, str], name: str) -> str:
+    if not values.get(name):
+        raise EnvironmentProblem(f"config.pbtxt has no parameter {name}", fix=_REWRITE)
+    return values[name]
+
+
+def _whole(values: Mapping[str, str], name: str, least: int) -> int:
+    text = _text(values, name)
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
+        raise EnvironmentProblem(
+            f"the parameter {name} of config.pbtxt is {text!r}", why=f"it must be {least} or more", fix="change it"
+        )
+    return int(text)
+
+
+def _seconds(values: Mapping[str, str], name: str) -> float:
+    text = _text(values, name)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise EnvironmentProblem(
+            f"the parameter {name} of config.pbtxt is {text!r}", why="it must be a number above 0", fix="change it"
+        )
+    return seconds

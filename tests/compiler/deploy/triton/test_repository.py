@@ -1,0 +1,144 @@
+"""A model repository on disk: what is written, what is left alone, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from peagle.engines.folder.manifest import Manifest
+from tests.fixtures.commands import Run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_same_engine_and_options_give_the_same_bytes(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+    first, second = tmp_path / "a", tmp_path / "deeper" / "b"
+    for repository in (first, second):
+        assert cli("triton", demo_engine, "--repository", repository, "--name", "m", "--quiet").code == 0
+    assert contents(first) == contents(second)
+    assert not any(str(tmp_path).encode() in text or str(demo_engine).encode() in text
+                   for name, text in contents(first).items() if "/1/engine/" not in name)  # fmt: skip
+
+
+def test_the_engine_is_copied_whole(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+    assert cli("triton", demo_engine, "--repository", tmp_path / "r").code == 0
+    copy = tmp_path / "r" / demo_engine.name / "1" / "engine"
+    files = {*Manifest.read(demo_engine).files, "engine.json"}
+    assert set(contents(copy)) == files
+    assert all((copy / name).read_bytes() == (demo_engine / name).read_bytes() for name in files)
+    assert all((copy / name).stat().st_nlink == 1 for name in files)
+
+
+def test_a_second_run_writes_nothing(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+    command = ("triton", demo_engine, "--repository", tmp_path, "--name", "m", "--json")
+    assert json.loads(cli(*command).out)["changed"] == ["m"]
+    config = tmp_path / "m" / "config.pbtxt"
+    before = config.stat().st_mtime_ns, config.stat().st_ino
+    assert json.loads(cli(*command).out)["changed"] == []
+    assert (config.stat().st_mtime_ns, config.stat().st_ino) == before
+
+
+def test_other_options_change_the_config_and_leave_no_trace_of_the_old(
+    demo_engine: Path, tmp_path: Path, cli: Run
+) -> None:
+    command = ("triton", demo_engine, "--repository", tmp_path, "--name", "m")
+    assert cli(*command).code == 0
+    assert cli(*command, "--max-batch-size", 7, "--link").code == 0
+    text = (tmp_path / "m" / "config.pbtxt").read_text()
+    assert 'key: "max_running" value: { string_value: "7" }' in text
+    link = tmp_path / "m" / "1" / "engine"
+    assert link.is_symlink()
+    assert not link.readlink().is_absolute()
+    assert link.resolve() == demo_engine.resolve()
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_an_engine_elsewhere_is_named_as_it_was_asked_for(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+    assert cli("triton", demo_engine, "--repository", tmp_path, "--name", "m", "--engine-path", "/engines/x").code == 0
+    assert 'key: "engine_dir" value: { string_value: "/engines/x" }' in (tmp_path / "m" / "config.pbtxt").read_text()
+    assert not (tmp_path / "m" / "1" / "engine").exists()
+
+
+@pytest.mark.parametrize("change", ["edited", "added", "removed", "foreign", "file"])
+def test_what_somebody_else_wrote_is_replaced_only_by_force(
+    demo_engine: Path, tmp_path: Path, cli: Run, change: str
+) -> None:
+    command = ("triton", demo_engine, "--repository", tmp_path, "--name", "m", "--link")
+    model = tmp_path / "m"
+    if change == "foreign":
+        (model / "1").mkdir(parents=True)
+        (model / "1" / "model.py").write_text("mine")
+    elif change == "file":
+        model.write_text("mine")
+    else:
+        assert cli(*command).code == 0
+        if change == "edited":
+            (model / "config.pbtxt").write_text('name: "m"')
+        elif change == "added":
+            (model / "notes.txt").write_text("mine")
+        else:
+            (model / "config.pbtxt").unlink()
+    before = contents(tmp_path)
+    refused = cli(*command)
+    assert refused.code == 2
+    assert re.search(r"holds what this command did not write: .*(config.pbtxt|model.py|notes.txt|m)", refused.err)
+    assert contents(tmp_path) == before
+    assert cli(*command, "--force").code == 0
+    assert (model / "config.pbtxt").read_text().startswith("# Written by")
+    assert not (model / "notes.txt").exists()
+
+
+def test_models_beside_it_are_left_alone(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+    other = tmp_path / "other" / "1"
+    other.mkdir(parents=True)
+    (other / "model.py").write_text("mine")
+    assert cli("triton", demo_engine, "--repository", tmp_path, "--name", "m", "--link", "--force").code == 0
+    assert (other / "model.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (("--name", "a/b"), 2, "cannot be the name of a model"),
+        (("--name", ".hidden"), 2, "cannot be the name of a model"),
+        (("--name", ""), 2, "cannot be the name of a model"),
+        (("--gpus", "0"), 2, "--gpus was given for an engine of a CPU"),
+        (("--gpus", "a"), 2, "--gpus is 'a'"),
+        (("--link", "--engine-path", "/x"), 2, "contradict"),
+        (("--engine-path", 'a"b'), 2, "config.pbtxt cannot say it"),
+        (("--engine-path", ""), 2, "config.pbtxt cannot say it"),
+        (("--max-batch-size", "0"), 2, "max-batch-size"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(
+    demo_engine: Path, tmp_path: Path, cli: Run, flags: tuple[str, ...], code: int, message: str
+) -> None:
+    done = cli("triton", demo_engine, "--repository", tmp_path / "r", *flags)
+    assert (done.code, message in done.err) == (code, True), done.err
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_damaged_engine_is_refused(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+    engine = Path(shutil.copytree(demo_engine, tmp_path / "e"))
+    with (engine / "target" / "model.onnx").open("ab") as file:
+        file.write(b"x")
+    for folder in (engine, tmp_path / "absent"):
+        assert cli("triton", folder, "--repository", tmp_path / "r").code == 3
+    assert not (tmp_path / "r").exists()
+
+
+def test_an_engine_inside_of_what_is_written_is_refused(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+    assert cli("triton", demo_engine, "--repository", tmp_path, "--name", "m").code == 0
+    inside = tmp_path / "m" / "1" / "engine"
+    before = contents(tmp_path)
+    done = cli("triton", inside, "--repository", tmp_path, "--name", "m", "--force")
+    assert done.code == 2
+    assert "lies in" in done.err
+    assert contents(tmp_path) == before

@@ -1,0 +1,78 @@
+"""From tensors to what is asked: every value as it was meant, and refusals by the tensor's name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.engines import SamplingParams
+from peagle.engines.serving.triton.fields import InputTensors, TensorAsked, asked_of, require_known
+from peagle.plugins.errors import UsageError
+
+
+def asked(**tensors: Any) -> TensorAsked:
+    """What a request of these tensors asks for; each is one row."""
+    return asked_of(InputTensors({name: np.asarray(value)[None] for name, value in tensors.items()}))
+
+
+def text(*values: str) -> np.ndarray:
+    """A tensor of texts, as Triton has it."""
+    return np.array([value.encode() for value in values], np.object_)
+
+
+def test_a_request_that_says_nothing_gets_the_defaults() -> None:
+    found = asked(text_input=text("a"))
+    assert (found.prompt, found.params, found.streams, found.draft) == ("a", SamplingParams(), False, None)
+
+
+@given(st.floats(min_value=0, max_value=2**90, width=32))
+def test_a_number_of_32_bits_is_that_decimal_which_was_written(value: float) -> None:
+    found = asked(text_input=text("a"), temperature=np.array([value], np.float32)).params.temperature
+    assert np.float32(found) == np.float32(value)
+    assert len(repr(found)) <= len(repr(float(np.float32(value))))
+
+
+def test_a_tenth_is_a_tenth() -> None:
+    assert asked(text_input=text("a"), top_p=np.array([0.1], np.float32)).params.top_p == 0.1
+
+
+@given(st.dictionaries(st.sampled_from(["temperature", "seed", "stop", "logit_bias", "draft", "x"]), st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["", "none", "ngram", "7"]),
+    st.lists(st.integers(), max_size=2), st.dictionaries(st.sampled_from(["", "7", "-1"]), st.integers(), max_size=2),
+)))  # fmt: skip
+def test_no_json_makes_it_fail_otherwise_than_by_refusing(fields: dict[str, Any]) -> None:
+    with contextlib.suppress(UsageError):
+        asked(text_input=text("a"), sampling_parameters=text(json.dumps(fields)))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"text_input": np.array([b"\xff"], np.object_)}, "text_input is not UTF-8"),
+        ({"text_input": text("a", "b")}, "text_input has 2 values"),
+        ({"text_input": text("a"), "max_tokens": np.zeros(0, np.int32)}, "max_tokens has 0 values"),
+        ({"text_input": text("a"), "temperature": np.array([np.nan], np.float32)}, "temperature must be"),
+        ({"text_input": text("a"), "sampling_parameters": text("[1]")}, "no JSON object"),
+        ({"text_input": text("a"), "sampling_parameters": text('{"top_p": NaN}')}, "no JSON"),
+        ({"text_input": text("a"), "sampling_parameters": text("[" * 99999)}, "no JSON"),
+        ({"text_input": text("a"), "sampling_parameters": text('{"logit_bias": {"x": 1}}')}, "no token id"),
+        ({"text_input": text("a"), "chat_template_kwargs": text("{}")}, "is for messages"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(tensors: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        asked(**tensors)
+
+
+def test_fields_that_no_model_has_are_refused() -> None:
+    require_known("")
+    require_known('{"id": "7", "triton_enable_empty_final_response": true}')
+    with pytest.raises(UsageError, match="temprature is no field") as caught:
+        require_known('{"temprature": 1}')
+    assert caught.value.fix == "did you mean temperature?"
