@@ -1,10 +1,12 @@
 """Milliseconds that the attention of all layers takes in a pass: our CPU kernel beside ONNX Runtime's.
 
     python benchmarks/cpu_attention.py --columns 1,3,5,8 --contexts 128,1500 --caches float32,float16,int8
+    python benchmarks/cpu_attention.py --columns 5,9,512 --windows plain,chain,tree
 
 One model of as many attention nodes as the target has layers, each with caches of its own, so that they come from
 memory as they do in a pass. GroupQueryAttention rotates queries and keys itself, CachedAttention is given rotated ones.
-Both, ours for each type of caches, take turns, and of each the median is shown.
+A window of ours is plain, or says of each column which it sees: a chain all before it; of a tree the last eight columns
+are drafts that fork in two. All take turns, and of each the median is shown.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from peagle.plugins.ops.cached_attention.int8_caches import codes_of
 
 CONTRIB = "com.microsoft"
 KINDS = ("float32", "float16", "int8")  # that caches of our kernel can be of
+WINDOWS = ("plain", "chain", "tree")
+DRAFTS = 8  # of a tree, at most
 REPEATS = 15
 
 
@@ -36,11 +40,16 @@ def main() -> int:
         library = Path(folder) / "kernels.so"
         library.write_bytes(compile_library().code)
         print(f"{options.layers} layers, {options.heads} heads on {options.key_heads} of {options.size}")
-        print("context  rows  columns  GroupQueryAttention", *(f"ours, {kind:8s}" for kind in options.caches), "  (ms)")
+        ours_of = [(kind, window) for kind in options.caches for window in options.windows]
+        print(
+            "context  rows  columns  GroupQueryAttention",
+            *(f"{kind:>7s}, {each:5s}" for kind, each in ours_of),
+            "  (ms)",
+        )
         for context in options.contexts:
             for columns in options.columns:
                 runs = [fused_of(options, context, columns)]
-                runs += [kernel_of(options, library, context, columns, kind) for kind in options.caches]
+                runs += [kernel_of(options, library, context, columns, *each) for each in ours_of]
                 times: list[list[float]] = [[] for _ in runs]
                 for _ in range(REPEATS):
                     for run, into in zip(runs, times, strict=True):
@@ -59,33 +68,52 @@ def parse() -> argparse.Namespace:
     def numbers(text: str) -> list[int]:
         return [int(each) for each in text.split(",")]
 
-    def kinds(text: str) -> list[str]:
-        if unknown := {*text.split(",")} - {*KINDS}:
-            raise argparse.ArgumentTypeError(f"no caches of {min(unknown)!r}: {', '.join(KINDS)}")
-        return text.split(",")
+    def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
+        def split(text: str) -> list[str]:
+            if unknown := {*text.split(",")} - {*known}:
+                raise argparse.ArgumentTypeError(f"{min(unknown)!r} is none of {', '.join(known)}")
+            return text.split(",")
+
+        return split
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, value in (("layers", 30), ("heads", 9), ("key-heads", 3), ("size", 64), ("rows", 1), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--caches", type=kinds, default=["float32"], help=f"of our kernel: {', '.join(KINDS)}")
+    parser.add_argument("--caches", type=names(KINDS), default=["float32"], help=f"of our kernel: {', '.join(KINDS)}")
+    parser.add_argument(
+        "--windows", type=names(WINDOWS), default=["plain"], help=f"of our kernel: {', '.join(WINDOWS)}"
+    )
     parser.add_argument("--columns", type=numbers, default=[1, 3, 5, 8])
     parser.add_argument("--contexts", type=numbers, default=[128, 1500])
     return parser.parse_args()
 
 
 def kernel_of(
-    options: argparse.Namespace, library: Path, context: int, columns: int, kept_as: str
+    options: argparse.Namespace, library: Path, context: int, columns: int, kept_as: str, window: str = "plain"
 ) -> Callable[[], Any]:
     """A run of our kernel in every layer."""
     rows, q, k = shapes(options, columns)
     start = np.full(rows, context, np.int64)
     fed = {"q": random(q), "k": random(k), "v": random(k), "start": start}
+    fed |= {} if window == "plain" else {"ancestors": np.stack([ancestors_of(columns, window)] * rows)}
+    last = [] if window == "plain" else ["", "ancestors"]
     nodes = [
-        ("CachedAttention", ["q", "k", "v", f"k{i}", f"v{i}", "start"], [f"y{i}", f"k{i}_out", f"v{i}_out"])
+        ("CachedAttention", ["q", "k", "v", f"k{i}", f"v{i}", "start", *last], [f"y{i}", f"k{i}_out", f"v{i}_out"])
         for i in range(options.layers)
     ]
     attributes = {"scale": 0.125, "scaled": int(kept_as == "int8")}
     return session(options, nodes, DOMAIN, attributes, fed, context + columns, library, kept_as)
+
+
+def ancestors_of(columns: int, window: str) -> Any:
+    """What each column sees, bool [S, S]; of a tree, column i of the drafts hangs on (i - 1) // 2 of them."""
+    sees = np.tri(columns, k=-1, dtype=bool)
+    root = columns - 1 - min(DRAFTS, columns - 1)
+    for draft in range(1, columns - root if window == "tree" else 0):
+        parent = root + (draft - 1) // 2
+        sees[root + draft] = sees[parent]
+        sees[root + draft, parent] = True
+    return sees
 
 
 def fused_of(options: argparse.Namespace, context: int, columns: int) -> Callable[[], Any]:

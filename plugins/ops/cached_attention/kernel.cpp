@@ -9,7 +9,8 @@
 // the work is cut up, and what lies in the cache further on are in no operation of it.
 //
 // Of a tree of drafts, a column sees a path through the window.  Positions are counted along it, and what it sees of the
-// window is put side by side for it alone: so it has the bits that it would have if its path were all of the window.
+// window is put side by side for it alone: so it has the bits that it would have if its path were all of the window.  A
+// column that sees all earlier ones, as in a chain, needs none of that: its path lies in the cache.
 
 #include "chunks.h"
 #include "kernel.h"
@@ -103,7 +104,6 @@ class CachedAttention : public Kernel {
                static_cast<long long>(columns_), static_cast<long long>(starts[b]), static_cast<long long>(length_));
       }
       const std::int64_t batch = columns_ > 0 && heads_ > 0 ? start_.shape.sizes[0] : 0;
-      if (ancestors_.is_there()) find_paths(ancestors_.data<const bool>(), batch);
       std::int64_t chunks = 0;
       rows_.clear();
       for (std::int64_t b = 0; b < batch; b++) {
@@ -112,6 +112,8 @@ class CachedAttention : public Kernel {
         row.first_chunk = first_of(row.start) / attention::kChunk;
         row.chunks = (row.start + columns_ - 1) / attention::kChunk + 1 - row.first_chunk;
         row.before = chunks;
+        row.is_tree = ancestors_.is_there() && !is_chain(b);
+        if (row.is_tree) find_paths(b, batch);
         chunks += row.chunks;
         rows_.push_back(row);
       }
@@ -147,27 +149,47 @@ class CachedAttention : public Kernel {
 
     struct Row {
       std::int64_t start, first_chunk, chunks, before;
+      bool is_tree;  // whether a column does not see an earlier one
     };
 
-    // What each column sees of the window, itself included, in the order of columns; no column sees one behind it.
-    void find_paths(const bool* ancestors, std::int64_t batch) {
-      is_tree_ = true;
-      paths_.assign(std::size_t(batch * columns_ * columns_), 0);
-      seen_.assign(std::size_t(batch * columns_), 0);
-      for (std::int64_t at = 0; at < batch * columns_; at++) {
-        const std::int64_t own = at % columns_;
-        std::int64_t& seen = seen_[std::size_t(at)];
-        for (std::int64_t column = 0; column <= own; column++) {
-          if (column == own || ancestors[at * columns_ + column]) {
-            paths_[std::size_t(at * columns_ + seen++)] = std::int32_t(column);
-          }
+    // What a column sees, as `ancestors` has it; only what is before the column counts.
+    const bool* seen_by(std::int64_t b, std::int64_t column) const {
+      return ancestors_.data<const bool>() + (b * columns_ + column) * columns_;
+    }
+    bool sees_all(std::int64_t b, std::int64_t column) const {
+      return std::memchr(seen_by(b, column), 0, std::size_t(column)) == nullptr;
+    }
+    bool is_chain(std::int64_t b) const {
+      for (std::int64_t column = columns_ - 1; column > 0; column--) {
+        if (!sees_all(b, column)) return false;
+      }
+      return true;
+    }
+    // What each column of a row sees of the window, itself included, in the order of columns.
+    void find_paths(std::int64_t b, std::int64_t batch) {
+      paths_.resize(std::size_t(batch * columns_ * columns_));
+      seen_.resize(std::size_t(batch * columns_));
+      for (std::int64_t own = 0; own < columns_; own++) {
+        std::int64_t& seen = seen_[std::size_t(b * columns_ + own)];
+        seen = own + 1;
+        if (sees_all(b, own)) continue;
+        const bool* names = seen_by(b, own);
+        std::int32_t* path = paths_.data() + (b * columns_ + own) * columns_;
+        seen = 0;
+        for (std::int64_t column = 0; column < own; column++) {
+          if (names[column]) path[seen++] = std::int32_t(column);
         }
+        path[seen++] = std::int32_t(own);
       }
     }
     // Where a column stands: behind all that it sees.
     std::int64_t position_of(std::int64_t b, std::int64_t column) const {
-      const std::int64_t before = is_tree_ ? seen_[std::size_t(b * columns_ + column)] - 1 : column;
-      return rows_[std::size_t(b)].start + before;
+      const Row& row = rows_[std::size_t(b)];
+      return row.start + (row.is_tree ? seen_[std::size_t(b * columns_ + column)] - 1 : column);
+    }
+    // Whether what a column sees of the window is not what lies in the cache.
+    bool has_path(std::int64_t b, std::int64_t column) const {
+      return rows_[std::size_t(b)].is_tree && seen_[std::size_t(b * columns_ + column)] <= column;
     }
 
     std::int64_t column_blocks() const { return (columns_ + columns_at_once_ - 1) / columns_at_once_; }
@@ -303,54 +325,52 @@ class CachedAttention : public Kernel {
       const std::int64_t begin = chunk * attention::kChunk, start = rows_[std::size_t(b)].start;
       const float* queries[attention::kQueriesAtOnce];
       int first[attention::kQueriesAtOnce], last[attention::kQueriesAtOnce], lowest = attention::kChunk, highest = 0;
+      std::int64_t paths[attention::kQueriesAtOnce];  // a column with a path of its own, or -1
       for (int at = 0; at < count; at++) {
-        const std::int64_t position = position_of(b, (i + at) / group_);
+        const std::int64_t column = (i + at) / group_, position = position_of(b, column);
+        paths[at] = has_path(b, column) ? column : -1;
         first[at] = int(std::min<std::int64_t>(std::max<std::int64_t>(first_of(position) - begin, 0), attention::kChunk));
         last[at] = int(std::min<std::int64_t>(std::max<std::int64_t>(position + 1 - begin, 0), attention::kChunk));
         queries[at] = filled_up(query(b, h, i + at), padded + at * vectors_ * kVector);
         lowest = std::min(lowest, first[at]);
         highest = std::max(highest, last[at]);
       }
-      // What is before the window all share; of a tree, each query has its own positions behind that.
-      const auto is_shared = [&](int from) { return !is_tree_ || begin + from + kVector <= start; };
-      const auto sees = [&](int at, int from) { return first[at] < from + kVector && last[at] > from; };
-      for (int from = lowest / kVector * kVector; from < highest; from += kVector) {
-        if (!is_shared(from)) {
-          for (int at = 0; at < count; at++) {
-            if (!sees(at, from)) continue;
-            const Positions keys = along_path(keys_, k_, b, h, (i + at) / group_, begin + from, begin + last[at], tile);
-            form_.score(queries + at, 1, keys, scale_, scores + at * attention::kChunk + from, attention::kChunk);
+      // Sixteen positions after the other, for the queries that see of them what lies in one place: of what is before the
+      // window all of them, of the window those without a path, and those of one column.
+      const auto walk = [&](char* cache, const Tensor& fresh, const auto& use) {
+        for (int from = lowest / kVector * kVector; from < highest; from += kVector) {
+          const bool is_before = begin + from + kVector <= start;
+          for (int at = 0, end = 0; at < count; at = end) {
+            end = is_before ? count : at + 1;
+            while (end < count && paths[end] == paths[at]) end++;
+            int one = at, behind = end;
+            while (one < behind && last[one] <= from) one++;
+            while (behind > one && first[behind - 1] >= from + kVector) behind--;
+            if (one == behind) continue;
+            if (is_before || paths[at] < 0) {
+              use(from, one, behind, sixteen(cache, b, h, begin + from, begin + highest, tile));
+            } else {
+              use(from, one, behind, along_path(cache, fresh, b, h, paths[at], begin + from, begin + last[one], tile));
+            }
           }
-          continue;
         }
-        int one = 0, end = count;
-        while (one < end && last[one] <= from) one++;
-        while (end > one && first[end - 1] >= from + kVector) end--;
-        const Positions keys = sixteen(keys_, b, h, begin + from, begin + highest, tile);
+      };
+      walk(keys_, k_, [&](int from, int one, int behind, const Positions& keys) {
         fetch(place(values_, b, h, begin + from));
         fetch(place(keys_, b, h, begin + from + kVector));
-        form_.score(queries + one, end - one, keys, scale_, scores + one * attention::kChunk + from, attention::kChunk);
-      }
+        form_.score(queries + one, behind - one, keys, scale_, scores + one * attention::kChunk + from, attention::kChunk);
+      });
       const std::int64_t sums = attention::Attended::numbers(vectors_);
       for (int at = 0; at < count; at++) {
         auto* to = reinterpret_cast<attention::Attended*>(attended + at * sums);
         std::fill_n(to->sums(), vectors_ * kVector, 0.0f);
         if (first[at] < last[at]) form_.share_out(scores + at * attention::kChunk, first[at], last[at], softcap_, to);
       }
-      for (int from = lowest / kVector * kVector; from < highest; from += kVector) {
-        if (!is_shared(from)) {
-          for (int at = 0; at < count; at++) {
-            if (!sees(at, from)) continue;
-            mix(scores, along_path(values_, v_, b, h, (i + at) / group_, begin + from, begin + last[at], tile), from,
-                first, last, at, 1, attended);
-          }
-          continue;
+      walk(values_, v_, [&](int from, int one, int behind, const Positions& values) {
+        for (int at = one; at < behind; at += 4) {
+          mix(scores, values, from, first, last, at, std::min(4, behind - at), attended);
         }
-        const Positions values = sixteen(values_, b, h, begin + from, begin + highest, tile);
-        for (int at = 0; at < count; at += 4) {
-          mix(scores, values, from, first, last, at, std::min(4, count - at), attended);
-        }
-      }
+      });
     }
 
     // Adds sixteen positions to the sums of up to four queries.  Those that all see are added together, what is before
@@ -433,8 +453,7 @@ class CachedAttention : public Kernel {
     const int vectors_;
     const std::int64_t columns_at_once_;
     std::vector<Row> rows_;
-    bool is_tree_ = false;
-    std::vector<std::int32_t> paths_;  // of every row and column, the columns that it sees, ..
+    std::vector<std::int32_t> paths_;  // of every row and column that has one, the columns that it sees, ..
     std::vector<std::int64_t> seen_;   // .. which are so many
     bool by_chunks_ = true;
     std::int64_t pieces_ = 0, kept_numbers_ = 0;

@@ -70,6 +70,38 @@ def test_a_run_is_one_node_and_means_what_it_did(cpu_library: Path) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
+FORKING = """<ir_version: 11, opset_import: ["": 24, "peagle": 1]>
+g (float[B,2,S,16] x, float[B,2,S,16] v, float[B,2,T,16] k_cache, float[B,2,T,16] v_cache, int64[B] start,
+   bool[B,S,S] ancestors) => (float[B,S,2,16] y, float[B,2,T,16] k_out, float[B,2,T,16] v_out) {
+  q = Tanh(x)
+  k = Sigmoid(x)
+  heads, k_out, v_out = peagle.CachedAttention<scale = 0.25>(q, k, v, k_cache, v_cache, start, "", ancestors)
+  y = Tanh(heads)
+}"""
+
+
+def test_ancestors_come_into_a_stretch_from_outside(cpu_library: Path) -> None:
+    """The first row is a tree that ends where its cache does, the second a chain."""
+    made = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(FORKING)))
+    std.apply(made)
+    rng = np.random.default_rng(2)
+    fed = {name: rng.normal(size=(2, 2, 4, 16)).astype(np.float32) for name in ("x", "v")}
+    fed |= {name: rng.normal(size=(2, 2, 30, 16)).astype(np.float32) for name in ("k_cache", "v_cache")}
+    chain = np.tri(4, k=-1, dtype=bool)
+    tree = chain & ~np.eye(4, k=-2, dtype=bool)
+    fed |= {"start": np.array([26, 5]), "ancestors": np.stack([tree, chain])}
+
+    def results(library: Path | None, threads: int = 1) -> list[Any]:
+        return list(session(library, ir.to_proto(made).SerializeToString(), threads).run(None, fed))
+
+    nodes, bodies = results(cpu_library), results(None)
+    assert join(made).outside == {}
+    assert kinds(made) == ["Stretch"]
+    for ours, theirs in ((results(cpu_library, threads=2), nodes), (results(None), bodies), (nodes, bodies)):
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
 def test_what_is_no_step_ends_a_stretch_and_is_named(cpu_library: Path) -> None:
     made = model("axis = Constant<value = int64 {1}>()\n next = CumSum(inner, axis)")
     nodes = run(made, cpu_library)

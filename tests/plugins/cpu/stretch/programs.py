@@ -97,9 +97,11 @@ class Writer:
                 sizes = [int(s) for s in named["shape"].split(",")] if "shape" in named else values[given[1]].tolist()
                 values[made[0]] = x.reshape([x.shape[at] if size == 0 else size for at, size in enumerate(sizes)])
             else:
-                alone = Writer({name: self.inputs.get(name, "float32") for name in given})
+                alone = Writer({name: self.inputs.get(name, "float32") for name in given if name})
                 alone.steps = [(op, given, made, attributes)]
                 run = stretch(library, alone.text(made), alone.inputs, len(made))
-                dense = {n: np.ascontiguousarray(values[n]) for n in given if isinstance(alone.inputs[n], str)}
+                dense = {
+                    n: np.ascontiguousarray(values[n]) for n, each in alone.inputs.items() if isinstance(each, str)
+                }
                 values |= dict(zip(made, run(**dense), strict=True))
         return [np.ascontiguousarray(values[name]) for name in results]

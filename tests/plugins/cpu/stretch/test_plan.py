@@ -20,11 +20,15 @@ ALL = HEADS * SIZE
 few = settings(max_examples=8, deadline=None, derandomize=True)
 
 
-def decoder(seed: int, layers: int = 2, format: str = "q4_1") -> tuple[Writer, list[str]]:
-    """A small decoder over caches of 4 heads, with a tap: its steps, and what it returns."""
+def decoder(seed: int, layers: int = 2, format: str = "q4_1", forks: bool = False) -> tuple[Writer, list[str]]:
+    """A small decoder over caches of 4 heads, with a tap: its steps and what it returns; ``forks`` has ancestors."""
     rng, writer = np.random.default_rng(seed), Writer()
     cos, sin = rng.normal(size=(2, LENGTH, SIZE // 2)).astype(np.float32)
     writer.inputs |= {"x": "float32", "start": "int64", "at": "int64", "heads": "int64", "cos": cos, "sin": sin}
+    steering = ["start"]
+    if forks:
+        writer.inputs["ancestors"] = "bool"
+        steering += ["", "ancestors"]
 
     def product(x: str, rows: int, columns: int) -> str:
         name = f"w{len(writer.inputs)}"
@@ -48,7 +52,7 @@ def decoder(seed: int, layers: int = 2, format: str = "q4_1") -> tuple[Writer, l
         )
         q, k = (writer.step("RotaryEmbedding", x, "cos", "sin", "at") for x in (q, k))
         y, k_out, v_out = writer.step(
-            "CachedAttention", q, k, v, f"k{layer}", f"v{layer}", "start", outputs=3, attributes="scale=#3e800000"
+            "CachedAttention", q, k, v, f"k{layer}", f"v{layer}", *steering, outputs=3, attributes="scale=#3e800000"
         )
         rows = writer.step("Reshape", y, attributes=f"shape=0,0,{ALL}")
         # A product and a sum that read parts of rows, which lie apart.
@@ -80,15 +84,24 @@ def window(x: Any, start: Any) -> dict[str, Any]:
     return {"x": x, "start": start, "at": at, "heads": np.array([x.shape[0], x.shape[1], HEADS, SIZE])}
 
 
+def ancestors(rng: Any, batch: int, columns: int) -> Any:
+    """Trees and chains."""
+    chain = np.tri(columns, k=-1, dtype=bool)
+    return np.stack([chain & (rng.random(chain.shape) < rng.choice([0.5, 1.0])) for _ in range(batch)])
+
+
 @few
-@given(st.integers(1, 3), st.integers(1, 9), st.sampled_from(["int8", "q4_1"]), st.integers(0, 2**32 - 1))
+@given(
+    st.integers(1, 3), st.integers(1, 9), st.sampled_from(["int8", "q4_1"]), st.booleans(), st.integers(0, 2**32 - 1)
+)
 def test_a_program_gives_the_bits_of_its_steps(
-    cpu_library: Path, batch: int, columns: int, format: str, seed: int
+    cpu_library: Path, batch: int, columns: int, format: str, forks: bool, seed: int
 ) -> None:
-    writer, results = decoder(seed, 1, format)
+    writer, results = decoder(seed, 1, format, forks)
     rng = np.random.default_rng(seed)
-    fed = window(rng.normal(size=(batch, columns, WIDTH)).astype(np.float32), rng.integers(0, 70, batch))
-    fed |= caches(rng, batch, 1)
+    start = rng.choice([*range(70), LENGTH - columns], batch)
+    fed = window(rng.normal(size=(batch, columns, WIDTH)).astype(np.float32), start) | caches(rng, batch, 1)
+    fed |= {"ancestors": ancestors(rng, batch, columns)} if forks else {}
     expected = writer.step_by_step(cpu_library, fed, results)
     for path in paths_here(cpu_library):
         run = stretch(cpu_library, writer.text(results), writer.inputs, len(results), path, threads=2)
@@ -125,12 +138,14 @@ def test_windows_neighbours_and_threads_change_no_bit(
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_run_over_the_memory_of_the_last_one_gives_the_bits_of_a_new_session(cpu_library: Path, threads: int) -> None:
-    writer, results = decoder(1)
+    writer, results = decoder(1, forks=True)
     rng, text = np.random.default_rng(1), writer.text(results)
     bound = window(np.empty((2, 3, WIDTH), np.float32), np.zeros(2, np.int64)) | caches(rng, 2)
+    bound["ancestors"] = ancestors(rng, 2, 3)
     runner = BoundStretch(cpu_library, text, writer.inputs, bound, len(results), threads)
     for start in ((3, 9), (62, 5), (4, 11), (76, 77), (10, 61)):  # one chunk of positions, two, and fewer again
         fed = window(rng.normal(size=(2, 3, WIDTH)).astype(np.float32), np.array(start)) | caches(rng, 2)
+        fed["ancestors"] = ancestors(rng, 2, 3)
         expected = stretch(cpu_library, text, writer.inputs, len(results))(**fed)
         for ours, theirs in zip(runner.run(fed), expected, strict=True):
             same_bits(ours, theirs)
