@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 class GrammarPath:
-    """What one text has reached of its grammar. ``failure`` says why it cannot go on, where it cannot."""
+    """What one text has reached of its grammar. ``failure`` says why it cannot go on, where it cannot.
+
+    ``drafted`` tokens were drafted because the grammar forces them, ``accepted`` of them by the target; ``refused`` are
+    the drafter's own whose place they took or which may not follow.
+    """
 
     def __init__(self, matcher: LLMatcher, vocab: int, ends: Sequence[int], foreign: Sequence[int]) -> None:
         """``matcher`` is at its beginning, for ids 0..``vocab`` - 1 or more.
@@ -27,6 +31,8 @@ class GrammarPath:
         self._matcher, self._vocab = matcher, vocab
         self._ends, self._foreign = np.array(sorted(ends), np.int64), np.array(sorted(foreign), np.int64)
         self._has_ended = False
+        self._forced: list[bool] = []  # of the last drafts, which of them
+        self.drafted = self.accepted = self.refused = 0
         self.failure: UsageError | None = None
 
     def allowed(self) -> np.ndarray:
@@ -52,6 +58,31 @@ class GrammarPath:
             self._has_ended = True
         elif not self._matcher.consume_token(token):
             self.fail(first_line(self._matcher.get_error()))
+
+    def drafts(self, own: Sequence[int], most: int) -> list[int]:
+        """Return up to ``most`` drafts of what follows: what the grammar forces, and between that a drafter's ``own``.
+
+        These stay where they stand as far as the grammar lets them follow. A draft is no decision: forced text can be
+        cut into tokens in other ways, and the target may choose one of them.
+        """
+        found: list[int] = []
+        self._forced = []
+        ahead = self._matcher.deep_copy()  # where the way there is too hard, the text itself goes on
+        while len(found) < most and not self._has_ended:
+            at = len(found)
+            forced = ahead.compute_ff_tokens()[: most - at]
+            news = forced or list(own[at : at + 1])
+            if not news or news[0] in self._ends or ahead.try_consume_tokens(news) < len(news):
+                break
+            found += news
+            self._forced += [bool(forced)] * len(news)
+        self.refused += sum(mine not in found[at : at + 1] for at, mine in enumerate(own))
+        self.drafted += sum(self._forced)
+        return found
+
+    def verified(self, accepted: int) -> None:
+        """Note how many of the last ``drafts`` the target took."""
+        self.accepted += sum(self._forced[:accepted])
 
     def fail(self, why: str) -> None:
         """Say that the text cannot go on."""

@@ -53,6 +53,10 @@ class Request:
     def extend(self, tokens: Sequence[int], accepted: int) -> None:
         """Append what a pass emitted, the first ``accepted`` of them drafts; ends it where the text cannot go on."""
         failure = self.choice.failure if self.choice else None
+        if self.choice and (grammar := self.choice.grammar):
+            told = self.acceptance
+            told.grammar_drafted, told.grammar_accepted = grammar.drafted, grammar.accepted
+            told.grammar_refused = grammar.refused
         self.transcript.extend(tokens if failure is None else tokens[:-1], accepted)
         if failure is not None and not self.is_done:
             self.failure = failure

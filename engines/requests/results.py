@@ -15,6 +15,10 @@ class Acceptance:
     ``rounds`` are those that verified drafts, and ``histogram[a]`` counts those in which exactly ``a`` were accepted.
     ``undrafted`` rounds had none to verify, and emitted one token. The first token of a request comes from its prompt
     pass and belongs to no round. ``tolerance`` is the ``acceptance_tolerance`` of the request, the highest of many.
+
+    Of texts that must have a form: ``grammar_drafted`` of the drafts were what the form forces, and
+    ``grammar_accepted`` of those accepted; ``grammar_refused`` are drafts of the drafter that these replaced, or that
+    the form does not let follow, which were not verified.
     """
 
     rounds: int = 0
@@ -23,6 +27,9 @@ class Acceptance:
     histogram: dict[int, int] = field(default_factory=dict)
     undrafted: int = 0
     tolerance: float = 0.0
+    grammar_drafted: int = 0
+    grammar_accepted: int = 0
+    grammar_refused: int = 0
 
     @property
     def is_lossy(self) -> bool:
@@ -46,6 +53,9 @@ class Acceptance:
         self.accepted += other.accepted
         self.undrafted += other.undrafted
         self.tolerance = max(self.tolerance, other.tolerance)
+        self.grammar_drafted += other.grammar_drafted
+        self.grammar_accepted += other.grammar_accepted
+        self.grammar_refused += other.grammar_refused
         for accepted, rounds in other.histogram.items():
             self.histogram[accepted] = self.histogram.get(accepted, 0) + rounds
 

@@ -132,7 +132,18 @@ class TokenChoice:
             self._add(token, logits[at])
             if token != draft or self.failure:
                 break
+        if self._grammar:
+            self._grammar.verified(len(chosen) - 1)
         return chosen
+
+    def drafts(self, own: Sequence[int], most: int) -> Sequence[int]:
+        """Return the drafts that a pass verifies, ``most`` at most, in place of a drafter's ``own``."""
+        return self._grammar.drafts(own, most) if self._grammar else own
+
+    @property
+    def grammar(self) -> GrammarPath | None:
+        """What the text has reached of its grammar, if it must follow one."""
+        return self._grammar
 
     @property
     def failure(self) -> UsageError | None:

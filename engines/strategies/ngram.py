@@ -83,7 +83,8 @@ class NgramDrafting:
         drafts = self.proposals(k)
         if any(drafts):
             lanes.propose(drafts)
-        lanes.verify(k if any(drafts) else 0)
+        forced = any(request and request.choice and request.choice.grammar for request in self._slots)
+        lanes.verify(k if forced or any(drafts) else 0)
         lanes.advance(0)
 
     def proposals(self, k: int) -> list[list[int] | None]:

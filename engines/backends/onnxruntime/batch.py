@@ -130,7 +130,8 @@ class BatchLanes:
         """Run the target over all rows at once, as wide as the most drafts of one, which are cut to ``k``."""
         self._emitted, self._drafted = k + 1, [0] * self._slots
         for slot, request in self._requests.items():
-            request.window.cut(min(k, self.limits[slot]) if self.limits else k)
+            choice = request.arrays.choice if request.is_busy else None
+            request.window.cut(min(k, self.limits[slot]) if self.limits else k, choice)
             self._drafted[slot] = int(request.window.draft_len[0]) if request.is_busy else 0
         rows, emitted = self._rows(), max(self._drafted) + 1
         if not rows:

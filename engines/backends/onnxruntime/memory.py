@@ -170,8 +170,10 @@ class RowWindow:
         """Keep the newest token, in column 0, and put ``drafts`` behind it."""
         self.fill([int(self.input_ids[0, 0]), *drafts], int(self.start[0]), len(drafts))
 
-    def cut(self, drafts: int) -> None:
-        """Keep ``drafts`` drafts at most."""
+    def cut(self, drafts: int, choice: TokenChoice | None = None) -> None:
+        """Keep ``drafts`` drafts at most, and of those what a ``choice`` of the host leaves, which may have others."""
         extra = max(int(self.draft_len[0]) - drafts, 0)
         self.window_len[0] -= extra
         self.draft_len[0] -= extra
+        if choice is not None and drafts:
+            self.put_drafts(choice.drafts(self.drafts(), drafts))

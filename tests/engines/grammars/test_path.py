@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.engines import Engine, RequestOutput, SamplingParams
+from peagle.engines import Engine, RequestOutput, SamplingParams, StructuredOutputsParams
 from peagle.engines.backends.onnxruntime import backend
 from peagle.engines.backends.onnxruntime.batch import BatchLanes
 from peagle.engines.backends.onnxruntime.lanes import SessionLanes
+from peagle.engines.grammars.compiled import Grammars
 from peagle.plugins.errors import UsageError
 from tests.models import VOCAB
 
@@ -187,3 +188,51 @@ def test_a_text_that_cannot_go_on_fails_alone(tiny_engine: Engine, asked: dict[s
         list(failing)
     assert beside.result().token_ids == tiny_engine.generate([[5, 9]], plain)[0].token_ids
     assert tiny_engine.load_now.running == 0
+
+
+@pytest.mark.parametrize("draft", [None, "ngram"])
+def test_what_the_form_forces_is_drafted_and_counted_apart(tiny_engine: Engine, draft: str | None) -> None:
+    asked = {"choice": ["abcdefghijklmnopqrs"]}
+    for drawn in ({}, {"temperature": 1.0, "seed": 3}):
+        params = SamplingParams(max_tokens=40, structured_outputs=asked, **drawn)
+        (output,) = tiny_engine.generate([[5]], params, draft=draft)
+        told = output.acceptance
+        assert output.text == asked["choice"][0]
+        assert told.grammar_drafted == told.grammar_accepted == told.accepted == told.drafted == 15
+        assert told.rounds == 4, "the first token comes from the prompt, then 5, 5, 5 and the last 3 with the end"
+        assert output.drafted == (False, *([True] * 4 + [False]) * 3, *[True] * 3, False)
+        (plain,) = tiny_engine.generate([[5]], params, num_speculative_tokens=0)
+        assert plain.token_ids == output.token_ids
+        assert plain.acceptance.grammar_drafted == 0
+
+
+def test_drafts_are_what_is_forced_and_own_ones_that_may_follow(tiny_folder: Path) -> None:
+    def ids(text: str) -> list[int]:
+        return [ord(letter) - ord("!") + 2 for letter in text]
+
+    asked = StructuredOutputsParams(regex="ab[cd]ef|ab[cd]x{2}z[0-9]")
+    path = Grammars(tiny_folder, frozenset({0}), VOCAB).path(asked, frozenset({0}))
+    assert path is not None
+    assert path.drafts(ids("q"), 4) == ids("ab")
+    assert (path.drafted, path.refused) == (2, 1)
+    path.verified(1)
+    assert path.accepted == 1
+    assert path.drafts(ids("qqdx"), 4) == ids("abdx")
+    assert path.drafts(ids("qqdx"), 7) == ids("abdxxz")
+    assert path.drafts(ids("abq"), 7) == ids("ab")
+    assert path.drafts(ids("abc"), 1) == ids("a")
+    assert path.drafts([*ids("abde"), 0], 6) == ids("abdef"), "an end needs no draft"
+    assert path.drafts([1, 200_000], 4) == ids("ab")
+    for token in ids("abcef"):
+        assert path.allowed()[token]
+        path.advance(token)
+    assert path.drafts([0], 4) == []
+    path.advance(0)
+    assert path.drafts(ids("abc"), 4) == []
+
+
+def test_a_draft_that_is_too_hard_to_find_ends_no_text(tiny_engine: Engine) -> None:
+    form = {"grammar": 'start: a{100000}\na: b{100000}\nb: "a"'}
+    params = SamplingParams(max_tokens=12, structured_outputs=form)
+    plain = told(tiny_engine, [5], params, num_speculative_tokens=0)
+    assert plain == told(tiny_engine, [5], params) == told(tiny_engine, [5], params, draft="ngram")
