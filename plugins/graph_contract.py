@@ -7,6 +7,10 @@ graph's type or one of ``KEPT``; of int8 a position of a head has two bytes more
 An autoregressive drafter (EAGLE-3) makes a pass for every draft, so what it gives is that of K = 1, ``draft_ids``
 [B,1] for example. Passes after the first are over one column, whose token is the last draft; ``aux_hidden`` has no
 columns then, and ``draft_hidden``, which the last pass gave as ``next_draft_hidden``, is the feature in its place.
+
+Where drafts may be a tree, which a lowering decides, the target is told the ``ancestors`` of every column, the earlier
+ones of its window that it sees, and ``uniform`` has for each draft the number of its position. A parallel drafter gives
+the C likeliest ids of every position then, best first, and the logarithms of their probabilities.
 """
 
 from __future__ import annotations
@@ -51,6 +55,9 @@ TENSORS: Mapping[str, GraphTensor] = {
     "draft_logits": GraphTensor(WIDE, ("B", "E-1", "Vd")),
     "draft_hidden": GraphTensor(WIDE, ("B", "H")),
     "next_draft_hidden": GraphTensor(WIDE, ("B", "H")),
+    "ancestors": GraphTensor("bool", ("B", "S", "S")),
+    "candidate_ids": GraphTensor("int64", ("B", "E-1", "C")),
+    "candidate_scores": GraphTensor(WIDE, ("B", "E-1", "C")),
 }
 
 WINDOW = ("input_ids", "start", "window_len", "draft_len")  # what both halves are fed
@@ -65,6 +72,10 @@ DRAFTER_OUTPUTS = ("draft_ids", *NEXT, "draft_logits")
 HIDDEN, NEXT_HIDDEN = "draft_hidden", "next_draft_hidden"
 AUTOREGRESSIVE_INPUTS = (*DRAFTER_INPUTS, HIDDEN)
 AUTOREGRESSIVE_OUTPUTS = (*DRAFTER_OUTPUTS, NEXT_HIDDEN)
+ANCESTORS = "ancestors"
+CANDIDATES = ("candidate_ids", "candidate_scores")
+
+MOST_CANDIDATES = 8  # of a position; less likely ones are in no tree of a size that pays
 
 MAX_DRAFTS = 63  # of a round: the kernel of AcceptPrefix looks at 64 emission columns, and one is the bonus token's
 

@@ -9,6 +9,7 @@ _HERE = Path(__file__).parent.parent / "bundled"
 
 PEAGLE, EAGLE3 = "peagle", "eagle3"  # what ``--draft`` may say for the head that the registry has for a target
 HEADS = {PEAGLE: "P-EAGLE", EAGLE3: "EAGLE-3"}
+CHAIN = "peagle-chain"  # what it may say of an engine with a P-EAGLE head whose drafts would be a tree
 
 
 @dataclass(frozen=True)

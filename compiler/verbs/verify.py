@@ -10,7 +10,7 @@ import typer
 
 from ...plugins.errors import UsageError, VerificationError
 from ...plugins.optional_packages import require
-from ..checkpoints.known_pairs import HEADS
+from ..checkpoints.known_pairs import CHAIN, HEADS
 from ..checkpoints.without_head import NGRAM
 from ..console.printing import columns, emit, interruptible
 from .flags.shared_flags import EngineFolder, Json, Threads
@@ -90,7 +90,7 @@ def verify(
     from ...engines.requests.arguments import number
 
     tolerance = number("--acceptance-tolerance", acceptance_tolerance, 0, 1)
-    if draft not in (None, NGRAM, *HEADS):
+    if draft not in (None, NGRAM, CHAIN, *HEADS):
         raise UsageError(
             f"--draft {draft} cannot be compared with plain decoding", fix="`--draft ngram`, or leave it out"
         )

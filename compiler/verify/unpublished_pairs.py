@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...engines.backends.draft_tree import chain_ancestors
 from ...engines.backends.onnxruntime.loaded_graphs import open_session, tensors_of
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import BackendRecord, Part
 from ...engines.requests.params import SamplingParams, policy_of
-from ...plugins.graph_contract import is_cache, written
+from ...plugins.graph_contract import ANCESTORS, is_cache, written
 from ..checkpoints.target_and_drafter import cache_length
 from ..console.half_made import half_made
 from ..console.progress import Progress
@@ -161,6 +162,7 @@ class TargetSession:
             for name, tensor in tensors.items()
             if is_cache(name)
         }
+        self._is_told = ANCESTORS in tensors
 
     def run(self, ids: Sequence[int]) -> TargetPass:
         """Feed the whole text at once."""
@@ -175,6 +177,8 @@ class TargetSession:
             "forced_next": np.full(1, -1, i64),
             "uniform": np.zeros((1, count), f32),
         }
+        if self._is_told:
+            inputs[ANCESTORS] = chain_ancestors(count)[None]
         binding = self._session.io_binding()
         for name, array in (inputs | policy_of(SamplingParams())).items():
             binding.bind_cpu_input(name, array)

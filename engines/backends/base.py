@@ -16,9 +16,9 @@ from ..requests.token_choice import TokenChoice
 class Lanes(Protocol):
     """The windows of all busy slots, or the one window of a piece of a prompt; a round is written over them.
 
-    ``verify``, ``draft``, ``extend``, ``hold`` and ``advance`` enqueue work for every row and wait for none of it, so
-    they can be part of a CUDA graph. Between rounds the windows stay here, and K may change: drafts past the next K are
-    cut off, and where there are fewer, those are verified that there are.
+    ``verify``, ``draft``, ``branch``, ``extend``, ``hold`` and ``advance`` enqueue work for every row and wait for none
+    of it, so they can be part of a CUDA graph. Between rounds the windows stay here, and K may change: drafts past the
+    next K are cut off, and where there are fewer, those are verified that there are.
     """
 
     def verify(self, k: int) -> None:
@@ -30,6 +30,10 @@ class Lanes(Protocol):
 
         A drafter that makes a pass for every draft, which its engine says, gives the first of them.
         """
+        ...
+
+    def branch(self, k: int) -> None:
+        """``draft``, for a tree of ``k`` nodes where graphs and requests know trees; for the chain where not."""
         ...
 
     def extend(self) -> None:

@@ -71,6 +71,8 @@ def _expected(half: str, part: Part, shapes: Shapes, wide: str) -> tuple[Tensors
     }
     kind = "autoregressive" if part.is_autoregressive else half
     inputs, outputs = ({name: tensor(name) for name in names} for names in _NAMES[kind])
+    inputs |= {name: tensor(name) for name in (contract.ANCESTORS,) if part.verifies_trees}
+    outputs |= {name: tensor(name) for name in contract.CANDIDATES if part.names_candidates}
     if not shapes.taps:  # and no drafter that would read them
         outputs.pop("aux_hidden", None)
     return inputs | caches, outputs | {contract.written(name): cache for name, cache in caches.items()}

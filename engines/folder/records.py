@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...plugins.graph_contract import HIDDEN, cache_width
+from ...plugins.graph_contract import ANCESTORS, CANDIDATES, HIDDEN, cache_width
 from ...plugins.number_types import BY_NAME
 
 _PIECE = 1 << 20
@@ -110,6 +110,16 @@ class Part:
     def is_autoregressive(self) -> bool:
         """Whether it is a drafter that makes a pass for every draft, and so is fed its own hidden state."""
         return HIDDEN in self.inputs
+
+    @property
+    def verifies_trees(self) -> bool:
+        """Whether it is a target that is told which columns of a window each of them sees."""
+        return ANCESTORS in self.inputs
+
+    @property
+    def names_candidates(self) -> bool:
+        """Whether it is a drafter that gives several ids for each position."""
+        return CANDIDATES[0] in self.outputs
 
 
 @dataclass(frozen=True)

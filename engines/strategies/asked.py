@@ -10,7 +10,8 @@ from ..policy.drafts_per_round import Fixed, Policy
 from ..requests.arguments import integer, refusal
 from .base import STRATEGIES
 
-_BY_METHOD: dict[Method, str] = {"peagle": "parallel", "eagle3": "autoregressive"}
+_BY_METHOD: dict[Method, str] = {"peagle": "tree", "eagle3": "autoregressive"}
+_OTHER = {"peagle-chain": "parallel"}  # ways to draft with a P-EAGLE head beside its engine's own
 _ASKED = {"ngram": "ngram", "none": "plain"}
 _TITLES: dict[str, str] = {"peagle": "a P-EAGLE head", "eagle3": "an EAGLE-3 head"}
 _REBUILD = "build again with `--draft ngram`, or with a head"
@@ -23,8 +24,10 @@ def own_strategy(manifest: Manifest) -> str:
 
 def named_strategy(manifest: Manifest, name: str) -> str:
     """``name``, if it is a strategy that the engine has what it takes for; ``UsageError`` otherwise."""
-    of_heads = {*_BY_METHOD.values()} - {own_strategy(manifest)}
-    known = sorted(each for each in STRATEGIES if each not in of_heads)
+    of_heads, own = {*_BY_METHOD.values(), *_OTHER.values()}, {own_strategy(manifest)}
+    if manifest.method == "peagle":
+        own |= {*_OTHER.values()}
+    known = sorted(each for each in STRATEGIES if each not in of_heads - own)
     if name not in known:
         raise refusal("strategy", f"one of {', '.join(known)}", name)
     return name
@@ -65,6 +68,8 @@ def _strategy_of(manifest: Manifest, draft: Any) -> str:
     own = manifest.method
     if isinstance(draft, str) and own and draft == own:
         return _BY_METHOD[own]
+    if isinstance(draft, str) and own == "peagle" and draft in _OTHER:
+        return _OTHER[draft]
     if isinstance(draft, str) and draft in _TITLES:
         has = f"its drafter is {_TITLES[own]}" if own else "it was built without a head"
         raise UsageError(
@@ -73,7 +78,7 @@ def _strategy_of(manifest: Manifest, draft: Any) -> str:
             fix=f"leave it out for what the engine was built with, or build one with {_TITLES[draft]}",
         )
     if not isinstance(draft, str) or draft not in _ASKED:
-        names = [*([own] if own else []), *_ASKED]
+        names = [*([own] if own else []), *(_OTHER if own == "peagle" else ()), *_ASKED]
         raise refusal("draft", f"{', '.join(names)}, or left out for what the engine was built with", draft)
     if draft == "ngram" and not manifest.speculation.max_num_speculative_tokens:
         raise UsageError(

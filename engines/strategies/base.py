@@ -11,6 +11,7 @@ from .autoregressive import AutoregressiveDrafting
 from .ngram import NAME, NgramDrafting
 from .parallel import ParallelDrafting
 from .plain import PlainDecoding
+from .tree import TreeDrafting
 
 
 class Strategy(Protocol):
@@ -41,6 +42,7 @@ class Strategy(Protocol):
 STRATEGIES: dict[str, Strategy] = {
     "plain": PlainDecoding(),
     "parallel": ParallelDrafting(),
+    "tree": TreeDrafting(),
     "autoregressive": AutoregressiveDrafting(),
     NAME: NgramDrafting(),
 }

@@ -17,7 +17,7 @@ from ..base import Chunk, KeptPrompt, Steps
 from .batch import BatchLanes
 from .kernels import library_of
 from .lanes import Emitted, Row, SessionLanes, Sessions
-from .loaded_graphs import LOGITS, default_threads, hidden_size, open_session, tensors_of
+from .loaded_graphs import LOGITS, candidates_of, default_threads, hidden_size, open_session, tensors_of
 from .memory import CacheArrays, KeptArrays, SlotArrays, row_bytes
 from .prefill import SessionPrompt
 
@@ -49,6 +49,8 @@ class OnnxRuntimeBackend:
             features=len(manifest.shapes.taps) * manifest.shapes.hidden_size,
             hidden=hidden_size(drafter),
             least_columns=1,
+            is_told=manifest.target.verifies_trees,
+            candidates=candidates_of(drafter),
         )
         self._caches = CacheArrays(manifest, num_slots)
         self.kept_bytes = row_bytes(manifest) // manifest.shapes.cache_length

@@ -15,15 +15,32 @@ from typing import Any
 
 import numpy as np
 
-from ....plugins.graph_contract import DRAFTER_INPUTS, EMITTED, NEXT, POLICY, TARGET_INPUTS, TENSORS, WINDOW, written
+from ....plugins.graph_contract import (
+    ANCESTORS,
+    CANDIDATES,
+    DRAFTER_INPUTS,
+    EMITTED,
+    NEXT,
+    POLICY,
+    TARGET_INPUTS,
+    TENSORS,
+    WIDE,
+    WINDOW,
+    written,
+)
+from ....plugins.op_spec import evaluate_dim
 from ...requests.params import SamplingParams
 from ...requests.token_choice import TokenChoice
 from ..base import Chunk
+from ..draft_tree import DraftTree, chain_ancestors
 from .lanes import HELD, Emitted, Sessions
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
 
 _LENGTHS = WINDOW[1:]  # a number for every row
+_TARGETS = (*TARGET_INPUTS, ANCESTORS, *EMITTED, "aux_hidden")
+_DRAFTERS = (*DRAFTER_INPUTS, *NEXT, *CANDIDATES)
+_DEEPEST = 6  # of a tree: the positions that a drafter is asked for
 
 
 @dataclass
@@ -40,6 +57,8 @@ class _Request:
     known: int = 0  # positions of the caches that its prompt has written so far
     tokens: Sequence[int] = ()  # emitted
     following: tuple[Sequence[int], int] = ((), 0)  # the next window that the drafter laid out, and its start
+    tree: DraftTree | None = None  # of drafts, in place of those of that window
+    path: Sequence[int] | None = None  # the columns that the last pass committed, where they are not the first ones
     held: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     held_start: int = 0
 
@@ -47,6 +66,11 @@ class _Request:
     def committed(self) -> int:
         """How many columns of the window the last pass committed."""
         return self.window.committed - 1 + len(self.tokens) if self.tokens else 0
+
+    @property
+    def columns(self) -> slice | list[int]:
+        """The columns of the window that the last pass committed."""
+        return slice(self.committed) if self.path is None else [*self.path]
 
     @property
     def fed_columns(self) -> int:
@@ -67,8 +91,8 @@ class BatchLanes:
         self._sessions, self._caches, self._slots = sessions, caches, slots
         self._columns = max(emitted, sessions.least_columns)
         self._requests: dict[int, _Request] = {}  # by slot
-        self._target = _Arrays(slots, self._columns, emitted, sessions.features)
-        self._drafter = _Arrays(slots, HELD + 2 * emitted, emitted, sessions.features)
+        self._target = _Arrays(_TARGETS, slots, self._columns, emitted, sessions)
+        self._drafter = _Arrays(_DRAFTERS, slots, HELD + 2 * emitted, emitted, sessions)
         self._shape = (0, 0, 0)  # of the last target pass: rows, columns, emitted
         self._emitted, self._drafted = 1, [0] * slots
         self._bindings: dict[tuple[str, tuple[int, ...]], Any] = {}
@@ -152,16 +176,41 @@ class BatchLanes:
             if choice := request.arrays.choice:
                 drafts = request.window.drafts()
                 request.tokens = choice.emit(logits[at], drafts, arrays["uniform"][at], request.tokens)
+            self._close_up(request)
+
+    def _close_up(self, request: _Request) -> None:
+        """Move what the target's caches hold of an accepted path to where a chain would have put it."""
+        tree, request.path = request.window.tree, None
+        if tree is None:
+            return
+        path = tree.path(request.tokens[:-1])
+        moved = [at for at, column in enumerate(path) if at != column]
+        if not moved:
+            return
+        request.path, start = path, int(request.window.start[0])
+        for cache in request.arrays.target_caches.values():
+            for at in moved:  # no column of a path lies before its place, so none is lost
+                cache[0, :, start + at] = cache[0, :, start + path[at]]
 
     def draft(self, k: int) -> None:
         """Run the drafter over all rows at once, for what it has not seen of them."""
+        self._draft_all(k, size=0)
+
+    def branch(self, k: int) -> None:
+        """Do the same, for trees of ``k`` drafts in the rows whose tokens the graph chooses."""
+        if self._sessions.is_told and self._sessions.candidates:
+            self._draft_all(min(k, _DEEPEST), size=k)
+        else:
+            self.draft(k)
+
+    def _draft_all(self, k: int, size: int) -> None:
         rows = self._rows()
         columns = max((request.fed_columns for request in rows), default=0)
         if all(request.fed_start + columns + k - 1 <= self._caches.length for request in rows):
-            self._draft(rows, k)
+            self._draft(rows, k, size)
         else:  # one is so near its end that the columns of another do not fit behind it
             for request in rows:
-                self._draft([request], k)
+                self._draft([request], k, size)
 
     def extend(self) -> None:
         """Run an autoregressive drafter over the last drafts of all rows at once, for those after them."""
@@ -183,14 +232,16 @@ class BatchLanes:
         for at, request in enumerate(self._rows()):
             if not request.held:
                 request.held_start = int(request.window.start[0])
-            kept = arrays["input_ids"][at, : request.committed], arrays["aux_hidden"][at, : request.committed]
+            kept = arrays["input_ids"][at, request.columns], arrays["aux_hidden"][at, request.columns]
             request.held.append((kept[0].copy(), kept[1].copy()))
 
     def advance(self, k: int) -> None:
         """Lay out the next window of every busy row in place of the last."""
         for request in self._rows():
-            if k:
-                request.window.fill(*request.following, draft_len=k)
+            if k and request.tree:
+                request.window.fill_tree(request.following[0][0], request.tree, request.following[1])
+            elif k:
+                request.window.fill(*request.following, draft_len=len(request.following[0]) - 1)
             else:
                 start = int(request.window.start[0]) + request.committed
                 request.window.fill(request.tokens[-1:], start, draft_len=0)
@@ -225,7 +276,14 @@ class BatchLanes:
             arrays[name][at] = request.arrays.policy[name][0]
         first = int(window.start[0]) + window.committed
         numbers = request.arrays.numbers[first : first + emitted]
+        tree = window.tree
+        if tree:
+            numbers = numbers[np.minimum(tree.depths, len(numbers) - 1)]
         arrays["uniform"][at, : len(numbers)] = numbers
+        if self._sessions.is_told:
+            arrays[ANCESTORS][at] = chain_ancestors(columns)
+            if tree:
+                arrays[ANCESTORS][at, : len(tree.tokens) + 1, : len(tree.tokens) + 1] = tree.ancestors()
 
     def _target_binding(self, rows: Sequence[_Request], arrays: Arrays, shows_logits: bool) -> Any:
         key = "target", (*self._shape, shows_logits)
@@ -233,34 +291,38 @@ class BatchLanes:
             caches = _rows_of(self._caches.target, rows)
             outputs = {name: arrays[name] for name in EMITTED}
             outputs |= {"aux_hidden": arrays["aux_hidden"]} if self._sessions.features else {}
-            inputs = {name: arrays[name] for name in TARGET_INPUTS} | caches
+            told = (ANCESTORS,) if self._sessions.is_told else ()
+            inputs = {name: arrays[name] for name in (*TARGET_INPUTS, *told)} | caches
             bound = bind(self._sessions.target, inputs, outputs | {written(n): c for n, c in caches.items()})
             if shows_logits:
                 bound.bind_output(LOGITS)
             self._bindings[key] = bound
         return self._bindings[key]
 
-    def _draft(self, rows: Sequence[_Request], k: int) -> None:
-        """Run the drafter over neighbouring rows."""
+    def _draft(self, rows: Sequence[_Request], k: int, size: int) -> None:
+        """Run the drafter over neighbouring rows, for trees of ``size`` drafts or, if that is 0, chains."""
         columns = max(*(request.fed_columns for request in rows), 1)
         arrays, made = self._drafter.of(len(rows), columns, k + 1), self._target.of(*self._shape)
         arrays["tokens"][:] = -1
         for at, request in enumerate(rows):
-            begin, committed, from_row = 0, request.committed, request.row
-            news = made["input_ids"][from_row, :committed], made["aux_hidden"][from_row, :committed]
+            begin, from_row = 0, request.row
+            news = made["input_ids"][from_row, request.columns], made["aux_hidden"][from_row, request.columns]
             for ids, features in (*request.held, news):
                 arrays["input_ids"][at, begin : begin + len(ids)] = ids
                 arrays["aux_hidden"][at, begin : begin + len(ids)] = features
                 begin += len(ids)
-            count = len(request.tokens)
-            for name, length in zip(_LENGTHS, (request.fed_start, begin, count - 1), strict=True):
+            # What was accepted is committed like the rest: the last token alone was not fed. A path may be any length.
+            for name, length in zip(_LENGTHS, (request.fed_start, begin, 0), strict=True):
                 arrays[name][at] = length
-            arrays["num_tokens"][at], arrays["tokens"][at, :count] = count, request.tokens
+            arrays["num_tokens"][at], arrays["tokens"][at, 0] = 1, request.tokens[-1]
             request.held.clear()
         run(self._sessions.drafter, self._drafter_binding(rows, columns, k, arrays))
         laid_out = self._laid_out(rows, columns, k)
         for at, request in enumerate(rows):
             request.following = laid_out["next_input_ids"][at].tolist(), int(laid_out["next_start"][at])
+            is_tree = size > 0 and request.arrays.choice is None
+            ids, scores = (arrays[name][at].tolist() if is_tree else [] for name in CANDIDATES)
+            request.tree = DraftTree.grown(ids, scores, size) if is_tree else None
 
     def _laid_out(self, rows: Sequence[_Request], columns: int, k: int) -> Arrays:
         """The arrays that a drafter pass writes the next windows to."""
@@ -273,6 +335,7 @@ class BatchLanes:
             caches = _rows_of(self._caches.drafter, rows)
             inputs = {name: arrays[name] for name in DRAFTER_INPUTS} | caches
             outputs = self._laid_out(rows, columns, k) | {written(n): c for n, c in caches.items()}
+            outputs |= {name: arrays[name] for name in CANDIDATES if self._sessions.candidates}
             if self._chain:
                 place = rows[0].row, len(rows)
                 inputs, outputs = inputs | self._chain.reads(*place), outputs | self._chain.writes(*place)
@@ -283,11 +346,11 @@ class BatchLanes:
 class _Arrays:
     """What a pass reads and writes besides caches, for any number of rows and columns up to the most."""
 
-    def __init__(self, rows: int, columns: int, emitted: int, features: int) -> None:
-        self._most = {"B": rows, "S": columns, "E": emitted, "F": features}
-        names = {*TARGET_INPUTS, *EMITTED, "aux_hidden", *NEXT}
+    def __init__(self, names: Sequence[str], rows: int, columns: int, emitted: int, sessions: Sessions) -> None:
+        self._most = {"B": rows, "S": columns, "E": emitted, "F": sessions.features, "C": sessions.candidates}
         self._flat = {name: np.zeros(math.prod(self._sizes(name, self._most)), self._dtype(name)) for name in names}
-        self._flat["forced_next"][:] = -1
+        if "forced_next" in self._flat:
+            self._flat["forced_next"][:] = -1
         self._made: dict[tuple[int, int, int], Arrays] = {}
 
     def of(self, rows: int, columns: int, emitted: int) -> Arrays:
@@ -301,11 +364,12 @@ class _Arrays:
 
     @staticmethod
     def _sizes(name: str, dims: Mapping[str, int]) -> tuple[int, ...]:
-        return tuple(dims[dim] for dim in TENSORS[name].dims)
+        return tuple(evaluate_dim(dim, dims) for dim in TENSORS[name].dims)
 
     @staticmethod
     def _dtype(name: str) -> str:
-        return "float32" if name == "aux_hidden" else TENSORS[name].dtype
+        dtype = TENSORS[name].dtype
+        return "float32" if dtype == WIDE else dtype
 
 
 def _rows_of(caches: Arrays, rows: Sequence[_Request]) -> Arrays:

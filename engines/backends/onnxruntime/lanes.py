@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ....plugins.graph_contract import written
+from ....plugins.graph_contract import ANCESTORS, written
 from ...requests.params import SamplingParams
 from ...requests.token_choice import TokenChoice
 from ..base import Chunk
+from ..draft_tree import chain_ancestors
 from .chain import Chain
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
@@ -41,7 +42,8 @@ class Sessions:
     """The graphs, ``features`` per column of the target, and the least columns that the target is ever run over.
 
     Without a drafter, which is None then, the target gives no features. ``hidden`` is the size of the state that an
-    autoregressive drafter hands on from pass to pass; one that makes all drafts in a pass has none.
+    autoregressive drafter hands on from pass to pass; one that makes all drafts in a pass has none. ``is_told`` says
+    that the target is told the ancestors of a column; ``candidates`` are those that the drafter names for a position.
     """
 
     target: Any
@@ -49,6 +51,8 @@ class Sessions:
     features: int
     hidden: int
     least_columns: int
+    is_told: bool
+    candidates: int
 
     def chain(self, rows: int) -> Chain | None:
         """What makes the further passes of an autoregressive drafter over so many rows; None for any other."""
@@ -79,6 +83,7 @@ class Row:
         self._chain = sessions.chain(1)
         self._chained = 0  # drafts that passes of their own have made
         self._targets: dict[tuple[int, int, bool], Any] = {}
+        self._ancestors: dict[int, np.ndarray] = {}  # by columns; bindings know no more than where they are
         self._drafters: dict[tuple[int, int], Any] = {}
 
     def verify(self, columns: int, emitted: int) -> None:
@@ -113,6 +118,8 @@ class Row:
             caches = self._slot.target_caches
             inputs: Arrays = self.window.arrays(columns) | self._slot.policy | caches
             inputs |= {"forced_next": self.forced_next, "uniform": self._uniform[:, :emitted]}
+            if self._sessions.is_told:
+                inputs[ANCESTORS] = self._ancestors[columns] = chain_ancestors(columns)[None]
             outputs: Arrays = {"tokens": self.tokens[:, :emitted], "num_tokens": self.num_tokens}
             outputs |= {"aux_hidden": self._features[:, :columns]} if self._sessions.features else {}
             outputs |= {written(n): c for n, c in caches.items()}
@@ -264,6 +271,10 @@ class SessionLanes:
         """Run the drafter over every busy row, one after the other."""
         for _, row in self.running():
             row.draft(k)
+
+    def branch(self, k: int) -> None:
+        """Draft chains: a row at a time is for kernels that know no trees."""
+        self.draft(k)
 
     def extend(self) -> None:
         """Run the drafter once more over every busy row, one after the other."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ....plugins.errors import EnvironmentProblem
-from ....plugins.graph_contract import HIDDEN
+from ....plugins.graph_contract import CANDIDATES, HIDDEN
 from ...folder.checks import REBUILD
 from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
@@ -27,6 +27,7 @@ _TYPES = {
     "tensor(int8)": "int8",
     "tensor(int64)": "int64",
     "tensor(int32)": "int32",
+    "tensor(bool)": "bool",
 }
 
 
@@ -92,6 +93,12 @@ def hidden_size(drafter: Any) -> int:
     """The size of the state that an autoregressive drafter is fed; 0 where there is none to feed."""
     tensors = tensors_of(drafter)[0] if drafter else {}
     return (tensors[HIDDEN].dims[-1] or 0) if HIDDEN in tensors else 0
+
+
+def candidates_of(drafter: Any) -> int:
+    """How many ids a drafter names for each position; 0 where it names the likeliest alone."""
+    tensors = tensors_of(drafter)[1] if drafter else {}
+    return (tensors[CANDIDATES[0]].dims[-1] or 0) if CANDIDATES[0] in tensors else 0
 
 
 def _found(values: Any) -> Tensors:

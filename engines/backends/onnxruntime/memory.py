@@ -19,6 +19,7 @@ from ...folder.records import Cache, Part
 from ...machine import memory_bytes
 from ...requests.params import SamplingParams, policy_of
 from ...requests.token_choice import TokenChoice
+from ..draft_tree import DraftTree
 
 Arrays = dict[str, np.ndarray]
 _LINE = 64  # bytes
@@ -142,6 +143,7 @@ class RowWindow:
 
     def __init__(self, columns: int) -> None:
         self.input_ids = np.zeros((1, columns), np.int64)
+        self.tree: DraftTree | None = None  # that the drafts make; None is a chain
         self.start, self.window_len, self.draft_len = (
             np.zeros(1, TENSORS[name].dtype) for name in ("start", "window_len", "draft_len")
         )
@@ -158,13 +160,18 @@ class RowWindow:
 
     def fill(self, ids: Sequence[int] | np.ndarray, start: int, draft_len: int) -> None:
         """Lay the window out: ``ids`` from absolute position ``start``, the last ``draft_len`` of them drafts."""
-        self.input_ids[0, : len(ids)] = ids
+        self.input_ids[0, : len(ids)], self.tree = ids, None
         self.start[0], self.window_len[0], self.draft_len[0] = start, len(ids), draft_len
 
     def drafts(self) -> list[int]:
         """The drafts, at the end of the valid columns."""
         drafts: list[int] = self.input_ids[0, self.committed : int(self.window_len[0])].tolist()
         return drafts
+
+    def fill_tree(self, newest: int, tree: DraftTree, start: int) -> None:
+        """Lay the window out: ``newest`` at absolute position ``start``, and a tree of drafts behind it."""
+        self.fill([newest, *tree.tokens], start, draft_len=len(tree.tokens))
+        self.tree = tree
 
     def put_drafts(self, drafts: Sequence[int]) -> None:
         """Keep the newest token, in column 0, and put ``drafts`` behind it."""
@@ -175,5 +182,7 @@ class RowWindow:
         extra = max(int(self.draft_len[0]) - drafts, 0)
         self.window_len[0] -= extra
         self.draft_len[0] -= extra
+        if extra and self.tree:
+            self.tree = self.tree.cut(int(self.draft_len[0]))
         if choice is not None and drafts:
             self.put_drafts(choice.drafts(self.drafts(), drafts))

@@ -33,6 +33,10 @@ class SessionPrompt:
         """Run the drafter over the whole piece."""
         self._row.draft(k)
 
+    def branch(self, k: int) -> None:
+        """Run the drafter over the whole piece: the first drafts are a chain."""
+        self.draft(k)
+
     def extend(self) -> None:
         """Run the drafter over its last draft, if anybody will verify that."""
         if self._chunk.is_last:

@@ -117,6 +117,10 @@ class PlanLanes:
         """Enqueue the drafter over all windows; it writes the next ones itself."""
         self._pass("drafter", WindowSizes(self._memory.slots, self._verified + 1, k + 1)).enqueue()
 
+    def branch(self, k: int) -> None:
+        """Draft a chain: no plan is told which columns see which."""
+        self.draft(k)
+
     def extend(self) -> None:
         """Refuse: no plan is fed a drafter's own state, and no manifest says that one is."""
         raise no_further_passes()

@@ -69,6 +69,10 @@ class PlanPrompt:
         """Enqueue the drafter over the piece."""
         self._enqueue("drafter", WindowSizes(1, self._columns, k + 1))
 
+    def branch(self, k: int) -> None:
+        """Draft a chain: no plan is told which columns see which."""
+        self.draft(k)
+
     def extend(self) -> None:
         """Refuse, as ``PlanLanes`` does."""
         raise no_further_passes()

@@ -1,7 +1,7 @@
 """Lowering ``cpu``: the nodes of ``ort``, with kernels of our own where there is one.
 
 A semantic op that has a kernel stays as it is; what ONNX Runtime does in its place is not asked for. ``RULES`` are
-those of ``ort`` that are left, and our own.
+those of ``ort`` that are left, and our own. Its graphs know trees of drafts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from .. import ort, std
 from ..ort.experts import Experts, QuantizedExperts
 from ..ort.linears import Linear, QuantizedEmbedding, QuantizedLinear
 from ..ort.tidy import SkipNorm
+from . import trees
 
 __all__ = ["apply"]
 
@@ -30,5 +31,6 @@ RULES = RewriteRuleSet(
 
 def apply(model: ir.Model) -> None:
     """Rewrite a semantic graph in place; what is left of our ops has its body, for sessions without kernels."""
+    trees.apply(model)
     ort.apply(model, RULES)
     std.apply(model)

@@ -52,12 +52,11 @@ DRAFTS = st.sampled_from([{}, {"num_speculative_tokens": 2}, {"draft": "none"}, 
     max_prefill_tokens=st.sampled_from([5, 64]),
 )
 def test_text_and_drafts_are_those_of_prompts_that_are_read_whole(
-    request: pytest.FixtureRequest, tiny_engine: Engine, lanes: str, asked: list[Any], tokens: int,
-    max_prefill_tokens: int,
-) -> None:  # fmt: skip
+    request: pytest.FixtureRequest, lanes: str, asked: list[Any], tokens: int, max_prefill_tokens: int
+) -> None:
     params = SamplingParams(max_tokens=14, ignore_eos=True, temperature=0.8, seed=4)
-    alone = [tiny_engine.generate([prompt], params, **drafts)[0] for prompt, drafts in asked]
     keeper: Engine = request.getfixturevalue(lanes)
+    alone = [keeper.generate([prompt], params, **drafts)[0] for prompt, drafts in asked]
     limit = tokens * keeper._backend.kept_bytes
     with _keeping(keeper, limit, max_prefill_tokens=max_prefill_tokens) as engine:
         told = [engine.submit(prompt, params, **drafts) for prompt, drafts in asked]

@@ -127,7 +127,7 @@ def test_a_text_in_a_loop_takes_few_rounds(tiny_engine: Engine) -> None:
 @pytest.mark.parametrize("draft", ["ngrams", "", "drafter", 3, True, ["none"], b"none"])
 def test_what_is_no_way_to_draft_is_refused(tiny_engine: Engine, draft: object) -> None:
     for call in (tiny_engine.generate, tiny_engine.stream):
-        with pytest.raises(UsageError, match="draft must be peagle, ngram, none") as caught:
+        with pytest.raises(UsageError, match="draft must be peagle, peagle-chain, ngram, none") as caught:
             call([[1]] if call == tiny_engine.generate else [1], draft=draft)  # type: ignore[operator]
         assert caught.value.fix
 

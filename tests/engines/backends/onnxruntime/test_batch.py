@@ -86,7 +86,7 @@ def test_any_k_in_any_round_gives_the_plain_text(together: Engine, alone: Engine
     params, seed = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 10**6))
     dice = Dice(seed)
     dice.most = K
-    engine = decoding(together, data.draw(st.sampled_from(["parallel", "ngram"])), dice)
+    engine = decoding(together, data.draw(st.sampled_from(["tree", "parallel", "ngram"])), dice)
     texts = [output.token_ids for output in engine.generate(prompts, params)]
     for text, each, policy_of_it in zip(texts, prompts, params, strict=True):
         assert text == alone.generate([each], policy_of_it, num_speculative_tokens=0)[0].token_ids
@@ -133,7 +133,9 @@ def test_columns_that_one_row_holds_do_not_push_another_past_its_cache(
     """Fifty columns wait for the drafter when a request comes that has three positions left; each is drafted alone."""
     drafted: list[int] = []
     draft = BatchLanes._draft
-    monkeypatch.setattr(BatchLanes, "_draft", lambda me, rows, k: (drafted.append(len(rows)), draft(me, rows, k))[1])
+    monkeypatch.setattr(
+        BatchLanes, "_draft", lambda me, rows, *asked: (drafted.append(len(rows)), draft(me, rows, *asked))[1]
+    )
     prompts, limits = [[5, 9], [7, 7, 8], [3] * (LENGTH - 3)], (80, 50, 80)
     params = [SamplingParams(max_tokens=limit, ignore_eos=True) for limit in limits]
     two = Engine.load(folder, max_batch_size=2, threads=1)

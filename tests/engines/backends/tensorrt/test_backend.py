@@ -53,7 +53,7 @@ def half(tiny_pair: Pair, tiny_engine: Engine) -> dict[str, Path]:
 
 
 def _told(engine: Engine, params: SamplingParams | list[SamplingParams], k: int) -> list[object]:
-    outputs = engine.generate(PROMPTS, params, num_speculative_tokens=k)
+    outputs = engine.generate(PROMPTS, params, num_speculative_tokens=k, draft="peagle-chain")
     return [(o.token_ids, o.text, o.finish_reason, o.acceptance) for o in outputs]
 
 
@@ -80,7 +80,8 @@ def test_any_batch_at_any_k_gives_onnx_runtime_s_text(plans: Plans, tiny_engine:
     )
     prompts = data.draw(st.lists(prompt, min_size=1, max_size=6))
     params, k = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 6))
-    results, expected = (e.generate(prompts, params, num_speculative_tokens=k) for e in (plans[0], tiny_engine))
+    drafts = {"draft": "peagle-chain", "num_speculative_tokens": k}
+    results, expected = (engine.generate(prompts, params, **drafts) for engine in (plans[0], tiny_engine))
     assert [(o.token_ids, o.text, o.acceptance) for o in results] == [
         (o.token_ids, o.text, o.acceptance) for o in expected
     ]

@@ -1,0 +1,89 @@
+"""Graphs of the lowering ``cpu`` verify trees of drafts; without our kernels their bodies do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from peagle.plugins.graph_contract import ANCESTORS, CANDIDATES, MOST_CANDIDATES, TARGET_INPUTS
+from tests.graphs.running import Graph, target_inputs
+from tests.graphs.traced import CACHE, Traced
+from tests.models import LAYERS, VOCAB
+
+PROMPT = np.array([[5, 9, 17, 3]])
+DRAFTS = (11, 23, 42, 8, 30)
+PARENTS = (0, 0, 1, 3, 1)  # columns: 1 and 2 follow the newest token, 3 and 5 follow 1, and 4 follows 3
+PATHS = {1: (1,), 2: (2,), 3: (1, 3), 4: (1, 3, 4), 5: (1, 5)}
+
+
+def tree() -> np.ndarray:
+    seen = np.zeros((1, len(DRAFTS) + 1, len(DRAFTS) + 1), bool)
+    for column, path in PATHS.items():
+        seen[0, column, [0, *path[:-1]]] = True
+    return seen
+
+
+def begun(traced: Traced, lowering: str) -> Graph:
+    """The target's graph behind the prompt."""
+    graph = Graph(traced.built("target", lowering), traced.target.caches, CACHE)
+    told = {} if lowering == "std" else {ANCESTORS: np.tri(PROMPT.shape[1], k=-1, dtype=bool)[None]}
+    graph(**target_inputs(PROMPT, 0, 0, 1), **told)
+    return graph
+
+
+def window(graph: Graph, ids: tuple[int, ...], **told: Any) -> dict[str, np.ndarray]:
+    return graph(**target_inputs(np.array([[7, *ids]]), PROMPT.shape[1], len(ids), len(ids) + 1), **told)
+
+
+def test_the_target_is_told_ancestors_and_walks(qwen3: Traced) -> None:
+    graph = qwen3.lowered("target", "cpu").model.graph
+    assert [value.name for value in graph.inputs][: len(TARGET_INPUTS) + 1] == [*TARGET_INPUTS, ANCESTORS]
+    assert str(graph.inputs[len(TARGET_INPUTS)].shape) == "[B,S,S]"
+    count = Counter(node.op_type for node in graph)
+    assert (count["AcceptPrefix"], count["AcceptTree"], count["CachedAttention"]) == (0, 1, LAYERS)
+
+
+def test_every_node_of_a_tree_gets_what_it_would_get_at_the_end_of_a_chain(every: Traced) -> None:
+    forked = window(begun(every, "cpu"), DRAFTS, ancestors=tree())
+    for column, path in PATHS.items():
+        straight = window(begun(every, "std"), tuple(DRAFTS[each - 1] for each in path))
+        np.testing.assert_allclose(forked["logits"][0, column], straight["logits"][0, len(path)], atol=2e-5)
+        np.testing.assert_allclose(forked["aux_hidden"][0, column], straight["aux_hidden"][0, len(path)], atol=2e-5)
+
+
+def test_what_is_emitted_is_the_path_of_the_target_s_own_tokens(qwen3: Traced) -> None:
+    """Each draft that the target would write in place of one that it would not, where the tree forks."""
+    first = window(begun(qwen3, "std"), ())["tokens"][0, 0]
+    second = window(begun(qwen3, "std"), (int(first),))["tokens"][0, 1]
+    other = [int(token + 1) % VOCAB for token in (first, second)]
+    ids = (other[0], int(first), int(second), other[1], int(second))
+    seen = np.zeros((1, 6, 6), bool)
+    for column, path in enumerate([(0,), (0,), (0, 1), (0, 2), (0, 2)], 1):
+        seen[0, column, [*path]] = True
+    made = window(begun(qwen3, "cpu"), ids, ancestors=seen)
+    last = window(begun(qwen3, "std"), (int(first), int(second)))["tokens"][0, 2]
+    assert made["tokens"][0, : made["num_tokens"][0]].tolist() == [first, second, last]
+
+
+def test_the_drafter_names_the_likeliest_of_every_position(qwen3: Traced) -> None:
+    graph = qwen3.lowered("drafter", "cpu").model.graph
+    count = min(MOST_CANDIDATES, VOCAB)
+    assert {value.name: str(value.shape) for value in graph.outputs if value.name in CANDIDATES} == dict.fromkeys(
+        CANDIDATES, f"[B,E - 1,{count}]"
+    )
+    drafter = Graph(qwen3.built("drafter", "cpu"), qwen3.head.caches, CACHE)
+    target = Graph(qwen3.built("target", "std"), qwen3.target.caches, CACHE)
+    asked = target_inputs(PROMPT, 0, 0, 4)
+    emitted = target(**asked)
+    inputs = {name: asked[name] for name in ("input_ids", "start", "window_len", "draft_len")}
+    made = drafter(**inputs, **{name: emitted[name] for name in ("tokens", "num_tokens", "aux_hidden")})
+    ids, scores, logits = made["candidate_ids"], made["candidate_scores"], made["draft_logits"].astype(np.float64)
+    assert np.array_equal(ids[..., 0], made["draft_ids"])
+    logs = (
+        logits
+        - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        - logits.max(-1, keepdims=True)
+    )
+    np.testing.assert_allclose(scores, -np.sort(-logs, -1)[..., :count], atol=1e-4)
