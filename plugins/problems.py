@@ -32,11 +32,12 @@ def counted(items: Sized, singular: str = "tensor") -> str:
 class Problems:
     """Collects the problems of one ``subject``, which is a folder or what it is called; true when there are any.
 
-    With a ``fix`` for all of them (and a ``why``) a problem is one line of one error. Without, each has its own.
+    With a ``fix`` for all of them (and a ``why``) a problem is one line of one error. Without, each has its own. It may
+    be said better when more is known.
     """
 
     def __init__(self, subject: object, complaint: str, *, why: str = "", fix: str = "") -> None:
-        self.subject, self._complaint, self._why, self._fix = subject, complaint, why, fix
+        self.subject, self._complaint, self._why, self.fix = subject, complaint, why, fix
         self._errors: list[BuildError] = []
 
     def __bool__(self) -> bool:
@@ -57,18 +58,18 @@ class Problems:
 
     def raise_any(self) -> None:
         """Raise one ``BuildError`` that lists them, if there are any; a single one that has its own cure as it is."""
-        if len(self._errors) == 1 and not self._fix:
+        if len(self._errors) == 1 and not self.fix:
             raise self._errors[0]
         if self._errors:
             cures: dict[str, list[BuildError]] = {}
             for error in self._errors:
                 cures.setdefault(error.fix, []).append(error)
-            most = len(self._errors) if self._fix else MOST
+            most = len(self._errors) if self.fix else MOST
             raise BuildError(
                 f"{self.subject} {self._complaint} ({counted(self._errors, 'problem')}):\n"
                 + "\n".join(line for errors in cures.values() for line in _lines(errors, most)),
                 why=self._why,
-                fix=self._fix or "; ".join(filter(None, cures)),
+                fix=self.fix or "; ".join(filter(None, cures)),
             )
 
 

@@ -99,7 +99,7 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
     drafter = replace(drafter, config=head_says(drafter.config))
     head = read_head(drafter, target.spec)
     max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
-    warnings = [*resolved.notes, *warnings, *_doubts(drafter)]
+    warnings = [*resolved.notes, *warnings, *_doubts(drafter.config, head)]
     depth = head.trained_depth or (resolved.pair.trained_depth if resolved.pair else None)
     if depth is None:
         warnings.append(f"the head does not say how many drafts it was trained for; {ASSUMED_DEPTH} assumed")
@@ -118,12 +118,15 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
     )
 
 
-def _doubts(drafter: Checkpoint) -> list[str]:
+def _doubts(config: Mapping[str, Any], head: DrafterSpec) -> list[str]:
     """List what a user should know of a head that was read all the same."""
-    unknown = unknown_architectures(drafter.config.get("architectures") or [])
-    if not unknown:
-        return []
-    return [f"the head's architecture {unknown} is not known here; it was read as P-EAGLE, which its mask_hidden says"]
+    doubts = []
+    if unknown := unknown_architectures(config.get("architectures") or []):
+        doubts.append(f"the head's architecture {unknown} is not known here")
+    says_eagle3 = config.get("speculators_model_type") == "eagle3" and config.get("parallel_drafting") is not True
+    if says_eagle3 and head.strategy == "parallel":
+        doubts.append("the head's config calls it eagle3")
+    return [f"{doubt}; it was read as P-EAGLE, which its mask_hidden says" for doubt in doubts]
 
 
 def longest_sequence(target: Target, max_seq_len: int) -> tuple[int, list[str]]:

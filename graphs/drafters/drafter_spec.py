@@ -77,10 +77,16 @@ class DrafterSpec:
 
 
 def drafter_problems() -> Problems:
-    """An empty list of what does not fit."""
+    """An empty list of what does not fit; ``trained_head`` is its fix when the kind of head is known."""
     return Problems(
         "the drafter head",
         "does not fit",
         why="a head works only with the target, the taps and the vocabulary it was trained for",
-        fix="use the P-EAGLE head that was trained for this target",
+        fix="use the head that was trained for this target",
     )
+
+
+def trained_head(strategy: Strategy) -> str:
+    """Return what to use in place of a head that does not fit: one of its kind."""
+    kind = "P-EAGLE" if strategy == "parallel" else "EAGLE-3"
+    return f"use the {kind} head that was trained for this target"

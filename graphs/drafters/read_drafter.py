@@ -18,7 +18,7 @@ from .drafter_config import (
     says_parallel,
     unknown_architectures,
 )
-from .drafter_spec import DrafterSpec, drafter_problems
+from .drafter_spec import DrafterSpec, Strategy, drafter_problems, trained_head
 from .tensor_layout import (
     EMBEDDING,
     FC,
@@ -53,6 +53,8 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
     parts = Parts.of(tensors)
     reasons = _refuse_other_kinds(flat, parts, tensors, problems)
     parallel = parts.mask_hidden or says_parallel(flat)
+    strategy: Strategy = "parallel" if parallel else "autoregressive"
+    problems.fix = trained_head(strategy)
     sizes = infer_sizes(parts, tensors)
     _compare_with_config(flat, parts, sizes, problems)
     shared = _shared(flat, parts, sizes, tensors, target)
@@ -89,7 +91,7 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
         trained_depth=depth,
         rope=rope,
         parts=parts,
-        strategy="parallel" if parallel else "autoregressive",
+        strategy=strategy,
         shared=shared,
         keys=keys,
     )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...plugins.problems import Problems
-from .drafter_spec import DrafterSpec, drafter_problems
+from .drafter_spec import DrafterSpec, drafter_problems, trained_head
 
 
 def check_vocabulary(drafter: DrafterSpec, d2t: NDArray[Any] | None, t2d: NDArray[Any] | None) -> None:
@@ -18,6 +18,7 @@ def check_vocabulary(drafter: DrafterSpec, d2t: NDArray[Any] | None, t2d: NDArra
     ``BuildError`` naming everything that contradicts this.
     """
     problems = drafter_problems()
+    problems.fix = trained_head(drafter.strategy)
     offsets = np.zeros(drafter.draft_vocab_size, np.int64) if d2t is None else np.asarray(d2t).reshape(-1)
     marked = None if t2d is None else np.flatnonzero(np.asarray(t2d).reshape(-1))
     if not np.issubdtype(offsets.dtype, np.integer):

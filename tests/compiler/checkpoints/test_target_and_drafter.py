@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +67,24 @@ def test_a_template_that_is_damaged_is_refused(pair: Pair) -> None:
     (pair.target / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(BuildError, match=r"chat_template\.jinja cannot be read"):
         read(pair)
+
+
+def test_a_head_with_mask_hidden_that_calls_itself_eagle3_is_read_as_p_eagle_and_said_so(pair: Pair) -> None:
+    file = pair.head / "config.json"
+    config = json.loads(file.read_text())
+    for said, warns in (("peagle", False), ("eagle3", True)):
+        file.write_text(json.dumps(config | {"speculators_model_type": said, "norm_before_residual": False}))
+        inputs = read(pair)
+        assert inputs.head is not None
+        assert inputs.head.strategy == "parallel"
+        assert any("calls it eagle3; it was read as P-EAGLE" in warning for warning in inputs.warnings) == warns
+
+
+def test_what_to_use_in_place_of_a_head_is_one_of_its_kind(pair: Pair, eagle3_pair: Pair) -> None:
+    for head, kind in ((pair.head, "P-EAGLE"), (eagle3_pair.head, "EAGLE-3")):
+        folder = Path(shutil.copytree(head, pair.target.with_name(kind)))
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"num_attention_heads": 7}))
+        with pytest.raises(BuildError) as caught:
+            read(type(pair)(pair.target, folder))
+        assert caught.value.fix == f"use the {kind} head that was trained for this target"
