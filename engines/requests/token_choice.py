@@ -12,6 +12,7 @@ import numpy as np
 from ...plugins.errors import UsageError
 from ..folder.manifest import Manifest
 from ..grammars.path import GrammarPath
+from .bad_words import BadWords
 from .logprobs import logprob_of
 from .params import SamplingParams, policy_of
 from .results import TokenLogprob
@@ -107,9 +108,7 @@ class TokenChoice:
         self._changes = any(name not in _LOOKING for name in options_of(params))
         self._grammar = grammar
         self._ends = np.array(sorted(ends), np.int64)
-        self._words = [tuple(word) for word in words]
-        self._longest = max((len(word) for word in words), default=0)
-        self._tail: list[int] = []  # of the text, as long as a word may be
+        self._words = BadWords(words)
         self._biased, self._bias = np.array([*biases], np.int64), np.array([*biases.values()], np.float32)
         self._repeated = np.zeros(vocab, bool)
         self._repeated[list(prompt)] = True
@@ -173,7 +172,7 @@ class TokenChoice:
         if self._grammar and np.isneginf(changed).all():
             self._grammar.fail("every token that may follow is banned")
         if self._words:
-            self._ban_words(changed)
+            _ban(changed, self._words.completing())
         changed[self._biased] += self._bias
         if params.repetition_penalty != 1:
             penalty = np.float32(params.repetition_penalty)
@@ -184,15 +183,9 @@ class TokenChoice:
             changed -= np.float32(params.presence_penalty) * (self._counts > 0)
         return changed
 
-    def _ban_words(self, changed: np.ndarray) -> None:
-        """Ban the tokens that would complete a word, unless no other is left."""
-        tail = tuple(self._tail)
-        completing = [word[-1] for word in self._words if tail[len(tail) - len(word) + 1 :] == word[:-1]]
-        _ban(changed, completing)
-
     def _add(self, token: int, logits: np.ndarray) -> None:
         self._length += 1
-        self._tail = [*self._tail, token][-self._longest :] if self._longest else []
+        self._words.add(token)
         self._repeated[token] = True
         self._counts[token] += 1
         if self._grammar:

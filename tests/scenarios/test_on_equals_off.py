@@ -134,7 +134,7 @@ def test_the_first_two_tokens_follow_the_target_s_softmax(head: Path, strategy: 
     seeds, temperature = 20_000, 0.4
     prompt = [id for token in range(45) for id in (9, token)] + [9]  # a lookup finds what came after many a token
     with Engine.load(head, max_batch_size=8, threads=1) as engine:
-        params = SamplingParams(max_tokens=2, ignore_eos=True, temperature=temperature)
+        params = SamplingParams(max_tokens=3, ignore_eos=True, temperature=temperature)
         drawn = [replace(params, seed=seed) for seed in range(seeds)]
         outputs = engine.generate([prompt] * seeds, drawn, **STRATEGIES[strategy])
         first = softmax(engine.target_logits(prompt)[-1], temperature)

@@ -122,9 +122,9 @@ def _params(body: CompletionBody | ChatBody, room: int, settings: ServerSettings
     given = {each: value for each in _TAKEN if (value := getattr(body, each)) is not None}
     given.setdefault("acceptance_tolerance", settings.drafts.acceptance_tolerance)
     given |= {"logit_bias": _biases(body.logit_bias or {}), "logprobs": _logprobs(body)}
-    given["prompt_logprobs"] = given["logprobs"] if _echoes(body) else None
-    if body.prompt_logprobs is not None:
-        given["prompt_logprobs"] = max(body.prompt_logprobs, given["prompt_logprobs"] or 0)
+    echoed = given["logprobs"] if _echoes(body) else None
+    asked = [count for count in (body.prompt_logprobs, echoed) if count is not None]
+    given["prompt_logprobs"] = None if not asked else min(asked) if min(asked) < 0 else max(asked)
     try:
         return SamplingParams(**{"temperature": 1.0, **given}, max_tokens=room if most is None else most)
     except UsageError as error:

@@ -197,6 +197,8 @@ def test_options_that_change_the_choice_are_the_engine_s_and_drafts_change_nothi
         ({"extra_body": {"allowed_token_ids": [10**9]}}, "allowed_token_ids"),
         ({"extra_body": {"bad_words": [""]}}, "bad_words"),
         ({"extra_body": {"prompt_logprobs": 99}}, "prompt_logprobs"),
+        ({"extra_body": {"prompt_logprobs": -1}}, "prompt_logprobs"),
+        ({"echo": True, "logprobs": 2, "extra_body": {"prompt_logprobs": -1}}, "prompt_logprobs"),
         ({"stream": True, "extra_body": {"prompt_logprobs": 1}}, "prompt_logprobs"),
         ({"n": 5}, "n"),
         ({"n": 0}, "n"),

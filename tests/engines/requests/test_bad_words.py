@@ -1,0 +1,21 @@
+"""Bad words against the plain definition: a token that completes one, whatever was before."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.engines.requests.bad_words import BadWords
+
+IDS = st.integers(0, 3)
+
+
+@given(words=st.lists(st.lists(IDS, min_size=1, max_size=4), max_size=6), text=st.lists(IDS, max_size=12))
+def test_the_ids_are_those_with_which_a_text_would_end_in_a_word(words: list[list[int]], text: list[int]) -> None:
+    followed = BadWords(words)
+    assert bool(followed) == bool(words)
+    for end in range(len(text) + 1):
+        expected = {token for token in range(4) for word in words if [*text[:end], token][-len(word) :] == word}
+        assert set(followed.completing()) == expected
+        if end < len(text):
+            followed.add(text[end])
