@@ -79,7 +79,8 @@ def test_the_archive_is_served_as_sagemaker_does(cli: Run, talking_engine: Path,
         answer = json.loads(content)
         assert status == 200
         assert answer["model"] == "there"
-        assert len(answer["usage"]["speculation"]["accepted_per_position"]) == 2
+        speculation = answer["usage"]["speculation"]
+        assert speculation["rounds"] < speculation["drafted_tokens"] <= 2 * speculation["rounds"]
         status, kind, stream = _ask(url, "/invocations", {**body, "stream": True})
         assert status == 200
         assert kind.startswith("text/event-stream")
