@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-export bench-kernels bench-aot bench-precisions test test-gpu test-triton triton-server test-oldest test-newest lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-policy bench-export bench-kernels bench-aot bench-precisions test test-gpu test-triton triton-server test-oldest test-newest lint lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,9 @@ bench-cpu: $(STAMP) ## decoding with our CPU kernels beside ONNX Runtime's and o
 bench-humaneval: $(STAMP) ## plain decoding, EAGLE-3 and P-EAGLE on the prompts of HumanEval; ARGS="--prompts 12" takes minutes
 	@echo "Measuring (an hour; keep the machine idle; an interrupted run goes on when it is called again) ..."
 	@$(BIN)/python benchmarks/humaneval.py $(ARGS)
+
+bench-policy: $(STAMP) ## what choosing K costs with a head of random weights, and brings with a trained one
+	@$(BIN)/python benchmarks/policy.py $(ARGS)
 
 bench-export: $(STAMP) ## memory and time of the export of a 10 GB checkpoint beside other exporters
 	@echo "Measuring (20 minutes and 40 GB of disk; keep the machine idle) ..."

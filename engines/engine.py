@@ -20,7 +20,7 @@ from .folder.manifest import Manifest
 from .grammars.compiled import Grammars
 from .loop import Load, Loop
 from .machine import most_threads
-from .policy.drafts_per_round import Fixed, Policy
+from .policy.drafts_per_round import DraftsAsked, Fixed, Policy
 from .requests.arguments import flag, integer, number, prompts_of, refusal, text_of, token_ids_of
 from .requests.delivery import Delivery
 from .requests.logprobs import PromptLogprobs
@@ -31,7 +31,7 @@ from .requests.request import Request
 from .requests.results import RequestOutput
 from .requests.token_choice import choice_of
 from .scheduling.scheduler import MAX_PREFILL_TOKENS
-from .strategies.asked import decoding, drafts_of, named_strategy, own_strategy
+from .strategies.asked import adaptive_policy, decoding, drafts_of, named_strategy, own_strategy
 from .strategies.base import STRATEGIES
 from .stream import Stream
 from .submission import AsyncSubmission, Submission
@@ -69,7 +69,9 @@ class Engine:
         strategy = own_strategy(manifest) if strategy is None else named_strategy(manifest, strategy)
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
         self._backend, self._strategy = backend, strategy
-        self._policy = policy or Fixed(manifest.speculation.num_speculative_tokens)
+        self._adaptive = adaptive_policy(manifest)
+        chosen = self._adaptive if manifest.speculation.adapts else Fixed(manifest.speculation.num_speculative_tokens)
+        self._policy = policy or chosen
         self._chat = Chat(folder, tokenizer)
         self._grammars = Grammars(folder, tokenizer.eos_token_ids, manifest.shapes.vocab_size)
         if prefix_cache_bytes and not backend.kept_bytes:
@@ -146,7 +148,7 @@ class Engine:
 
     @property
     def num_speculative_tokens(self) -> int:
-        """The K that the build chose, the default of every call; 0 where it was built for plain decoding."""
+        """The K that the build chose, with which calls begin; 0 where it was built for plain decoding."""
         return self.manifest.speculation.num_speculative_tokens
 
     @property
@@ -169,14 +171,15 @@ class Engine:
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        num_speculative_tokens: int | None = None,
+        num_speculative_tokens: DraftsAsked | None = None,
         draft: str | None = None,
     ) -> list[RequestOutput]:
         """Continue every prompt (text or token ids); results in the order of the prompts.
 
-        ``params`` is one policy for all or one each. ``num_speculative_tokens`` overrides K; 0 is plain decoding, which
-        gives the same text. So does any ``draft``: ``"ngram"`` looks drafts up in the text, ``"none"`` is K = 0, None
-        is what the engine was built with, which ``"peagle"`` and ``"eagle3"`` name. Raises ``UsageError`` for an empty,
+        ``params`` is one policy for all or one each. ``num_speculative_tokens`` is K of every round, 0 for plain
+        decoding; with ``"auto"`` K follows what pays, which is the default unless the build was told a K. All give the
+        same text. So does any ``draft``: ``"ngram"`` looks drafts up in the text, ``"none"`` is K = 0, None is what the
+        engine was built with, which ``"peagle"`` and ``"eagle3"`` name. Raises ``UsageError`` for an empty,
         too long or out-of-range prompt, an illegal K, or drafts that the engine has no room for.
         """
         listed = prompts_of(prompts)
@@ -200,7 +203,7 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        num_speculative_tokens: int | None = None,
+        num_speculative_tokens: DraftsAsked | None = None,
         draft: str | None = None,
         timeout: float | None = None,
     ) -> Submission:
@@ -219,7 +222,7 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        num_speculative_tokens: int | None = None,
+        num_speculative_tokens: DraftsAsked | None = None,
         draft: str | None = None,
         timeout: float | None = None,
     ) -> AsyncSubmission:
@@ -235,7 +238,7 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        num_speculative_tokens: int | None = None,
+        num_speculative_tokens: DraftsAsked | None = None,
         draft: str | None = None,
     ) -> Stream:
         """Continue one prompt, giving text as it comes. Same arguments and errors as ``generate``."""
@@ -251,7 +254,7 @@ class Engine:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        num_speculative_tokens: int | None = None,
+        num_speculative_tokens: DraftsAsked | None = None,
         draft: str | None = None,
     ) -> RequestOutput:
         """Answer a conversation, whose messages go through the model's own chat template.
@@ -288,7 +291,7 @@ class Engine:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        num_speculative_tokens: int | None = None,
+        num_speculative_tokens: DraftsAsked | None = None,
         draft: str | None = None,
     ) -> Stream:
         """Answer a conversation, giving text as it comes. Same arguments and errors as ``chat``."""
@@ -304,7 +307,7 @@ class Engine:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        num_speculative_tokens: int | None = None,
+        num_speculative_tokens: DraftsAsked | None = None,
         draft: str | None = None,
         timeout: float | None = None,
     ) -> Submission:
@@ -321,7 +324,7 @@ class Engine:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        num_speculative_tokens: int | None = None,
+        num_speculative_tokens: DraftsAsked | None = None,
         draft: str | None = None,
         timeout: float | None = None,
     ) -> AsyncSubmission:
@@ -364,9 +367,9 @@ class Engine:
             raise UsageError("num_speculative_tokens is 0", why="then nothing is drafted", fix="ask for 1 or more")
         return self._loop.alone(lambda: self._backend.draft_logits(ids, k))
 
-    def _decoding(self, draft: str | None = None, k: int | None = None) -> tuple[str, Policy]:
+    def _decoding(self, draft: str | None = None, k: DraftsAsked | None = None) -> tuple[str, Policy]:
         """The strategy and the policy of a call that says this."""
-        return decoding(self.manifest, self._strategy, self._policy, draft, k)
+        return decoding(self.manifest, self._strategy, self._policy, self._adaptive, draft, k)
 
     def _ids(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
         return token_ids_of(name, ids, self.manifest.shapes.vocab_size, self.max_seq_len)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ...plugins.errors import UsageError
 from ..checkpoints.without_head import NO_DRAFTS
@@ -34,7 +34,7 @@ class TerminalChat:
         engine: Engine,
         dialogue: Dialogue,
         params: SamplingParams,
-        num_speculative_tokens: int | None,
+        num_speculative_tokens: int | Literal["auto"] | None,
         draft: str | None,
         *,
         colours: bool,
@@ -42,7 +42,7 @@ class TerminalChat:
         self._engine, self._dialogue, self._params, self._k = engine, dialogue, params, num_speculative_tokens
         self._draft = draft
         self._colours, self._moves = colours, os.environ.get("TERM", "dumb") != "dumb"
-        k = engine.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
+        k = engine.num_speculative_tokens if num_speculative_tokens in (None, "auto") else num_speculative_tokens
         self._drafts, self._keyboard = bool(k) and draft != NO_DRAFTS, Keyboard()
         self._stream: Stream | None = None
         self._is_reading = self._had_typed = self._is_ending = False

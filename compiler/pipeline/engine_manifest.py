@@ -26,11 +26,12 @@ def engine_manifest(
     recipe: Recipe,
     inputs: Inputs,
     k: int,
+    asked: int | None,
     graphs: Graphs,
     plans: Plans | None,
     versions: Mapping[str, str],
 ) -> Manifest:
-    """Return what is known before any file is placed."""
+    """Return what is known before any file is placed; K adapts where none was ``asked`` for."""
     spec, head, ranges = inputs.target.spec, inputs.head, graphs.ranges
     first, stored = graphs.first_words(plans.products() if plans else {}), inputs.target.checkpoint.stored
     parts = {
@@ -44,7 +45,8 @@ def engine_manifest(
         )
         for name, (origin, caches) in _origins(inputs).items()
     }
-    drafter, speculation = parts.get("drafter"), Speculation(k, inputs.max_k, inputs.trained_depth)
+    drafter = parts.get("drafter")
+    speculation = Speculation(k, inputs.max_k, inputs.trained_depth, adapts=asked is None)
     return Manifest(
         product_version=product_version(),
         target=parts["target"],

@@ -19,10 +19,10 @@ FILE_NAME = "resolved_config.yaml"
 
 def resolved_config(request: CompileRequest, platform: BuildPlatform, inputs: Inputs, manifest: Manifest) -> str:
     """Every choice, enough to repeat the build, and what the precision came to. JSON, which is YAML too."""
-    tensorrt = platform.makes_plans
+    tensorrt, speculation = platform.makes_plans, manifest.speculation
     content = BUILD.answers(request) | {
         **inputs.resolved.repeatable(),
-        "num_speculative_tokens": manifest.speculation.num_speculative_tokens,
+        "num_speculative_tokens": None if speculation.adapts else speculation.num_speculative_tokens,
         "max_seq_len": inputs.max_seq_len,
         "backend": platform.backend,
         "lowering": None if tensorrt else platform.lowering.name,

@@ -58,9 +58,10 @@ def build(
 
 
 def _drafts(manifest: Manifest) -> str:
-    k = manifest.speculation.num_speculative_tokens
-    each = f"{k}, a pass for each" if manifest.method == "eagle3" else f"{k}"
-    said = {"drafter": each, "ngram": f"{k}, looked up in the text", "none": "none: plain decoding"}
+    number = f"{manifest.speculation.num_speculative_tokens}"
+    k = f"{number} at first, as many as pay then" if manifest.speculation.adapts else number
+    each = f"{k}; a pass for each" if manifest.method == "eagle3" else k
+    said = {"drafter": each, "ngram": f"{k}; looked up in the text", "none": "none: plain decoding"}
     return said[manifest.draft]
 
 

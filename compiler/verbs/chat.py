@@ -30,6 +30,7 @@ from .flags.shared_flags import (
     Threads,
     TopK,
     TopP,
+    drafts_asked,
 )
 
 
@@ -75,19 +76,18 @@ def chat(
         stop=stop or (),
         acceptance_tolerance=acceptance_tolerance,
     )
+    k = drafts_asked(num_speculative_tokens)
     loaded = Engine.load(engine, threads=threads)
     dialogue = Dialogue(loaded, None if system is None else argument_text("--system", system), max_tokens)
     dialogue.check()
     if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json:
         colours = colours_wanted() and not no_color
-        code = TerminalChat(loaded, dialogue, params, num_speculative_tokens, draft, colours=colours).talk()
+        code = TerminalChat(loaded, dialogue, params, k, draft, colours=colours).talk()
         raise typer.Exit(code)
     for question in piped():
         if dropped := dialogue.ask(question):
             note(f"warning: the context is full: the oldest {dropped} turns were left out")
-        stream = loaded.stream_chat(
-            dialogue.messages, params, num_speculative_tokens=num_speculative_tokens, draft=draft
-        )
+        stream = loaded.stream_chat(dialogue.messages, params, num_speculative_tokens=k, draft=draft)
         for delta in stream:
             _print("" if as_json else delta.text)
             if reader_has_gone():

@@ -97,6 +97,11 @@ def _quantized(folder: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     return rows, content
 
 
+def _k(speculation: dict[str, Any]) -> str:
+    """K as the engine uses it where a call says nothing."""
+    return f"{speculation['num_speculative_tokens']}{' at first, as many as pay then' if speculation['adapts'] else ''}"
+
+
 def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
     from ..precision.product_table import described
     from ..precision.recipes import first_words
@@ -105,14 +110,14 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
     speculation, shapes, backend = engine["speculation"], engine["shapes"], engine["backend"]
     gpus = f" for {', '.join(backend['gpus'])}" if backend["gpus"] else ""
     drafts = [
-        ("drafts per round", f"{speculation['num_speculative_tokens']} (trained for {speculation['trained_depth']})"),
+        ("drafts per round", f"{_k(speculation)} (trained for {speculation['trained_depth']})"),
         ("taps", ", ".join(map(str, shapes["taps"]))),
     ]
     if engine["method"] == EAGLE3:
         drafts.insert(1, ("method", "EAGLE-3: the drafter makes a pass for every draft"))
     if not engine["drafter"]:
-        k, most = speculation["num_speculative_tokens"], speculation["max_num_speculative_tokens"]
-        looked_up = f"{k}, looked up in the text, of {most} at most: there is no drafter"
+        most = speculation["max_num_speculative_tokens"]
+        looked_up = f"{_k(speculation)}, looked up in the text, of {most} at most: there is no drafter"
         drafts = [("drafts per round", looked_up if most else "none: plain decoding, without a drafter")]
     heads = f" (drafter {shapes['draft_vocab_size']})" if engine["drafter"] else ""
     rows: list[tuple[str, Any]] = [

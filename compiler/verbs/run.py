@@ -29,6 +29,7 @@ from .flags.shared_flags import (
     Threads,
     TopK,
     TopP,
+    drafts_asked,
 )
 
 if TYPE_CHECKING:
@@ -98,13 +99,14 @@ def run(
         "ignore_eos": ignore_eos,
     }
     params = SamplingParams(**flags, **more_parameters("--sampling", sampling, flags))
+    k = drafts_asked(num_speculative_tokens)
     loaded = Engine.load(engine, threads=threads)
     if chat:
         first = [] if system is None else [{"role": "system", "content": argument_text("--system", system)}]
         messages = [*first, {"role": "user", "content": full_prompt}]
-        stream = loaded.stream_chat(messages, params, num_speculative_tokens=num_speculative_tokens, draft=draft)
+        stream = loaded.stream_chat(messages, params, num_speculative_tokens=k, draft=draft)
     else:
-        stream = loaded.stream(full_prompt, params, num_speculative_tokens=num_speculative_tokens, draft=draft)
+        stream = loaded.stream(full_prompt, params, num_speculative_tokens=k, draft=draft)
     for delta in stream:
         if not as_json:
             print(delta.text, end="", flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -88,6 +88,11 @@ class Emission(Protocol):
     @property
     def drafted(self) -> Sequence[int]:
         """How many drafts each row had verified; known when the pass is launched."""
+        ...
+
+    @property
+    def nodes(self) -> Mapping[int, Sequence[int]]:
+        """The numbers, from 0, of the accepted drafts of each row whose drafts were a tree; known when it is read."""
         ...
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:

@@ -24,8 +24,8 @@ FILE_NAME = "engine.json"
 Draft = Literal["drafter", "ngram", "none"]
 Method = Literal["peagle", "eagle3"]
 # The newest that is read, and every one before: 1 knows no engines without a drafter, 2 none that draft without one,
-# and 3 no drafter that makes a pass for every draft.
-FORMAT_VERSION = 4
+# 3 no drafter that makes a pass for every draft, and 4 no K that adapts.
+FORMAT_VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Manifest:
         """Write ``engine.json`` so that a reader sees the old file or the new one, never a part."""
         content = dataclasses.asdict(self)
         content = {"format_version": content.pop("format_version"), **content}
+        if not self.speculation.adapts:
+            del content["speculation"]["adapts"]  # older versions know no such field
         content["digest"] = _digest(content)
         temporary = folder / f".{FILE_NAME}.{os.getpid()}"
         with temporary.open("w", encoding="utf-8") as file:
@@ -120,7 +122,7 @@ def contradictions(manifest: Manifest) -> list[str]:
     if not 1 <= manifest.format_version <= FORMAT_VERSION:
         problems.append(f"format_version {manifest.format_version} does not exist")
     elif manifest.format_version < format_of(manifest.drafter, manifest.speculation):
-        lacks = _LACKS[manifest.format_version if not manifest.drafter else 3]
+        lacks = _LACKS[_lacking(manifest)]
         problems.append(f"format_version {manifest.format_version} has no {lacks}")
     return problems
 
@@ -129,11 +131,20 @@ _LACKS = {
     1: "engines without a drafter",
     2: "drafts without a drafter",
     3: "drafter that makes a pass for every draft",
+    4: "K that adapts",
 }
+
+
+def _lacking(manifest: Manifest) -> int:
+    if manifest.speculation.adapts:
+        return 4
+    return 3 if manifest.drafter else manifest.format_version
 
 
 def format_of(drafter: Part | None, speculation: Speculation) -> int:
     """The oldest format that can say it: older versions read what they can, and name the version that reads more."""
+    if speculation.adapts:
+        return 5
     if drafter:
         return 4 if drafter.is_autoregressive else 1
     return 3 if speculation.max_num_speculative_tokens else 2

@@ -134,11 +134,15 @@ class BackendRecord:
 
 @dataclass(frozen=True)
 class Speculation:
-    """Drafts per round: the default, the most that the caches have room for, and the depth the head was trained to."""
+    """Drafts per round: the default, the most that the caches have room for, and the depth the head was trained to.
+
+    ``adapts`` says that the default is where rounds begin, and K follows what pays, because nobody asked for that one.
+    """
 
     num_speculative_tokens: int
     max_num_speculative_tokens: int
     trained_depth: int | None
+    adapts: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
+
+AUTO: Literal["auto"] = "auto"
+DraftsAsked = int | Literal["auto"]  # as a caller says K: so many, or as many as pay
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    """One text in a round, known by identity alone, and the name of the strategy that drafts for it."""
+
+    text: object
+    strategy: str
+
+
+@dataclass(frozen=True)
+class RoundAhead:
+    """A round that is to be launched, as far as what it costs and brings depends on it.
+
+    ``rows`` are the texts that the policy is asked for, ``busy`` counts all of the round, with those of other policies;
+    these verify ``least`` drafts whatever is chosen. ``on_host`` says that tokens are chosen on the host.
+    """
+
+    rows: Sequence[RoundRow]
+    busy: int
+    least: int = 0
+    on_host: bool = False
+
+
+@dataclass(frozen=True)
+class RoundSeen:
+    """What became of one: K as it was chosen, and for every row how many drafts were verified and which were accepted.
+
+    Drafts are numbered from 0 in the order in which a smaller K would keep them: of a chain the first ones are
+    accepted, of a tree those of a path.
+    ``seconds`` is how long the round took, None where that cannot be told from what ran beside it.
+    """
+
+    ahead: RoundAhead
+    k: int
+    outcomes: Sequence[tuple[int, Sequence[int]]]
+    seconds: float | None
 
 
 class Policy(Protocol):
@@ -14,8 +55,12 @@ class Policy(Protocol):
         """The largest K that it ever says."""
         ...
 
-    def choose(self) -> int:
-        """K of the next round, 0 included."""
+    def choose(self, ahead: RoundAhead) -> int:
+        """K of this round, 0 included; the same until something is learnt."""
+        ...
+
+    def learn(self, seen: RoundSeen) -> None:
+        """Take note of a round that has been read; on a GPU the next one has been chosen by then."""
         ...
 
 
@@ -25,6 +70,10 @@ class Fixed:
 
     most: int
 
-    def choose(self) -> int:
+    def choose(self, ahead: RoundAhead) -> int:
         """Return that one K."""
+        del ahead
         return self.most
+
+    def learn(self, seen: RoundSeen) -> None:
+        """Learn nothing."""

@@ -8,59 +8,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from math import inf
 
-from ..backends.base import Backend, Chunk, Emission
+import numpy as np
+
+from ..backends.base import Backend
 from ..requests.random_numbers import uniform_stream
 from ..requests.request import Request
 from ..requests.results import FinishReason
 from ..strategies.shared_rounds import SharedRounds
+from .asked_policies import asked_of, first_k, limits_of
+from .passes import Flight, PromptReading
 from .prefix_cache import PrefixCache
 
 PREFILL_CHUNK = 512  # columns; a longer pass is no faster
 MAX_PREFILL_TOKENS = 128  # of prompts, between two rounds of requests that run
-
-
-@dataclass(frozen=True)
-class _Flight:
-    """A pass that was launched: what it emits, for whom by row, and in which slots those were then.
-
-    ``most`` is how many tokens it may bring each row. A piece of a prompt that is not the last emits nothing. A request
-    that has ended meanwhile drops what comes late, and who was given its slot is not among ``owners``.
-    """
-
-    emission: Emission | None = None
-    owners: Sequence[Request | None] = ()
-    slots: Sequence[int] = ()
-    most: Sequence[int] = ()
-
-
-@dataclass
-class _Reading:
-    """A prompt that is being read into a slot; ``position`` is where its next piece begins."""
-
-    request: Request
-    slot: int
-    k: int
-    position: int = 0
-
-    def next(self, width: int) -> Chunk:
-        """Return the next piece; it knows the token after it, so that the drafter's slot gets that."""
-        prompt, start, self.position = self.request.prompt, self.position, self.position + width
-        logprobs = self.request.prompt_logprobs if self.rest else None
-        return Chunk(prompt[start : start + width], start, prompt[start + width] if self.rest else -1, logprobs)
-
-    @property
-    def most(self) -> int:
-        """How many tokens the next piece may have."""
-        logprobs = self.request.prompt_logprobs
-        return self.rest if logprobs is None else min(max(self.rest - 1, 1), logprobs.columns)
-
-    @property
-    def rest(self) -> int:
-        """How many tokens are left to read."""
-        return max(len(self.request.prompt) - self.position, 0)
 
 
 class Scheduler:
@@ -83,9 +46,10 @@ class Scheduler:
         self._backend, self._max_seq_len, self._most_read = backend, max_seq_len, max_prefill_tokens
         self._waiting: deque[Request] = deque()
         self._slots: list[Request | None] = [None] * backend.num_slots
-        self._reading: _Reading | None = None
+        self._reading: PromptReading | None = None
         self._read_since = 0  # tokens of prompts, since the last round
-        self._flights: deque[_Flight] = deque()
+        self._flights: deque[Flight] = deque()
+        self._read_at = 0.0  # when the last pass was known to have ended
         self._rounds = SharedRounds(self._slots)
         backend.begin()
 
@@ -166,7 +130,7 @@ class Scheduler:
         strategy = self._rounds.of_those_that_run()
         if not can_go_on or (self._flights and not strategy.enqueues_only):
             return False
-        self._launch_round(running)
+        self._launch_round()
         return True
 
     def _admit(self) -> None:
@@ -182,7 +146,7 @@ class Scheduler:
             self._backend.warm(strategy.round, request.policy.most)
         request.prefill_began = time.perf_counter()
         self._backend.admit(free, request.params, uniform_stream(request.seed, self._max_seq_len + 1), request.choice)
-        self._reading = _Reading(request, free, request.policy.choose())
+        self._reading = PromptReading(request, free, first_k(request, self.num_running))
         drafts = self._rounds.makes_passes(request.strategy)
         found = None if request.prompt_logprobs else self._prefixes.find(request.prompt, drafts=drafts)
         if found is not None:  # caches hold no logits: a prompt whose logprobs are asked for is read anew
@@ -190,30 +154,30 @@ class Scheduler:
             self._backend.restore(free, kept, request.cached)
             self._reading.position = request.cached
 
-    def _launch_piece(self, reading: _Reading, width: int) -> None:
+    def _launch_piece(self, reading: PromptReading, width: int) -> None:
         request, slot, piece = reading.request, reading.slot, reading.next(width)
         self._read_since += width
         self._backend.prompt(slot, piece, self._rounds.named(request.strategy).prompt, reading.k)
         if not piece.is_last:
-            self._flights.append(_Flight())
+            self._flights.append(Flight())
             return
         self._reading, self._slots[slot] = None, request
-        self._launched(_Flight(self._backend.first(slot), [request], [slot], most=[1]))
+        self._launched(Flight(self._backend.first(slot), [request], [slot], most=[1]))
         drafts, size = self._rounds.makes_passes(request.strategy), len(request.prompt) * self._backend.kept_bytes
         if self._prefixes.takes(request.prompt, size, drafts=drafts):
             self._prefixes.add(request.prompt, self._backend.keep(slot, len(request.prompt)), drafts=drafts)
 
-    def _launch_round(self, running: Sequence[Request]) -> None:
+    def _launch_round(self) -> None:
         self._read_since = 0
-        policies = {id(request.policy): request.policy for request in running}
-        chosen = {name: policy.choose() for name, policy in policies.items()}
-        limits = [chosen[id(request.policy)] if request is not None else 0 for request in self._slots]
+        asked, began = asked_of(self._slots), time.perf_counter()
+        limits = limits_of(asked, len(self._slots))
         strategy = self._rounds.of_those_that_run()
         emission = self._backend.round(strategy.round, max(limits), replay=strategy.enqueues_only, limits=limits)
         owners = tuple(self._slots)
-        self._launched(_Flight(emission, owners, range(len(owners)), [limit + 1 for limit in limits]))
+        most = [limit + 1 for limit in limits]
+        self._launched(Flight(emission, owners, range(len(owners)), most, asked, began))
 
-    def _launched(self, flight: _Flight) -> None:
+    def _launched(self, flight: Flight) -> None:
         self._flights.append(flight)
         for request, most in zip(flight.owners, flight.most, strict=True):
             if request is not None:
@@ -224,8 +188,10 @@ class Scheduler:
         """Read the oldest emission and hand out its tokens."""
         flight = self._flights.popleft()
         if flight.emission is None:
+            self._read_at = inf if self._backend.lag else self._read_at  # it may still run
             return
         tokens, num_tokens = flight.emission.read()
+        self._tell(flight, num_tokens)
         for row, request in enumerate(flight.owners):
             slot = flight.slots[row]
             if request is None or self._slots[slot] is not request:
@@ -241,6 +207,13 @@ class Scheduler:
             if request.is_done:
                 self._free(slot)
             yield request
+
+    def _tell(self, flight: Flight, num_tokens: np.ndarray) -> None:
+        """Tell the policies of a round, which took from its launch, or from the end of the last pass, until now."""
+        began, self._read_at = max(flight.launched_at, self._read_at), time.perf_counter()
+        if flight.emission is not None:
+            for each in flight.asked:
+                each.tell(flight.emission, num_tokens, self._read_at - began if began < inf else None)
 
     def _free(self, slot: int) -> None:
         self._slots[slot] = None

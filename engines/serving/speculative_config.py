@@ -14,7 +14,9 @@ import msgspec
 
 from ...plugins.errors import UsageError
 from ..folder.manifest import Manifest
+from ..policy.drafts_per_round import DraftsAsked
 from ..requests.arguments import number
+from ..strategies.asked import is_auto
 
 VARIABLES = ("SM_VLLM_SPECULATIVE_CONFIG", "OPTION_SPECULATIVE_CONFIG")
 _METHODS = {"eagle3": None, "eagle": None, "ngram": "ngram"}
@@ -29,7 +31,7 @@ class DefaultDrafts:
     ``acceptance_tolerance`` above 0 makes requests lossy that do not say 0.
     """
 
-    num_speculative_tokens: int | None = None
+    num_speculative_tokens: DraftsAsked | None = None
     draft: str | None = None
     acceptance_tolerance: float = 0.0
 
@@ -51,15 +53,15 @@ def speculation_of(text: str | None, environment: Mapping[str, str], manifest: M
     return DefaultDrafts(_count(where, given, manifest), _draft(where, given, manifest), _tolerance(where, given))
 
 
-def _count(where: str, given: dict[str, Any], manifest: Manifest) -> int | None:
+def _count(where: str, given: dict[str, Any], manifest: Manifest) -> DraftsAsked | None:
     count = given.get("num_speculative_tokens")
-    if count is None:
-        return None
+    if count is None or is_auto(count):
+        return count
     most = manifest.speculation.max_num_speculative_tokens
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= most:
         raise UsageError(
             f"{where}: num_speculative_tokens is {count!r}",
-            why=f"the engine was built for 0 to {most}",
+            why=f"the engine was built for 0 to {most}, or auto",
             fix=f"say {most} at most, or build the engine with --max-num-speculative-tokens {count}",
         )
     return count

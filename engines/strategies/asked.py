@@ -6,7 +6,8 @@ from typing import Any
 
 from ...plugins.errors import UsageError
 from ..folder.manifest import Manifest, Method
-from ..policy.drafts_per_round import Fixed, Policy
+from ..policy.adaptive import Adaptive
+from ..policy.drafts_per_round import AUTO, DraftsAsked, Fixed, Policy
 from ..requests.arguments import integer, refusal
 from .base import STRATEGIES
 
@@ -33,18 +34,21 @@ def named_strategy(manifest: Manifest, name: str) -> str:
     return name
 
 
-def decoding(manifest: Manifest, strategy: str, policy: Policy, draft: str | None, k: int | None) -> tuple[str, Policy]:
+def decoding(
+    manifest: Manifest, strategy: str, policy: Policy, adaptive: Policy, draft: str | None, k: DraftsAsked | None
+) -> tuple[str, Policy]:
     """The name of the strategy and the policy of a call that says ``draft`` and ``k``; else they are as given.
 
-    Raises ``UsageError`` for what is neither ``ngram`` nor ``none`` nor the kind of the engine's own drafter, for more
-    drafts than there is room for, and for some where there are to be none.
+    ``adaptive`` is the policy of one that says ``auto``. Raises ``UsageError`` for what is neither ``ngram`` nor
+    ``none`` nor the kind of the engine's own drafter, for more drafts than there is room for, and for some where there
+    are to be none.
     """
     if draft is not None:
         strategy = _strategy_of(manifest, draft)
     if k is not None:
-        policy = Fixed(drafts_of(manifest, k))
+        policy = adaptive if is_auto(k) else Fixed(drafts_of(manifest, k))
     if draft == "none":
-        if k:
+        if k and not is_auto(k):
             raise UsageError(
                 f"draft is none and num_speculative_tokens is {k}",
                 why="with none nothing is drafted: that is plain decoding",
@@ -52,6 +56,17 @@ def decoding(manifest: Manifest, strategy: str, policy: Policy, draft: str | Non
             )
         policy = Fixed(0)
     return strategy if policy.most else "plain", policy
+
+
+def is_auto(k: Any) -> bool:
+    """Whether a caller leaves K to what pays."""
+    return isinstance(k, str) and k == AUTO
+
+
+def adaptive_policy(manifest: Manifest) -> Adaptive:
+    """The policy that finds out which K pays, beginning with that of the build."""
+    speculation = manifest.speculation
+    return Adaptive(speculation.num_speculative_tokens, speculation.max_num_speculative_tokens)
 
 
 def drafts_of(manifest: Manifest, k: Any) -> int:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Lanes
 from peagle.engines.backends.onnxruntime import lanes as ort
-from peagle.engines.policy.drafts_per_round import Policy
+from peagle.engines.policy.adaptive import Adaptive
+from peagle.engines.policy.drafts_per_round import Policy, RoundAhead, RoundSeen
 from peagle.engines.requests.request import Request
 from peagle.engines.strategies.base import STRATEGIES, register
 from tests.engines.backends.host_device import HostDevice
@@ -30,8 +31,12 @@ class Cycle:
 
     def __init__(self, ks: Sequence[int]) -> None:
         self.ks, self.most, self.asked = ks, MOST, 0
+        self.seen: list[RoundSeen] = []
 
-    def choose(self) -> int:
+    def learn(self, seen: RoundSeen) -> None:
+        self.seen.append(seen)
+
+    def choose(self, ahead: RoundAhead) -> int:
         self.asked += 1
         return self.ks[(self.asked - 1) % len(self.ks)]
 
@@ -42,7 +47,10 @@ class Dice:
     def __init__(self, seed: int) -> None:
         self._dice, self.most = random.Random(seed), MOST
 
-    def choose(self) -> int:
+    def learn(self, seen: RoundSeen) -> None:
+        pass
+
+    def choose(self, ahead: RoundAhead) -> int:
         return self._dice.randint(0, self.most)
 
 
@@ -166,6 +174,32 @@ def test_rounds_without_drafts_run_no_drafter_on_onnx_runtime(
     monkeypatch.setattr(ort.Row, "draft", lambda row, k: (passes.append(k), draft(row, k))[1])
     _with(tiny_engine, policy=Cycle([0])).generate(PROMPTS[:1], SamplingParams(max_tokens=40, ignore_eos=True))
     assert passes == [1]  # the prompt's
+
+
+@BACKENDS
+@pytest.mark.parametrize("strategy", ["parallel", "ngram"])
+def test_as_many_drafts_as_pay_give_the_plain_text(both: dict[str, Engine], name: str, strategy: str) -> None:
+    """With K of the same requests beside it, and of others; whatever the clock makes the policy say."""
+    params = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.7, seed=3)
+    plain = both["onnxruntime"].generate(PROMPTS, params, num_speculative_tokens=0)
+    engine = _with(both[name], strategy=strategy, policy=Adaptive(2, MOST))
+    for _ in range(3):
+        ks = [None, 5, "auto", 0]
+        asked = [engine.submit(p, params, num_speculative_tokens=ks[i % 4]) for i, p in enumerate(PROMPTS)]
+        assert [each.result().token_ids for each in asked] == [output.token_ids for output in plain]
+
+
+def test_the_policy_is_told_of_every_round_of_its_requests_and_of_no_other(both: dict[str, Engine]) -> None:
+    for engine in both.values():
+        policy = Cycle((3, 0, 2))
+        outputs = _with(engine, policy=policy).generate(PROMPTS, GREEDY)
+        rounds = [sum(len(seen.outcomes) for seen in policy.seen)]
+        assert rounds == [sum(o.acceptance.rounds + o.acceptance.undrafted for o in outputs)]
+        accepted = sum(len(accepted) for seen in policy.seen for _, accepted in seen.outcomes)
+        drafted = sum(drafted for seen in policy.seen for drafted, _ in seen.outcomes)
+        assert accepted >= sum(o.acceptance.accepted for o in outputs)
+        assert drafted >= sum(o.acceptance.drafted for o in outputs) > 0
+        assert all(seen.seconds is None or seen.seconds > 0 for seen in policy.seen)
 
 
 def test_every_k_is_captured_once_and_replayed(plans: tuple[Engine, HostDevice]) -> None:

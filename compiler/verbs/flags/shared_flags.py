@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from ....plugins.errors import UsageError
 
 Force = Annotated[bool, typer.Option("--force", help="Make every step anew.")]
 DryRun = Annotated[
@@ -31,8 +33,12 @@ Log = Annotated[
 ]
 MaxTokens = Annotated[int, typer.Option(help="Tokens to generate at most.")]
 NumSpeculativeTokens = Annotated[
-    int | None,
-    typer.Option(help="Tokens drafted per round; 0 is plain decoding. (default: the engine's)", show_default=False),
+    str | None,
+    typer.Option(
+        metavar="K|auto",
+        help="Tokens drafted per round: 0 is plain decoding, auto as many as pay. (default: the engine's)",
+        show_default=False,
+    ),
 ]
 DraftAsked = Annotated[
     str | None,
@@ -64,3 +70,16 @@ System = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="System message, for models whose template has one.", show_default=False),
 ]
+
+
+def drafts_asked(text: str | None) -> int | Literal["auto"] | None:
+    """What ``--num-speculative-tokens`` says. Raises ``UsageError`` for what is neither a number nor ``auto``."""
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        why, fix = "it is a number, or auto", "0 is plain decoding, and left out it is what the engine was built with"
+        raise UsageError(f"--num-speculative-tokens {text} is no number", why=why, fix=fix) from None

@@ -47,7 +47,8 @@ _DEEPEST = 6  # of a tree: the positions that a drafter is asked for
 class _Request:
     """What a slot holds: its row of the caches, its window, and what its last passes made of it.
 
-    Held are columns that the target was fed and the drafter was not: their ids [n] and features [n, F].
+    Held are columns that the target was fed and the drafter was not: the first of ``held_ids`` [n] and
+    ``held_features`` [n, F].
     """
 
     arrays: SlotArrays
@@ -59,8 +60,11 @@ class _Request:
     following: tuple[Sequence[int], int] = ((), 0)  # the next window that the drafter laid out, and its start
     tree: DraftTree | None = None  # of drafts, in place of those of that window
     path: Sequence[int] | None = None  # the columns that the last pass committed, where they are not the first ones
-    held: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    nodes: Sequence[int] | None = None  # the drafts of a tree that the last pass accepted
+    held: int = 0
     held_start: int = 0
+    held_ids: np.ndarray = field(default_factory=lambda: np.empty(0))
+    held_features: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     @property
     def committed(self) -> int:
@@ -75,12 +79,23 @@ class _Request:
     @property
     def fed_columns(self) -> int:
         """How many columns the drafter has not seen."""
-        return sum(len(ids) for ids, _ in self.held) + self.committed
+        return self.held + self.committed
 
     @property
     def fed_start(self) -> int:
         """The absolute position of the first of them."""
         return self.held_start if self.held else int(self.window.start[0])
+
+    def hold(self, ids: np.ndarray, features: np.ndarray) -> None:
+        """Keep what was committed of the columns of the last pass."""
+        if not self.held:
+            self.held_start = int(self.window.start[0])
+        if not self.held_ids.size:
+            self.held_ids = np.empty(HELD, ids.dtype)
+            self.held_features = np.empty((HELD, features.shape[1]), features.dtype)
+        begin, count = self.held, self.committed
+        self.held = end = begin + count
+        self.held_ids[begin:end], self.held_features[begin:end] = ids[self.columns], features[self.columns]
 
 
 class BatchLanes:
@@ -180,10 +195,11 @@ class BatchLanes:
 
     def _close_up(self, request: _Request) -> None:
         """Move what the target's caches hold of an accepted path to where a chain would have put it."""
-        tree, request.path = request.window.tree, None
+        tree, request.path, request.nodes = request.window.tree, None, None
         if tree is None:
             return
         path = tree.path(request.tokens[:-1])
+        request.nodes = [column - 1 for column in path[1:]]
         moved = [at for at, column in enumerate(path) if at != column]
         if not moved:
             return
@@ -225,15 +241,13 @@ class BatchLanes:
 
     def hold(self) -> None:
         """Keep what every row committed for its next drafter pass; make one when no more can be kept."""
-        if any(request.fed_columns > HELD for request in self._rows()):
+        rows = self._rows()
+        if any(request.fed_columns > HELD for request in rows):
             self.draft(1)
             return
         arrays = self._target.of(*self._shape)
-        for at, request in enumerate(self._rows()):
-            if not request.held:
-                request.held_start = int(request.window.start[0])
-            kept = arrays["input_ids"][at, request.columns], arrays["aux_hidden"][at, request.columns]
-            request.held.append((kept[0].copy(), kept[1].copy()))
+        for at, request in enumerate(rows):
+            request.hold(arrays["input_ids"][at], arrays["aux_hidden"][at])
 
     def advance(self, k: int) -> None:
         """Lay out the next window of every busy row in place of the last."""
@@ -260,7 +274,8 @@ class BatchLanes:
             if request.is_busy:
                 num_tokens[slot] = len(request.tokens)
                 tokens[slot, : len(request.tokens)] = request.tokens
-        return Emitted(tokens, num_tokens, tuple(self._drafted))
+        nodes = {slot: request.nodes for slot, request in self._requests.items() if request.nodes is not None}
+        return Emitted(tokens, num_tokens, tuple(self._drafted), nodes)
 
     def _rows(self) -> list[_Request]:
         """The requests that take part in rounds, in the order of their rows: 0, 1, 2, ..."""
@@ -305,17 +320,16 @@ class BatchLanes:
         arrays, made = self._drafter.of(len(rows), columns, k + 1), self._target.of(*self._shape)
         arrays["tokens"][:] = -1
         for at, request in enumerate(rows):
-            begin, from_row = 0, request.row
-            news = made["input_ids"][from_row, request.columns], made["aux_hidden"][from_row, request.columns]
-            for ids, features in (*request.held, news):
-                arrays["input_ids"][at, begin : begin + len(ids)] = ids
-                arrays["aux_hidden"][at, begin : begin + len(ids)] = features
-                begin += len(ids)
+            held, end, from_row = request.held, request.fed_columns, request.row
+            for name, kept in (("input_ids", request.held_ids), ("aux_hidden", request.held_features)):
+                if held:
+                    arrays[name][at, :held] = kept[:held]
+                arrays[name][at, held:end] = made[name][from_row, request.columns]
             # What was accepted is committed like the rest: the last token alone was not fed. A path may be any length.
-            for name, length in zip(_LENGTHS, (request.fed_start, begin, 0), strict=True):
+            for name, length in zip(_LENGTHS, (request.fed_start, end, 0), strict=True):
                 arrays[name][at] = length
             arrays["num_tokens"][at], arrays["tokens"][at, 0] = 1, request.tokens[-1]
-            request.held.clear()
+            request.held = 0
         run(self._sessions.drafter, self._drafter_binding(rows, columns, k, arrays))
         laid_out = self._laid_out(rows, columns, k)
         for at, request in enumerate(rows):

@@ -6,8 +6,8 @@ Everything that a row needs is bound once per shape and used again every round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class Emitted:
     tokens: np.ndarray
     num_tokens: np.ndarray
     drafted: Sequence[int]
+    nodes: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens and how many they are, at once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -36,6 +36,7 @@ class LateEmission:
     def __init__(self, tokens: np.ndarray, num_tokens: np.ndarray, drafted: Sequence[int], arrived: Event) -> None:
         self._tokens, self._num_tokens, self._arrived = tokens, num_tokens, arrived
         self.drafted = drafted
+        self.nodes: Mapping[int, Sequence[int]] = {}  # there are no trees
         self._read: tuple[np.ndarray, np.ndarray] | None = None
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:

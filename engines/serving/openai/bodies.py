@@ -60,7 +60,7 @@ class SamplingBody(Struct, forbid_unknown_fields=True, kw_only=True):
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
     # Of speculation.
-    num_speculative_tokens: int | None = None
+    num_speculative_tokens: int | Literal["auto"] | None = None
     draft: str | None = None
     acceptance_tolerance: float | None = None
     return_drafted: bool = False  # which parts of the text were accepted drafts

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ....plugins.errors import UsageError
+from ...policy.drafts_per_round import DraftsAsked
 from ...requests.params import SamplingParams
 from ..problems import HttpRefusal
 from ..settings import ServerSettings
@@ -48,7 +49,7 @@ class Asked:
     streams: bool
     includes_usage: bool
     shows_drafted: bool
-    num_speculative_tokens: int | None
+    num_speculative_tokens: DraftsAsked | None
     draft: str | None
     echoes: bool = False
     shows_answer: bool = True

@@ -85,7 +85,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(talking_engine: Path) -> Iterator[Terminal]:
-    chat = Terminal(talking_engine, "--max-tokens", 24, "--threads", 1)
+    chat = Terminal(talking_engine, "--max-tokens", 24, "--threads", 1, "--num-speculative-tokens", 4)
     yield chat
     chat.close()
 
@@ -112,7 +112,7 @@ def test_a_chat_streams_remembers_is_interrupted_and_ends(terminal: Terminal, ta
     assert counts == sorted(counts)
     assert len(set(counts)) >= 3
     drafted = "".join(re.findall(re.escape(GREEN) + "(.*?)" + re.escape(PLAIN), screen, re.S)).replace("\r\n", "\n")
-    stream = engine.stream_chat(first, params)
+    stream = engine.stream_chat(first, params, num_speculative_tokens=4)
     assert drafted == "".join(text for delta in stream for text, is_drafted in delta.runs if is_drafted) != ""
 
     # A second turn that depends on the first.

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines.folder.checks import check_files, check_gpu, check_runtime
-from peagle.engines.folder.manifest import FILE_NAME, FORMAT_VERSION, Manifest
+from peagle.engines.folder.manifest import FILE_NAME, FORMAT_VERSION, Manifest, format_of
 from peagle.engines.folder.records import (
     BackendRecord,
     Cache,
@@ -235,6 +235,16 @@ def test_every_wrong_type_is_named_at_once(engine: Path) -> None:
         assert name in why
 
 
+def test_a_k_that_adapts_is_kept_and_one_that_does_not_is_what_older_versions_read(engine: Path) -> None:
+    manifest = Manifest.read(engine)
+    assert "adapts" not in json.loads((engine / FILE_NAME).read_text())["speculation"]
+    adapting = Speculation(5, 8, None, adapts=True)
+    dataclasses.replace(manifest, speculation=adapting, format_version=format_of(manifest.drafter, adapting)).write(
+        engine
+    )
+    assert (Manifest.read(engine).speculation, Manifest.read(engine).format_version) == (adapting, FORMAT_VERSION)
+
+
 @pytest.mark.parametrize(
     "name", ["/etc/passwd", "../secret", "target/../../secret", "a\\b", "C:x", ".", "", "a//b", "./a", "a\0b"]
 )
@@ -258,6 +268,10 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
         ({"drafter": None} | LOOKED_UP | {"format_version": 2}, "format_version 2 has no drafts without a drafter"),
         ({"drafter": None} | LOOKED_UP | {"shapes": Shapes(64, 71, 16, 100, 0, ())}, "no room"),
         ({"drafter": None} | ALONE | {"format_version": 1}, "format_version 1 has no engines without a drafter"),
+        (
+            {"speculation": Speculation(5, 8, 8, adapts=True), "format_version": 4},
+            "format_version 4 has no K that adapts",
+        ),
         ({"drafter": None} | ALONE | {"shapes": Shapes(64, 65, 16, 100, 0, ())}, "no room"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,10 @@ class _Unread:
     @property
     def drafted(self) -> Sequence[int]:
         return self._emission.drafted
+
+    @property
+    def nodes(self) -> Mapping[int, Sequence[int]]:
+        return self._emission.nodes
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         self._backend.unread -= 1

@@ -13,6 +13,7 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Lanes
 from peagle.engines.backends.onnxruntime.batch import BatchLanes
 from peagle.engines.backends.onnxruntime.lanes import SessionLanes
+from peagle.engines.policy.drafts_per_round import RoundAhead, RoundSeen
 from peagle.engines.requests.request import Request
 from peagle.engines.strategies.autoregressive import AutoregressiveDrafting
 from peagle.engines.strategies.base import STRATEGIES
@@ -32,7 +33,10 @@ class Dice:
     def __init__(self, seed: int) -> None:
         self._dice, self.most = random.Random(seed), MOST
 
-    def choose(self) -> int:
+    def learn(self, seen: RoundSeen) -> None:
+        pass
+
+    def choose(self, ahead: RoundAhead) -> int:
         return self._dice.randint(0, self.most)
 
 

@@ -1,0 +1,140 @@
+"""What the policy of K costs where drafts do not pay, and brings where they do, beside plain decoding and fixed K.
+
+    make bench-policy                                       # or
+    python benchmarks/policy.py [--precision fp32] [--batch 1 4] [--questions 6]
+
+SmolLM2-135M with two heads: that of the registry, and one of its shape with random weights, whose drafts are never
+accepted. Engines are built where they are not there yet. The bundled questions, code and prose in turn, end-of-sequence
+ignored. All ways take turns on each group of questions, so that a slow moment of the machine falls on all. A turn is a
+whole call, prompts included. Each batch size begins with a freshly loaded engine, whose policy knows nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from cpu.engines import REAL
+from cpu.record import Spread
+from safetensors.torch import load_file, save_file
+
+import peagle.compiler.bundled as bundled
+from peagle.compiler.bundled.prompts import question_ids, questions
+from peagle.engines import Engine, SamplingParams
+
+WORK = Path("build/bench-policy")
+HEAD = Path(bundled.__file__).parent / "heads" / "smollm2-135m-p-eagle"
+HEADS = ("random", "trained")
+KEPT = ("d2t", "t2d", "norm")  # tensors of the random head that are the trained one's
+Way = Mapping[str, Any]
+
+
+def random_head(folder: Path) -> Path:
+    """A head of the registry's shape; every matrix is drawn anew, with the deviation that the trained one's has."""
+    out = folder / "random-head"
+    if not out.is_dir():
+        fresh = out.with_suffix(".part")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        torch.manual_seed(0)
+        tensors = load_file(HEAD / "model.safetensors")
+        for name, tensor in tensors.items():
+            if not any(kept in name for kept in KEPT):
+                tensors[name] = (torch.randn(tensor.shape) * tensor.float().std()).to(tensor.dtype)
+        save_file(tensors, fresh / "model.safetensors")
+        shutil.copy(HEAD / "config.json", fresh)
+        fresh.rename(out)
+    return out
+
+
+def built(head: str, precision: str, folder: Path) -> Path:
+    """The engine with that head. Raises ``SystemExit`` where its build fails; it says why itself."""
+    out = folder / f"{head}-{precision}"
+    if not (out / "engine.json").is_file():
+        print(f"Building the engine with the {head} head ...", file=sys.stderr, flush=True)
+        command = [str(Path(sys.executable).with_name("peagle-compile")), "build", *REAL, "--precision", precision]
+        command += ["--draft", str(random_head(folder))] if head == "random" else []
+        done = subprocess.run([*command, "--out", str(out)], stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise SystemExit(done.returncode)
+    return out
+
+
+def measure(engine: Engine, ways: Mapping[str, Way], groups: Sequence[list[list[int]]], tokens: int) -> list[Turn]:
+    """Tokens per second of every way, group by group; each time another one is first."""
+    params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    names, turns = [*ways], list[Turn]()
+    for name in (each for each in names if each != "auto"):  # first calls allocate; the policy is to begin with nothing
+        engine.generate(groups[0], SamplingParams(max_tokens=4, ignore_eos=True), **ways[name])
+    for at, group in enumerate(groups):
+        turn, texts = dict[str, tuple[float, float]](), set[tuple[tuple[int, ...], ...]]()
+        first = at % len(names)
+        for name in (*names[first:], *names[:first]):
+            began = time.perf_counter()
+            outputs = engine.generate(group, params, **ways[name])
+            seconds = time.perf_counter() - began
+            rounds = sum(each.acceptance.tokens_per_round for each in outputs) / len(outputs)
+            turn[name] = sum(len(each.token_ids) for each in outputs) / seconds, rounds
+            texts.add(tuple(each.token_ids for each in outputs))
+        if len(texts) > 1:
+            raise SystemExit("the text depends on the drafts")
+        turns.append(turn)
+        print(f"{at + 1} of {len(groups)} turns", file=sys.stderr, flush=True)
+    return turns
+
+
+Turn = dict[str, tuple[float, float]]  # tokens per second and tokens a round, by way
+
+
+def table(title: str, turns: Sequence[Turn]) -> str:
+    """A line for each way: medians with quartiles; ``x plain`` is of the ratios within a turn."""
+    lines = [f"{title}; {len(turns)} turns", f"  {'':8}{'tokens/s':>22}{'x plain':>22}{'tokens/round':>14}"]
+    for name in turns[0]:
+        speed = Spread.of([turn[name][0] for turn in turns])
+        gain = Spread.of([turn[name][0] / turn["plain"][0] for turn in turns])
+        rounds = Spread.of([turn[name][1] for turn in turns])
+        shown = f"{gain.median:.2f} ({gain.low:.2f} to {gain.high:.2f})"
+        lines.append(f"  {name:8}{f'{speed.median:.0f} ({speed.low:.0f} to {speed.high:.0f})':>22}{shown:>22}"
+                     f"{rounds.median:>14.2f}")  # fmt: skip
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Build what is missing, measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precision", default="int4", help="default: %(default)s")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 4], help="default: 1 4")
+    parser.add_argument("--heads", nargs="+", choices=HEADS, default=[*HEADS], help="default: both")
+    parser.add_argument("--k", type=int, nargs="*", help="fixed K beside it; default: that of the build, and 2")
+    parser.add_argument("--questions", type=int, default=8, help="of each kind; default: %(default)s")
+    parser.add_argument("--tokens", type=int, default=96, help="of each answer; default: %(default)s")
+    arguments = parser.parse_args()
+    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {arguments.precision}, "
+          f"{arguments.tokens} tokens an answer")  # fmt: skip
+    for head in arguments.heads:
+        folder = built(head, arguments.precision, WORK)
+        for batch in arguments.batch:
+            engine = Engine.load(folder, max_batch_size=batch, check_hashes=False)
+            depths = sorted({2, engine.num_speculative_tokens} if arguments.k is None else {*arguments.k})
+            ways: dict[str, Way] = {"plain": {"draft": "none"}, "auto": {"num_speculative_tokens": "auto"}}
+            ways |= {f"K = {k}": {"num_speculative_tokens": k} for k in depths}
+            kinds = [[each for each in questions() if each.kind == kind] for kind in ("code", "prose")]
+            asked = [each for pair in zip(*kinds, strict=False) for each in pair][: 2 * arguments.questions]
+            ids = [question_ids(engine, each) for each in asked]
+            groups = [ids[at : at + batch] for at in range(0, len(ids) - batch + 1, batch)]
+            with engine:
+                turns = measure(engine, ways, groups, arguments.tokens)
+            print("\n" + table(f"{head} head, batch {batch}", turns), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""K for every round, by what it brings for what it costs: tokens a second, as expected from the rounds before.
+
+    value(K) = sum over texts of (1 + q_1 + ... + q_K) / seconds of a round of K
+
+q_j is how often the j-th draft is accepted, be it of a chain or of a tree: of this text as far as that is known, else
+of all texts. The K of most value is taken, 0 among them, when it is better than the present one by a margin.
+
+What is not tried is not known, so now and then a few rounds are a probe: with few drafts where there are none, with the
+next K's or none where there are some. Probes are paid for: a small share of every round goes to an account, and a probe
+is made when the account covers what it is expected to lose. A probe halves that share, a new text doubles it, and a
+change of K restores it. So a drafter that is no good costs its first few rounds, and then that share.
+
+The policy is a function of the rounds it is told of; it looks at no clock, and draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from .drafts_per_round import RoundAhead, RoundSeen
+from .estimates import AcceptanceRates, RoundCosts, new_rates, rates_of_all, rates_of_text, tokens_by_k
+
+MORE, FEWER = 1.05, 1.015  # by so much a K of more drafts, or of fewer, must be better
+DWELL = 6  # rounds before K changes again
+SHARE, LEAST_SHARE = 0.02, 0.0025  # of a round, for probes
+_FIRST, _MOST_SAVED = 3.0, 4.0  # what the account begins with and may hold, in rounds
+_PROBE, _LEAST_PRICE = 4, 0.25  # rounds that a probe has, and is counted for at least
+_PROBED = 2  # drafts, where there are none
+# What a round of K costs beside one of none, before any was timed: a pass of a drafter, and some more for each column.
+_DRAFTING, _COLUMN = 0.1, 0.06
+
+
+@dataclass
+class _Probe:
+    k: int
+    rounds: int
+
+
+class _Place:
+    """What is known of rounds of one kind: so many rows, drafted for in this way; and the K that they have now."""
+
+    def __init__(self, k: int, shape: Sequence[float]) -> None:
+        self.k, self.costs = k, RoundCosts(shape)
+        self.since = 0  # rounds with this K
+        self.weighed: object = None  # what was known, and of which texts, when ``best`` was found
+        self.best = k
+        self.probe: _Probe | None = None
+        self.probed: dict[int, int] = {}  # K -> how often
+        self.price = _LEAST_PRICE  # of the next probe, in rounds
+
+    def change(self, k: int) -> None:
+        self.k, self.since, self.probe, self.price = k, 0, None, _LEAST_PRICE
+
+
+class Adaptive:
+    """A policy that drafts as much as pays, up to ``most``, and not at all where nothing does. One for an engine."""
+
+    def __init__(self, start: int, most: int) -> None:
+        """``start`` is the K of the first round."""
+        if not 0 <= start <= most:
+            raise ValueError(f"start is {start}, most is {most}")
+        self.most = most
+        self._start = start
+        self._all: dict[str, AcceptanceRates] = {}  # by strategy
+        self._texts: WeakKeyDictionary[object, AcceptanceRates] = WeakKeyDictionary()
+        self._places: dict[object, _Place] = {}
+        self._last: _Place | None = None
+        self._found: tuple[RoundAhead, _Place] = RoundAhead((), 0), _Place(start, [1.0])  # the place of the last round
+        self._running: list[int] = []
+        self._learnt = 0  # how often something was
+        self._share, self._account = SHARE, _FIRST
+
+    def choose(self, ahead: RoundAhead) -> int:
+        """K of this round: that of a probe, else the present one, unless another is worth more by a margin."""
+        place = self._place(ahead)
+        if place.probe is not None:
+            return place.probe.k
+        if place.since < DWELL:
+            return place.k
+        known = self._learnt, [id(row.text) for row in ahead.rows]
+        if place.weighed != known:
+            values = self.values(ahead)
+            best = max(range(self.most + 1), key=values.__getitem__)
+            margin = MORE if best > place.k else FEWER
+            place.weighed, place.best = known, best if values[best] > margin * values[place.k] else place.k
+        return place.best
+
+    def learn(self, seen: RoundSeen) -> None:
+        """Count what was accepted, time the round, and see whether it is time for a probe."""
+        place = self._last = self._place(seen.ahead)
+        self._count(seen, place)
+        place.since += 1
+        verified = max((drafted for drafted, _ in seen.outcomes), default=0)
+        if seen.seconds is not None and verified == seen.k:  # else the drafts were made for another K
+            self._learnt += place.costs.add(seen.k, seen.seconds)
+        if place.probe is not None and seen.k == place.probe.k:
+            place.probe.rounds -= 1
+            if place.probe.rounds <= 0:
+                place.probe = None
+        elif seen.k == place.k:
+            self._save(place, seen.ahead)
+        elif self.choose(seen.ahead) == seen.k:  # else it was launched before the last probe had ended
+            place.change(seen.k)
+            self._share = SHARE
+
+    def values(self, ahead: RoundAhead) -> list[float]:
+        """What each K = 0 .. ``most`` is expected to bring, in tokens a second of a unit that all of them share."""
+        tokens, costs = self._tokens(ahead), self._place(ahead).costs
+        return [brought / costs.ratio(max(k, ahead.least)) for k, brought in enumerate(tokens)]
+
+    def _tokens(self, ahead: RoundAhead) -> list[float]:
+        of_all = {row.strategy: rates_of_all(self._rates(row.strategy), self.most) for row in ahead.rows}
+        brought = [0.0] * (self.most + 1)
+        for row in ahead.rows:
+            text, common = self._texts.get(row.text), of_all[row.strategy]
+            for k, tokens in enumerate(tokens_by_k(rates_of_text(text, common) if text else common)):
+                brought[k] += tokens
+        return brought
+
+    def _count(self, seen: RoundSeen, place: _Place) -> None:
+        running = [id(row.text) for row in seen.ahead.rows]
+        if running != self._running:
+            self._running = running
+            place.costs.begin()
+        for row, (drafted, accepted) in zip(seen.ahead.rows, seen.outcomes, strict=True):
+            text = self._texts.get(row.text)
+            if text is None:
+                text = self._texts[row.text] = new_rates(self.most, of_text=True)
+                self._share = min(2 * self._share, SHARE)
+            if drafted:
+                text.add(drafted, accepted)
+                self._rates(row.strategy).add(drafted, accepted)
+                self._learnt += 1
+
+    def _save(self, place: _Place, ahead: RoundAhead) -> None:
+        """Put the share of a round aside, and begin a probe where that is enough for it."""
+        self._account = min(self._account + self._share, _MOST_SAVED)
+        if place.since < DWELL or self._account < place.price or self.most == 0:
+            return
+        k, values = self._candidate(place), self.values(ahead)
+        ratio = place.costs.ratio(k) / place.costs.ratio(place.k)
+        price = _PROBE * max(1 - values[k] / values[place.k], 0.0) * ratio
+        price = max(price + (k == 0), _LEAST_PRICE)  # after a round without drafts there are none to verify
+        place.price = min(price, _MOST_SAVED)
+        if self._account >= price:
+            self._account -= price
+            place.price = _LEAST_PRICE
+            place.probe, place.probed[k] = _Probe(k, _PROBE), place.probed.get(k, 0) + 1
+            self._share = max(self._share / 2, LEAST_SHARE)
+
+    def _candidate(self, place: _Place) -> int:
+        """The K that a probe is to try: of what is next to the present one, and none, the one tried least."""
+        if place.k == 0:
+            return min(_PROBED, self.most)
+        near = [k for k in (0, place.k + 1, place.k - 1) if 0 <= k <= self.most]
+        return min(near, key=lambda k: place.probed.get(k, 0))
+
+    def _rates(self, strategy: str) -> AcceptanceRates:
+        return self._all.setdefault(strategy, new_rates(self.most, of_text=False))
+
+    def _place(self, ahead: RoundAhead) -> _Place:
+        if self._found[0] is ahead:
+            return self._found[1]
+        strategies = frozenset(row.strategy for row in ahead.rows)
+        key = strategies, ahead.busy, ahead.least, ahead.on_host
+        if key not in self._places:
+            last = self._last
+            assumed = [1.0] + [1 + _DRAFTING + _COLUMN * k for k in range(1, self.most + 1)]
+            shape = last.costs.shape() if last else assumed
+            self._places[key] = _Place(last.k if last else self._start, shape)
+        self._found = ahead, self._places[key]
+        return self._places[key]

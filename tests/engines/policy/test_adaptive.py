@@ -1,0 +1,168 @@
+"""The policy of K against rounds whose costs and acceptance are known: what it settles on, and what it costs."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.engines.policy.adaptive import Adaptive
+from peagle.engines.policy.drafts_per_round import RoundAhead, RoundRow, RoundSeen
+
+MOST = 8
+CPU = (1.0, 1.3, 1.36, 1.42, 1.5, 1.58, 1.75, 2.0, 2.15)  # as rounds of the small model cost on two cores
+FLAT = (1.0,) * (MOST + 1)
+CODE, PROSE, RANDOM = (0.75, 0.7, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45), (0.45, 0.4) + (0.3,) * 6, (0.002,) * MOST
+
+
+@dataclass(eq=False)
+class Text:
+    """A text whose draft at each position is accepted so often; ``drafts`` wait to be verified."""
+
+    rates: Sequence[float]
+    left: int
+    drafts: int = 0
+
+
+@dataclass
+class Machine:
+    """Runs texts by a policy, or with one K throughout; rounds cost what ``costs`` says, and are seen with noise.
+
+    ``turns`` are rates that all texts have from some round on.
+    """
+
+    costs: Sequence[float]
+    policy: Adaptive | None = None
+    k: int = 0
+    noise: float = 0.0
+    seed: int = 0
+    spent: float = 0.0
+    ks: list[int] = field(default_factory=list)
+    turns: Mapping[int, Sequence[float]] = field(default_factory=dict)
+
+    def run(self, texts: Sequence[Sequence[float]], tokens: int, busy: int = 1) -> Machine:
+        dice, waiting, rows, pace = random.Random(self.seed), list(texts), list[Text](), 0.0
+        while waiting or rows:
+            while waiting and len(rows) < busy:
+                rows.append(Text(waiting.pop(0), tokens))
+            for text in rows:
+                text.rates = self.turns.get(len(self.ks), text.rates)
+            ahead = RoundAhead([RoundRow(text, "parallel") for text in rows], len(rows))
+            k = self.k if self.policy is None else self.policy.choose(ahead)
+            outcomes = [self._outcome(text, k, dice) for text in rows]
+            verified = max(drafted for drafted, _ in outcomes)
+            cost = (self.costs[verified] + self.costs[k]) / 2
+            self.spent, pace = self.spent + cost, 0.97 * pace + dice.gauss(0, 0.7 * self.noise)
+            outlier = 3.0 if self.noise and dice.random() < 0.03 else 1.0
+            seconds = 0.005 * cost * math.exp(pace + dice.gauss(0, self.noise)) * outlier
+            if self.policy is not None:
+                self.policy.learn(RoundSeen(ahead, k, outcomes, seconds))
+            self.ks.append(k)
+            rows = [text for text in rows if text.left > 0]
+        return self
+
+    @staticmethod
+    def _outcome(text: Text, k: int, dice: random.Random) -> tuple[int, Sequence[int]]:
+        drafted, text.drafts = min(text.drafts, k), k
+        accepted = 0
+        while accepted < drafted and dice.random() < text.rates[accepted]:
+            accepted += 1
+        text.left -= accepted + 1
+        return drafted, range(accepted)
+
+
+def adaptive(start: int = 4) -> Adaptive:
+    return Adaptive(start, MOST)
+
+
+@pytest.mark.parametrize("busy", [1, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_head_costs_less_than_five_percent(busy: int, seed: int) -> None:
+    texts = [RANDOM] * 30
+    plain = Machine(CPU).run(texts, 96, busy).spent
+    assert Machine(CPU, adaptive(), noise=0.1, seed=seed).run(texts, 96, busy).spent < 1.05 * plain
+
+
+@pytest.mark.parametrize(("texts", "lost"), [([CODE] * 20, 1.15), ([PROSE] * 20, 1.1), ([CODE, PROSE] * 10, 1.15)])
+def test_what_pays_is_found(texts: list[Sequence[float]], lost: float) -> None:
+    """Against the best of all fixed K, which nobody knows beforehand; noise and learning included."""
+    best = min(sum(Machine(CPU, k=k, seed=seed).run(texts, 96).spent for seed in range(3)) for k in range(MOST + 1))
+    found = sum(Machine(CPU, adaptive(), noise=0.1, seed=seed).run(texts, 96).spent for seed in range(3))
+    assert found < lost * best
+
+
+def test_accepted_drafts_that_cost_nothing_are_made_as_many_as_there_is_room_for() -> None:
+    ks = Machine(FLAT, adaptive(1)).run([(1.0,) * MOST], 2000).ks
+    assert sum(k == MOST for k in ks[50:]) > 0.8 * len(ks[50:])
+
+
+def test_drafts_that_are_never_accepted_end_and_are_tried_rarely() -> None:
+    ks = Machine(CPU, adaptive()).run([(0.0,) * MOST], 8000).ks
+    assert max(ks[40:]) <= 2
+    early, late = sum(k > 0 for k in ks[:1000]), sum(k > 0 for k in ks[4000:])
+    assert 0 < late / 4000 < 0.02 < early / 1000
+
+
+def test_a_text_that_changes_is_followed_both_ways() -> None:
+    ks = Machine(CPU, adaptive(), turns={200: RANDOM, 600: CODE}).run([CODE], 3000).ks
+    assert sum(k == 0 for k in ks[300:600]) > 270
+    assert sum(k > 2 for k in ks[-200:]) > 150
+
+
+def test_noise_alone_does_not_change_k() -> None:
+    """Two K within a few percent of each other, seen through noise: it stays with one for long."""
+    ks = Machine(CPU, adaptive(), noise=0.15).run([CODE] * 40, 96).ks[200:]
+    stays = [k for k in ks if k]
+    changes = sum(a != b for a, b in pairwise(stays))
+    assert changes < len(stays) / 8  # two of each probe of four among them
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    start=st.integers(0, 5),
+    costs=st.lists(st.floats(1e-9, 1e6), min_size=6, max_size=6),
+    texts=st.lists(st.lists(st.floats(0, 1), min_size=5, max_size=5), min_size=1, max_size=5),
+    busy=st.integers(1, 3),
+    noise=st.floats(0, 2),
+)
+def test_no_k_is_above_the_engine_s_and_the_same_rounds_give_the_same_choices(
+    start: int, costs: list[float], texts: list[list[float]], busy: int, noise: float
+) -> None:
+    runs = [Machine(costs, Adaptive(start, 5), noise=noise, seed=7).run(texts, 40, busy).ks for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert all(0 <= k <= 5 for k in runs[0])
+
+
+def test_rounds_that_could_not_be_timed_teach_acceptance_alone() -> None:
+    policy, text = adaptive(), Text(RANDOM, 0)
+    ahead = RoundAhead([RoundRow(text, "parallel")], 1)
+    for _ in range(40):
+        policy.learn(RoundSeen(ahead, policy.choose(ahead), [(policy.choose(ahead), [])], None))
+    assert policy.choose(ahead) <= 2
+
+
+def test_what_other_rows_verify_anyway_is_not_held_against_drafts() -> None:
+    policy, texts = adaptive(2), [Text(PROSE, 0) for _ in range(2)]
+    alone, beside = (
+        RoundAhead([RoundRow(texts[0], "parallel")], 1),
+        RoundAhead([RoundRow(texts[1], "parallel")], 2, least=5),
+    )
+    values = policy.values(alone), policy.values(beside)
+    assert values[1].index(max(values[1])) >= values[0].index(max(values[0]))
+    assert values[1][5] > values[1][0]
+
+
+def test_choosing_twice_is_choosing_once() -> None:
+    policy, ahead = adaptive(), RoundAhead([RoundRow(Text(CODE, 0), "parallel")], 1)
+    assert len({policy.choose(ahead) for _ in range(5)}) == 1
+
+
+def test_a_start_that_there_is_no_room_for_is_refused() -> None:
+    with pytest.raises(ValueError, match="start is 9"):
+        Adaptive(9, MOST)
