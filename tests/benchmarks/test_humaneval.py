@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,15 +14,15 @@ sys.path.append(str(ROOT / "benchmarks"))
 import humaneval  # noqa: E402
 
 
-def counted(asked: list[str], seconds: float, digest: str = "same") -> Callable[[str], humaneval.Turn]:
-    def answer(text: str) -> humaneval.Turn:
-        asked.append(text)
+def counted(asked: list[str], seconds: float, digest: str = "same") -> Callable[[Sequence[str]], humaneval.Turn]:
+    def answer(texts: Sequence[str]) -> humaneval.Turn:
+        asked.extend(texts)
         return humaneval.Turn(tokens=11, seconds=seconds, rounds=4, accepted=6, digest=digest)
 
     return answer
 
 
-def ways(asked: list[str], digest: str = "same") -> dict[str, Callable[[str], humaneval.Turn]]:
+def ways(asked: list[str], digest: str = "same") -> dict[str, Callable[[Sequence[str]], humaneval.Turn]]:
     speeds = {"plain": 2.0, "EAGLE-3": 1.0, "P-EAGLE": 0.5}
     return {name: counted(asked, each, digest if name == "P-EAGLE" else "same") for name, each in speeds.items()}
 
