@@ -5,41 +5,34 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
 from ..plugins.errors import UsageError
+from .asking import Asking, ChatOptions, DraftOptions, Prompt, TemplateOptions
 from .backends.base import Backend
 from .backends.opening import open_backend
 from .folder.checks import check_files
 from .folder.manifest import Manifest
-from .grammars.compiled import Grammars
 from .loop import Load, Loop
 from .machine import most_threads
-from .policy.drafts_per_round import DraftsAsked, Fixed, Policy
-from .requests.arguments import flag, integer, number, prompts_of, refusal, text_of, token_ids_of
+from .policy.drafts_per_round import Policy
+from .requests.arguments import flag, integer, number, prompts_of, refusal
 from .requests.delivery import Delivery
-from .requests.logprobs import PromptLogprobs
 from .requests.messages import Message
 from .requests.params import SamplingParams, params_of
-from .requests.random_numbers import draw_seed
 from .requests.request import Request
 from .requests.results import RequestOutput
-from .requests.token_choice import choice_of
 from .scheduling.scheduler import MAX_PREFILL_TOKENS
-from .strategies.asked import adaptive_policy, decoding, drafts_of, named_strategy, own_strategy
+from .strategies.asked import drafts_of
 from .strategies.base import STRATEGIES
 from .stream import Stream
 from .submission import AsyncSubmission, Submission
-from .text.chat import Chat
 from .text.tokenizer import Tokenizer
-from .text.transcript import Transcript
 
-Prompt = str | Sequence[int]
 MAX_QUEUE_SIZE = 256
 
 
@@ -66,14 +59,9 @@ class Engine:
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefix_cache_bytes: int = 0,
     ) -> None:
-        strategy = own_strategy(manifest) if strategy is None else named_strategy(manifest, strategy)
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
-        self._backend, self._strategy = backend, strategy
-        self._adaptive = adaptive_policy(manifest)
-        chosen = self._adaptive if manifest.speculation.adapts else Fixed(manifest.speculation.num_speculative_tokens)
-        self._policy = policy or chosen
-        self._chat = Chat(folder, tokenizer)
-        self._grammars = Grammars(folder, tokenizer.eos_token_ids, manifest.shapes.vocab_size)
+        self._backend = backend
+        self._asking = Asking(folder, manifest, tokenizer, strategy, policy, shows_logits=backend.shows_logits)
         if prefix_cache_bytes and not backend.kept_bytes:
             raise UsageError(
                 f"prefix_cache_bytes is {prefix_cache_bytes}, and this engine cannot keep prompts",
@@ -128,7 +116,7 @@ class Engine:
             max_prefill_tokens=prefill,
             prefix_cache_bytes=kept,
         )
-        name, policy = engine._decoding()
+        name, policy = engine._asking.decoding()
         if STRATEGIES[name].enqueues_only:
             backend.warm(STRATEGIES[name].round, policy.most)
         return engine
@@ -164,15 +152,13 @@ class Engine:
     @property
     def can_chat(self) -> bool:
         """Whether it has a chat template. Raises ``EnvironmentProblem`` for one that is damaged."""
-        return self._chat.has_template
+        return self._asking.conversations.has_template
 
     def generate(
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        num_speculative_tokens: DraftsAsked | None = None,
-        draft: str | None = None,
+        **drafts: Unpack[DraftOptions],
     ) -> list[RequestOutput]:
         """Continue every prompt (text or token ids); results in the order of the prompts.
 
@@ -184,10 +170,10 @@ class Engine:
         """
         listed = prompts_of(prompts)
         policies = params_of(params, len(listed))
-        asked = self._decoding(draft, num_speculative_tokens)
+        asked = self._asking.decoding(**drafts)
         ended = threading.Semaphore(0)
         requests = [
-            self._request(f"prompts[{i}]", prompt, each, *asked, Delivery(in_pieces=False, at_end=ended.release))
+            self._asking.request(f"prompts[{i}]", prompt, each, *asked, Delivery(in_pieces=False, at_end=ended.release))
             for i, (prompt, each) in enumerate(zip(listed, policies, strict=True))
         ]
         submissions = [Submission(request) for request in requests]  # to be dropped with this call, however it ends
@@ -203,9 +189,8 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        num_speculative_tokens: DraftsAsked | None = None,
-        draft: str | None = None,
         timeout: float | None = None,
+        **drafts: Unpack[DraftOptions],
     ) -> Submission:
         """Hand a prompt over, and return at once: text comes as it is made, whatever else the engine does.
 
@@ -213,49 +198,25 @@ class Engine:
         it has got and the ``finish_reason`` "timeout". Raises ``QueueFull`` where too many wait, ``EngineClosed``, and
         what ``generate`` does.
         """
-        (each,) = params_of(params, 1)
-        request = self._request("prompt", prompt, each, *self._decoding(draft, num_speculative_tokens))
-        return self._submitted(request, timeout, waits=False)
+        return self._submitted(self._asking.prompt(prompt, params, **drafts), timeout, waits=False)
 
     def submit_async(
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        num_speculative_tokens: DraftsAsked | None = None,
-        draft: str | None = None,
         timeout: float | None = None,
+        **drafts: Unpack[DraftOptions],
     ) -> AsyncSubmission:
         """Do what ``submit`` does for ``async for`` and ``await``; its errors come there."""
-        return AsyncSubmission(
-            lambda: self.submit(
-                prompt, params, num_speculative_tokens=num_speculative_tokens, draft=draft, timeout=timeout
-            )
-        )
+        return AsyncSubmission(lambda: self.submit(prompt, params, timeout=timeout, **drafts))
 
-    def stream(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        num_speculative_tokens: DraftsAsked | None = None,
-        draft: str | None = None,
-    ) -> Stream:
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **drafts: Unpack[DraftOptions]) -> Stream:
         """Continue one prompt, giving text as it comes. Same arguments and errors as ``generate``."""
-        (each,) = params_of(params, 1)
-        request = self._request("prompt", prompt, each, *self._decoding(draft, num_speculative_tokens))
-        return Stream(self._submitted(request, waits=True))
+        return Stream(self._submitted(self._asking.prompt(prompt, params, **drafts), waits=True))
 
     def chat(
-        self,
-        messages: Sequence[Message],
-        params: SamplingParams | None = None,
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        num_speculative_tokens: DraftsAsked | None = None,
-        draft: str | None = None,
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> RequestOutput:
         """Answer a conversation, whose messages go through the model's own chat template.
 
@@ -270,122 +231,56 @@ class Engine:
         that is too long, and an engine without a chat template; ``EnvironmentProblem`` for a template that is none, or
         takes too long.
         """
-        stream = self.stream_chat(
-            messages,
-            params,
-            tools=tools,
-            documents=documents,
-            chat_template_kwargs=chat_template_kwargs,
-            num_speculative_tokens=num_speculative_tokens,
-            draft=draft,
-        )
+        stream = self.stream_chat(messages, params, **options)
         for _ in stream:
             pass
         return stream.result
 
     def stream_chat(
-        self,
-        messages: Sequence[Message],
-        params: SamplingParams | None = None,
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        num_speculative_tokens: DraftsAsked | None = None,
-        draft: str | None = None,
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> Stream:
         """Answer a conversation, giving text as it comes. Same arguments and errors as ``chat``."""
-        asked = self._decoding(draft, num_speculative_tokens)
-        request = self._conversation(messages, params, asked, tools, documents, chat_template_kwargs)
-        return Stream(self._submitted(request, waits=True))
+        return Stream(self._submitted(self._asking.conversation(messages, params, **options), waits=True))
 
     def submit_chat(
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        num_speculative_tokens: DraftsAsked | None = None,
-        draft: str | None = None,
         timeout: float | None = None,
+        **options: Unpack[ChatOptions],
     ) -> Submission:
         """Hand a conversation over, and return at once: ``submit`` for ``chat``, whose errors it raises too."""
-        asked = self._decoding(draft, num_speculative_tokens)
-        request = self._conversation(messages, params, asked, tools, documents, chat_template_kwargs)
-        return self._submitted(request, timeout, waits=False)
+        return self._submitted(self._asking.conversation(messages, params, **options), timeout, waits=False)
 
     def submit_chat_async(
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        num_speculative_tokens: DraftsAsked | None = None,
-        draft: str | None = None,
         timeout: float | None = None,
+        **options: Unpack[ChatOptions],
     ) -> AsyncSubmission:
         """Do what ``submit_chat`` does for ``async for`` and ``await``; its errors come there."""
-        return AsyncSubmission(
-            lambda: self.submit_chat(
-                messages,
-                params,
-                tools=tools,
-                documents=documents,
-                chat_template_kwargs=chat_template_kwargs,
-                num_speculative_tokens=num_speculative_tokens,
-                draft=draft,
-                timeout=timeout,
-            )
-        )
+        return AsyncSubmission(lambda: self.submit_chat(messages, params, timeout=timeout, **options))
 
-    def chat_prompt(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> tuple[str, list[int]]:
+    def chat_prompt(self, messages: Sequence[Message], **options: Unpack[TemplateOptions]) -> tuple[str, list[int]]:
         """Return what ``chat`` would give to the model: the text that the template writes, and its token ids."""
-        return self._chat.prompt(messages, tools, documents, chat_template_kwargs)
+        return self._asking.written(messages, **options)
 
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """The target's logits after every token of ``token_ids``, f32 [len, V], from one pass between others."""
-        ids = self._ids("token_ids", token_ids)
+        ids = self._asking.ids("token_ids", token_ids)
         return self._loop.alone(lambda: self._backend.target_logits(ids))
 
     def draft_logits(self, token_ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
         """The drafter's logits for the K tokens after the one that greedy adds to ``token_ids``, f32 [K, Vd]."""
-        ids, k = self._ids("token_ids", token_ids), drafts_of(self.manifest, num_speculative_tokens)
+        ids, k = self._asking.ids("token_ids", token_ids), drafts_of(self.manifest, num_speculative_tokens)
         if self.manifest.drafter is None:
             raise UsageError("this engine has no drafter", why="only a drafter has logits", fix="ask one that has")
         if k == 0:
             raise UsageError("num_speculative_tokens is 0", why="then nothing is drafted", fix="ask for 1 or more")
         return self._loop.alone(lambda: self._backend.draft_logits(ids, k))
-
-    def _decoding(self, draft: str | None = None, k: DraftsAsked | None = None) -> tuple[str, Policy]:
-        """The strategy and the policy of a call that says this."""
-        return decoding(self.manifest, self._strategy, self._policy, self._adaptive, draft, k)
-
-    def _ids(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
-        return token_ids_of(name, ids, self.manifest.shapes.vocab_size, self.max_seq_len)
-
-    def _conversation(
-        self,
-        messages: Sequence[Message],
-        params: SamplingParams | None,
-        asked: tuple[str, Policy],
-        tools: Sequence[Mapping[str, Any]] | None,
-        documents: Sequence[Mapping[str, Any]] | None,
-        arguments: Mapping[str, Any] | None,
-    ) -> Request:
-        (each,) = params_of(params, 1)
-        _, ids = self._chat.prompt(messages, tools, documents, arguments)
-        return self._request("the conversation", ids, each, *asked, ends=self._chat.ends)
 
     def _submitted(self, request: Request, timeout: float | None = None, *, waits: bool) -> Submission:
         if timeout is not None:
@@ -393,36 +288,3 @@ class Engine:
         submission = Submission(request)
         self._loop.submit([request], waits=waits)
         return submission
-
-    def _request(
-        self,
-        name: str,
-        prompt: Prompt,
-        params: SamplingParams,
-        strategy: str,
-        policy: Policy,
-        delivery: Delivery | None = None,
-        ends: frozenset[int] = frozenset(),
-    ) -> Request:
-        """The request of one prompt, which the caller knows by ``name``; ``ends`` are further ids that end its text."""
-        ids = self._ids(name, self.tokenizer.encode(text_of(name, prompt)) if isinstance(prompt, str) else prompt)
-        room = min(params.max_tokens, self.max_seq_len - len(ids))
-        seed = draw_seed() if params.seed is None else params.seed
-        ends, stops = ends | self.tokenizer.eos_token_ids, frozenset(params.stop_token_ids)
-        words, shows_logits = self.tokenizer.words(params.bad_words), self._backend.shows_logits
-        grammar = partial(self._grammars.path, params.structured_outputs, frozenset() if params.ignore_eos else ends)
-        choice = choice_of(params, ids, ends | stops, words, self.manifest, shows_logits=shows_logits, grammar=grammar)
-        transcript = Transcript(params, self.tokenizer, room, stops if params.ignore_eos else ends | stops)
-        scored = params.prompt_logprobs
-        return Request(
-            ids,
-            params,
-            seed,
-            transcript,
-            room,
-            strategy,
-            policy,
-            delivery or Delivery(),
-            choice=choice,
-            prompt_logprobs=None if scored is None else PromptLogprobs(ids, scored, self.manifest.shapes.vocab_size),
-        )

@@ -1,0 +1,146 @@
+"""From what a caller says to a request: a prompt or a conversation, how tokens are chosen, and who drafts them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from .folder.manifest import Manifest
+from .grammars.compiled import Grammars
+from .policy.drafts_per_round import DraftsAsked, Fixed, Policy
+from .requests.arguments import text_of, token_ids_of
+from .requests.delivery import Delivery
+from .requests.logprobs import PromptLogprobs
+from .requests.messages import Message
+from .requests.params import SamplingParams, params_of
+from .requests.random_numbers import draw_seed
+from .requests.request import Request
+from .requests.token_choice import choice_of
+from .strategies.asked import adaptive_policy, decoding, named_strategy, own_strategy
+from .text.chat import Chat
+from .text.tokenizer import Tokenizer
+from .text.transcript import Transcript
+
+Prompt = str | Sequence[int]
+
+
+class DraftOptions(TypedDict, total=False):
+    """What a call may say of drafts; what it does not say, or None, is the engine's."""
+
+    num_speculative_tokens: DraftsAsked | None
+    draft: str | None
+
+
+class TemplateOptions(TypedDict, total=False):
+    """What a conversation may have besides messages, for templates that know it."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+    documents: Sequence[Mapping[str, Any]] | None
+    chat_template_kwargs: Mapping[str, Any] | None
+
+
+class ChatOptions(DraftOptions, TemplateOptions, total=False):
+    """What a call with a conversation may say."""
+
+
+class Asking:
+    """Makes the requests of one engine; whatever cannot be done is refused here, before anything runs."""
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        tokenizer: Tokenizer,
+        strategy: str | None,
+        policy: Policy | None,
+        *,
+        shows_logits: bool,
+    ) -> None:
+        """``strategy`` and ``policy`` are used where a call does not say other ones, None is what was built.
+
+        ``shows_logits``: tokens can be chosen, and looked at, on the host.
+        """
+        self._manifest, self._tokenizer, self._shows_logits = manifest, tokenizer, shows_logits
+        self._strategy = own_strategy(manifest) if strategy is None else named_strategy(manifest, strategy)
+        self._adaptive = adaptive_policy(manifest)
+        chosen = self._adaptive if manifest.speculation.adapts else Fixed(manifest.speculation.num_speculative_tokens)
+        self._policy = policy or chosen
+        self._grammars = Grammars(folder, tokenizer.eos_token_ids, manifest.shapes.vocab_size)
+        self.conversations = Chat(folder, tokenizer)
+
+    def decoding(
+        self, draft: str | None = None, num_speculative_tokens: DraftsAsked | None = None
+    ) -> tuple[str, Policy]:
+        """The strategy and the policy of a call that says this."""
+        return decoding(self._manifest, self._strategy, self._policy, self._adaptive, draft, num_speculative_tokens)
+
+    def ids(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
+        """Token ids that fit the vocabulary and the caches. Raises ``UsageError`` by ``name``."""
+        return token_ids_of(name, ids, self._manifest.shapes.vocab_size, self._manifest.shapes.max_seq_len)
+
+    def prompt(self, prompt: Prompt, params: SamplingParams | None, **drafts: Unpack[DraftOptions]) -> Request:
+        """The request of the one prompt of a call."""
+        (each,) = params_of(params, 1)
+        return self.request("prompt", prompt, each, *self.decoding(**drafts))
+
+    def conversation(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None,
+        *,
+        num_speculative_tokens: DraftsAsked | None = None,
+        draft: str | None = None,
+        **options: Unpack[TemplateOptions],
+    ) -> Request:
+        """The request of a conversation."""
+        decoded = self.decoding(draft, num_speculative_tokens)
+        (each,) = params_of(params, 1)
+        _, ids = self.written(messages, **options)
+        return self.request("the conversation", ids, each, *decoded, ends=self.conversations.ends)
+
+    def written(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> tuple[str, list[int]]:
+        """The text that the template writes of a conversation, and its token ids."""
+        return self.conversations.prompt(messages, tools, documents, chat_template_kwargs)
+
+    def request(
+        self,
+        name: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        strategy: str,
+        policy: Policy,
+        delivery: Delivery | None = None,
+        ends: frozenset[int] = frozenset(),
+    ) -> Request:
+        """The request of one prompt, which the caller knows by ``name``; ``ends`` are further ids that end its text."""
+        manifest, tokenizer = self._manifest, self._tokenizer
+        ids = self.ids(name, tokenizer.encode(text_of(name, prompt)) if isinstance(prompt, str) else prompt)
+        room = min(params.max_tokens, manifest.shapes.max_seq_len - len(ids))
+        seed = draw_seed() if params.seed is None else params.seed
+        ends, stops = ends | tokenizer.eos_token_ids, frozenset(params.stop_token_ids)
+        grammar = partial(self._grammars.path, params.structured_outputs, frozenset() if params.ignore_eos else ends)
+        words, shows_logits = tokenizer.words(params.bad_words), self._shows_logits
+        choice = choice_of(params, ids, ends | stops, words, manifest, shows_logits=shows_logits, grammar=grammar)
+        transcript = Transcript(params, tokenizer, room, stops if params.ignore_eos else ends | stops)
+        scored = params.prompt_logprobs
+        return Request(
+            ids,
+            params,
+            seed,
+            transcript,
+            room,
+            strategy,
+            policy,
+            delivery or Delivery(),
+            choice=choice,
+            prompt_logprobs=None if scored is None else PromptLogprobs(ids, scored, manifest.shapes.vocab_size),
+        )
