@@ -82,13 +82,14 @@ def serve(
     from ...engines.serving import require_extra
 
     require_extra()
-    from ...engines.serving.server import Server
+    from ...engines.serving.server import Server, bound
     from ...engines.serving.settings import Limits, ServerSettings
     from ...engines.serving.speculative_config import speculation_of
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("peagle.serving").setLevel(logging.INFO)
     folder = cast(Path, engine)  # named, or found, or refused before this is called
+    address = bound(host, port)  # now, for a large engine takes minutes to load
     loaded = Engine.load(folder, max_batch_size=max_batch_size, max_queue_size=max_queue_size, threads=threads)
     settings = ServerSettings(
         model=served_model_name or loaded.manifest.target.origin.id,
@@ -99,7 +100,7 @@ def serve(
         drafts=speculation_of(speculative_config, os.environ, loaded.manifest),
         log_prompts=log_prompts,
     )
-    server = Server(loaded, settings, host, port)
+    server = Server(loaded, settings, host, port, address)
     said = f"{server.url} answers for {settings.model}, from {folder}"
     if tolerance := settings.drafts.acceptance_tolerance:
         note(f"lossy where a request does not say otherwise: acceptance_tolerance is {tolerance:g}")

@@ -43,6 +43,7 @@ def create_app(engine: Engine, settings: ServerSettings) -> Starlette:
         middleware=[Middleware(Access, state=state)],
         exception_handlers={HttpRefusal: _refused, HTTPException: _no_such_path},
     )
+    app.router.redirect_slashes = False  # a redirect would go where the request's Host header says
     app.state.server = state
     return app
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines.serving.health import _canary
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import Limits, ServerSettings
 from peagle.engines.serving.speculative_config import DefaultDrafts
@@ -62,6 +64,32 @@ def test_tokens_that_are_none_are_refused(server: Server, tokens: Any) -> None:
 def test_health_has_a_token_written(server: Server) -> None:
     assert call(server, "GET", "/health")[0] == 200
     assert call(server, "GET", "/ping")[::2] == (200, b"")
+
+
+def test_a_full_server_is_healthy_while_others_tokens_come(server: Server, served_engine: Engine) -> None:
+    params = SamplingParams(max_tokens=300, ignore_eos=True)
+    limit = 3 + 8  # slots, and places to wait
+    running = [served_engine.submit("a", params) for _ in range(limit)]
+    state = server._state
+    state.metrics.last_token = float("-inf")  # as if none had come for long
+
+    async def one_comes() -> int:
+        asked = asyncio.ensure_future(_canary(state))
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        state.metrics.note_token()
+        await asked
+        return served_engine.load_now.running
+
+    assert asyncio.run(one_comes()) > 0
+    for submission in running:
+        submission.cancel()
+
+
+def test_a_path_with_a_slash_leads_nowhere_else(server: Server) -> None:
+    status, headers, _ = call(server, "POST", "/v1/completions/", {}, {"Host": "elsewhere.example"})
+    assert status == 404
+    assert "location" not in headers
 
 
 def test_metrics_count_requests_tokens_and_drafts(server: Server) -> None:

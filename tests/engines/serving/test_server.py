@@ -1,0 +1,71 @@
+"""The server around the application: its address, its end, and what fails beside any request."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+
+import pytest
+
+from peagle.engines import Engine
+from peagle.engines.serving.server import LoopErrors, Server, bound
+from peagle.engines.serving.settings import ServerSettings
+from peagle.plugins.errors import EnvironmentProblem, UsageError
+from tests.engines.serving.calls import call
+from tests.fixtures.servers import MODEL
+
+
+def test_an_address_is_had_before_anybody_is_let_in(served_engine: Engine) -> None:
+    address = bound("127.0.0.1", 0)
+    port = address.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    server = Server(served_engine, ServerSettings(MODEL), address=address)
+    assert server.port == port
+    server.start()
+    assert call(server, "GET", "/v1/models")[0] == 200
+    with pytest.raises(EnvironmentProblem, match="Address already in use"):
+        bound("127.0.0.1", port)
+    server.stop()
+    assert server.wait(10)
+    bound("127.0.0.1", port).close()
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no such host", "a\udcff", "x" * 300, "unix:/tmp/socket"])
+def test_an_address_that_cannot_be_had_is_said(host: str) -> None:
+    with pytest.raises(EnvironmentProblem, match="cannot listen on"):
+        bound(host, 0)
+
+
+def test_no_host_is_not_every_address() -> None:
+    with pytest.raises(UsageError, match="--host is empty"):
+        bound("", 0)
+
+
+def test_a_server_that_cannot_go_on_says_why(served_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(served_engine, ServerSettings(MODEL), port=0)
+
+    def no_loop() -> asyncio.AbstractEventLoop:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(server._server.config, "get_loop_factory", lambda: no_loop)
+    server.start()
+    with pytest.raises(EnvironmentProblem, match="Too many open files"):
+        server.wait(10)
+    server._socket.close()
+
+
+def test_connections_that_cannot_be_taken_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    loop, errors = asyncio.new_event_loop(), LoopErrors()
+    with caplog.at_level(logging.INFO):
+        errors(loop, {"message": "another", "exception": ValueError("Invalid file descriptor: -1")})
+        assert [record.name for record in caplog.records] == ["asyncio"]
+        for _ in range(100):
+            errors(loop, {"message": "accept", "exception": OSError(errno.EMFILE, "Too many open files")})
+            errors(loop, {"message": "closed by now", "exception": ValueError("Invalid file descriptor: -1")})
+        errors(loop, {"message": "another", "exception": OSError(errno.EBADF, "Bad file descriptor")})
+    loop.close()
+    assert [record.name for record in caplog.records] == ["asyncio", "peagle.serving", "asyncio"]
+    assert "ulimit -n" in caplog.messages[1]
