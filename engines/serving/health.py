@@ -16,33 +16,63 @@ from .state import ServerState
 
 CANARY_SECONDS = 20.0
 FRESH_SECONDS = 5.0  # so long a good answer counts, and a busy server need not write another one
+PING_SECONDS = 1.5  # SageMaker waits for 2
 
 
 async def health(request: Request) -> Response:
     """``GET /health``: 200 if a token was written a moment ago, or can be; else 503."""
     state = ServerState.of(request)
-    if state.drains:
-        raise HttpRefusal(503, "the server ends: it takes no more requests", retry_after=1)
-    if time.monotonic() - state.metrics.last_token > FRESH_SECONDS:
-        await _canary(state)
+    _require_open(state)
+    if not _is_fresh(state, FRESH_SECONDS):
+        await asyncio.shield(_canary(state))
     return json({"status": "ok"})
 
 
 async def ping(request: Request) -> Response:
-    """``GET /ping``, as SageMaker asks it: an empty 200."""
-    await health(request)
+    """``GET /ping``, as SageMaker asks it: an empty 200, soon.
+
+    Where a token takes longer (a long prompt is read), it is answered by when the last one came, and the next ping by
+    what has become of this one's.
+    """
+    state = ServerState.of(request)
+    _require_open(state)
+    if not _is_fresh(state, FRESH_SECONDS):
+        canary = _canary(state)
+        await asyncio.wait([canary], timeout=PING_SECONDS)
+        if canary.done():
+            canary.result()
+        elif not _is_fresh(state, FRESH_SECONDS + CANARY_SECONDS):
+            raise HttpRefusal(503, "no token has come yet", retry_after=5)
     return Response()
 
 
-async def _canary(state: ServerState) -> None:
+def _require_open(state: ServerState) -> None:
+    if state.drains:
+        raise HttpRefusal(503, "the server ends: it takes no more requests", retry_after=1)
+
+
+def _is_fresh(state: ServerState, seconds: float) -> bool:
+    return time.monotonic() - state.metrics.last_token <= seconds
+
+
+def _canary(state: ServerState) -> asyncio.Task[None]:
+    """The request for one token that is on its way, for whoever asks meanwhile; a new one if there is none."""
+    if state.canary is None or state.canary.done():
+        state.canary = asyncio.ensure_future(_write_a_token(state))
+        state.canary.add_done_callback(lambda canary: canary.cancelled() or canary.exception())  # heard, if by nobody
+    return state.canary
+
+
+async def _write_a_token(state: ServerState) -> None:
     """Have one token written. Raises ``HttpRefusal`` if none comes."""
     params = SamplingParams(max_tokens=1, ignore_eos=True)
     submission = state.engine.submit_async([0], params, num_speculative_tokens=0, timeout=CANARY_SECONDS)
     try:
         async with asyncio.timeout(CANARY_SECONDS):
             try:
-                if (await submission).token_ids:
-                    state.metrics.note_token()
+                if not (await submission).token_ids:
+                    raise TimeoutError
+                state.metrics.note_token()
             except QueueFull:
                 await _token_of_another(state)
     except TimeoutError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 
@@ -15,13 +16,14 @@ from .settings import Limits, ServerSettings
 
 @dataclass
 class ServerState:
-    """One for an application; ``drains`` says that the server takes no more requests."""
+    """One for an application; ``drains`` says that it takes no more requests, ``canary`` asks whether it can."""
 
     engine: Engine
     settings: ServerSettings
     metrics: ServerMetrics
     started: int = field(default_factory=lambda: int(time.time()))
     drains: bool = False
+    canary: asyncio.Task[None] | None = None
 
     @classmethod
     def of(cls, connection: HTTPConnection) -> ServerState:

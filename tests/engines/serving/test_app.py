@@ -10,12 +10,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.serving.health import _canary
+from peagle.engines.serving.app import create_app
+from peagle.engines.serving.health import _canary, ping
+from peagle.engines.serving.problems import HttpRefusal
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import Limits, ServerSettings
 from peagle.engines.serving.speculative_config import DefaultDrafts
+from peagle.engines.serving.state import ServerState
 from tests.engines.serving.calls import call, connect, error_of
 from tests.fixtures.servers import MODEL
 
@@ -66,24 +70,53 @@ def test_health_has_a_token_written(server: Server) -> None:
     assert call(server, "GET", "/ping")[::2] == (200, b"")
 
 
-def test_a_full_server_is_healthy_while_others_tokens_come(server: Server, served_engine: Engine) -> None:
+def test_a_full_server_is_healthy_while_others_tokens_come(served_engine: Engine) -> None:
+    state: ServerState = create_app(served_engine, ServerSettings(MODEL)).state.server
     params = SamplingParams(max_tokens=300, ignore_eos=True)
-    limit = 3 + 8  # slots, and places to wait
-    running = [served_engine.submit("a", params) for _ in range(limit)]
-    state = server._state
-    state.metrics.last_token = float("-inf")  # as if none had come for long
+    running = [served_engine.submit("a", params) for _ in range(3 + 8)]  # slots, and places to wait
 
-    async def one_comes() -> int:
-        asked = asyncio.ensure_future(_canary(state))
+    async def asked() -> None:
+        canary = _canary(state)
         await asyncio.sleep(0.05)
-        assert not asked.done()
+        assert not canary.done()
         state.metrics.note_token()
-        await asked
-        return served_engine.load_now.running
+        await canary
 
-    assert asyncio.run(one_comes()) > 0
+    asyncio.run(asked())
     for submission in running:
         submission.cancel()
+
+
+def test_a_ping_is_answered_soon_by_when_the_last_token_came(
+    served_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = create_app(served_engine, ServerSettings(MODEL))
+    state: ServerState = app.state.server
+    request = Request({"type": "http", "app": app, "method": "GET", "path": "/ping", "headers": []})
+    monkeypatch.setattr("peagle.engines.serving.health.PING_SECONDS", 0.01)
+    goes_on = asyncio.Event()
+
+    async def slowly(state: ServerState) -> None:
+        await goes_on.wait()
+        raise HttpRefusal(503, "no token came")
+
+    async def asked() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("peagle.engines.serving.health._write_a_token", slowly)
+            with pytest.raises(HttpRefusal, match="no token has come yet"):
+                await ping(request)
+            first = state.canary
+            state.metrics.last_token = time.monotonic() - 10
+            assert (await ping(request)).status_code == 200
+            assert state.canary is first  # pings do not add up
+            goes_on.set()
+            await asyncio.sleep(0)
+            with pytest.raises(HttpRefusal, match="no token came"):
+                await ping(request)
+        monkeypatch.setattr("peagle.engines.serving.health.PING_SECONDS", 20.0)
+        assert (await ping(request)).status_code == 200  # the engine's own answer
+
+    asyncio.run(asked())
 
 
 def test_a_path_with_a_slash_leads_nowhere_else(server: Server) -> None:
