@@ -42,6 +42,9 @@ def serve(
     ] = None,
     max_batch_size: Annotated[int, typer.Option(min=1, help="Requests that run at once; more wait.")] = 4,
     max_queue_size: Annotated[int, typer.Option(min=1, help="Requests that may wait; more are refused (429).")] = 256,
+    prefix_cache_bytes: Annotated[
+        int, typer.Option(min=0, help="Memory to keep prompts in, for others that begin alike (ONNX Runtime).")
+    ] = 0,
     speculative_config: Annotated[
         str | None,
         typer.Option(
@@ -90,7 +93,13 @@ def serve(
     logging.getLogger("peagle.serving").setLevel(logging.INFO)
     folder = cast(Path, engine)  # named, or found, or refused before this is called
     address = bound(host, port)  # now, for a large engine takes minutes to load
-    loaded = Engine.load(folder, max_batch_size=max_batch_size, max_queue_size=max_queue_size, threads=threads)
+    loaded = Engine.load(
+        folder,
+        max_batch_size=max_batch_size,
+        max_queue_size=max_queue_size,
+        threads=threads,
+        prefix_cache_bytes=prefix_cache_bytes,
+    )
     settings = ServerSettings(
         model=served_model_name or loaded.manifest.target.origin.id,
         api_keys=tuple(api_key or ()),

@@ -18,12 +18,22 @@ def usage(outputs: Sequence[RequestOutput], prompted: int, *, shows_answer: bool
         "prompt_tokens": prompted,
         "completion_tokens": written,
         "total_tokens": prompted + written,
+        "prompt_tokens_details": {"cached_tokens": _cached(outputs)},
         "completion_tokens_details": {
             "accepted_prediction_tokens": acceptance.accepted,
             "rejected_prediction_tokens": acceptance.drafted - acceptance.accepted,
         },
         "speculation": speculation(acceptance),
     }
+
+
+def _cached(outputs: Sequence[RequestOutput]) -> int:
+    """Tokens of the prompts that no choice had to read."""
+    least: dict[tuple[int, ...], int] = {}
+    for output in outputs:
+        prompt = tuple(output.prompt_token_ids)
+        least[prompt] = min(least.get(prompt, output.cached_tokens), output.cached_tokens)
+    return sum(least.values())
 
 
 def speculation(acceptance: Acceptance) -> dict[str, Any]:
