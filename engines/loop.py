@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from .backends.base import Backend
 from .errors import EngineClosed, EngineFailed, QueueFull, require_process
+from .policy.misfit import MisfitWatch
 from .requests.request import Request
 from .scheduling.prefix_cache import PrefixCache
 from .scheduling.scheduler import Scheduler
@@ -32,10 +33,17 @@ _OPEN: weakref.WeakSet[Loop] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class Load:
-    """Requests that are in a slot, and that wait for one."""
+    """Requests that are in a slot, and that wait for one; of the caches, tokens that they hold and have room for.
+
+    ``warnings`` are those of the engine, as in results.
+    """
 
     running: int
     waiting: int
+    slots: int = 0
+    cached_tokens: int = 0
+    cache_tokens: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 class _Alone:
@@ -61,10 +69,10 @@ class Loop:
         prefix_cache_bytes: int = 0,
     ) -> None:
         self.limit = backend.num_slots + max_queue_size
-        self.slots = backend.num_slots
+        self.slots, self._max_seq_len, self._misfit = backend.num_slots, max_seq_len, MisfitWatch()
         prefixes = PrefixCache(prefix_cache_bytes)
         self._new_scheduler: Callable[[], Scheduler] = lambda: Scheduler(
-            backend, max_seq_len, max_prefill_tokens, prefixes
+            backend, max_seq_len, max_prefill_tokens, prefixes, self._misfit
         )
         self._scheduler: Scheduler | None = None
         self._inbox: SimpleQueue[Request | _Alone | None] = SimpleQueue()  # None: close
@@ -132,8 +140,14 @@ class Loop:
     def load(self) -> Load:
         """What it has at this moment, seen from another thread."""
         scheduler, count = self._scheduler, self._count
-        running = 0 if scheduler is None else scheduler.num_running
-        return Load(running, max(0, count - running))
+        running, held = (0, 0) if scheduler is None else (scheduler.num_running, scheduler.num_committed)
+        room = self.slots * self._max_seq_len
+        return Load(running, max(0, count - running), self.slots, min(held, room), room, self.warnings)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What users of the engine should know of how it goes."""
+        return (self._misfit.warning,) if self._misfit.warning else ()
 
     @property
     def is_closed(self) -> bool:
@@ -206,7 +220,7 @@ class Loop:
             request.delivery.put(request.take())
         if request.is_done:
             self._ended(request)
-            request.delivery.end(request.output(time.perf_counter()))
+            request.delivery.end(request.output(time.perf_counter(), self.warnings))
 
     def _run_alone(self, job: _Alone) -> None:
         try:

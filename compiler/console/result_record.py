@@ -16,7 +16,8 @@ def record(output: RequestOutput) -> dict[str, Any]:
     """Return a result as ``--json`` prints it."""
     went = output.acceptance
     rates = {"acceptance_length": went.acceptance_length, "tokens_per_round": went.tokens_per_round}
-    acceptance = asdict(went) | rates | {"lossy": went.is_lossy}
+    rates["later_acceptance_length"] = went.later_acceptance_length
+    acceptance = asdict(went) | rates | {"lossy": went.is_lossy, "accepted_per_position": went.accepted_per_position}
     return {
         "text": output.text,
         "token_ids": list(output.token_ids),
@@ -27,6 +28,10 @@ def record(output: RequestOutput) -> dict[str, Any]:
         "acceptance": acceptance,
         "prefill_seconds": output.prefill_seconds,
         "decode_seconds": output.decode_seconds,
+        "queue_seconds": output.queue_seconds,
+        "time_to_first_token": output.time_to_first_token,
+        "inter_token_latency": output.inter_token_latency,
+        "warnings": list(output.warnings),
         "tokens_per_second": decoding_speed(output),
         **_scored("logprobs", output.logprobs),
         **_scored("prompt_logprobs", output.prompt_logprobs),

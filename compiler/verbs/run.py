@@ -164,6 +164,8 @@ def _stats(output: RequestOutput) -> str:
             ("acceptance length", f"{acceptance.acceptance_length:.2f} tokens per round"),
             ("drafts accepted", f"{acceptance.accepted} of {acceptance.drafted} in {acceptance.rounds} rounds"),
         ]
+        verify, draft = acceptance.milliseconds_per_round
+        rows += [("a round", f"{verify:.1f} ms of the target, {draft:.1f} ms of the drafter")] if verify else []
         if said := lossy(acceptance):
             rows.append(("not the target's own", said))
         if acceptance.undrafted:

@@ -95,6 +95,11 @@ class Emission(Protocol):
         """The numbers, from 0, of the accepted drafts of each row whose drafts were a tree; known when it is read."""
         ...
 
+    @property
+    def pass_seconds(self) -> tuple[float, float] | None:
+        """How long the target took and the drafter, None where no call waits for a pass."""
+        ...
+
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         """``tokens`` i32 [B,K+1], -1 past the end, and ``num_tokens`` i32 [B], 0 in an idle row; waits for them."""
         ...

@@ -72,6 +72,16 @@ class Request:
         return delta
 
     @property
+    def num_written(self) -> int:
+        """How many tokens its text has."""
+        return len(self.transcript.token_ids)
+
+    @property
+    def tells_of_drafter(self) -> bool:
+        """Whether its drafts are a drafter's and nobody else's, of a text that one could guess."""
+        return self.strategy not in ("plain", "ngram") and self.params.temperature <= 1 and self.choice is None
+
+    @property
     def is_done(self) -> bool:
         """Whether its text has ended."""
         return self.transcript.finish_reason is not None
@@ -86,8 +96,8 @@ class Request:
         """Prompt and tokens together, if all that was launched is accepted."""
         return len(self.prompt) + len(self.transcript.token_ids) + self.ahead
 
-    def output(self, now: float) -> RequestOutput:
-        """The result of a request that is done; ``now`` is when it ended."""
+    def output(self, now: float, warnings: tuple[str, ...] = ()) -> RequestOutput:
+        """The result of a request that is done; ``now`` is when it ended, ``warnings`` are the engine's."""
         text = self.transcript
         if text.finish_reason is None:
             raise ValueError("the request has not finished")
@@ -107,5 +117,6 @@ class Request:
             cached_tokens=self.cached,
             logprobs=tuple(self.choice.logprobs[: len(text.token_ids)]) if self.choice else (),
             stop_reason=text.stop_reason,
+            warnings=warnings,
             prompt_logprobs=self.prompt_logprobs.told() if self.prompt_logprobs else (),
         )

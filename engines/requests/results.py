@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort", "timeout"]
+LATER = 20  # tokens of a text, behind which its acceptance is counted once more
 
 
 @dataclass
@@ -15,6 +16,10 @@ class Acceptance:
     ``rounds`` are those that verified drafts, and ``histogram[a]`` counts those in which exactly ``a`` were accepted.
     ``undrafted`` rounds had none to verify, and emitted one token. The first token of a request comes from its prompt
     pass and belongs to no round. ``tolerance`` is the ``acceptance_tolerance`` of the request, the highest of many.
+
+    ``later_rounds`` with drafts, and the drafts ``later_accepted`` in them, began when the text had ``LATER`` tokens
+    or more: beginnings are not like what follows. ``verify_seconds`` and ``draft_seconds`` are the target's and the
+    drafter's time in all rounds, shared with other requests of the same rounds; 0 on TensorRT, where none is taken.
 
     Of texts that must have a form: ``grammar_drafted`` of the drafts were what the form forces, and
     ``grammar_accepted`` of those accepted; ``grammar_refused`` are drafts of the drafter that these replaced, or that
@@ -30,14 +35,23 @@ class Acceptance:
     grammar_drafted: int = 0
     grammar_accepted: int = 0
     grammar_refused: int = 0
+    later_rounds: int = 0
+    later_accepted: int = 0
+    verify_seconds: float = field(default=0.0, compare=False)
+    draft_seconds: float = field(default=0.0, compare=False)
 
     @property
     def is_lossy(self) -> bool:
         """Whether drafts counted as accepted need not be the target's own tokens."""
         return self.tolerance > 0 and self.drafted > 0
 
-    def add_round(self, drafted: int, accepted: int) -> None:
-        """Count one round."""
+    def add_round(
+        self, drafted: int, accepted: int, *, at: int = 0, pass_seconds: tuple[float, float] | None = None
+    ) -> None:
+        """Count one round, of a text that had ``at`` tokens before it."""
+        verify, draft = pass_seconds or (0.0, 0.0)
+        self.verify_seconds += verify
+        self.draft_seconds += draft
         if not drafted:
             self.undrafted += 1
             return
@@ -45,6 +59,9 @@ class Acceptance:
         self.drafted += drafted
         self.accepted += accepted
         self.histogram[accepted] = self.histogram.get(accepted, 0) + 1
+        if at >= LATER:
+            self.later_rounds += 1
+            self.later_accepted += accepted
 
     def add(self, other: Acceptance) -> None:
         """Count another request's rounds too."""
@@ -56,6 +73,10 @@ class Acceptance:
         self.grammar_drafted += other.grammar_drafted
         self.grammar_accepted += other.grammar_accepted
         self.grammar_refused += other.grammar_refused
+        self.later_rounds += other.later_rounds
+        self.later_accepted += other.later_accepted
+        self.verify_seconds += other.verify_seconds
+        self.draft_seconds += other.draft_seconds
         for accepted, rounds in other.histogram.items():
             self.histogram[accepted] = self.histogram.get(accepted, 0) + rounds
 
@@ -63,6 +84,26 @@ class Acceptance:
     def acceptance_length(self) -> float:
         """Mean tokens of the rounds with drafts, the target's own among them: 1 + accepted / rounds (1.0 without)."""
         return 1.0 + self.accepted / self.rounds if self.rounds else 1.0
+
+    @property
+    def later_acceptance_length(self) -> float:
+        """Mean tokens of the rounds with drafts that began ``LATER`` tokens or more into the text (1.0 without)."""
+        return 1.0 + self.later_accepted / self.later_rounds if self.later_rounds else 1.0
+
+    @property
+    def accepted_per_position(self) -> tuple[int, ...]:
+        """How many rounds accepted their first draft, their second, and so on."""
+        deepest = max((accepted for accepted, rounds in self.histogram.items() if rounds), default=0)
+        return tuple(
+            sum(rounds for accepted, rounds in self.histogram.items() if accepted > position)
+            for position in range(deepest)
+        )
+
+    @property
+    def milliseconds_per_round(self) -> tuple[float, float]:
+        """Mean time of the target's pass and of the drafter's, over all rounds."""
+        rounds = max(self.rounds + self.undrafted, 1)
+        return 1000 * self.verify_seconds / rounds, 1000 * self.draft_seconds / rounds
 
     @property
     def tokens_per_round(self) -> float:
@@ -93,7 +134,8 @@ class RequestOutput:
     it was a draft that the target accepted, and not the target's own. ``logprobs`` are there where asked for.
     ``cached_tokens`` of the prompt were not computed again, since a prompt before began with them. ``stop_reason`` is
     the stop string or the one of ``stop_token_ids`` that ended it. ``prompt_logprobs`` has an entry for each token of
-    the prompt where asked for; that of the first, which follows nothing, is None.
+    the prompt where asked for; that of the first, which follows nothing, is None. ``warnings`` are of the engine, as
+    far as they concern how it went: that its drafter does not belong to its target.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -110,6 +152,17 @@ class RequestOutput:
     cached_tokens: int = 0
     stop_reason: int | str | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def time_to_first_token(self) -> float:
+        """Seconds from submitting to the first token."""
+        return self.queue_seconds + self.prefill_seconds
+
+    @property
+    def inter_token_latency(self) -> float:
+        """Mean seconds between tokens after the first; 0 where there are none. Those of a round come together."""
+        return self.decode_seconds / (len(self.token_ids) - 1) if len(self.token_ids) > 1 else 0.0
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from math import inf
 import numpy as np
 
 from ..backends.base import Backend
+from ..policy.misfit import MisfitWatch
 from ..requests.random_numbers import uniform_stream
 from ..requests.request import Request
 from ..requests.results import FinishReason
@@ -40,9 +41,10 @@ class Scheduler:
         max_seq_len: int,
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefixes: PrefixCache | None = None,
+        misfit: MisfitWatch | None = None,
     ) -> None:
         self.admits = True
-        self._prefixes = prefixes or PrefixCache(0)
+        self._prefixes, self._misfit = prefixes or PrefixCache(0), misfit or MisfitWatch()
         self._backend, self._max_seq_len, self._most_read = backend, max_seq_len, max_prefill_tokens
         self._waiting: deque[Request] = deque()
         self._slots: list[Request | None] = [None] * backend.num_slots
@@ -73,6 +75,13 @@ class Scheduler:
     def num_running(self) -> int:
         """How many requests are in a slot."""
         return sum(request is not None for request in self._slots) + (self._reading is not None)
+
+    @property
+    def num_committed(self) -> int:
+        """How many tokens the caches of running requests hold."""
+        running = [request for request in [*self._slots] if request is not None]
+        reading = self._reading
+        return sum(len(each.prompt) + each.num_written for each in running) + (reading.position if reading else 0)
 
     def submit(self, request: Request) -> None:
         """Let a request wait for a slot."""
@@ -200,7 +209,10 @@ class Scheduler:
             request.ahead -= flight.most[row]
             count = int(num_tokens[row])
             if request.decode_began:
-                request.acceptance.add_round(flight.emission.drafted[row], count - 1)
+                drafted, seconds = flight.emission.drafted[row], flight.emission.pass_seconds
+                request.acceptance.add_round(drafted, count - 1, at=request.num_written, pass_seconds=seconds)
+                if request.tells_of_drafter:
+                    self._misfit.add(drafted, count - 1)
             else:
                 request.decode_began = time.perf_counter()
             request.extend(tokens[row, :count].tolist(), accepted=count - 1)

@@ -18,6 +18,7 @@ from .state import ServerState
 
 OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics"})  # who watches has no key
 REQUEST_ID = "peagle.request_id"  # of a scope
+FIGURES = "peagle.figures"  # of a scope that was answered with text, for the log
 TOLERANCE = "peagle.acceptance_tolerance"  # of a scope, where drafts were accepted by one
 _LOG = logging.getLogger("peagle.serving")
 _LONGEST_ID = 128
@@ -57,7 +58,7 @@ class Access:
         finally:
             lossy = {"lossy": True, "acceptance_tolerance": scope[TOLERANCE]} if TOLERANCE in scope else {}
             log("request", id=name, method=scope["method"], path=scope["path"], status=status,
-                seconds=round(time.perf_counter() - began, 4), **lossy)  # fmt: skip
+                seconds=round(time.perf_counter() - began, 4), **lossy, **scope.get(FIGURES, {}))  # fmt: skip
 
     def _admit(self, path: str, headers: Headers) -> None:
         keys = self._state.settings.api_keys

@@ -25,7 +25,8 @@ async def health(request: Request) -> Response:
     _require_open(state)
     if not _is_fresh(state, FRESH_SECONDS):
         await asyncio.shield(_canary(state))
-    return json({"status": "ok"})
+    warnings = state.engine.load_now.warnings
+    return json({"status": "ok", **({"warnings": warnings} if warnings else {})})
 
 
 async def ping(request: Request) -> Response:

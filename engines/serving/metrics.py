@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus; names as vLLM has them, so that its dashboards show ours."""
+"""What a server counts, for Prometheus; names as vLLM has them, so that its dashboards show ours, else ``peagle:``."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ServerMetrics:
         self.registry = CollectorRegistry()
         self._model = model
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"vllm:{name}", text, ("model_name", *labels), registry=self.registry)
+        def counter(name: str, text: str, *labels: str, owner: str = "vllm") -> Counter:
+            return Counter(f"{owner}:{name}", text, ("model_name", *labels), registry=self.registry)
 
         def histogram(name: str, text: str, buckets: Iterable[float]) -> Histogram:
             return Histogram(f"vllm:{name}", text, ("model_name",), registry=self.registry, buckets=tuple(buckets))
@@ -41,6 +41,11 @@ class ServerMetrics:
         self.accepted_per_position = counter(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted drafts, by position in the round.", "lossy", "position"
         )
+        self.rounds = counter("num_rounds", "Rounds of requests, with drafts or without.", owner="peagle")
+        self.later_rounds = counter("later_num_drafts", "Rounds with drafts 20 tokens into a text.", owner="peagle")
+        self.later_accepted = counter("later_num_accepted_tokens", "Drafts accepted in those rounds.", owner="peagle")
+        self.verify_seconds = counter("verify_seconds", "Time of the target, by rounds of requests.", owner="peagle")
+        self.draft_seconds = counter("draft_seconds", "Time of the drafter, by rounds of requests.", owner="peagle")
         self.first_token = histogram("time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
         self.between = histogram("inter_token_latency_seconds", "Between tokens of a request.", _BETWEEN)
         self.whole = histogram("e2e_request_latency_seconds", "From arrival to the last token.", _SECONDS)
@@ -108,6 +113,11 @@ class RequestMeter:
         metrics.drafts.labels(model, lossy).inc(acceptance.rounds)
         metrics.drafted.labels(model, lossy).inc(acceptance.drafted)
         metrics.accepted.labels(model, lossy).inc(acceptance.accepted)
+        metrics.rounds.labels(model).inc(acceptance.rounds + acceptance.undrafted)
+        metrics.later_rounds.labels(model).inc(acceptance.later_rounds)
+        metrics.later_accepted.labels(model).inc(acceptance.later_accepted)
+        metrics.verify_seconds.labels(model).inc(acceptance.verify_seconds)
+        metrics.draft_seconds.labels(model).inc(acceptance.draft_seconds)
         for accepted, rounds in acceptance.histogram.items():
             for position in range(accepted):
                 place = str(position) if position < FARTHEST else "beyond"
@@ -122,7 +132,19 @@ class _Load(Collector):
 
     def collect(self) -> Iterable[Metric]:
         load = self._load()
-        for state, value in (("running", load.running), ("waiting", load.waiting)):
-            family = GaugeMetricFamily(f"vllm:num_requests_{state}", f"Requests {state}.", labels=["model_name"])
+        gauges = (
+            ("vllm:num_requests_running", "Requests running.", load.running),
+            ("vllm:num_requests_waiting", "Requests waiting.", load.waiting),
+            ("peagle:num_slots", "Requests that can run at once.", load.slots),
+            ("vllm:kv_cache_usage_perc", "Share of the caches that holds tokens, 1 at most.", _share(load)),
+            ("peagle:kv_cache_tokens", "Tokens that the caches hold.", load.cached_tokens),
+            ("peagle:drafter_misfit", "1 where the drafter does not belong to its target.", len(load.warnings)),
+        )
+        for name, text, value in gauges:
+            family = GaugeMetricFamily(name, text, labels=["model_name"])
             family.add_metric([self._model], value)
             yield family
+
+
+def _share(load: Load) -> float:
+    return load.cached_tokens / load.cache_tokens if load.cache_tokens else 0.0

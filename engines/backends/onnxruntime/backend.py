@@ -20,6 +20,7 @@ from .lanes import Emitted, Row, SessionLanes, Sessions
 from .loaded_graphs import LOGITS, candidates_of, default_threads, hidden_size, open_session, tensors_of
 from .memory import CacheArrays, KeptArrays, SlotArrays, row_bytes
 from .prefill import SessionPrompt
+from .timed_lanes import TimedLanes
 
 # ONNX Runtime's kernels of one column sum in another order than all wider ones, which agree with each other to the bit.
 # Where numbers are rounded afterwards such a difference decides some roundings, and text would change with the number
@@ -115,8 +116,9 @@ class OnnxRuntimeBackend:
         """Run the steps over every busy row, and return the tokens they left."""
         del replay  # there is nothing to gain
         self._lanes.limits = limits
-        steps(self._lanes, k)
-        return self._lanes.emission()
+        timed = TimedLanes(self._lanes)
+        steps(timed, k)
+        return replace(self._lanes.emission(), pass_seconds=(timed.verify_seconds, timed.draft_seconds))
 
     def retire(self, slot: int) -> None:
         """Leave the slot out of later rounds."""

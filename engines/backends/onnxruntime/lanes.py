@@ -32,6 +32,7 @@ class Emitted:
     num_tokens: np.ndarray
     drafted: Sequence[int]
     nodes: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    pass_seconds: tuple[float, float] | None = None
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens and how many they are, at once."""

@@ -36,6 +36,7 @@ class LateEmission:
     def __init__(self, tokens: np.ndarray, num_tokens: np.ndarray, drafted: Sequence[int], arrived: Event) -> None:
         self._tokens, self._num_tokens, self._arrived = tokens, num_tokens, arrived
         self.drafted = drafted
+        self.pass_seconds: tuple[float, float] | None = None  # nobody waits for a pass
         self.nodes: Mapping[int, Sequence[int]] = {}  # there are no trees
         self._read: tuple[np.ndarray, np.ndarray] | None = None
 

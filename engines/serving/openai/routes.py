@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from ....plugins.errors import PeagleError, UsageError
 from ...requests.params import SamplingParams
 from ...submission import AsyncSubmission
-from ..access import REQUEST_ID, TOLERANCE, log
+from ..access import FIGURES, REQUEST_ID, TOLERANCE, log
 from ..problems import HttpRefusal, refusal_of
 from ..reading import read_body
 from ..state import ServerState
@@ -25,6 +25,7 @@ from .answering import Choices, Submit
 from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of
 from .options import Asked, asked_of
 from .rendering import DONE, Answer, ChatAnswer, CompletionAnswer, Echo, event
+from .usage import figures
 
 
 async def completions(request: Request) -> Response:
@@ -206,7 +207,8 @@ async def _events(
 
 
 def _log_answer(state: ServerState, request: Request, choices: Choices) -> None:
-    """Name a lossy answer in the line of its request; write prompts and answers to the log, if that was asked for."""
+    """Put figures into the line of its request, a tolerance too; log prompts and answers, if that was asked for."""
+    request.scope[FIGURES] = figures(choices.outputs)
     if any(output.acceptance.is_lossy for output in choices.outputs):
         request.scope[TOLERANCE] = max(output.acceptance.tolerance for output in choices.outputs)
     if state.settings.log_prompts:

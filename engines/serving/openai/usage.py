@@ -45,6 +45,10 @@ def speculation(acceptance: Acceptance) -> dict[str, Any]:
         "accepted_tokens": acceptance.accepted,
         "accepted_per_position": per_position(acceptance),
         "acceptance_length": round(acceptance.acceptance_length, 4),
+        "later_acceptance_length": round(acceptance.later_acceptance_length, 4),
+        "tokens_per_round": round(acceptance.tokens_per_round, 4),
+        "verify_milliseconds_per_round": round(acceptance.milliseconds_per_round[0], 3),
+        "draft_milliseconds_per_round": round(acceptance.milliseconds_per_round[1], 3),
         "acceptance_tolerance": acceptance.tolerance,
         "lossy": acceptance.is_lossy,
     }
@@ -52,5 +56,18 @@ def speculation(acceptance: Acceptance) -> dict[str, Any]:
 
 def per_position(acceptance: Acceptance) -> list[int]:
     """How many rounds accepted their first draft, their second, and so on."""
-    most = max(acceptance.histogram, default=0)
-    return [sum(n for a, n in acceptance.histogram.items() if a > position) for position in range(most)]
+    return list(acceptance.accepted_per_position)
+
+
+def figures(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+    """What the log says of an answer: how long it waited and took, the longest of its choices, and its rounds."""
+    told = usage(outputs, 0)["speculation"]
+    rounds = ("rounds", "rounds_without_drafts", "drafted_tokens", "accepted_tokens", "acceptance_length")
+    means = ("tokens_per_round", "verify_milliseconds_per_round", "draft_milliseconds_per_round")
+    times = ("queue_seconds", "time_to_first_token", "inter_token_latency")
+    return {
+        "prompt_tokens": sum(len(output.prompt_token_ids) for output in outputs),
+        "tokens": sum(len(output.token_ids) for output in outputs),
+        **{name: round(max((getattr(output, name) for output in outputs), default=0.0), 5) for name in times},
+        **{name: told[name] for name in (*rounds, *means)},
+    }

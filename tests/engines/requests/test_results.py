@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from peagle.engines import Acceptance, Engine, SamplingParams
+from peagle.engines.requests.results import LATER
 
 PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
 LOSSY = SamplingParams(max_tokens=24, ignore_eos=True, acceptance_tolerance=0.97)
@@ -34,3 +35,29 @@ def test_of_many_one_that_is_lossy_is_enough() -> None:
         summed.add(each)
     assert summed.is_lossy
     assert (summed.tolerance, summed.drafted, summed.accepted) == (0.5, 8, 6)
+
+
+def test_times_of_passes_and_later_rounds_are_counted_and_added_up() -> None:
+    one, other = Acceptance(), Acceptance()
+    one.add_round(3, 2, at=5, pass_seconds=(0.010, 0.002))
+    one.add_round(0, 0, at=8, pass_seconds=(0.006, 0.0))
+    other.add_round(3, 1, at=LATER, pass_seconds=(0.020, 0.004))
+    other.add_round(3, 3, at=LATER + 2)
+    one.add(other)
+    assert one.accepted_per_position == (3, 2, 1)
+    assert (one.later_rounds, one.later_accepted, one.later_acceptance_length) == (2, 4, 3.0)
+    assert one.milliseconds_per_round == pytest.approx((9.0, 1.5))
+    assert Acceptance().milliseconds_per_round == (0.0, 0.0)
+    assert (Acceptance().later_acceptance_length, Acceptance().accepted_per_position) == (1.0, ())
+
+
+def test_a_result_says_how_long_it_took_and_what_its_rounds_cost(tiny_engine: Engine) -> None:
+    (output,) = tiny_engine.generate([[5, 9, 30, 7]], PARAMS)
+    verify, draft = output.acceptance.milliseconds_per_round
+    rounds = output.acceptance.rounds + output.acceptance.undrafted
+    assert 0 < rounds * (verify + draft) <= 1000 * output.decode_seconds
+    assert verify > 0 < draft
+    assert output.time_to_first_token == output.queue_seconds + output.prefill_seconds > 0
+    assert output.inter_token_latency == pytest.approx(output.decode_seconds / 23)
+    assert output.acceptance.later_rounds < rounds
+    assert output.warnings == ()

@@ -60,6 +60,10 @@ class _Unread:
     def nodes(self) -> Mapping[int, Sequence[int]]:
         return self._emission.nodes
 
+    @property
+    def pass_seconds(self) -> tuple[float, float] | None:
+        return self._emission.pass_seconds
+
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         self._backend.unread -= 1
         return self._emission.read()

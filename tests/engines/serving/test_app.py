@@ -148,6 +148,22 @@ def test_metrics_count_requests_tokens_and_drafts(server: Server) -> None:
     assert grown("time_to_first_token_seconds_count") == 1
     assert grown("inter_token_latency_seconds_count") == 19
 
+    def ours(name: str) -> float:
+        key = f'peagle:{name}{{model_name="{MODEL}"}}'
+        return after[key] - before.get(key, 0)
+
+    speculation = usage["speculation"]
+    rounds = speculation["rounds"] + speculation["rounds_without_drafts"]
+    assert ours("num_rounds_total") == rounds
+    assert ours("verify_seconds_total") * 1000 / rounds == pytest.approx(
+        speculation["verify_milliseconds_per_round"], abs=1e-3
+    )
+    assert ours("draft_seconds_total") > 0
+    assert 0 <= ours("later_num_drafts_total") <= speculation["rounds"]
+    assert after[f'peagle:num_slots{{model_name="{MODEL}"}}'] == 3
+    assert 0 <= after[f'vllm:kv_cache_usage_perc{{model_name="{MODEL}"}}'] <= 1
+    assert after[f'peagle:drafter_misfit{{model_name="{MODEL}"}}'] == 0
+
 
 def test_what_a_tolerance_accepted_is_named_lossy_in_answers_metrics_and_log(
     server: Server, caplog: pytest.LogCaptureFixture

@@ -13,6 +13,7 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Lanes
 from peagle.engines.backends.onnxruntime.batch import BatchLanes
 from peagle.engines.backends.onnxruntime.lanes import SessionLanes
+from peagle.engines.backends.onnxruntime.timed_lanes import TimedLanes
 from peagle.engines.policy.drafts_per_round import RoundAhead, RoundSeen
 from peagle.engines.requests.request import Request
 from peagle.engines.strategies.autoregressive import AutoregressiveDrafting
@@ -53,6 +54,7 @@ class Watched(AutoregressiveDrafting):
 
     def round(self, lanes: Lanes, k: int) -> None:
         super().round(lanes, k)
+        lanes = lanes.lanes if isinstance(lanes, TimedLanes) else lanes
         if not isinstance(lanes, BatchLanes | SessionLanes) or not k:
             return
         emission = lanes.emission()

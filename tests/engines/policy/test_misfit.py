@@ -1,0 +1,54 @@
+"""A drafter that does not belong to its target is named once; one that does, and a bad moment of it, is not."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.policy import misfit
+from peagle.engines.policy.misfit import LEAST_DRAFTS, MisfitWatch
+
+
+def test_drafts_that_are_never_accepted_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    watch = MisfitWatch()
+    with caplog.at_level(logging.WARNING, "peagle.policy"):
+        for _ in range(LEAST_DRAFTS - 1):
+            watch.add(5, 0)
+        assert not watch.warning
+        for _ in range(100):
+            watch.add(5, 0)
+    assert f"of {LEAST_DRAFTS} first drafts 0 were accepted" in watch.warning
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_few_accepted_drafts_are_enough_and_rounds_without_any_do_not_count() -> None:
+    watch = MisfitWatch()
+    for number in range(4 * LEAST_DRAFTS):
+        watch.add(0, 0)
+        watch.add(3, int(number % 10 == 0))
+        assert not watch.warning
+
+
+def test_a_warning_goes_when_drafts_are_accepted_after_all() -> None:
+    watch = MisfitWatch()
+    for accepted in (0,) * LEAST_DRAFTS + (1,) * LEAST_DRAFTS:
+        watch.add(1, accepted)
+    assert not watch.warning
+
+
+def test_results_and_load_say_so_and_texts_that_nobody_could_guess_do_not_count(
+    tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(misfit, "LEAST_RATE", 2.0)  # whatever the tiny head has accepted is too little
+    hot = SamplingParams(max_tokens=80, ignore_eos=True, temperature=2.0, seed=1)
+    greedy = SamplingParams(max_tokens=80, ignore_eos=True)
+    prompts = [[5, 6], [7, 8, 9], [40], [41, 3]]
+    with Engine(tiny_engine.folder, tiny_engine.manifest, tiny_engine._backend, tiny_engine.tokenizer) as engine:
+        assert not any(output.warnings for output in engine.generate(prompts, hot))
+        assert not any(output.warnings for output in engine.generate(prompts, greedy, draft="ngram"))
+        assert engine.load_now.warnings == ()
+        *_, last = engine.generate(prompts * 2, greedy)
+        assert "does not belong to this target" in last.warnings[0]
+        assert engine.load_now.warnings == last.warnings
