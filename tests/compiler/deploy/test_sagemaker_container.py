@@ -68,11 +68,13 @@ def test_the_archive_is_served_as_sagemaker_does(cli: Run, talking_engine: Path,
     for path in (base / "model").rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
     config = {"method": "eagle3", "model": str(additional / "eagle"), "num_speculative_tokens": 2}
-    body = {"prompt": "def f(x):\n", "max_tokens": 12, "temperature": 0}
-    with _container(base, SM_VLLM_SPECULATIVE_CONFIG=json.dumps(config), SM_PEAGLE_SERVED_MODEL_NAME="there") as (
-        process,
-        url,
-    ):
+    body = {"prompt": "def f(x):\n    return x\n\n\n" * 20, "max_tokens": 12, "temperature": 0}
+    variables = {
+        "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(config),
+        "SM_PEAGLE_SERVED_MODEL_NAME": "there",
+        "SM_PEAGLE_PREFIX_CACHE_BYTES": str(64 << 20),
+    }
+    with _container(base, **variables) as (process, url):
         assert url.startswith("http://0.0.0.0:")
         assert _ask(url, "/ping")[::2] == (200, b"")
         status, _, content = _ask(url, "/invocations", body)
@@ -81,6 +83,10 @@ def test_the_archive_is_served_as_sagemaker_does(cli: Run, talking_engine: Path,
         assert answer["model"] == "there"
         speculation = answer["usage"]["speculation"]
         assert speculation["rounds"] < speculation["drafted_tokens"] <= 2 * speculation["rounds"]
+        again = json.loads(_ask(url, "/invocations", body)[2])
+        assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+        assert again["choices"] == answer["choices"]
         status, kind, stream = _ask(url, "/invocations", {**body, "stream": True})
         assert status == 200
         assert kind.startswith("text/event-stream")

@@ -75,15 +75,6 @@ def _begun(url: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith(begun))
 
 
-def test_a_prompt_that_begins_like_one_before_is_read_from_memory(talking_engine: Path) -> None:
-    begins = "".join(f"def f{i}(x): return {i}\n" for i in range(20))
-    with _serving(talking_engine, "--prefix-cache-bytes", str(64 << 20)) as (_, url):
-        first, again = (_complete(url, prompt=begins, max_tokens=8, temperature=0) for _ in range(2))
-        assert first["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
-        assert 0 < again["usage"]["prompt_tokens_details"]["cached_tokens"] < again["usage"]["prompt_tokens"]
-        assert again["choices"] == first["choices"]
-
-
 def test_a_second_stop_does_not_wait(talking_engine: Path) -> None:
     with _serving(talking_engine, "--max-batch-size", "1") as (process, url):
         body = json.dumps({"prompt": "a", "max_tokens": 1500, "ignore_eos": True, "stream": True}).encode()
