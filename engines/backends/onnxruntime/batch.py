@@ -86,6 +86,11 @@ class _Request:
         """The absolute position of the first of them."""
         return self.held_start if self.held else int(self.window.start[0])
 
+    def forget_gap(self) -> None:
+        """Forget what is held where rounds that held nothing came after it: the drafter cannot be fed over a gap."""
+        if self.held_start + self.held != self.window.start[0]:
+            self.held = 0
+
     def hold(self, ids: np.ndarray, features: np.ndarray) -> None:
         """Keep what was committed of the columns of the last pass."""
         if not self.held:
@@ -170,6 +175,7 @@ class BatchLanes:
         self._emitted, self._drafted = k + 1, [0] * self._slots
         for slot, request in self._requests.items():
             choice = request.arrays.choice if request.is_busy else None
+            request.forget_gap()
             request.window.cut(min(k, self.limits[slot]) if self.limits else k, choice)
             self._drafted[slot] = int(request.window.draft_len[0]) if request.is_busy else 0
         rows, emitted = self._rows(), max(self._drafted) + 1

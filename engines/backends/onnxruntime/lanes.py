@@ -90,6 +90,8 @@ class Row:
 
     def verify(self, columns: int, emitted: int) -> None:
         """Run one target pass. Column p decides position p + 1, by the number of that position."""
+        if self._held_start[0] + self.held != self.window.start[0]:
+            self.held = 0  # rounds that held nothing came after it: the drafter cannot be fed over a gap
         first = int(self.window.start[0]) + self.window.committed
         numbers = self._slot.numbers[first : first + emitted]
         self._uniform[0, : len(numbers)] = numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,24 @@ def test_the_drafter_catches_up_with_rounds_that_drafted_nothing(
             both = [decoding(engine, "parallel", Cycle(ks)) for engine in (in_batches, row_by_row)]
             first, second = (told(engine.generate([prompt], params)) for engine in both)
             assert first == second
+
+
+@pytest.mark.parametrize("kind", [BatchLanes, SessionLanes])
+@pytest.mark.parametrize("strategy", ["tree", "parallel"])
+def test_rounds_of_others_leave_no_gap_in_what_a_row_holds(
+    folder: Path, alone: Engine, kind: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One holds columns beside the second, whose rounds draft nothing, none beside the third; then drafts come."""
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "BatchLanes", kind)
+        two = Engine.load(folder, max_batch_size=2, threads=1)
+    engine = decoding(two, strategy, Cycle((0,) * 6 + (K,) * 60))
+    asked: list[tuple[int, dict[str, Any]]] = [(60, {"draft": "none"}), (6, {}), (6, {"draft": "none"}), (30, {})]
+    policies = [replace(SAMPLED, temperature=1.5, max_tokens=most) for most, _ in asked]
+    runs = [(PROMPTS[i], policies[i], draft) for i, (_, draft) in enumerate(asked)]
+    texts = [engine.submit(prompt, params, **draft) for prompt, params, draft in runs]
+    for text, (prompt, params, _) in zip(texts, runs, strict=True):
+        assert text.result().token_ids == alone.generate([prompt], params, draft="none")[0].token_ids
 
 
 def test_columns_that_one_row_holds_do_not_push_another_past_its_cache(
