@@ -154,6 +154,11 @@ class Engine:
         """Whether it has a chat template. Raises ``EnvironmentProblem`` for one that is damaged."""
         return self._asking.conversations.has_template
 
+    @property
+    def can_call_tools(self) -> bool:
+        """Whether its chat template shows tools, and calls of them in a form that can be read out of an answer."""
+        return self.can_chat and self._asking.conversations.template.calls_tools
+
     def generate(
         self,
         prompts: Sequence[Prompt],

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...plugins.errors import UsageError
+from ..text.tool_calls import json_object
 from .arguments import flag, integer, number, refusal, text_of
 
 Message = Mapping[str, Any]
@@ -18,7 +19,8 @@ def messages_of(name: str, value: Any) -> list[dict[str, Any]]:
 
     A message has a ``role`` and a ``content``: text, or a list of parts ``{"type": "text", "text": ...}``, which are
     joined by newlines. Whatever else it has (``name``, ``tool_calls``, ``tool_call_id``, ...) is handed on if JSON can
-    say it; what is None is left out. The content may be missing where there is something else instead.
+    say it; what is None is left out. The content may be missing where there is something else instead. Arguments of
+    ``tool_calls`` that are a JSON object as text, as OpenAI has them, become that object, which templates expect.
 
     Raises ``UsageError`` naming the place: for other types, no message at all, and a conversation that ends with the
     assistant's turn, to which there is nothing to answer. The order of roles is the template's to judge.
@@ -98,7 +100,13 @@ def _message(name: str, value: Any) -> dict[str, Any]:
     checked: dict[str, Any] = {"role": text_of(f"{name}['role']", role)}
     if content is not None:
         checked["content"] = _content(f"{name}['content']", content)
-    return checked | {text_of(f"a key of {name}", key): plain(f"{name}[{key!r}]", message[key], 1) for key in message}
+    checked |= {text_of(f"a key of {name}", key): plain(f"{name}[{key!r}]", message[key], 1) for key in message}
+    for call in checked["tool_calls"] if isinstance(checked.get("tool_calls"), list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and isinstance(text := function.get("arguments"), str):
+            found = json_object(text)
+            function["arguments"] = text if found is None else found
+    return checked
 
 
 def _content(name: str, value: Any) -> str:

@@ -14,6 +14,7 @@ from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from .meter import TooMuchError
 from .sandbox import Sandbox, TemplateRefusal
 from .template_files import DEFAULT, read_special_tokens, read_templates
+from .tool_calls import OPEN
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -45,6 +46,11 @@ class ChatTemplate:
                 "was trained with into that folder",
             )
         return cls(templates, read_special_tokens(folder))
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether it shows tools to the model, and calls of them in a form that ``tool_calls`` reads."""
+        return any(OPEN in source and "tools" in source for source in self._sources.values())
 
     def check(self) -> None:
         """Compile every template. Raises ``EnvironmentProblem`` for one that is no Jinja."""

@@ -16,8 +16,8 @@ from ..problems import HttpRefusal
 # Fields of OpenAI's API that change no answer of ours: who asks, how it is billed and stored, hints for caches.
 IGNORED = (
     "metadata",
-    "parallel_tool_calls",
     "prompt_cache_key",
+    "prompt_cache_options",
     "prompt_cache_retention",
     "safety_identifier",
     "service_tier",
@@ -66,8 +66,8 @@ class SamplingBody(Struct, forbid_unknown_fields=True, kw_only=True):
     return_drafted: bool = False  # which parts of the text were accepted drafts
     # Changes no answer: see IGNORED.
     metadata: Any = None
-    parallel_tool_calls: Any = None
     prompt_cache_key: Any = None
+    prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
     safety_identifier: Any = None
     service_tier: Any = None
@@ -98,6 +98,7 @@ class ChatBody(SamplingBody, kw_only=True):
     documents: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
     function_call: Any = None
     modalities: list[str] | None = None
@@ -105,6 +106,7 @@ class ChatBody(SamplingBody, kw_only=True):
     prediction: Any = None
     reasoning_effort: str | None = None
     web_search_options: Any = None
+    moderation: Any = None
 
 
 class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from .bodies import ChatBody, CompletionBody, SamplingBody
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "response_format": ({"type": "text"},),
-    "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
@@ -28,6 +27,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prediction": (),
     "reasoning_effort": (),
     "web_search_options": (),
+    "moderation": (),
 }
 _TAKEN = (
     "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "acceptance_tolerance", "min_tokens",
@@ -54,6 +54,8 @@ class Asked:
     echoes: bool = False
     shows_answer: bool = True
     tells_prompt: bool = False  # its logprobs, by themselves
+    tools: Sequence[dict[str, Any]] = ()  # that an answer may call
+    most_calls: int | None = None
 
 
 def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings: ServerSettings) -> Asked:
@@ -95,7 +97,24 @@ def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings:
         echoes=_echoes(body),
         shows_answer=not (_echoes(body) and body.max_tokens == 0),
         tells_prompt=body.prompt_logprobs is not None,
+        tools=_tools(body),
+        most_calls=1 if isinstance(body, ChatBody) and body.parallel_tool_calls is False else None,
     )
+
+
+def _tools(body: SamplingBody) -> list[dict[str, Any]]:
+    """The tools that may be called. Raises ``HttpRefusal`` for what is no function with a name."""
+    if not isinstance(body, ChatBody) or not body.tools or body.tool_choice == "none":
+        return []
+    for at, tool in enumerate(body.tools):
+        function = tool.get("function")
+        if tool.get("type") != "function" or not isinstance(function, dict) or not _is_name(function.get("name")):
+            raise HttpRefusal(400, f"tools[{at}] is no function with a name", param=f"tools[{at}]")
+    return body.tools
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _echoes(body: SamplingBody) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from ...requests.results import Delta, RequestOutput, TokenLogprob
+from ...text.tool_calls import ToolCall
 from .options import Asked
 from .usage import usage
 
@@ -38,6 +39,7 @@ class Told:
     runs: Runs
     finish_reason: str | None
     stop_reason: int | str | None
+    calls: Sequence[ToolCall] = ()
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Answer(ABC):
         choices = []
         for index, (output, each) in enumerate(zip(outputs, runs, strict=True)):
             told = self._told(index, output, each)
-            choices.append(self._choice(index, self.text(told.text), told))
+            choices.append(self._choice(index, self.text(told), told))
         whole = {**self._head, "object": self.whole_name, "choices": choices, "usage": self._usage(outputs, prompted)}
         if self.asked.tells_prompt:
             self.add_prompts(whole, [self._of_prompt(output) for output in outputs])
@@ -79,8 +81,8 @@ class Answer(ABC):
     def pieces(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
         """What a stream tells of a choice's next tokens: nothing while they are no whole character."""
         told = self._told(index, delta, delta.runs)
-        if told.text or told.finish_reason or told.logprobs:
-            yield self.piece([self._choice(index, self.text_piece(told.text), told)])
+        if told.text or told.finish_reason or told.logprobs or told.calls:
+            yield self.piece([self._choice(index, self.text_piece(told), told)])
 
     def closing(self, outputs: Sequence[RequestOutput], prompted: int) -> dict[str, Any]:
         """The piece after the last: what it all took."""
@@ -134,11 +136,11 @@ class Answer(ABC):
         """Put the logprobs of the prompts of all choices into a response."""
 
     @abstractmethod
-    def text(self, text: str) -> dict[str, Any]:
+    def text(self, told: Told) -> dict[str, Any]:
         """The text of a whole choice."""
 
     @abstractmethod
-    def text_piece(self, text: str) -> dict[str, Any]:
+    def text_piece(self, told: Told) -> dict[str, Any]:
         """A piece of the text of a choice."""
 
     @abstractmethod
@@ -155,9 +157,9 @@ class CompletionAnswer(Answer):
         super().__init__(model, token_text, asked)
         self._offsets: Counter[int] = Counter()  # characters of tokens, by choice
 
-    def text(self, text: str) -> dict[str, Any]:
+    def text(self, told: Told) -> dict[str, Any]:
         """The text alone."""
-        return {"text": text}
+        return {"text": told.text}
 
     text_piece = text
 
@@ -186,50 +188,6 @@ class CompletionAnswer(Answer):
         for token, value in (*found.top, (found.token_id, found.logprob)):
             likely.setdefault(self.token_text(token), value)
         return likely
-
-
-class ChatAnswer(Answer):
-    """Messages of the assistant's."""
-
-    prefix, whole_name, piece_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
-
-    def __init__(self, model: str, token_text: Callable[[int], str], asked: Asked) -> None:
-        super().__init__(model, token_text, asked)
-        self._opened: set[int] = set()
-
-    def pieces(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
-        """Say who speaks first, then the rest."""
-        if index not in self._opened:
-            self._opened.add(index)
-            content = {"delta": {"role": "assistant", "content": ""}}
-            yield self.piece([{"index": index, **content, "logprobs": None, "finish_reason": None}])
-        yield from super().pieces(index, delta)
-
-    def text(self, text: str) -> dict[str, Any]:
-        """A message."""
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
-
-    def text_piece(self, text: str) -> dict[str, Any]:
-        """What is added to the message."""
-        return {"delta": {"content": text} if text else {}}
-
-    def add_prompts(self, whole: dict[str, Any], found: list[Any]) -> None:
-        """Beside the choices, which have one prompt."""
-        whole["prompt_logprobs"] = found[0]
-
-    def logprobs(self, index: int, found: Logprobs) -> dict[str, Any]:
-        """An object for each token."""
-        del index
-        content = [
-            {**self._token(each.token_id, each.logprob), "top_logprobs": [self._token(*pair) for pair in each.top]}
-            for each in found
-            if each is not None
-        ]
-        return {"content": content, "refusal": None}
-
-    def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        text = self.token_text(token)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
 def finish(reason: str | None) -> str | None:

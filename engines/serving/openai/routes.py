@@ -23,8 +23,9 @@ from ..reading import read_body
 from ..state import ServerState
 from .answering import Choices, Submit
 from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of
+from .chat_answer import ChatAnswer
 from .options import Asked, asked_of
-from .rendering import DONE, Answer, ChatAnswer, CompletionAnswer, Echo, event
+from .rendering import DONE, Answer, CompletionAnswer, Echo, event
 from .usage import figures
 
 
@@ -61,11 +62,19 @@ async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
     body = body_of(raw, ChatBody)
     state.check_model(body.model)
     asked = asked_of(body, state.engine.max_seq_len, 1, state.settings)
+    if asked.tools and not await run_in_threadpool(lambda: state.engine.can_call_tools):
+        raise HttpRefusal(
+            400,
+            "tools are not supported by this model: its chat template has no calls in a form that is read here",
+            param="tools",
+            code="unsupported_parameter",
+        )
 
     def submit(params: SamplingParams) -> AsyncSubmission:
         return state.engine.submit_chat_async(
             body.messages,
             params,
+            tools=asked.tools or None,
             documents=body.documents,
             chat_template_kwargs=body.chat_template_kwargs,
             **_of_drafts(asked),

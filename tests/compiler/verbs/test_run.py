@@ -102,6 +102,7 @@ def test_a_policy_is_refused_before_the_engine_is_looked_at(cli: Run, tmp_path: 
 
 def test_a_lossy_text_is_named_so_whatever_is_printed(cli: Run, demo_engine: Path) -> None:
     asked = ("run", demo_engine, "--prompt", "def add(", "--max-tokens", 24, "--ignore-eos")
+    asked += ("--num-speculative-tokens", 3)
     lossy = "lossy: with an acceptance tolerance of 0.9"
     assert lossy in cli(*asked, "--acceptance-tolerance", 0.9).err
     assert lossy in cli(*asked, "--acceptance-tolerance", 0.9, "--stats").err

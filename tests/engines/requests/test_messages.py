@@ -99,3 +99,18 @@ _JSON = st.recursive(
 @given(_JSON)
 def test_a_plain_copy_says_what_json_says(value: Any) -> None:
     assert json.dumps(plain("x", value)) == json.dumps(value)
+
+
+def test_arguments_of_calls_become_objects_where_they_are_some() -> None:
+    def arguments(text: object) -> object:
+        calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": text}}]
+        told = messages_of("m", [{"role": "assistant", "tool_calls": calls}, {"role": "tool", "content": "3"}])
+        return told[0]["tool_calls"][0]["function"]["arguments"]
+
+    assert arguments('{"a": [1]}') == {"a": [1]}
+    assert arguments({"a": 1}) == {"a": 1}
+    for text in ("[1]", "{", "", '{"a": NaN}', "[" * 50_000):
+        assert arguments(text) == text
+    for calls in (3, [3], [{}], [{"function": 3}], [{"function": {}}]):
+        told = messages_of("m", [{"role": "assistant", "tool_calls": calls}, {"role": "tool", "content": "3"}])
+        assert told[0]["tool_calls"] == calls

@@ -174,7 +174,8 @@ def test_what_a_tolerance_accepted_is_named_lossy_in_answers_metrics_and_log(
         return next((float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name)), 0.0)
 
     def asked(**fields: Any) -> dict[str, Any]:
-        body = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0, "ignore_eos": True, **fields}
+        body = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0, "ignore_eos": True}
+        body |= {"num_speculative_tokens": 3, **fields}
         told: dict[str, Any] = json.loads(call(server, "POST", "/v1/completions", body)[2])["usage"]["speculation"]
         return told
 

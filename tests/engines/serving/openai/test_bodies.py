@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from openai.types import completion_create_params as completions
+from openai.types.chat import completion_create_params as chats
 
 from peagle.engines.serving.openai.bodies import IGNORED, ChatBody, CompletionBody, body_of
 from peagle.engines.serving.openai.options import asked_of
@@ -55,3 +58,8 @@ def test_tokens_at_most_are_what_there_is_room_for_in_a_chat_and_sixteen_in_a_co
     assert asked_of(completion, 500, 1, ServerSettings("m")).params.max_tokens == 16
     both = body_of(b'{"messages": [], "max_tokens": 5, "max_completion_tokens": 7}', ChatBody)
     assert asked_of(both, 500, 1, ServerSettings("m")).params.max_tokens == 7
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(completions, CompletionBody), (chats, ChatBody)])
+def test_every_field_that_the_official_client_can_send_is_known(theirs: Any, ours: type[msgspec.Struct]) -> None:
+    assert set(theirs.CompletionCreateParamsBase.__annotations__) <= set(ours.__struct_fields__)

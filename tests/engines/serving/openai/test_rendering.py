@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from peagle.engines import SamplingParams
 from peagle.engines.requests.results import Delta, TokenLogprob
+from peagle.engines.serving.openai.chat_answer import ChatAnswer
 from peagle.engines.serving.openai.options import Asked
-from peagle.engines.serving.openai.rendering import ChatAnswer, CompletionAnswer
+from peagle.engines.serving.openai.rendering import CompletionAnswer
 
 ASKED = Asked(SamplingParams(), 1, False, False, False, None, None)
 TEXTS = {1: "ab", 2: "\ufffd", 3: "c"}

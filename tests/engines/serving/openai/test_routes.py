@@ -32,8 +32,11 @@ def test_a_completion_is_the_engine_s_own_text(client: OpenAI, served_engine: En
 
 
 def test_usage_says_how_speculation_went(client: OpenAI, served_engine: Engine) -> None:
-    answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=32, temperature=0)
-    acceptance = served_engine.generate([PROMPT], SamplingParams(max_tokens=32))[0].acceptance
+    answer = client.completions.create(
+        model=MODEL, prompt=PROMPT, max_tokens=32, temperature=0, extra_body={"num_speculative_tokens": 3}
+    )
+    params = SamplingParams(max_tokens=32)
+    acceptance = served_engine.generate([PROMPT], params, num_speculative_tokens=3)[0].acceptance
     assert answer.usage is not None
     assert answer.usage.model_extra is not None
     told = answer.usage.model_extra["speculation"]
@@ -83,7 +86,12 @@ def test_a_stream_has_the_whole_text_in_pieces_and_the_usage_at_its_end(client: 
 
 def test_a_streamed_completion_can_show_what_was_drafted(client: OpenAI) -> None:
     pieces = client.completions.create(
-        model=MODEL, prompt=PROMPT, max_tokens=32, temperature=0, stream=True, extra_body={"return_drafted": True}
+        model=MODEL,
+        prompt=PROMPT,
+        max_tokens=32,
+        temperature=0,
+        stream=True,
+        extra_body={"return_drafted": True, "num_speculative_tokens": 3},
     )
     runs = [run for piece in pieces for run in (piece.choices[0].model_extra or {})["drafted"]]
     whole = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=32, temperature=0)

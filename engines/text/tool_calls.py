@@ -1,0 +1,111 @@
+"""Calls of tools in the text of an answer, as the models of the field were taught to write them.
+
+A call stands between ``<tool_call>`` and ``</tool_call>``. Inside is a JSON object with ``name`` and ``arguments``
+(Hermes, Qwen2.5, Qwen3), or Qwen3-Coder's ``<function=NAME><parameter=KEY>VALUE</parameter></function>``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A function to be called, the ``at``-th of an answer; ``arguments`` are a JSON object as text."""
+
+    at: int
+    name: str
+    arguments: str
+
+
+class ToolCallReader:
+    """Parts the text of one answer, as it grows, into what is said and which calls are made.
+
+    What cannot be read as a call is text, as it stands. What could be the beginning of one waits. Space behind a call
+    is left out.
+    """
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]], most: int | None = None) -> None:
+        """``tools`` are as OpenAI has them, and say of which type a parameter is; no more than ``most`` are told."""
+        self._schemas = {each["function"]["name"]: each["function"].get("parameters") for each in tools}
+        self._most, self._held = most, ""
+        self.count = 0  # of the calls that were told
+        self._follows_call = False
+
+    def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
+        """Return what is said, and the calls that are whole, with ``text`` after what came before."""
+        self._held += text
+        said, calls = "", list[ToolCall]()
+        while True:
+            before, opened, after = self._held.partition(OPEN)
+            inner, closed, rest = after.partition(CLOSE)
+            if not opened or not (closed or is_last):
+                break
+            self._held, call = rest, self._call(inner)
+            said += self._said(before + (opened + inner + closed if call is None else ""))
+            self._follows_call = self._follows_call or call is not None
+            if call is not None and (self._most is None or self.count < self._most):
+                calls.append(ToolCall(self.count, *call))
+                self.count += 1
+        shown = len(self._held) if is_last else len(before) if opened else len(before) - _begun(before)
+        said, self._held = said + self._said(self._held[:shown]), self._held[shown:]
+        return said, calls
+
+    def _said(self, text: str) -> str:
+        """What is told of a text."""
+        told = text.lstrip() if self._follows_call else text
+        self._follows_call = self._follows_call and not told
+        return told
+
+    def _call(self, inner: str) -> tuple[str, str] | None:
+        """Name and arguments of one call; None for what is none."""
+        if function := _FUNCTION.fullmatch(inner):
+            name = function[1].strip()
+            found = {
+                key.strip(): self._value(name, key.strip(), value) for key, value in _PARAMETER.findall(function[2])
+            }
+            return name, json.dumps(found, ensure_ascii=False)
+        call = json_object(inner)
+        name, arguments = (call or {}).get("name"), (call or {}).get("arguments", {})
+        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+            return None
+        return name, json.dumps(arguments, ensure_ascii=False)
+
+    def _value(self, name: str, key: str, text: str) -> Any:
+        """A parameter as its schema has it: text, unless that says another type and the value is one of JSON."""
+        value = text.removeprefix("\n").removesuffix("\n")
+        schema = self._schemas.get(name)
+        properties = schema.get("properties") if isinstance(schema, Mapping) else None
+        one = properties.get(key) if isinstance(properties, Mapping) else None
+        if not isinstance(one, Mapping) or one.get("type", "string") == "string":
+            return value
+        try:
+            return json.loads(value, parse_constant=_no_number)
+        except (ValueError, RecursionError):
+            return value
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """The object that a text of JSON is; None for any other text."""
+    try:
+        found = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _begun(text: str) -> int:
+    """How many characters at the end of a text may be the beginning of a call."""
+    return next((size for size in range(min(len(text), len(OPEN) - 1), 0, -1) if text.endswith(OPEN[:size])), 0)

@@ -1,0 +1,119 @@
+"""Tools in chats, with OpenAI's client: what a model that was pushed into calling one answers, whole and streamed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.serving.server import Server
+from peagle.engines.serving.settings import ServerSettings
+from peagle.engines.text.tool_calls import ToolCallReader
+
+CALL = '<tool_call>{"name": "f"}</tool_call>'
+TOOLS: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+MESSAGES: Any = [{"role": "user", "content": CALL * 30}]
+TEMPLATE = (
+    "{% if tools %}{# calls are written as <tool_call> #}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+)
+
+
+@pytest.fixture(scope="module")
+def engine(talking_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """The demo engine with a template that knows tools."""
+    folder = Path(shutil.copytree(talking_engine, tmp_path_factory.mktemp("tools") / "engine"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    with Engine.load(folder, max_batch_size=2, threads=1) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine) -> Iterator[OpenAI]:
+    server = Server(engine, ServerSettings("demo"), port=0)
+    server.start()
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+    server.stop(at_once=True)
+    assert server.wait(10)
+
+
+@pytest.fixture(scope="module")
+def calling(engine: Engine) -> dict[str, Any]:
+    """The options with which the model writes a call: it may say nothing but what calls are made of."""
+    ids = sorted(set(engine.tokenizer.encode(CALL)))
+    params = SamplingParams(max_tokens=60, temperature=0.7, allowed_token_ids=ids, frequency_penalty=0.25)
+    for seed in range(200):
+        text = engine.chat(MESSAGES, replace(params, seed=seed), tools=TOOLS).text
+        if ToolCallReader(TOOLS).push(text, is_last=True)[1]:
+            options = {"max_tokens": 60, "temperature": 0.7, "frequency_penalty": 0.25, "seed": seed}
+            return {"model": "demo", "messages": MESSAGES, **options, "extra_body": {"allowed_token_ids": ids}}
+    pytest.fail("no seed makes the model call")
+
+
+def test_a_call_is_told_apart_from_the_text_whole_and_streamed(client: OpenAI, calling: dict[str, Any]) -> None:
+    raw = client.chat.completions.create(**calling).choices[0].message
+    assert raw.tool_calls is None
+    whole = client.chat.completions.create(**calling, tools=TOOLS).choices[0]
+    said, calls = ToolCallReader(TOOLS).push(raw.content or "", is_last=True)
+    assert [each.function for each in whole.message.tool_calls or [] if each.type == "function"] == [
+        openai.types.chat.chat_completion_message_function_tool_call.Function(name=each.name, arguments=each.arguments)
+        for each in calls
+    ]
+    assert (whole.message.content or "") == said.strip()
+    assert len({each.id for each in whole.message.tool_calls or []}) == len(calls) > 0
+    text, found = "", list[tuple[int, str | None, str]]()
+    for piece in client.chat.completions.create(**calling, tools=TOOLS, stream=True):
+        delta = piece.choices[0].delta
+        text += delta.content or ""
+        found += [
+            (call.index, call.function.name, call.function.arguments or "")
+            for call in delta.tool_calls or []
+            if call.function
+        ]
+    assert text == said
+    assert found == [(each.at, each.name, each.arguments) for each in calls]
+
+
+def test_an_answer_that_stops_with_a_call_says_so(client: OpenAI, calling: dict[str, Any]) -> None:
+    for streams in (False, True):
+        answer: Any = client.chat.completions.create(**calling, tools=TOOLS, stop="</tool_call>", stream=streams)
+        last = list(answer)[-1].choices[0] if streams else answer.choices[0]
+        calls = last.delta.tool_calls if streams else last.message.tool_calls
+        assert last.finish_reason == ("tool_calls" if calls else "stop")
+    one: Any = client.chat.completions.create(**calling, tools=TOOLS, parallel_tool_calls=False)
+    assert len(one.choices[0].message.tool_calls) == 1
+    none = client.chat.completions.create(**calling, tools=TOOLS, tool_choice="none")
+    assert none.choices[0].message.tool_calls is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0]"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0]"),
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0]"),
+        ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tools": TOOLS, "extra_body": {"parallel_tool_calls": "no"}}, "parallel_tool_calls"),
+        ({"tools": 3}, "tools"),
+    ],
+)
+def test_tools_that_cannot_be_called_are_refused_by_name(client: OpenAI, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="demo", messages=MESSAGES, max_tokens=1, **fields)
+    assert refused.value.param == param
+
+
+def test_whatever_a_schema_is_a_request_ends(client: OpenAI, calling: dict[str, Any]) -> None:
+    for parameters in (3, [], None, {"properties": []}, {"properties": {"a": 3}}, {"properties": {"a": {"type": [1]}}}):
+        tools: Any = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+        answer = client.chat.completions.create(**{**calling, "max_tokens": 2}, tools=tools)
+        assert json.loads(answer.to_json())["choices"]

@@ -1,0 +1,90 @@
+"""Calls in the text of answers: as models write them, in pieces of any size, and texts that only look like it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.engines.text.tool_calls import ToolCallReader
+
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "more": {"type": "object"}},
+            },
+        },
+    }
+]
+HERMES = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln", "days": 3}}\n</tool_call>'
+CODER = (
+    "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+    "</function>\n</tool_call>"
+)
+PARSED = ("weather", {"city": "Köln", "days": 3})
+
+
+def read(text: str, sizes: list[int] | None = None, most: int | None = None) -> tuple[str, list[tuple[str, Any]]]:
+    """What is said and what is called in a text that comes in pieces of these sizes."""
+    reader, said, calls, begin = ToolCallReader(TOOLS, most), "", list[Any](), 0
+    for size in [*(sizes or []), len(text)]:
+        piece, begin = text[begin : begin + size], begin + size
+        told, found = reader.push(piece, is_last=begin >= len(text))
+        said, calls = said + told, calls + found
+        if begin >= len(text):
+            break
+    assert [call.at for call in calls] == list(range(len(calls)))
+    return said, [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+@pytest.mark.parametrize("call", [HERMES, CODER])
+@given(sizes=st.lists(st.integers(1, 9), max_size=60))
+def test_both_forms_are_read_whatever_the_pieces(call: str, sizes: list[int]) -> None:
+    assert read(call, sizes) == ("", [PARSED])
+    assert read(f"I ask.\n{call}\n{call}", sizes) == ("I ask.\n", [PARSED, PARSED])
+    assert read(call.removesuffix("</tool_call>"), sizes) == ("", [PARSED]), "the end of the text ends it"
+    assert read(f"{call}\n{call}", sizes, most=1) == ("", [PARSED])
+
+
+@given(
+    parts=st.lists(
+        st.sampled_from(["<tool_call>", "</tool_call>", "<tool", "{", '{"name": 3}', "a", "<", "\n", "[1]"])
+    ),
+    sizes=st.lists(st.integers(1, 5), max_size=40),
+)
+def test_what_is_no_call_is_text_and_nothing_is_lost(parts: list[str], sizes: list[int]) -> None:
+    text = "".join(parts)
+    assert read(text, sizes) == (text, [])
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "", "{}", "[]", "3", "null", '{"name": ""}', '{"name": "f", "arguments": 3}', '{"name": "f", "arguments": "x"}',
+        '{"name": "f", "arguments": {"a": NaN}}', '{"name": "f"} and more', "<function=>", "[" * 100_000,
+        "<function=f", '{"arguments": {}}',
+    ],
+)  # fmt: skip
+def test_a_call_that_says_nothing_is_text(inner: str) -> None:
+    text = f"<tool_call>{inner}</tool_call>"
+    assert read(text) == (text, [])
+
+
+def test_parameters_are_of_the_type_that_the_tool_says() -> None:
+    written = "".join(
+        f"<parameter={key}>\n{value}\n</parameter>\n"
+        for key, value in (("city", "3"), ("days", "three"), ("more", '{"a": [1]}'), ("other", "5"))
+    )
+    found = {"city": "3", "days": "three", "more": {"a": [1]}, "other": "5"}
+    assert read(f"<tool_call><function=weather>{written}</function></tool_call>") == ("", [("weather", found)])
+    assert read("<tool_call><function=g><parameter=a>\n\n x\n\n</parameter></function></tool_call>") == (
+        "", [("g", {"a": "\n x\n"})],
+    )  # fmt: skip
+    assert read('<tool_call>{"name": "g"}</tool_call>') == ("", [("g", {})])
