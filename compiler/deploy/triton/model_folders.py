@@ -26,7 +26,11 @@ def model_folders(options: RepositoryOptions, manifest: Manifest) -> dict[str, d
         "instances": options.instances,
         "kind": options.kind(manifest),
     }
-    return {options.name: _model("engine", values, module="engine_model", model="EngineModel")}
+    return {
+        options.name: _model("engine", values, module="engine_model", model="EngineModel"),
+        f"{options.name}_tokens": _model("tokens", values, module="token_model", model="TokenModel"),
+        f"{options.name}_whole": _model("whole", values, module="whole_model", model="WholeModel"),
+    }
 
 
 def _model(template: str, values: Mapping[str, object], **shim: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """What a model counts, for Triton's ``/metrics``; names as vLLM has them, as our own server does.
 
-One thread makes, changes and drops them: Triton's server ends by a signal where two do so at once.
+One thread at a time makes, changes and drops them, and nothing else is told to the server meanwhile as the model is
+loaded: Triton's server ends by a signal where two threads do so at once.
 """
 
 from __future__ import annotations

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ....plugins.errors import EnvironmentProblem
+from ....plugins.errors import EnvironmentProblem, UsageError
 from ...requests.results import Delta
 from ...submission import Submission
 from .answers import tensors_of
@@ -30,6 +29,7 @@ class Letter:
     sender: Any
     submission: Submission
     asked: TensorAsked
+    name: str = ""  # the id that the client gave it
     came: float = field(default_factory=time.perf_counter)
     first: float | None = None  # seconds until the first token
     held: list[Delta] = field(default_factory=list)
@@ -42,14 +42,20 @@ class _Refusal:
     error: Exception
 
 
+@dataclass(frozen=True)
+class _StopById:
+    sender: Any
+    name: str
+
+
 class Courier:
     """Answers the requests of a model until it is closed, each to its end, by an error if need be."""
 
-    def __init__(self, utilities: Any, counters: Callable[[], TritonCounters], seconds: float) -> None:
-        """``counters`` are made in the courier's thread; ``seconds`` is the time that each request was given."""
-        self._utilities, self._new_counters, self._seconds = utilities, counters, seconds
+    def __init__(self, utilities: Any, counters: TritonCounters, seconds: float) -> None:
+        """``counters`` are the courier's from here on; ``seconds`` is the time that each request was given."""
+        self._utilities, self._counters, self._seconds = utilities, counters, seconds
         self._final = utilities.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        self._inbox: SimpleQueue[Letter | _Refusal | None] = SimpleQueue()  # None: end when nothing is left
+        self._inbox: SimpleQueue[Letter | _Refusal | _StopById | None] = SimpleQueue()  # None: end when nothing is left
         self._letters: set[Letter] = set()
         self._thread = threading.Thread(target=self._run, name="peagle-courier", daemon=True)
         self._thread.start()
@@ -62,13 +68,17 @@ class Courier:
         """Answer a request with an error."""
         self._inbox.put(_Refusal(sender, error))
 
+    def stop(self, sender: Any, name: str) -> None:
+        """Give up the requests of an id, and answer who asked for it: in vain where there is none."""
+        self._inbox.put(_StopById(sender, name))
+
     def close(self) -> None:
         """Wait until all is answered; what the engine runs is its owner's to end."""
         self._inbox.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        counters = self._new_counters()
+        counters = self._counters
         is_ending, looked = False, time.monotonic()
         while not is_ending or self._letters:
             try:
@@ -79,6 +89,8 @@ class Courier:
                 is_ending = is_ending or item is None
             if isinstance(item, _Refusal):
                 self._fail(item.sender, item.error, counters)
+            elif isinstance(item, _StopById):
+                self._stop(item, counters)
             elif item is not None:
                 self._letters.add(item)
                 self._advance(item, counters)
@@ -165,5 +177,20 @@ class Courier:
         """Give up what nobody waits for."""
         for letter in self._letters:
             if not letter.is_cancelled and letter.sender.is_cancelled():
-                letter.is_cancelled = True
-                letter.submission.cancel()
+                _give_up(letter)
+
+    def _stop(self, item: _StopById, counters: TritonCounters) -> None:
+        found = [letter for letter in self._letters if item.name and letter.name == item.name]
+        for letter in found:
+            _give_up(letter)
+        if not found:
+            what = f"no request of the id {item.name!r} runs here"
+            self._fail(item.sender, UsageError(what, fix="send `stop` with the id of one that does"), counters)
+            return
+        tensors = tensors_of(self._utilities, [], None, shows_ids=False, shows_logprobs=False)
+        item.sender.send(self._utilities.InferenceResponse(output_tensors=tensors), flags=self._final)
+
+
+def _give_up(letter: Letter) -> None:
+    letter.is_cancelled = True
+    letter.submission.cancel()

@@ -19,7 +19,8 @@ from .backend_utilities import backend_utilities, require_whole_tensors
 from .counters import TritonCounters
 from .courier import Courier, Letter
 from .fields import InputTensors, TensorAsked, asked_of, require_known
-from .model_settings import ModelSettings, settings_of
+from .local_link import Listener, Tensors
+from .model_settings import ModelSettings, inputs_of, settings_of
 
 
 class EngineModel:
@@ -30,6 +31,7 @@ class EngineModel:
         self._utilities = utilities = backend_utilities()
         try:
             require_whole_tensors(utilities)
+            self._inputs = inputs_of(args)
             self._settings = settings = settings_of(args)
             self._engine = _loaded(settings, utilities)
         except PeagleError as error:
@@ -37,30 +39,44 @@ class EngineModel:
             raise utilities.TritonModelException(error.in_a_line) from None
         labels = {"model_name": settings.name, "version": settings.version}
         engine = self._engine
-        self._courier = Courier(
-            utilities, lambda: TritonCounters(utilities, labels, lambda: engine.load_now), settings.request_seconds
-        )
+        counters = TritonCounters(utilities, labels, lambda: engine.load_now)
         utilities.Logger.log_info(
             f"{settings.name} holds {settings.engine}, {settings.max_batch_size} requests at once"
         )
+        self._courier = Courier(utilities, counters, settings.request_seconds)
+        self._listener = Listener(settings.name, self._begin)
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Let the engine run requests; their answers are the courier's."""
         for request in requests:
             sender = request.get_response_sender()
             try:
-                require_known(request.parameters())
-                asked = asked_of(InputTensors({each.name(): each.as_numpy() for each in request.inputs()}))
-                self._courier.take(Letter(sender, self._submitted(asked), asked))
+                require_known(request.parameters(), self._inputs)
+                tensors = {each.name(): each.as_numpy() for each in request.inputs()}
             except Exception as error:
-                if not isinstance(error, PeagleError):
-                    self._utilities.Logger.log_error(f"a request failed: {traceback.format_exc()}")
                 self._courier.refuse(sender, error)
+                continue
+            self._begin(sender, tensors, request.request_id())
 
     def finalize(self) -> None:
         """End what runs, answer it, and let the engine go."""
+        self._listener.close()
         self._engine.close()
         self._courier.close()
+
+    def _begin(self, sender: Any, tensors: Tensors, name: str = "") -> None:
+        """Submit a request, or refuse it; of Triton, or of a model in front."""
+        try:
+            inputs = InputTensors(tensors)
+            if inputs.flag("stop"):
+                self._courier.stop(sender, name)
+                return
+            asked = asked_of(inputs)
+            self._courier.take(Letter(sender, self._submitted(asked), asked, name))
+        except Exception as error:
+            if not isinstance(error, PeagleError):
+                self._utilities.Logger.log_error(f"a request failed: {traceback.format_exc()}")
+            self._courier.refuse(sender, error)
 
     def _submitted(self, asked: TensorAsked) -> Submission:
         drafts: dict[str, Any] = {"num_speculative_tokens": asked.num_speculative_tokens, "draft": asked.draft}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,14 +15,17 @@ from ...requests.params import SamplingParams
 # Tensor -> the sampling parameter it is, under the names that TensorRT-LLM's models have, and vLLM's for the rest.
 SAMPLING = {
     "max_tokens": "max_tokens", "min_tokens": "min_tokens", "temperature": "temperature", "top_k": "top_k",
-    "top_p": "top_p", "min_p": "min_p", "random_seed": "seed", "stop_words": "stop", "ignore_eos": "ignore_eos",
+    "top_p": "top_p", "min_p": "min_p", "random_seed": "seed", "stop_words": "stop", "bad_words": "bad_words",
+    "ignore_eos": "ignore_eos",
     "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
     "repetition_penalty": "repetition_penalty",
 }  # fmt: skip
 JSON = "sampling_parameters"
 _PROMPTS = ("text_input", "messages", "input_ids")
 _OF_DRAFTS = ("num_speculative_tokens", "draft")
-_PARAMS = frozenset(field.name for field in fields(SamplingParams))
+_UNTOLD = frozenset({"logprobs", "prompt_logprobs"})  # no tensor has them
+_PARAMS = frozenset(field.name for field in fields(SamplingParams)) - _UNTOLD
+_SEVERAL = ("stop", "bad_words")
 # Parameters of a request that Triton and its clients set by themselves, and that change no text.
 _OF_TRITON = ("id", "priority", "timeout", "binary_data_output", "sequence_id", "sequence_start", "sequence_end")
 _DIGITS = 19
@@ -115,17 +118,17 @@ def asked_of(inputs: InputTensors) -> TensorAsked:
     )
 
 
-def require_known(parameters: str) -> None:
-    """Refuse fields of a request that are no tensors of the model. ``generate`` makes parameters of them.
+def require_known(parameters: str, inputs: Collection[str]) -> None:
+    """Refuse fields of a request that are none of the model's ``inputs``. ``generate`` makes parameters of them.
 
     ``parameters`` are the JSON of ``InferenceRequest.parameters``. Raises ``UsageError`` by the field.
     """
     for name in json.loads(parameters or "{}"):
         if name not in _OF_TRITON and not name.startswith("triton_"):
-            near = nearest(name, [*SAMPLING, *_PROMPTS, *_OF_DRAFTS, "stream", "messages"], 1)
+            near = nearest(name, inputs, 1)
             raise UsageError(
                 f"{name} is no field of this model",
-                fix=f"did you mean {near[0]}?" if near else f"leave it out, or put it into {JSON}",
+                fix=f"did you mean {near[0]}?" if near else "leave it out",
             )
 
 
@@ -134,13 +137,9 @@ def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
     found: dict[str, Any] = {}
     for tensor, name in SAMPLING.items():
         if tensor in inputs:
-            found[name] = inputs.texts(tensor) if name == "stop" else inputs.one(tensor)
+            found[name] = inputs.texts(tensor) if name in _SEVERAL else inputs.one(tensor)
     drafts = {name: inputs.one(name) for name in _OF_DRAFTS if name in inputs}
-    if inputs.flag("return_log_probs"):
-        found["logprobs"] = 0
-    more = inputs.json(JSON)
-    if more is None:
-        return found, drafts
+    more = {} if JSON not in inputs else inputs.json(JSON)
     if not isinstance(more, dict):
         raise UsageError(f"{JSON} is no JSON object", fix='send one, such as {"temperature": 0.8}')
     for name, value in more.items():
@@ -156,6 +155,8 @@ def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
                 f"{JSON} has {name!r}, which is not known here",
                 fix=f"did you mean {near[0]}?" if near else "leave it out",
             )
+    if inputs.flag("return_log_probs"):
+        found["logprobs"] = 0
     return found, drafts
 
 

@@ -45,6 +45,11 @@ def parameters_of(arguments: Mapping[str, str]) -> dict[str, str]:
     return values
 
 
+def inputs_of(arguments: Mapping[str, str]) -> frozenset[str]:
+    """The names of the model's input tensors."""
+    return frozenset(each["name"] for each in json.loads(arguments["model_config"])["input"])
+
+
 def settings_of(arguments: Mapping[str, str]) -> ModelSettings:
     """The settings of the model of an engine. Raises ``EnvironmentProblem`` by the parameter's name."""
     values = parameters_of(arguments)

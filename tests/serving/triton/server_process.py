@@ -49,8 +49,10 @@ class TritonProcess:
         self._command = [str(launcher), "--model-repository", str(repository), "--model-control-mode", "explicit"]
         for name, port in addresses.items():
             self._command += [f"--{name}-address", "127.0.0.1", f"--{name}-port", str(port)]
-        self._command += ["--allow-gpu-metrics", "false", "--exit-timeout-secs", "5"]
+        self._command += ["--allow-gpu-metrics", "false", "--exit-timeout-secs", "30"]
         self._command += ["--backend-config", f"python,shm-region-prefix-name={self.prefix}"]
+        # On a busy machine a process of Python may take longer than the 30 seconds that it has by default.
+        self._command += ["--backend-config", "python,stub-timeout-seconds=120", "--disable-auto-complete-config"]
         for model in models:
             self._command += ["--load-model", model]
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,7 +74,7 @@ class TritonProcess:
         died = process.poll()
         process.send_signal(signal.SIGTERM)
         try:
-            code = process.wait(30)
+            code = process.wait(60)
         except subprocess.TimeoutExpired:
             code = None
         left = self._kill()

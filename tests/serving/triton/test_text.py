@@ -49,8 +49,8 @@ def grpc_stream(server: TritonProcess, requests: list[dict[str, Any]]) -> dict[s
 
 
 def test_streamed_text_is_that_of_the_engine(triton: TritonProcess, served_engine: Engine) -> None:
-    (wanted,) = served_engine.generate(PROMPTS[:1], SamplingParams(max_tokens=40))
-    answer = triton.stream("demo", text_input=PROMPTS[0], max_tokens=40)
+    (wanted,) = served_engine.generate(PROMPTS[:1], SamplingParams(max_tokens=40), num_speculative_tokens=3)
+    answer = triton.stream("demo", text_input=PROMPTS[0], max_tokens=40, num_speculative_tokens=3)
     assert answer.status == 200
     assert answer.text == wanted.text
     assert len(answer.events) > 3, "it came in one piece"

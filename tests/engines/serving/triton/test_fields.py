@@ -62,6 +62,8 @@ def test_no_json_makes_it_fail_otherwise_than_by_refusing(fields: dict[str, Any]
         ({"text_input": text("a"), "sampling_parameters": text('{"top_p": NaN}')}, "no JSON"),
         ({"text_input": text("a"), "sampling_parameters": text("[" * 99999)}, "no JSON"),
         ({"text_input": text("a"), "sampling_parameters": text('{"logit_bias": {"x": 1}}')}, "no token id"),
+        ({"text_input": text("a"), "sampling_parameters": text("null")}, "no JSON object"),
+        ({"text_input": text("a"), "sampling_parameters": text('{"logprobs": 1}')}, "'logprobs', which is not known"),
         ({"text_input": text("a"), "chat_template_kwargs": text("{}")}, "is for messages"),
     ],
 )
@@ -71,8 +73,8 @@ def test_what_cannot_be_read_is_refused_by_name(tensors: dict[str, Any], message
 
 
 def test_fields_that_no_model_has_are_refused() -> None:
-    require_known("")
-    require_known('{"id": "7", "triton_enable_empty_final_response": true}')
+    require_known("", [])
+    require_known('{"id": "7", "triton_enable_empty_final_response": true}', ["temperature"])
     with pytest.raises(UsageError, match="temprature is no field") as caught:
-        require_known('{"temprature": 1}')
+        require_known('{"temprature": 1}', ["temperature", "top_p"])
     assert caught.value.fix == "did you mean temperature?"

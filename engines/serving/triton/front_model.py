@@ -1,0 +1,124 @@
+"""A model in front of the one that holds an engine, of other tensors or of another policy of responses."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....plugins.errors import PeagleError, UsageError
+from .backend_utilities import backend_utilities, error_of, require_whole_tensors
+from .fields import InputTensors, require_known
+from .local_link import LinkError, Tensors, asking
+from .model_settings import inputs_of, parameters_of
+
+LOOK_SECONDS = 0.05  # between two questions whether the client has gone
+
+
+class Client:
+    """Whoever waits for the answer to a request, and whether it still does."""
+
+    def __init__(self, sender: Any) -> None:
+        self.sender, self.is_gone, self.is_answered = sender, False, False
+        self._asked, self._lock = 0.0, threading.Lock()
+
+    def is_unwanted(self) -> bool:
+        """Whether nobody waits any more. Not to be asked after the last response: Triton's server would die of it."""
+        with self._lock:
+            if not self.is_gone and time.monotonic() - self._asked > LOOK_SECONDS:
+                self._asked = time.monotonic()
+                self.is_gone = bool(self.sender.is_cancelled())
+            return self.is_gone
+
+
+class FrontModel:
+    """What Triton calls of a model in front: each request is answered by a thread of its own, whole or in pieces."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Read which model holds the engine. Raises ``TritonModelException``."""
+        self.utilities = backend_utilities()
+        try:
+            require_whole_tensors(self.utilities)
+            self._engine_model, self._inputs = parameters_of(args)["engine_model"], inputs_of(args)
+        except PeagleError as error:
+            self.utilities.Logger.log_error(f"{args['model_name']} cannot be loaded: {error.in_a_line}")
+            raise self.utilities.TritonModelException(error.in_a_line) from None
+        self._running: dict[str, Client] = {}
+        self._threads: set[threading.Thread] = set()
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Begin to answer requests; they are read here, since Triton takes them back."""
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                require_known(request.parameters(), self._inputs)
+                tensors = {each.name(): np.array(each.as_numpy()) for each in request.inputs()}
+            except Exception as error:
+                self._fail(sender, error)
+                continue
+            arguments = (Client(sender), request.request_id(), tensors)
+            thread = threading.Thread(target=self._carry, args=arguments, daemon=True)
+            self._threads.add(thread)
+            thread.start()
+
+    def finalize(self) -> None:
+        """Wait for what is being answered."""
+        for thread in list(self._threads):
+            thread.join()
+
+    def answer(self, client: Client, tensors: Tensors) -> None:
+        """Answer a request to its end, unless its client goes first."""
+        raise NotImplementedError
+
+    def pieces(self, client: Client, tensors: Tensors) -> Iterator[Tensors]:
+        """Yield what the engine's model answers, in pieces. Raises ``LinkError``, ``EnvironmentProblem``."""
+        wanted = {**tensors, "stream": np.array([[True]])}
+        return asking(self._engine_model, wanted, client.is_unwanted)
+
+    def send(self, client: Client, tensors: Mapping[str, np.ndarray], *, is_last: bool) -> None:
+        """Send a response."""
+        outputs = [self.utilities.Tensor(name, array) for name, array in tensors.items()]
+        flags = self.utilities.TRITONSERVER_RESPONSE_COMPLETE_FINAL if is_last else 0
+        client.is_answered = is_last
+        client.sender.send(self.utilities.InferenceResponse(output_tensors=outputs), flags=flags)
+
+    def _carry(self, client: Client, name: str, tensors: Tensors) -> None:
+        try:
+            if InputTensors(tensors).flag("stop"):
+                self._stop(name)
+                self.send(client, {}, is_last=True)
+                return
+            if name:
+                self._running[name] = client
+            self.answer(client, tensors)
+            if not client.is_answered:
+                raise LinkError("the request was cancelled", "CANCELLED")
+        except Exception as error:
+            self._fail(client.sender, error)
+        finally:
+            if self._running.get(name) is client:
+                del self._running[name]
+            self._threads.discard(threading.current_thread())
+
+    def _stop(self, name: str) -> None:
+        client = self._running.get(name)
+        if client is None:
+            raise UsageError(f"no request of the id {name!r} runs here", fix="send `stop` with the id of one that does")
+        client.is_gone = True
+
+    def _fail(self, sender: Any, error: Exception) -> None:
+        if isinstance(error, LinkError):
+            told = self.utilities.TritonError(str(error), getattr(self.utilities.TritonError, error.code))
+        else:
+            told = error_of(self.utilities, error)
+            if not isinstance(error, PeagleError):
+                self.utilities.Logger.log_error(f"a request failed: {traceback.format_exc()}")
+        try:
+            response = self.utilities.InferenceResponse(error=told)
+            sender.send(response, flags=self.utilities.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        except Exception as failure:
+            self.utilities.Logger.log_error(f"an answer could not be sent: {failure}")

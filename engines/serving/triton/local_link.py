@@ -1,0 +1,178 @@
+"""The way between models of one server: the process that holds an engine listens, the models in front of it connect.
+
+A socket of this machine carries a request and its responses, a line of JSON each, and closing it is the cancel. Triton
+has calls of its own for this (BLS), which in 2.51 hand no cancel on, and leave a caller waiting where one is stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ....plugins.errors import EnvironmentProblem
+
+Tensors = dict[str, np.ndarray]
+LONGEST = 16 << 20  # bytes of a line
+SEND_SECONDS = 10.0
+LOOK_SECONDS = 0.05  # between two looks for a cancel
+
+
+class LinkSender:
+    """Stands for Triton's sender where a request came over a link: what is sent goes into the socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        connection.settimeout(SEND_SECONDS)
+        self._poll = select.poll()  # a socket with a timeout waits for it, whatever flags recv is given
+        self._poll.register(connection, select.POLLIN)
+
+    def send(self, response: Any = None, flags: int = 0) -> None:
+        """Send a response, in vain where nobody reads; with ``flags`` it was the last."""
+        line: dict[str, Any] = {"is_last": bool(flags)}
+        if response is not None and response.has_error():
+            line["error"], line["code"] = response.error().message(), response.error().code().name
+        elif response is not None:
+            line["tensors"] = _written({each.name(): each.as_numpy() for each in response.output_tensors()})
+        with contextlib.suppress(OSError):
+            self._connection.sendall(json.dumps(line).encode() + b"\n")
+        if flags:
+            self._connection.close()
+
+    def is_cancelled(self) -> bool:
+        """Whether the other side has closed its end."""
+        try:
+            return bool(self._poll.poll(0)) and self._connection.recv(1, socket.MSG_PEEK) == b""
+        except OSError:
+            return True
+
+
+class Listener:
+    """Takes requests of models in front, and gives each to ``begin`` with its sender, in a thread of its own."""
+
+    def __init__(self, model: str, begin: Callable[[LinkSender, Tensors], None]) -> None:
+        self._begin = begin
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.bind(_address(model, os.getppid()))
+        except OSError:  # another instance of the model has it
+            self._socket.close()
+            return
+        self._socket.listen(1024)
+        threading.Thread(target=self._run, name="peagle-link", daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:  # it never listened
+            return
+        self._socket.close()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+
+    def _read(self, connection: socket.socket) -> None:
+        """Read the one request of a connection. Who is no process of this user is not heard."""
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        if struct.unpack("3i", credentials)[1] != os.getuid():
+            connection.close()
+            return
+        connection.settimeout(SEND_SECONDS)
+        try:
+            line = next(_lines(connection, lambda: False))
+            tensors = _read(json.loads(line))
+        except (OSError, ValueError, StopIteration):
+            connection.close()
+            return
+        self._begin(LinkSender(connection), tensors)
+
+
+class LinkError(Exception):
+    """The engine's model answered with an error; ``code`` is the name of a code of ``TritonError``."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def asking(model: str, tensors: Mapping[str, np.ndarray], is_unwanted: Callable[[], bool]) -> Iterator[Tensors]:
+    """Yield the responses of ``model`` to a request, until the last or until it ``is_unwanted``, which cancels it.
+
+    Raises ``LinkError`` for an answer that is an error, and ``EnvironmentProblem`` where the model is not there.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(_address(model, os.getppid()))
+            connection.sendall(json.dumps(_written(tensors)).encode() + b"\n")
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"the model {model} is not there", why=f"it holds the engine ({error})", fix="load it"
+            ) from None
+        connection.settimeout(LOOK_SECONDS)
+        for line in _lines(connection, is_unwanted):
+            response = json.loads(line)
+            if "error" in response:
+                raise LinkError(response["error"], response["code"])
+            yield _read(response.get("tensors", {}))
+            if response["is_last"]:
+                return
+    if not is_unwanted():
+        raise EnvironmentProblem(f"the model {model} has ended", why="it was unloaded, or failed", fix="send it again")
+
+
+def _address(model: str, server: int) -> str:
+    """A name in the abstract namespace of sockets, which needs no file; stubs are children of their server."""
+    return f"\0peagle-triton-{server}-{model}"
+
+
+def _lines(connection: socket.socket, is_unwanted: Callable[[], bool]) -> Iterator[bytes]:
+    """Yield lines until the other side closes, or they are unwanted. Raises ``ValueError`` for one without an end."""
+    held = bytearray()
+    while not is_unwanted():
+        try:
+            piece = connection.recv(1 << 16)
+        except TimeoutError:
+            continue
+        if not piece:
+            return
+        held += piece
+        while (end := held.find(b"\n")) >= 0:
+            yield bytes(held[:end])
+            del held[: end + 1]
+        if len(held) > LONGEST:
+            raise ValueError("a line without an end")
+
+
+def _written(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Tensors as JSON says them; bytes are characters of Latin-1."""
+    return {
+        name: ["text", array.shape, [bytes(each).decode("latin-1") for each in array.reshape(-1)]]
+        if array.dtype == np.object_
+        else [array.dtype.name, array.shape, array.reshape(-1).tolist()]
+        for name, array in tensors.items()
+    }
+
+
+def _read(written: Mapping[str, Any]) -> Tensors:
+    found: Tensors = {}
+    for name, (kind, shape, values) in written.items():
+        if kind == "text":
+            array = np.array([each.encode("latin-1") for each in values], np.object_)
+        else:
+            array = np.array(values, np.dtype(kind))
+        found[name] = array.reshape(shape)
+    return found

@@ -1,0 +1,156 @@
+"""Models of the real server come and go: unloaded, loaded again, several at once, and refused before they load."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.cli import run_cli
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.folder.manifest import Manifest
+from tests.serving.triton.server_process import TritonProcess
+
+pytestmark = pytest.mark.triton
+
+PROMPT = "def gcd(a, b):"
+
+
+def write(engine: Path, repository: Path, name: str, *flags: str) -> Path:
+    """Write the models of an engine into a repository; returns the folder of the first."""
+    command = ["triton", str(engine), "--repository", str(repository), "--name", name, "--threads", "1", "--quiet"]
+    assert run_cli([*command, *flags]) == 0
+    return repository / name
+
+
+def wanted(engine: Engine) -> str:
+    """What every model here has to answer."""
+    return engine.generate([PROMPT], SamplingParams(max_tokens=12))[0].text
+
+
+def answered(server: TritonProcess, model: str) -> str:
+    """What a model answers."""
+    return server.stream(model, text_input=PROMPT, max_tokens=12).text
+
+
+def test_a_model_is_unloaded_and_loaded_again(
+    triton: TritonProcess, triton_repository: Path, talking_engine: Path, served_engine: Engine
+) -> None:
+    write(talking_engine, triton_repository, "again", "--link")
+    for _ in range(3):
+        assert triton.load("again").status == 200
+        assert answered(triton, "again") == wanted(served_engine)
+        assert answered(triton, "demo") == wanted(served_engine)
+        triton.wait_until(lambda: triton.counted("request_success_total", "again", "length") >= 1)
+        assert triton.unload("again").status == 200
+        assert triton.stream("again", text_input=PROMPT).status in (400, 404)
+    assert triton.counted("num_requests_running", "demo") == 0
+
+
+def test_a_model_that_is_unloaded_ends_what_it_answers(
+    triton: TritonProcess, triton_repository: Path, talking_engine: Path
+) -> None:
+    write(talking_engine, triton_repository, "leaving", "--link")
+    assert triton.load("leaving").status == 200
+    stream = triton.events("leaving", text_input=PROMPT, max_tokens=64, ignore_eos=True)
+    text = next(stream)["text_output"]
+    triton.unload("leaving")
+    events = list(stream)
+    assert "finish_reason" in events[-1] or "error" in events[-1], (text, events)
+
+
+def test_a_copy_of_an_engine_answers_as_the_engine_does(
+    triton: TritonProcess, triton_repository: Path, demo_engine: Path, served_engine: Engine
+) -> None:
+    model = write(demo_engine, triton_repository, "copied")
+    assert (model / "1" / "engine" / "engine.json").is_file()
+    assert triton.load("copied").status == 200
+    assert answered(triton, "copied") == wanted(served_engine)
+    triton.unload("copied")
+
+
+def _older_runtime(engine: Path, _: Path) -> None:
+    manifest = Manifest.read(engine)
+    backend = dataclasses.replace(manifest.backend, versions={**manifest.backend.versions, "onnxruntime": "99.1.0"})
+    dataclasses.replace(manifest, backend=backend).write(engine)
+
+
+def _missing_kernels(engine: Path, _: Path) -> None:
+    (engine / "plugins" / "cpu_kernels.so").unlink()
+
+
+def _missing_engine(engine: Path, _: Path) -> None:
+    shutil.rmtree(engine)
+
+
+def _damaged(engine: Path, _: Path) -> None:
+    path = engine / "target" / "model.onnx"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def _other_format(_: Path, model: Path) -> None:
+    _edit(model, r'"repository_format" value: \{ string_value: "1"', '"repository_format" value: { string_value: "2"')
+
+
+def _bad_number(_: Path, model: Path) -> None:
+    _edit(model, r'"max_running" value: \{ string_value: "4"', '"max_running" value: { string_value: "many"')
+
+
+def _wrong_numpy(_: Path, model: Path) -> None:
+    more = f'parameters {{ key: "EXECUTION_ENV_PATH" value: {{ string_value: "{sys.prefix}" }} }}\n'
+    path = model / "config.pbtxt"
+    path.write_text(path.read_text() + more)
+
+
+def _no_package(_: Path, model: Path) -> None:
+    path = model / "1" / "model.py"
+    path.write_text(path.read_text().replace("from peagle.engines", "from peagle_that_is_not_there"))
+
+
+def _edit(model: Path, pattern: str, text: str) -> None:
+    path = model / "config.pbtxt"
+    changed, count = re.subn(pattern, text, path.read_text())
+    assert count == 1
+    path.write_text(changed)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_older_runtime, "the engine was built with onnxruntime 99.1.0, found 1."),
+        (_missing_kernels, "cpu_kernels.so is missing; the manifest lists it; fix: build the engine again"),
+        (_missing_engine, "is not an engine folder; there is no engine.json in it"),
+        (_damaged, "model.onnx is not the file that was built"),
+        (_other_format, "repository_format '2', and this version reads '1'"),
+        (_bad_number, "the parameter max_running of config.pbtxt is 'many'"),
+        (_wrong_numpy, "Triton's Python backend does not work with NumPy 2."),
+        (_no_package, "fix: `pip install peagle-compile`"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_a_sentence(
+    triton: TritonProcess,
+    triton_repository: Path,
+    talking_engine: Path,
+    tmp_path: Path,
+    spoil: Callable[[Path, Path], None],
+    message: str,
+) -> None:
+    engine = Path(shutil.copytree(talking_engine, tmp_path / "engine"))
+    name = f"spoilt{spoil.__name__}"
+    model = write(engine, triton_repository, name, "--link")
+    spoil(engine, model)
+    answer = triton.load(name)
+    assert answer.status == 400
+    assert message in answer.events[0]["error"]
+    assert message in triton.log()
+    assert triton.generate(name, text_input="a").status != 200
+    triton.unload(name)
+    for folder in triton_repository.glob(f"{name}*"):
+        shutil.rmtree(folder)
+    assert triton.generate("demo", text_input="x", max_tokens=1).status == 200
