@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from pathlib import Path
 
 from ...plugins.errors import UsageError
 
@@ -31,3 +32,11 @@ def decoded(name: str, content: bytes) -> str:
             why=error.reason,
             fix="convert it first, for example with iconv",
         ) from None
+
+
+def file_text(flag: str, path: Path) -> str:
+    """Return the text of a file that a flag names. Raises ``UsageError`` for one that cannot be read."""
+    try:
+        return decoded(str(path), path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{flag} {path} cannot be read", why=str(error.strerror), fix="name a file") from None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...plugins.errors import UsageError
-from ..console.given_text import argument_text, decoded
+from ..console.given_text import argument_text, decoded, file_text
 from ..console.printing import columns, emit, interruptible, note
 from ..console.result_record import decoding_speed, lossy, record
 from ..console.sampling_json import more_parameters
@@ -72,6 +73,12 @@ def run(
             show_default=False,
         ),
     ] = None,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write JSON of the schema in this file, on ONNX Runtime.", show_default=False
+        ),
+    ] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Print speed and acceptance on standard error.")] = False,
     threads: Threads = None,
@@ -98,7 +105,12 @@ def run(
         "acceptance_tolerance": acceptance_tolerance,
         "ignore_eos": ignore_eos,
     }
-    params = SamplingParams(**flags, **more_parameters("--sampling", sampling, flags))
+    more = more_parameters("--sampling", sampling, flags)
+    if json_schema is not None:
+        if more.get("structured_outputs") is not None:
+            raise UsageError("--json-schema and --sampling both say a form", fix="give one of them")
+        more["structured_outputs"] = {"json": file_text("--json-schema", json_schema)}
+    params = SamplingParams(**flags, **more)
     k = drafts_asked(num_speculative_tokens)
     loaded = Engine.load(engine, threads=threads)
     if chat:

@@ -32,6 +32,11 @@ FIELDS = [
     "top_logprobs",
     "logit_bias",
     "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
     "tools",
     "num_speculative_tokens",
     "draft",
@@ -53,6 +58,8 @@ VALUES: tuple[Any, ...] = (
     "😀", "\ud800", "null", "a" * 5000, [], [[]], [None], ["a", 1], [1.5], [-1], [2**40], [[1], ["a"]], {}, {"": ""},
     {"role": "user"}, [{"role": "user", "content": "a"}], [{"role": 3, "content": {}}], [{"content": [{"type": "x"}]}],
     [{"role": "user", "content": "a"}] * 50, {"type": "json_object"}, {"include_usage": "yes"}, {"1": 1e9},
+    {"json": {"$ref": "#"}}, {"regex": "((a{0,99}){0,99}){0,99}"}, {"choice": [""]}, {"json_object": True}, "(a|b)*c",
+    {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}, 'start: start "a"', ["\n"],
 )  # fmt: skip
 
 

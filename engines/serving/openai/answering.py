@@ -8,11 +8,13 @@ from dataclasses import replace
 
 from starlette.requests import Request
 
+from ....plugins.errors import UsageError
 from ...requests.params import SamplingParams
 from ...requests.results import Delta, RequestOutput
 from ...submission import AsyncSubmission
 from ..metrics import RequestMeter, ServerMetrics
 from ..problems import HttpRefusal
+from .formats import renamed
 from .options import Asked
 
 CLIENT_GONE = 499  # nobody reads it; nginx has it in its log for the same
@@ -28,7 +30,7 @@ class Choices:
         self._submissions: list[AsyncSubmission] = []
         self._meters: list[RequestMeter] = []
         self._outputs: dict[int, RequestOutput] = {}
-        self._each = 1
+        self._each, self._form_field = 1, ""
         self.runs: list[list[tuple[str, bool]]] = []
         self.prompts: list[Sequence[int]] = []  # ids, by choice
 
@@ -45,7 +47,7 @@ class Choices:
 
     async def submit(self, prompts: Sequence[Submit], asked: Asked) -> None:
         """Let all choices of all prompts wait for slots. Raises what ``Engine.submit`` raises; then none runs."""
-        self._each = asked.choices
+        self._each, self._form_field = asked.choices, asked.form_field
         try:
             for submit in prompts:
                 for choice in range(asked.choices):
@@ -55,8 +57,10 @@ class Choices:
                     self._meters.append(self._metrics.watch())
                     self.runs.append([])
                     self.prompts.append((await submission.submitted()).prompt_token_ids)
-        except BaseException:
+        except BaseException as error:
             self.give_up()
+            if isinstance(error, UsageError):
+                raise renamed(error, asked.form_field) from None
             raise
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
@@ -71,7 +75,7 @@ class Choices:
                 self._meters[index].end(output)
                 arrived.put_nowait(None)
             except Exception as error:
-                arrived.put_nowait(error)
+                arrived.put_nowait(renamed(error, self._form_field) if isinstance(error, UsageError) else error)
 
         tasks = [asyncio.create_task(follow(index)) for index in range(len(self._submissions))]
         try:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ..problems import HttpRefusal
+from .formats import FormBody
 
 # Fields of OpenAI's API that change no answer of ours: who asks, how it is billed and stored, hints for caches.
 IGNORED = (
@@ -34,7 +35,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: bool = False  # padding against the eye on the wire; none is added
 
 
-class SamplingBody(Struct, forbid_unknown_fields=True, kw_only=True):
+class SamplingBody(FormBody, forbid_unknown_fields=True, kw_only=True):
     """What completions and chat completions share. None is the same as absent."""
 
     model: str | None = None
@@ -93,7 +94,6 @@ class ChatBody(SamplingBody, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    response_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None

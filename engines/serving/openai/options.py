@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -14,11 +14,11 @@ from ...requests.params import SamplingParams
 from ..problems import HttpRefusal
 from ..settings import ServerSettings
 from .bodies import ChatBody, CompletionBody, SamplingBody
+from .formats import form_of
 
 # What a field must be as long as nothing else can be done with it.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
-    "response_format": ({"type": "text"},),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
@@ -56,6 +56,7 @@ class Asked:
     tells_prompt: bool = False  # its logprobs, by themselves
     tools: Sequence[dict[str, Any]] = ()  # that an answer may call
     most_calls: int | None = None
+    form_field: str = ""  # that says the form of the answer
 
 
 def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings: ServerSettings) -> Asked:
@@ -86,8 +87,9 @@ def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings:
         raise HttpRefusal(400, "stream_options is for streams: set stream to true", param="stream_options")
     if body.stream and body.prompt_logprobs is not None:
         raise HttpRefusal(400, "prompt_logprobs are not streamed: set stream to false", param="prompt_logprobs")
+    form_field, form = form_of(body)
     return Asked(
-        _params(body, room, settings),
+        replace(_params(body, room, settings), structured_outputs=form),
         choices,
         bool(body.stream),
         body.stream_options is not None and body.stream_options.include_usage,
@@ -99,6 +101,7 @@ def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings:
         tells_prompt=body.prompt_logprobs is not None,
         tools=_tools(body),
         most_calls=1 if isinstance(body, ChatBody) and body.parallel_tool_calls is False else None,
+        form_field=form_field,
     )
 
 

@@ -44,6 +44,8 @@ def speculation(acceptance: Acceptance) -> dict[str, Any]:
         "drafted_tokens": acceptance.drafted,
         "accepted_tokens": acceptance.accepted,
         "accepted_per_position": per_position(acceptance),
+        "grammar_drafted_tokens": acceptance.grammar_drafted,
+        "grammar_accepted_tokens": acceptance.grammar_accepted,
         "acceptance_length": round(acceptance.acceptance_length, 4),
         "later_acceptance_length": round(acceptance.later_acceptance_length, 4),
         "tokens_per_round": round(acceptance.tokens_per_round, 4),

@@ -145,3 +145,22 @@ def test_sampling_parameters_that_are_none_are_refused(cli: Run, demo_engine: Pa
     done = cli("run", demo_engine, "--prompt", "x", "--sampling", given)
     assert done.code == 2
     assert says in done.err
+
+
+def test_json_of_a_schema_is_written_and_a_file_that_has_none_is_refused(
+    cli: Run, demo_engine: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("llguidance")
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps({"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}))
+    asked = ["--prompt", "def f", "--max-tokens", 99, "--sampling", '{"logit_bias": {}}', "--json-schema"]
+    written = cli("run", demo_engine, *asked, schema).out
+    assert json.loads(written)["n"] in (1, 2)
+    for wrong, said in ((b"{", "is no JSON"), (b"\xff", "is not UTF-8"), (b'{"type": "strin"}', "cannot be followed")):
+        schema.write_bytes(wrong)
+        done = cli("run", demo_engine, *asked, schema)
+        assert done.code == 2
+        assert said in done.err
+    assert "--json-schema" in cli("run", demo_engine, *asked, tmp_path).err
+    done = cli("run", demo_engine, "--prompt", "x", "--json-schema", schema, "--sampling", '{"structured_outputs": {}}')
+    assert "both say a form" in done.err

@@ -244,7 +244,6 @@ def test_what_cannot_be_done_is_refused_by_the_field_s_name(client: OpenAI, fiel
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages[0]"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"max_completion_tokens": -3}, "max_completion_tokens"),

@@ -1,0 +1,87 @@
+"""The form that a body asks its answer to have: OpenAI's ``response_format``, and vLLM's own fields for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from ....plugins.errors import UsageError
+from ...requests.structured_outputs import NAME, StructuredOutputsParams, structured_of
+from ..problems import HttpRefusal
+
+GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+_SCHEMA = "json_schema.schema"
+
+
+class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """Any text."""
+
+
+class JsonObjectFormat(Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
+    """Any JSON object."""
+
+
+class JsonSchema(Struct, forbid_unknown_fields=True):
+    """A schema by a name; the answer is always held to all of it, ``strict`` or not."""
+
+    name: str
+    schema: dict[str, Any] | bool
+    strict: bool | None = None
+    description: str | None = None
+
+
+class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
+    """JSON of a schema."""
+
+    json_schema: JsonSchema
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
+class FormBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a body says of the form of its answer: in one of these fields, or in none."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+
+def form_of(body: FormBody) -> tuple[str, StructuredOutputsParams | None]:
+    """The field that asks for a form, and the form; None is any text. Raises ``HttpRefusal`` by the field."""
+    asked: dict[str, Any] = {}
+    if isinstance(body.response_format, JsonObjectFormat):
+        asked["response_format"] = {"json_object": True}
+    elif isinstance(body.response_format, JsonSchemaFormat):
+        asked["response_format"] = {"json": body.response_format.json_schema.schema}
+    if body.structured_outputs is not None:
+        asked[NAME] = body.structured_outputs
+    for name in GUIDED:
+        if (value := getattr(body, name)) is not None:
+            asked[name] = {name.removeprefix("guided_"): value}
+    if len(asked) > 1:
+        first, second, *_ = asked
+        raise HttpRefusal(400, f"{first} and {second} both say a form: give one of them", param=second)
+    for field, form in asked.items():
+        try:
+            return field, structured_of(NAME, form)
+        except UsageError as error:
+            raise HttpRefusal(400, renamed(error, field).what, param=field) from None
+    return NAME, None
+
+
+def renamed(error: UsageError, field: str) -> UsageError:
+    """An error about a form, in the words of the field that asked for it; any other as it is."""
+    if NAME not in error.what or field == NAME:
+        return error
+    schema = f"{field}.{_SCHEMA}" if field == "response_format" else field
+    fixed = [
+        text.replace(f"{NAME}.{kind}", schema).replace(NAME, field)
+        for kind in [field.removeprefix("guided_") if field in GUIDED else "json"]
+        for text in (error.what, error.fix)
+    ]
+    return UsageError(fixed[0], why=error.why, fix=fixed[1])

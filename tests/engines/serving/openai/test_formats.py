@@ -1,0 +1,153 @@
+"""Answers of a form over HTTP, asked for by OpenAI's own client, Hugging Face's, and in vLLM's fields."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import openai
+import pytest
+from huggingface_hub import InferenceClient
+from openai import OpenAI
+from pydantic import BaseModel
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.serving.server import Server
+from tests.fixtures.servers import MODEL
+
+pytest.importorskip("llguidance")
+
+MESSAGES: Any = [{"role": "user", "content": "def count_vowels(text):\n"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["vowels", "letters"]}, "count": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "count"],
+    "additionalProperties": False,
+}
+BY_SCHEMA: Any = {"type": "json_schema", "json_schema": {"name": "counted", "schema": SCHEMA, "strict": True}}
+
+
+class Counted(BaseModel):
+    """What the official client turns into a schema, and the answer into."""
+
+    flag: bool
+    count: int
+
+
+def _ask(client: OpenAI, **fields: Any) -> Any:
+    return client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, **{"max_tokens": 64, "temperature": 0, **fields}
+    )
+
+
+def test_an_answer_has_the_schema_that_was_asked_for(client: OpenAI, served_engine: Engine) -> None:
+    answer = _ask(client, response_format=BY_SCHEMA)
+    params = SamplingParams(max_tokens=64, structured_outputs={"json": SCHEMA})
+    own = served_engine.chat(MESSAGES, params, num_speculative_tokens=0)
+    assert answer.choices[0].message.content == own.text
+    assert (answer.choices[0].finish_reason, own.finish_reason) == ("stop", "stop")
+    assert list(json.loads(own.text)) == ["name", "count"]
+    told = answer.usage.model_extra["speculation"]
+    assert 0 < told["grammar_accepted_tokens"] <= told["grammar_drafted_tokens"] <= told["drafted_tokens"]
+
+
+def test_a_stream_of_a_schema_has_the_same_text(client: OpenAI) -> None:
+    whole = _ask(client, response_format=BY_SCHEMA, temperature=1, seed=5)
+    pieces = list(_ask(client, response_format=BY_SCHEMA, temperature=1, seed=5, stream=True))
+    texts = [piece.choices[0].delta.content or "" for piece in pieces]
+    assert "".join(texts) == whole.choices[0].message.content
+    assert json.loads("".join(texts))["name"] in ("vowels", "letters")
+
+
+def test_the_client_parses_answers_into_its_own_types(client: OpenAI) -> None:
+    answer = client.chat.completions.parse(
+        model=MODEL, messages=MESSAGES, response_format=Counted, max_tokens=200, temperature=0
+    )
+    assert isinstance(answer.choices[0].message.parsed, Counted)
+
+
+def test_any_json_object_can_be_asked_for(client: OpenAI) -> None:
+    answer = _ask(client, response_format={"type": "json_object"}, n=2, seed=3, temperature=1)
+    for choice in answer.choices:
+        assert choice.message.content.startswith("{")
+        if choice.finish_reason == "stop":
+            assert isinstance(json.loads(choice.message.content), dict)
+    assert (
+        _ask(client, response_format={"type": "text"}).choices[0].message.content
+        == _ask(client).choices[0].message.content
+    )
+
+
+def test_hugging_face_s_client_asks_for_a_schema(server: Server) -> None:
+    client = InferenceClient(base_url=server.url, api_key="none")
+    answer = client.chat_completion(MESSAGES, model=MODEL, response_format=BY_SCHEMA, max_tokens=64, temperature=0)
+    assert json.loads(answer.choices[0].message.content or "")["name"] in ("vowels", "letters")
+    pieces = client.chat_completion(
+        MESSAGES, model=MODEL, response_format=BY_SCHEMA, max_tokens=64, temperature=0, stream=True
+    )
+    text = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
+    assert text == answer.choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("fields", "form"),
+    [
+        ({"structured_outputs": {"regex": "[a-c]{2}=[0-9]{2}"}}, "[a-c]{2}=[0-9]{2}"),
+        ({"guided_regex": "[a-c]{2}=[0-9]{2}"}, "[a-c]{2}=[0-9]{2}"),
+        ({"structured_outputs": {"choice": ["one", "two"]}}, "one|two"),
+        ({"guided_choice": ["one", "two"]}, "one|two"),
+        ({"guided_grammar": 'start: "(" /[0-9]/ ")"'}, r"\([0-9]\)"),
+        ({"guided_json": {"const": "x"}}, '"x"'),
+        ({"guided_json": '{"const": "x"}'}, '"x"'),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": 7}}}}, "7"),
+    ],
+)
+def test_completions_take_vllm_s_fields_too(client: OpenAI, fields: Any, form: str) -> None:
+    answer = client.completions.create(model=MODEL, prompt="def f", max_tokens=24, temperature=0, extra_body=fields)
+    assert answer.choices[0].finish_reason == "stop"
+    assert re.fullmatch(form, answer.choices[0].text)
+
+
+def _schema(schema: Any) -> Any:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
+        ({"response_format": {}}, "type", "type"),
+        ({"response_format": {"type": "json_schema"}}, "json_schema", "json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "schema", "schema"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "schema", "schema"),
+        (
+            {"response_format": _schema({"type": "strin"})},
+            "response_format",
+            "response_format.json_schema.schema cannot",
+        ),
+        ({"response_format": _schema({"not": {}})}, "response_format", "Unimplemented"),
+        ({"response_format": _schema({"$ref": "#"})}, "response_format", "response_format"),
+        ({"response_format": _schema({"type": "string"}), "ignore_eos": True}, "response_format", "nothing ends"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs", "structured_outputs.regex cannot"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "one form"),
+        ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs", "structural_tag"),
+        ({"structured_outputs": {}}, "structured_outputs", "one form"),
+        ({"guided_regex": "("}, "guided_regex", "guided_regex cannot be followed"),
+        ({"guided_json": "{"}, "guided_json", "guided_json is no JSON"),
+        ({"guided_choice": []}, "guided_choice", "guided_choice must be a list"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "give one of them"),
+        ({"guided_regex": "ab", "allowed_token_ids": [5]}, "guided_regex", "banned"),
+    ],
+    ids=lambda value: str(value)[:50] if isinstance(value, dict) else None,
+)
+def test_what_cannot_be_kept_is_refused_by_the_field(client: OpenAI, fields: Any, param: str, said: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        _ask(client, extra_body=fields)
+    assert refused.value.param == param
+    assert said in str(refused.value)
+
+
+def test_a_stream_that_cannot_go_on_says_so_in_its_last_piece(client: OpenAI) -> None:
+    with pytest.raises(openai.APIError, match="guided_regex: the text cannot go on"):
+        list(_ask(client, stream=True, extra_body={"guided_regex": "ab", "allowed_token_ids": [5]}))
