@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -12,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import require
 from ..requests.structured_outputs import NAME, StructuredOutputsParams, structured_of
-from .messages import first_line
+from .grammar_text import LIMITS, grammar_text
+from .messages import first_line, refused
 from .path import GrammarPath
+from .trial import try_out
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-    from llguidance._lib import JsonCompileOptions
 
 KEPT = 32  # grammars
 
@@ -86,40 +86,18 @@ class Grammars:
             return self._tokenizer
 
 
-def _compiled(tokenizer: LLTokenizer, asked: StructuredOutputsParams) -> LLMatcher:
+def _compiled(tokenizer: LLTokenizer, form: StructuredOutputsParams) -> LLMatcher:
     """The matcher of a form, at its beginning. Raises ``UsageError``."""
     import llguidance
 
-    limits = llguidance.LLParserLimits(verbose_errors=False)
+    try_out(form)
+    limits = llguidance.LLParserLimits(**LIMITS)
     try:
-        matcher = llguidance.LLMatcher(tokenizer, _grammar(asked), log_level=0, limits=limits)
+        matcher = llguidance.LLMatcher(tokenizer, grammar_text(form), log_level=0, limits=limits)
     except ValueError as error:
-        raise _refused(asked, str(error)) from error
+        raise refused(form, str(error)) from error
     if not matcher.is_error():
         matcher.compute_bitmask()  # the costly one, here and not between the rounds of others
     if matcher.is_error():
-        raise _refused(asked, matcher.get_error())
+        raise refused(form, matcher.get_error())
     return matcher
-
-
-def _grammar(asked: StructuredOutputsParams) -> str:
-    """The form as llguidance has it. Raises ``ValueError``."""
-    from llguidance import LLMatcher, grammar_from
-
-    if asked.is_json:
-        options: JsonCompileOptions = {"whitespace_flexible": False} if asked.disable_any_whitespace else {}
-        if asked.whitespace_pattern is not None:
-            options["whitespace_pattern"] = asked.whitespace_pattern
-        schema = str(asked.json or '{"type": "object"}')
-        return LLMatcher.grammar_from_json_schema("{}" if schema == "true" else schema, overrides=options or None)
-    if asked.choice is not None:
-        return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(each) for each in asked.choice))
-    if asked.regex is not None:
-        return LLMatcher.grammar_from_regex(asked.regex)
-    return grammar_from("grammar", str(asked.grammar))
-
-
-def _refused(asked: StructuredOutputsParams, message: str) -> UsageError:
-    return UsageError(
-        f"{NAME}.{asked.kind} cannot be followed", why=first_line(message), fix=f"change {NAME}.{asked.kind}"
-    )

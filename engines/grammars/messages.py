@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from ...plugins.errors import UsageError
+from ..requests.structured_outputs import NAME, StructuredOutputsParams
+
 _MOST = 300  # characters
 _OF_REGEX = "error: "
 _NOISE = ("panic: ", "Parser Error: ", "parser error: ", "Lexer error: ", "lexer error: ")
@@ -19,3 +22,10 @@ def first_line(message: str) -> str:
     for noise in _NOISE:
         line = line.removeprefix(noise)
     return line if len(line) <= _MOST else line[: _MOST - 3] + "..."
+
+
+def refused(form: StructuredOutputsParams, message: str) -> UsageError:
+    """Return the error about a form that cannot be compiled."""
+    return UsageError(
+        f"{NAME}.{form.kind} cannot be followed", why=first_line(message), fix=f"change {NAME}.{form.kind}"
+    )

@@ -11,7 +11,8 @@ from ...plugins.errors import UsageError
 from .arguments import flag, refusal, text_of, texts_of
 
 NAME = "structured_outputs"
-MOST_CHARACTERS = 1 << 16  # of a schema, a grammar or all choices; OpenAI takes half of that twice
+MOST_CHARACTERS = 1 << 16  # of a schema, a grammar or all choices
+MOST_OF_REGEX = 1 << 13
 _KINDS = ("json", "regex", "choice", "grammar", "json_object")
 _OF_JSON = ("disable_any_whitespace", "whitespace_pattern")
 
@@ -23,7 +24,8 @@ class StructuredOutputsParams:
     ``json`` is a JSON schema, as text, as a dict or as a bool, and is kept as text; ``json_object`` is any JSON object.
     ``regex`` is a regular expression for all of the text, in the syntax of Rust's crate ``regex``. ``choice`` lists
     whole texts, of which it is one. ``grammar`` is written in Lark's or in llama.cpp's form. Between the parts of JSON
-    any whitespace may stand, or none (``disable_any_whitespace``), or what the expression ``whitespace_pattern`` says.
+    a space may stand, or a newline with what indents the next line; or nothing (``disable_any_whitespace``), or what
+    the expression ``whitespace_pattern`` says.
 
     Raises ``UsageError`` naming what is wrong.
     """
@@ -83,10 +85,11 @@ def _expression(name: str, value: Any) -> str:
     text = text_of(name, value)
     if not text:
         raise UsageError(f"{name} is empty", fix=f"change {name}")
-    if len(text) > MOST_CHARACTERS:
+    most = MOST_OF_REGEX if name.endswith(("regex", "_pattern")) else MOST_CHARACTERS
+    if len(text) > most:
         raise UsageError(
             f"{name} has {len(text)} characters",
-            why=f"at most {MOST_CHARACTERS} are taken",
+            why=f"at most {most} are taken",
             fix="make it shorter: what is repeated can be a definition ($defs), or a rule of a grammar",
         )
     return text

@@ -19,7 +19,9 @@ class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=Tru
 
 
 class JsonObjectFormat(Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
-    """Any JSON object."""
+    """Any JSON object, or JSON of the schema ``value``, which is how Hugging Face's client sends a ``json_schema``."""
+
+    value: dict[str, Any] | None = None
 
 
 class JsonSchema(Struct, forbid_unknown_fields=True):
@@ -55,7 +57,8 @@ def form_of(body: FormBody) -> tuple[str, StructuredOutputsParams | None]:
     """The field that asks for a form, and the form; None is any text. Raises ``HttpRefusal`` by the field."""
     asked: dict[str, Any] = {}
     if isinstance(body.response_format, JsonObjectFormat):
-        asked["response_format"] = {"json_object": True}
+        schema = body.response_format.value
+        asked["response_format"] = {"json_object": True} if schema is None else {"json": schema}
     elif isinstance(body.response_format, JsonSchemaFormat):
         asked["response_format"] = {"json": body.response_format.json_schema.schema}
     if body.structured_outputs is not None:

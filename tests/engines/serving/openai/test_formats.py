@@ -37,13 +37,13 @@ class Counted(BaseModel):
 
 def _ask(client: OpenAI, **fields: Any) -> Any:
     return client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, **{"max_tokens": 64, "temperature": 0, **fields}
+        model=MODEL, messages=MESSAGES, **{"max_tokens": 200, "temperature": 0, **fields}
     )
 
 
 def test_an_answer_has_the_schema_that_was_asked_for(client: OpenAI, served_engine: Engine) -> None:
-    answer = _ask(client, response_format=BY_SCHEMA)
-    params = SamplingParams(max_tokens=64, structured_outputs={"json": SCHEMA})
+    answer = _ask(client, response_format=BY_SCHEMA, extra_body={"num_speculative_tokens": 4})
+    params = SamplingParams(max_tokens=200, structured_outputs={"json": SCHEMA})
     own = served_engine.chat(MESSAGES, params, num_speculative_tokens=0)
     assert answer.choices[0].message.content == own.text
     assert (answer.choices[0].finish_reason, own.finish_reason) == ("stop", "stop")
@@ -81,10 +81,10 @@ def test_any_json_object_can_be_asked_for(client: OpenAI) -> None:
 
 def test_hugging_face_s_client_asks_for_a_schema(server: Server) -> None:
     client = InferenceClient(base_url=server.url, api_key="none")
-    answer = client.chat_completion(MESSAGES, model=MODEL, response_format=BY_SCHEMA, max_tokens=64, temperature=0)
+    answer = client.chat_completion(MESSAGES, model=MODEL, response_format=BY_SCHEMA, max_tokens=200, temperature=0)
     assert json.loads(answer.choices[0].message.content or "")["name"] in ("vowels", "letters")
     pieces = client.chat_completion(
-        MESSAGES, model=MODEL, response_format=BY_SCHEMA, max_tokens=64, temperature=0, stream=True
+        MESSAGES, model=MODEL, response_format=BY_SCHEMA, max_tokens=200, temperature=0, stream=True
     )
     text = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
     assert text == answer.choices[0].message.content

@@ -1,0 +1,36 @@
+"""Forms as llguidance has them, and the limits of what it makes of them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ..requests.structured_outputs import StructuredOutputsParams
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+# A step is made between the rounds of other requests: a quarter of llguidance's own fuel is tens of milliseconds.
+LIMITS: dict[str, Any] = {"verbose_errors": False, "initial_lexer_fuel": 250_000, "step_lexer_fuel": 50_000}
+# Small models that may write any whitespace write it for ever.
+WHITESPACE = r" |\r?\n[ \t]{0,40}"
+
+
+def grammar_text(form: StructuredOutputsParams) -> str:
+    """Return the form in llguidance's own words. Raises ``ValueError`` for a grammar that it cannot read."""
+    from llguidance import LLMatcher, grammar_from
+
+    if form.is_json:
+        schema = str(form.json or '{"type": "object"}')
+        asked: JsonCompileOptions = {"whitespace_flexible": False} if form.disable_any_whitespace else {}
+        if form.whitespace_pattern is not None:
+            asked["whitespace_pattern"] = form.whitespace_pattern
+        usual: JsonCompileOptions = {} if form.disable_any_whitespace else {"whitespace_pattern": WHITESPACE}
+        if schema == "false":  # refused in words of its own, unless there are options to it
+            return LLMatcher.grammar_from_json_schema(schema)
+        return LLMatcher.grammar_from_json_schema("{}" if schema == "true" else schema, usual, asked)
+    if form.choice is not None:
+        return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(each) for each in form.choice))
+    if form.regex is not None:
+        return LLMatcher.grammar_from_regex(form.regex)
+    return grammar_from("grammar", str(form.grammar))

@@ -1,0 +1,71 @@
+"""Forms that would end the process, or take it for minutes: refused, and the process lives."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from peagle.engines import StructuredOutputsParams
+from peagle.engines.grammars import trial
+from peagle.engines.grammars.trial import HARMLESS, is_harmless, try_out
+from peagle.engines.requests.structured_outputs import MOST_CHARACTERS
+from peagle.plugins.errors import EnvironmentProblem, UsageError
+
+pytest.importorskip("llguidance")
+
+
+def chain(length: int) -> dict[str, Any]:
+    """References, each an array of the next."""
+    items = {str(at): {"type": "array", "items": {"$ref": f"#/d/{at + 1}"}} for at in range(length)}
+    return {"$ref": "#/d/0", "d": {**items, str(length): {"type": "null"}}}
+
+
+BOMBS: dict[str, dict[str, Any]] = {
+    "patterns that must all hold": {"json": {"allOf": [{"type": "string", "pattern": f"a{i}"} for i in range(99)]}},
+    "keys that must not agree": {"json": {"type": "object", "patternProperties": {f"^{i}": {} for i in range(900)}}},
+    "rules upon rules": {"grammar": "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(4500)) + 'r4500: "a"'},
+    "spaces": {"grammar": " \n" * 30_000 + 'root ::= "a"'},
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_in_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "SECONDS", 1)
+    form = StructuredOutputsParams(**BOMBS[name])
+    began = time.process_time()
+    with pytest.raises(UsageError, match=r"structured_outputs\.\w+ cannot be followed") as error:
+        try_out(form)
+    assert time.process_time() - began < 1, "none of it was done here"
+    assert error.value.why
+
+
+def test_a_chain_that_overflows_the_stack_is_refused_and_a_short_one_is_not() -> None:
+    try_out(StructuredOutputsParams(json=chain(60)))
+    form = StructuredOutputsParams(json=json.dumps(chain(1240), separators=(",", ":")))
+    with pytest.raises(UsageError, match="cannot be followed"):
+        try_out(form)
+
+
+def test_what_is_harmless_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    small = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    for form in ({"json": small}, {"json_object": True}, {"choice": ["a"] * 1000}):
+        try_out(StructuredOutputsParams(**form))
+    long = {"enum": ["a" * HARMLESS]}
+    for form in ({"json": {"pattern": "a"}}, {"json": long}, {"regex": "a"}, {"grammar": 'start: "a"'}):
+        assert not is_harmless(StructuredOutputsParams(**form))
+        with pytest.raises(EnvironmentProblem, match="cannot be tried out in a process of its own"):
+            try_out(StructuredOutputsParams(**form))
+
+
+def test_what_is_tried_and_right_passes_and_what_is_wrong_is_told() -> None:
+    values = [f"value {number}" for number in range(3000)]
+    assert len(json.dumps(values)) < MOST_CHARACTERS
+    try_out(StructuredOutputsParams(json={"enum": values}))
+    with pytest.raises(UsageError) as error:
+        try_out(StructuredOutputsParams(regex="(?=a)b"))
+    assert "look-around" in error.value.why
