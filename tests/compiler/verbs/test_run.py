@@ -152,8 +152,12 @@ def test_json_of_a_schema_is_written_and_a_file_that_has_none_is_refused(
 ) -> None:
     pytest.importorskip("llguidance")
     schema = tmp_path / "schema.json"
-    schema.write_text(json.dumps({"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}))
-    asked = ["--prompt", "def f", "--max-tokens", 99, "--sampling", '{"logit_bias": {}}', "--json-schema"]
+    schema.write_text(
+        json.dumps(
+            {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+        )
+    )
+    asked = ["--prompt", "def f", "--max-tokens", 200, "--sampling", '{"logit_bias": {}}', "--json-schema"]
     written = cli("run", demo_engine, *asked, schema).out
     assert json.loads(written)["n"] in (1, 2)
     for wrong, said in ((b"{", "is no JSON"), (b"\xff", "is not UTF-8"), (b'{"type": "strin"}', "cannot be followed")):

@@ -1,0 +1,110 @@
+"""What drafts bring where an answer must have a JSON schema, and what the drafts that it forces add.
+
+    python benchmarks/structured_output.py ENGINE_DIR [--rounds 3] [--max-tokens 160]
+
+Answers to a few questions are written in turn: plainly, with the engine's own drafter, and with drafts from the text;
+the last two also without the drafts that the schema forces, and without its say in the others. Every answer must be
+that of plain decoding. Printed are tokens per second (the best round of each answer), times plain, and tokens per round. The
+first table lets no whitespace stand between the parts of JSON, the second a space or a line's indentation.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from peagle.engines import Acceptance, Engine, RequestOutput, SamplingParams
+from peagle.engines.requests.token_choice import TokenChoice
+
+QUESTIONS = [f"Describe {who} as JSON." for who in ("a painter from Paris", "a Japanese engineer", "an old fisherman")]
+WAYS: dict[str, tuple[dict[str, Any], bool]] = {
+    "plain": ({"num_speculative_tokens": 0}, True),
+    "own drafter, nothing forced": ({}, False),
+    "own drafter": ({}, True),
+    "from the text, nothing forced": ({"draft": "ngram"}, False),
+    "from the text": ({"draft": "ngram"}, True),
+}
+
+
+def text(most: int) -> dict[str, Any]:
+    """A text of at most so many characters."""
+    return {"type": "string", "maxLength": most}
+
+
+def thing(**properties: Any) -> dict[str, Any]:
+    """An object of exactly these properties."""
+    kept = {"required": list(properties), "additionalProperties": False}
+    return {"type": "object", "properties": properties, **kept}
+
+
+SCHEMA = thing(
+    name=text(20),
+    occupation=text(30),
+    age={"type": "integer", "minimum": 0, "maximum": 150},
+    address=thing(street=text(20), city=text(20), country=text(20)),
+    hobbies={"type": "array", "items": text(12), "minItems": 2, "maxItems": 3},
+)
+
+
+@contextmanager
+def drafting(forced: bool) -> Iterator[None]:
+    """Let the grammar have its say in drafts, or none: it judges them alone then."""
+    own = TokenChoice.drafts
+    if not forced:
+        TokenChoice.drafts = lambda self, drafts, most: drafts  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        TokenChoice.drafts = own  # type: ignore[method-assign]
+
+
+def ask(engine: Engine, question: str, params: SamplingParams, way: str) -> RequestOutput:
+    """One answer."""
+    asked, forced = WAYS[way]
+    with drafting(forced):
+        return engine.chat([{"role": "user", "content": question}], params, **asked)
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--max-tokens", type=int, default=160)
+    options = parser.parse_args()
+    with Engine.load(options.engine) as engine:
+        for compact in (True, False):
+            form = {"json": SCHEMA, "disable_any_whitespace": compact}
+            params = SamplingParams(max_tokens=options.max_tokens, structured_outputs=form)
+            seconds: dict[tuple[str, str], float] = {}
+            outputs: dict[tuple[str, str], RequestOutput] = {}
+            for _ in range(options.rounds):
+                for question in QUESTIONS:
+                    for way in WAYS:
+                        output = outputs[way, question] = ask(engine, question, params, way)
+                        last = seconds.get((way, question), output.decode_seconds)
+                        seconds[way, question] = min(last, output.decode_seconds)
+                        if output.token_ids != outputs["plain", question].token_ids:
+                            raise SystemExit(f"{way} writes another answer to {question!r}")
+            show(seconds, outputs, compact)
+
+
+def show(seconds: dict[tuple[str, str], float], outputs: dict[tuple[str, str], RequestOutput], compact: bool) -> None:
+    """Print a line for each way."""
+    plain = sum(seconds["plain", question] for question in QUESTIONS)
+    written = sum(len(outputs["plain", question].token_ids) - 1 for question in QUESTIONS)
+    print(f"whitespace: {'none' if compact else 'some'}; {written} tokens after the first of each answer")
+    for way in WAYS:
+        took, told = sum(seconds[way, question] for question in QUESTIONS), Acceptance()
+        for question in QUESTIONS:
+            told.add(outputs[way, question].acceptance)
+        forced = f"forced {told.grammar_accepted} of {told.grammar_drafted}" if told.grammar_drafted else ""
+        print(
+            f"  {way:30} {written / took:7.1f} tok/s  x{plain / took:.2f}  {told.tokens_per_round:.2f} a round  {forced}"
+        )
+
+
+if __name__ == "__main__":
+    main()
