@@ -4,8 +4,8 @@
 
 Answers to a few questions are written in turn: plainly, with the engine's own drafter, and with drafts from the text;
 the last two also without the drafts that the schema forces, and without its say in the others. Every answer must be
-that of plain decoding. Printed are tokens per second (the best round of each answer), times plain, and tokens per round. The
-first table lets no whitespace stand between the parts of JSON, the second a space or a line's indentation.
+that of plain decoding. Printed are tokens per second (the best round of each answer), times plain, and tokens per
+round. The first table lets no whitespace stand between the parts of JSON, the second a space or a line's indentation.
 """
 
 from __future__ import annotations
@@ -101,9 +101,8 @@ def show(seconds: dict[tuple[str, str], float], outputs: dict[tuple[str, str], R
         for question in QUESTIONS:
             told.add(outputs[way, question].acceptance)
         forced = f"forced {told.grammar_accepted} of {told.grammar_drafted}" if told.grammar_drafted else ""
-        print(
-            f"  {way:30} {written / took:7.1f} tok/s  x{plain / took:.2f}  {told.tokens_per_round:.2f} a round  {forced}"
-        )
+        speed = f"{written / took:7.1f} tok/s  x{plain / took:.2f}"
+        print(f"  {way:30} {speed}  {told.tokens_per_round:.2f} a round  {forced}")
 
 
 if __name__ == "__main__":
