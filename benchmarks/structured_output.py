@@ -51,13 +51,13 @@ SCHEMA = thing(
 @contextmanager
 def drafting(forced: bool) -> Iterator[None]:
     """Let the grammar have its say in drafts, or none: it judges them alone then."""
-    own = TokenChoice.drafts
+    usual = TokenChoice.drafts
     if not forced:
-        TokenChoice.drafts = lambda self, drafts, most: drafts  # type: ignore[method-assign]
+        TokenChoice.drafts = lambda self, own, most: own  # type: ignore[method-assign]
     try:
         yield
     finally:
-        TokenChoice.drafts = own  # type: ignore[method-assign]
+        TokenChoice.drafts = usual  # type: ignore[method-assign]
 
 
 def ask(engine: Engine, question: str, params: SamplingParams, way: str) -> RequestOutput:
