@@ -8,9 +8,7 @@ counts, and what the other columns leave in the caches lies behind that, and is 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,84 +21,23 @@ from ....plugins.graph_contract import (
     NEXT,
     POLICY,
     TARGET_INPUTS,
-    TENSORS,
-    WIDE,
     WINDOW,
     written,
 )
-from ....plugins.op_spec import evaluate_dim
 from ...requests.params import SamplingParams
 from ...requests.token_choice import TokenChoice
 from ..base import Chunk
 from ..draft_tree import DraftTree, chain_ancestors
+from .batch_row import BatchRow
 from .lanes import HELD, Emitted, Sessions
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
+from .pass_arrays import PassArrays
 
 _LENGTHS = WINDOW[1:]  # a number for every row
 _TARGETS = (*TARGET_INPUTS, ANCESTORS, *EMITTED, "aux_hidden")
 _DRAFTERS = (*DRAFTER_INPUTS, *NEXT, *CANDIDATES)
 _DEEPEST = 6  # of a tree: the positions that a drafter is asked for
-
-
-@dataclass
-class _Request:
-    """What a slot holds: its row of the caches, its window, and what its last passes made of it.
-
-    Held are columns that the target was fed and the drafter was not: the first of ``held_ids`` [n] and
-    ``held_features`` [n, F].
-    """
-
-    arrays: SlotArrays
-    window: RowWindow
-    row: int
-    is_busy: bool = False  # no longer reading its prompt
-    known: int = 0  # positions of the caches that its prompt has written so far
-    tokens: Sequence[int] = ()  # emitted
-    following: tuple[Sequence[int], int] = ((), 0)  # the next window that the drafter laid out, and its start
-    tree: DraftTree | None = None  # of drafts, in place of those of that window
-    path: Sequence[int] | None = None  # the columns that the last pass committed, where they are not the first ones
-    nodes: Sequence[int] | None = None  # the drafts of a tree that the last pass accepted
-    held: int = 0
-    held_start: int = 0
-    held_ids: np.ndarray = field(default_factory=lambda: np.empty(0))
-    held_features: np.ndarray = field(default_factory=lambda: np.empty(0))
-
-    @property
-    def committed(self) -> int:
-        """How many columns of the window the last pass committed."""
-        return self.window.committed - 1 + len(self.tokens) if self.tokens else 0
-
-    @property
-    def columns(self) -> slice | list[int]:
-        """The columns of the window that the last pass committed."""
-        return slice(self.committed) if self.path is None else [*self.path]
-
-    @property
-    def fed_columns(self) -> int:
-        """How many columns the drafter has not seen."""
-        return self.held + self.committed
-
-    @property
-    def fed_start(self) -> int:
-        """The absolute position of the first of them."""
-        return self.held_start if self.held else int(self.window.start[0])
-
-    def forget_gap(self) -> None:
-        """Forget what is held where rounds that held nothing came after it: the drafter cannot be fed over a gap."""
-        if self.held_start + self.held != self.window.start[0]:
-            self.held = 0
-
-    def hold(self, ids: np.ndarray, features: np.ndarray) -> None:
-        """Keep what was committed of the columns of the last pass."""
-        if not self.held:
-            self.held_start = int(self.window.start[0])
-        if not self.held_ids.size:
-            self.held_ids = np.empty(HELD, ids.dtype)
-            self.held_features = np.empty((HELD, features.shape[1]), features.dtype)
-        begin, count = self.held, self.committed
-        self.held = end = begin + count
-        self.held_ids[begin:end], self.held_features[begin:end] = ids[self.columns], features[self.columns]
 
 
 class BatchLanes:
@@ -110,9 +47,9 @@ class BatchLanes:
         """Make the arrays of rounds that emit up to ``emitted`` tokens a row."""
         self._sessions, self._caches, self._slots = sessions, caches, slots
         self._columns = max(emitted, sessions.least_columns)
-        self._requests: dict[int, _Request] = {}  # by slot
-        self._target = _Arrays(_TARGETS, slots, self._columns, emitted, sessions)
-        self._drafter = _Arrays(_DRAFTERS, slots, HELD + 2 * emitted, emitted, sessions)
+        self._requests: dict[int, BatchRow] = {}  # by slot
+        self._target = PassArrays(_TARGETS, slots, self._columns, emitted, sessions)
+        self._drafter = PassArrays(_DRAFTERS, slots, HELD + 2 * emitted, emitted, sessions)
         self._shape = (0, 0, 0)  # of the last target pass: rows, columns, emitted
         self._emitted, self._drafted = 1, [0] * slots
         self._bindings: dict[tuple[str, tuple[int, ...]], Any] = {}
@@ -127,7 +64,7 @@ class BatchLanes:
         """Give the slot the row behind those that are taken."""
         self.retire(slot)
         row = len(self._requests)
-        self._requests[slot] = _Request(SlotArrays(self._caches, row), RowWindow(self._columns), row)
+        self._requests[slot] = BatchRow(SlotArrays(self._caches, row), RowWindow(self._columns), row)
         self._requests[slot].arrays.admit(params, numbers, choice)
 
     def arrays(self, slot: int) -> SlotArrays:
@@ -157,7 +94,7 @@ class BatchLanes:
             if other.row > free:
                 free = self._move(other, free)
 
-    def _move(self, request: _Request, row: int) -> int:
+    def _move(self, request: BatchRow, row: int) -> int:
         """Move a request to another row, and return the one that it leaves."""
         known = int(request.window.start[0]) if request.is_busy else request.known
         for cache in (*self._caches.target.values(), *self._caches.drafter.values()):
@@ -197,22 +134,7 @@ class BatchLanes:
             if choice := request.arrays.choice:
                 drafts = request.window.drafts()
                 request.tokens = choice.emit(logits[at], drafts, arrays["uniform"][at], request.tokens)
-            self._close_up(request)
-
-    def _close_up(self, request: _Request) -> None:
-        """Move what the target's caches hold of an accepted path to where a chain would have put it."""
-        tree, request.path, request.nodes = request.window.tree, None, None
-        if tree is None:
-            return
-        path = tree.path(request.tokens[:-1])
-        request.nodes = [column - 1 for column in path[1:]]
-        moved = [at for at, column in enumerate(path) if at != column]
-        if not moved:
-            return
-        request.path, start = path, int(request.window.start[0])
-        for cache in request.arrays.target_caches.values():
-            for at in moved:  # no column of a path lies before its place, so none is lost
-                cache[0, :, start + at] = cache[0, :, start + path[at]]
+            request.close_up()
 
     def draft(self, k: int) -> None:
         """Run the drafter over all rows at once, for what it has not seen of them."""
@@ -283,11 +205,11 @@ class BatchLanes:
         nodes = {slot: request.nodes for slot, request in self._requests.items() if request.nodes is not None}
         return Emitted(tokens, num_tokens, tuple(self._drafted), nodes)
 
-    def _rows(self) -> list[_Request]:
+    def _rows(self) -> list[BatchRow]:
         """The requests that take part in rounds, in the order of their rows: 0, 1, 2, ..."""
         return sorted((each for each in self._requests.values() if each.is_busy), key=lambda request: request.row)
 
-    def _lay_out(self, arrays: Arrays, at: int, request: _Request, columns: int, emitted: int) -> None:
+    def _lay_out(self, arrays: Arrays, at: int, request: BatchRow, columns: int, emitted: int) -> None:
         """Write a request's window, policy and numbers to a row of the target's arrays."""
         window = request.window
         arrays["input_ids"][at] = window.input_ids[0, :columns]
@@ -306,7 +228,7 @@ class BatchLanes:
             if tree:
                 arrays[ANCESTORS][at, : len(tree.tokens) + 1, : len(tree.tokens) + 1] = tree.ancestors()
 
-    def _target_binding(self, rows: Sequence[_Request], arrays: Arrays, shows_logits: bool) -> Any:
+    def _target_binding(self, rows: Sequence[BatchRow], arrays: Arrays, shows_logits: bool) -> Any:
         key = "target", (*self._shape, shows_logits)
         if key not in self._bindings:
             caches = _rows_of(self._caches.target, rows)
@@ -320,7 +242,7 @@ class BatchLanes:
             self._bindings[key] = bound
         return self._bindings[key]
 
-    def _draft(self, rows: Sequence[_Request], k: int, size: int) -> None:
+    def _draft(self, rows: Sequence[BatchRow], k: int, size: int) -> None:
         """Run the drafter over neighbouring rows, for trees of ``size`` drafts or, if that is 0, chains."""
         columns = max(*(request.fed_columns for request in rows), 1)
         arrays, made = self._drafter.of(len(rows), columns, k + 1), self._target.of(*self._shape)
@@ -344,12 +266,12 @@ class BatchLanes:
             ids, scores = (arrays[name][at].tolist() if is_tree else [] for name in CANDIDATES)
             request.tree = DraftTree.grown(ids, scores, size) if is_tree else None
 
-    def _laid_out(self, rows: Sequence[_Request], columns: int, k: int) -> Arrays:
+    def _laid_out(self, rows: Sequence[BatchRow], columns: int, k: int) -> Arrays:
         """The arrays that a drafter pass writes the next windows to."""
         arrays = self._drafter.of(len(rows), columns, self._sessions.emitted(k))
         return {name: arrays[name] for name in NEXT}
 
-    def _drafter_binding(self, rows: Sequence[_Request], columns: int, k: int, arrays: Arrays) -> Any:
+    def _drafter_binding(self, rows: Sequence[BatchRow], columns: int, k: int, arrays: Arrays) -> Any:
         key = "drafter", (rows[0].row, len(rows), columns, k)
         if key not in self._bindings:
             caches = _rows_of(self._caches.drafter, rows)
@@ -363,35 +285,6 @@ class BatchLanes:
         return self._bindings[key]
 
 
-class _Arrays:
-    """What a pass reads and writes besides caches, for any number of rows and columns up to the most."""
-
-    def __init__(self, names: Sequence[str], rows: int, columns: int, emitted: int, sessions: Sessions) -> None:
-        self._most = {"B": rows, "S": columns, "E": emitted, "F": sessions.features, "C": sessions.candidates}
-        self._flat = {name: np.zeros(math.prod(self._sizes(name, self._most)), self._dtype(name)) for name in names}
-        if "forced_next" in self._flat:
-            self._flat["forced_next"][:] = -1
-        self._made: dict[tuple[int, int, int], Arrays] = {}
-
-    def of(self, rows: int, columns: int, emitted: int) -> Arrays:
-        """The beginning of every array in this shape, dense: always the same memory."""
-        shape = rows, columns, emitted
-        if shape not in self._made:
-            dims = self._most | dict(zip("BSE", shape, strict=True))
-            sizes = {name: self._sizes(name, dims) for name in self._flat}
-            self._made[shape] = {n: flat[: math.prod(sizes[n])].reshape(sizes[n]) for n, flat in self._flat.items()}
-        return self._made[shape]
-
-    @staticmethod
-    def _sizes(name: str, dims: Mapping[str, int]) -> tuple[int, ...]:
-        return tuple(evaluate_dim(dim, dims) for dim in TENSORS[name].dims)
-
-    @staticmethod
-    def _dtype(name: str) -> str:
-        dtype = TENSORS[name].dtype
-        return "float32" if dtype == WIDE else dtype
-
-
-def _rows_of(caches: Arrays, rows: Sequence[_Request]) -> Arrays:
+def _rows_of(caches: Arrays, rows: Sequence[BatchRow]) -> Arrays:
     """Neighbouring rows of every cache."""
     return {name: cache[rows[0].row : rows[-1].row + 1] for name, cache in caches.items()}
