@@ -26,7 +26,7 @@ from .timed_lanes import TimedLanes
 # Where numbers are rounded afterwards such a difference decides some roundings, and text would change with the number
 # of drafts. Our own kernels have no such case, but an engine may have nodes of both.
 _LEAST_COLUMNS = 2
-_TRIED_COLUMNS = 4
+_TRIED_COLUMNS = 24  # what weighs experts shows sums in another order in some tokens only
 _OWN_KERNELS = "cpu"  # the lowering
 _WIDE = "fp32"
 
