@@ -89,7 +89,7 @@ def main() -> None:
     compare(engine, prompts[KINDS[0]][:1], 0.0, 8)  # first calls allocate
     counted = ", ".join(f"{len(each)} questions about {kind}" for kind, each in prompts.items())
     k, cores = engine.num_speculative_tokens, os.cpu_count()
-    print(f"{counted}; {arguments.max_tokens} tokens each, K = {k}, {cores} cores\n")
+    print(f"{counted}; {arguments.max_tokens} tokens each, K = {k} at first, {cores} cores\n")
     print(f"{'':14}{'tokens/s':>20}{'x plain':>10}{'tokens/round':>14}{'identical':>12}")
     for name, temperature in POLICIES.items():
         for kind, each in prompts.items():

@@ -60,4 +60,3 @@ def test_a_result_says_how_long_it_took_and_what_its_rounds_cost(tiny_engine: En
     assert output.time_to_first_token == output.queue_seconds + output.prefill_seconds > 0
     assert output.inter_token_latency == pytest.approx(output.decode_seconds / 23)
     assert output.acceptance.later_rounds < rounds
-    assert output.warnings == ()
