@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ class Client:
             return self.is_gone
 
 
-class FrontModel:
+class FrontModel(ABC):
     """What Triton calls of a model in front: each request is answered by a thread of its own, whole or in pieces."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
@@ -70,9 +71,9 @@ class FrontModel:
         for thread in list(self._threads):
             thread.join()
 
+    @abstractmethod
     def answer(self, client: Client, tensors: Tensors) -> None:
         """Answer a request to its end, unless its client goes first."""
-        raise NotImplementedError
 
     def pieces(self, client: Client, tensors: Tensors) -> Iterator[Tensors]:
         """Yield what the engine's model answers, in pieces. Raises ``LinkError``, ``EnvironmentProblem``."""

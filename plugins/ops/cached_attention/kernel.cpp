@@ -14,6 +14,7 @@
 
 #include "chunks.h"
 #include "kernel.h"
+#include "paths.h"
 
 namespace peagle {
 
@@ -79,7 +80,6 @@ class CachedAttention : public Kernel {
           k_(inputs[kK]),
           v_(inputs[kV]),
           start_(inputs[kStart]),
-          ancestors_(inputs[kAncestors]),
           sinks_(inputs[kSinks].data<const float>()),
           y_(outputs[0].data<float>()),
           keys_(outputs[1].data<char>()),
@@ -94,7 +94,8 @@ class CachedAttention : public Kernel {
           group_(heads_ / key_heads_),
           queries_(columns_ * group_),
           vectors_(int((size_ + kVector - 1) / kVector)),
-          columns_at_once_(std::max<std::int64_t>(1, attention::kQueriesAtOnce / std::max<std::int64_t>(group_, 1))) {}
+          columns_at_once_(std::max<std::int64_t>(1, attention::kQueriesAtOnce / std::max<std::int64_t>(group_, 1))),
+          paths_(inputs[kAncestors], columns_) {}
 
     void steer() override {
       const auto* starts = start_.data<const std::int64_t>();
@@ -112,8 +113,7 @@ class CachedAttention : public Kernel {
         row.first_chunk = first_of(row.start) / attention::kChunk;
         row.chunks = (row.start + columns_ - 1) / attention::kChunk + 1 - row.first_chunk;
         row.before = chunks;
-        row.is_tree = ancestors_.is_there() && !is_chain(b);
-        if (row.is_tree) find_paths(b, batch);
+        row.is_tree = paths_.find(b, batch);
         chunks += row.chunks;
         rows_.push_back(row);
       }
@@ -152,44 +152,14 @@ class CachedAttention : public Kernel {
       bool is_tree;  // whether a column does not see an earlier one
     };
 
-    // What a column sees, as `ancestors` has it; only what is before the column counts.
-    const bool* seen_by(std::int64_t b, std::int64_t column) const {
-      return ancestors_.data<const bool>() + (b * columns_ + column) * columns_;
-    }
-    bool sees_all(std::int64_t b, std::int64_t column) const {
-      return std::memchr(seen_by(b, column), 0, std::size_t(column)) == nullptr;
-    }
-    bool is_chain(std::int64_t b) const {
-      for (std::int64_t column = columns_ - 1; column > 0; column--) {
-        if (!sees_all(b, column)) return false;
-      }
-      return true;
-    }
-    // What each column of a row sees of the window, itself included, in the order of columns.
-    void find_paths(std::int64_t b, std::int64_t batch) {
-      paths_.resize(std::size_t(batch * columns_ * columns_));
-      seen_.resize(std::size_t(batch * columns_));
-      for (std::int64_t own = 0; own < columns_; own++) {
-        std::int64_t& seen = seen_[std::size_t(b * columns_ + own)];
-        seen = own + 1;
-        if (sees_all(b, own)) continue;
-        const bool* names = seen_by(b, own);
-        std::int32_t* path = paths_.data() + (b * columns_ + own) * columns_;
-        seen = 0;
-        for (std::int64_t column = 0; column < own; column++) {
-          if (names[column]) path[seen++] = std::int32_t(column);
-        }
-        path[seen++] = std::int32_t(own);
-      }
-    }
     // Where a column stands: behind all that it sees.
     std::int64_t position_of(std::int64_t b, std::int64_t column) const {
       const Row& row = rows_[std::size_t(b)];
-      return row.start + (row.is_tree ? seen_[std::size_t(b * columns_ + column)] - 1 : column);
+      return row.start + (row.is_tree ? paths_.count(b, column) - 1 : column);
     }
     // Whether what a column sees of the window is not what lies in the cache.
     bool has_path(std::int64_t b, std::int64_t column) const {
-      return rows_[std::size_t(b)].is_tree && seen_[std::size_t(b * columns_ + column)] <= column;
+      return rows_[std::size_t(b)].is_tree && paths_.count(b, column) <= column;
     }
 
     std::int64_t column_blocks() const { return (columns_ + columns_at_once_ - 1) / columns_at_once_; }
@@ -428,7 +398,7 @@ class CachedAttention : public Kernel {
                          std::int64_t position, std::int64_t end, float* room) const {
       alignas(64) char kept[attention::kMostNumbers * sizeof(float)];
       const std::int64_t stride = vectors_ * kVector, start = rows_[std::size_t(b)].start;
-      const std::int32_t* path = paths_.data() + (b * columns_ + column) * columns_;
+      const std::int32_t* path = paths_.of(b, column);
       std::fill_n(room, kVector * stride, 0.0f);
       for (std::int64_t p = position; p < std::min(end, position + kVector); p++) {
         const char* from = place(cache, b, h, p);
@@ -444,7 +414,7 @@ class CachedAttention : public Kernel {
     const attention::Form& form_;
     const float scale_, softcap_;
     const std::int64_t window_;
-    const Tensor q_, k_, v_, start_, ancestors_;
+    const Tensor q_, k_, v_, start_;
     const float* sinks_;
     float* y_;
     char *keys_, *values_;
@@ -453,8 +423,7 @@ class CachedAttention : public Kernel {
     const int vectors_;
     const std::int64_t columns_at_once_;
     std::vector<Row> rows_;
-    std::vector<std::int32_t> paths_;  // of every row and column that has one, the columns that it sees, ..
-    std::vector<std::int64_t> seen_;   // .. which are so many
+    attention::Paths paths_;
     bool by_chunks_ = true;
     std::int64_t pieces_ = 0, kept_numbers_ = 0;
     float* kept_ = nullptr;  // by row, key head, chunk and query
