@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from .folder.manifest import Manifest
+from .grammars.call_grammar import call_form
 from .grammars.compiled import Grammars
 from .policy.drafts_per_round import DraftsAsked, Fixed, Policy
 from .requests.arguments import text_of, token_ids_of
@@ -17,10 +18,12 @@ from .requests.messages import Message
 from .requests.params import SamplingParams, params_of
 from .requests.random_numbers import draw_seed
 from .requests.request import Request
+from .requests.structured_outputs import StructuredOutputsParams
 from .requests.token_choice import choice_of
 from .strategies.asked import adaptive_policy, decoding, named_strategy, own_strategy
-from .text.chat import Chat
+from .text.chat import Chat, Objects
 from .text.tokenizer import Tokenizer
+from .text.tool_calls import CLOSE, OPEN
 from .text.transcript import Transcript
 
 Prompt = str | Sequence[int]
@@ -110,6 +113,19 @@ class Asking:
     ) -> tuple[str, list[int]]:
         """The text that the template writes of a conversation, and its token ids."""
         return self.conversations.prompt(messages, tools, documents, chat_template_kwargs)
+
+    @property
+    def can_call_tools(self) -> bool:
+        """Whether the template shows tools, and calls in a form that is read, of tokens that are not left out."""
+        hidden = self._tokenizer.added_texts()
+        chats = self.conversations
+        return chats.has_template and chats.template.calls_tools and not any(hidden.get(each) for each in (OPEN, CLOSE))
+
+    def calls(self, tools: Objects, most: int | None) -> StructuredOutputsParams:
+        """The form of an answer that calls tools, ``most`` at most, and says nothing else."""
+        added = self._tokenizer.added_texts()
+        in_tags = self.conversations.template.calls_in_tags
+        return call_form(tools, in_tags=in_tags, most=most, is_token=added.__contains__)
 
     def request(
         self,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from .requests.messages import Message
 from .requests.params import SamplingParams, params_of
 from .requests.request import Request
 from .requests.results import RequestOutput
+from .requests.structured_outputs import StructuredOutputsParams
 from .scheduling.scheduler import MAX_PREFILL_TOKENS
 from .strategies.asked import drafts_of
 from .strategies.base import STRATEGIES
@@ -157,7 +158,15 @@ class Engine:
     @property
     def can_call_tools(self) -> bool:
         """Whether its chat template shows tools, and calls of them in a form that can be read out of an answer."""
-        return self.can_chat and self._asking.conversations.template.calls_tools
+        return self._asking.can_call_tools
+
+    def calls_of(self, tools: Sequence[Mapping[str, Any]], most: int | None = None) -> StructuredOutputsParams:
+        """Return the form of an answer that calls ``tools``, ``most`` times at most (1 or None), and says nothing else.
+
+        It is for ``SamplingParams.structured_outputs`` of a chat with the same tools, as OpenAI has them. Raises
+        ``UsageError`` for parameters that are no schema of an object, or that this model's calls cannot hold to.
+        """
+        return self._asking.calls(tools, most)
 
     def generate(
         self,

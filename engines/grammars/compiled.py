@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ class Grammars:
         self._folder, self._eos, self._vocab = folder, eos_token_ids, vocab
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
+        self._added: Sequence[str] = ()  # to the vocabulary
         self._kept: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()
 
     def path(
@@ -55,7 +56,7 @@ class Grammars:
         with self._lock:
             matcher = self._kept.get(asked)
         if matcher is None:
-            matcher = _compiled(tokenizer, asked)
+            matcher = _compiled(tokenizer, asked, self._added)
         with self._lock:
             self._kept[asked] = matcher
             self._kept.move_to_end(asked)
@@ -75,6 +76,7 @@ class Grammars:
                     known = tokenizers.Tokenizer.from_file(str(path))
                     known.no_truncation()  # what is forced is encoded by it: whole, and with nothing added
                     known.no_padding()
+                    self._added = [each.content for each in known.get_added_tokens_decoder().values()]
                     size = max(self._vocab, known.get_vocab_size())
                     self._tokenizer = llguidance.LLTokenizer(known.to_str(), n_vocab=size, eos_token=sorted(self._eos))
                 except Exception as error:  # the bindings raise bare Exception
@@ -86,11 +88,11 @@ class Grammars:
             return self._tokenizer
 
 
-def _compiled(tokenizer: LLTokenizer, form: StructuredOutputsParams) -> LLMatcher:
+def _compiled(tokenizer: LLTokenizer, form: StructuredOutputsParams, added: Sequence[str]) -> LLMatcher:
     """The matcher of a form, at its beginning. Raises ``UsageError``."""
     import llguidance
 
-    try_out(form)
+    try_out(form, added)
     limits = llguidance.LLParserLimits(**LIMITS)
     try:
         matcher = llguidance.LLMatcher(tokenizer, grammar_text(form), log_level=0, limits=limits)

@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 
 from ...plugins.errors import EnvironmentProblem
 from ..requests.structured_outputs import NAME, StructuredOutputsParams
@@ -46,7 +47,7 @@ def compile():
         except ValueError as error:
             return str(error)
     limits = llguidance.LLParserLimits(**given["limits"])
-    matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), text, log_level=0, limits=limits)
+    matcher = llguidance.LLMatcher(llguidance.LLTokenizer(given["tokenizer"]), text, log_level=0, limits=limits)
     if not matcher.is_error():
         matcher.compute_bitmask()
     return matcher.get_error()
@@ -58,16 +59,18 @@ thread.join()
 """
 
 
-def try_out(form: StructuredOutputsParams) -> None:
+def try_out(form: StructuredOutputsParams, added: Sequence[str] = ()) -> None:
     """Raise ``UsageError`` for a form that cannot be compiled, with what is wrong, or in too much time or memory.
 
-    Raises ``EnvironmentProblem`` where no process can be started for that.
+    ``added`` are the tokens that were added to the model's vocabulary: a grammar may name them. Raises
+    ``EnvironmentProblem`` where no process can be started for that.
     """
     if is_harmless(form):
         return
     is_grammar = form.grammar is not None  # llguidance reads llama.cpp's form in a time that grows as the square
     given = {"path": sys.path, "seconds": SECONDS, "bytes": _BYTES, "stack": _STACK, "limits": LIMITS}
     given |= {"is_grammar": is_grammar, "text": form.grammar if is_grammar else grammar_text(form)}
+    given["tokenizer"] = _tokenizer_of(added) if is_grammar and added else "byte"
     command = [sys.executable or "python3", "-c", _CHILD]
     try:
         with _AT_ONCE:
@@ -84,6 +87,17 @@ def try_out(form: StructuredOutputsParams) -> None:
         raise refused(form, f"compiling it takes more than {SECONDS} seconds, or it is nested too deeply")
     if message := json.loads(done.stdout):
         raise refused(form, message)
+
+
+def _tokenizer_of(added: Sequence[str]) -> str:
+    """A tokenizer of bytes and the tokens that were added to the model's, as JSON: it is read in no time."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    small = Tokenizer(models.BPE({letter: at for at, letter in enumerate(letters)}, []))
+    small.pre_tokenizer, small.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    small.add_special_tokens([AddedToken(each, normalized=False) for each in added])
+    return str(small.to_str())
 
 
 def is_harmless(form: StructuredOutputsParams) -> bool:

@@ -14,7 +14,7 @@ from ..errors import EngineClosed, QueueFull
 # Fields whose values the engine checks itself, and names as the API does.
 ENGINE_FIELDS = (
     "prompt", "messages", "documents", "chat_template_kwargs", "num_speculative_tokens", "draft", "logit_bias",
-    "min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words",
+    "min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words", "tools", "tool_choice",
     "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
 )  # fmt: skip
 _TYPES = {401: "authentication_error", 404: "not_found_error", 408: "timeout_error", 429: "rate_limit_error"}

@@ -55,6 +55,10 @@ class Tokenizer:
         """Whether an id is a special token or another that was added to the vocabulary, such as ``<|im_end|>``."""
         return token_id in self._tokenizer.get_added_tokens_decoder()
 
+    def added_texts(self) -> dict[str, bool]:
+        """The tokens that were added to the vocabulary, and whether ``decode`` leaves each of them out."""
+        return {each.content: bool(each.special) for each in self._tokenizer.get_added_tokens_decoder().values()}
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids``, special tokens left out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+TAG = "<function="
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
+_FARTHEST = sys.float_info.max
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 
 
@@ -33,10 +36,15 @@ class ToolCallReader:
     is left out.
     """
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]], most: int | None = None) -> None:
-        """``tools`` are as OpenAI has them, and say of which type a parameter is; no more than ``most`` are told."""
+    def __init__(
+        self, tools: Sequence[Mapping[str, Any]], most: int | None = None, *, are_certain: bool = False
+    ) -> None:
+        """``tools`` are as OpenAI has them, and say of which type a parameter is; no more than ``most`` are told.
+
+        Where calls ``are_certain``, what looks like the end of one and is not is a part of it.
+        """
         self._schemas = {each["function"]["name"]: each["function"].get("parameters") for each in tools}
-        self._most, self._held = most, ""
+        self._most, self._held, self._are_certain = most, "", are_certain
         self.count = 0  # of the calls that were told
         self._follows_call = False
 
@@ -49,7 +57,14 @@ class ToolCallReader:
             inner, closed, rest = after.partition(CLOSE)
             if not opened or not (closed or is_last):
                 break
-            self._held, call = rest, self._call(inner)
+            call = self._call(inner)
+            while self._are_certain and call is None and closed:  # by the same words in a text of its arguments
+                more, closed, rest = rest.partition(CLOSE)
+                inner = f"{inner}{CLOSE}{more}"
+                call = self._call(inner)
+            if self._are_certain and call is None and not is_last:
+                break
+            self._held = rest
             said += self._said(before + (opened + inner + closed if call is None else ""))
             self._follows_call = self._follows_call or call is not None
             if call is not None and (self._most is None or self.count < self._most):
@@ -57,6 +72,8 @@ class ToolCallReader:
                 self.count += 1
         shown = len(self._held) if is_last else len(before) if opened else len(before) - _begun(before)
         said, self._held = said + self._said(self._held[:shown]), self._held[shown:]
+        if self._are_certain and self.count:
+            said = ""  # a call that was cut short is none, and nothing else was said
         return said, calls
 
     def _said(self, text: str) -> str:
@@ -84,19 +101,27 @@ class ToolCallReader:
         value = text.removeprefix("\n").removesuffix("\n")
         schema = self._schemas.get(name)
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
-        one = properties.get(key) if isinstance(properties, Mapping) else None
-        if not isinstance(one, Mapping) or one.get("type", "string") == "string":
+        if is_told_as_text(properties.get(key) if isinstance(properties, Mapping) else None):
             return value
         try:
-            return json.loads(value, parse_constant=_no_number)
+            return json.loads(value, parse_constant=_no_number, parse_float=_finite)
         except (ValueError, RecursionError):
             return value
+
+
+def is_told_as_text(schema: Any) -> bool:
+    """Whether a parameter of this schema stands between its tags as it is, and not as JSON."""
+    if not isinstance(schema, Mapping) or "type" in schema:
+        return not isinstance(schema, Mapping) or schema["type"] == "string"
+    values = [schema["const"]] if "const" in schema else schema.get("enum", [])
+    says_more = any(key in schema for key in ("anyOf", "oneOf", "allOf", "$ref", "properties", "items"))
+    return not says_more and isinstance(values, list) and all(isinstance(each, str) for each in values)
 
 
 def json_object(text: str) -> dict[str, Any] | None:
     """The object that a text of JSON is; None for any other text."""
     try:
-        found = json.loads(text, parse_constant=_no_number)
+        found = json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -104,6 +129,11 @@ def json_object(text: str) -> dict[str, Any] | None:
 
 def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
+
+
+def _finite(number: str) -> float:
+    """A number, the farthest there is for one that is farther: JSON has no other name for it."""
+    return max(-_FARTHEST, min(_FARTHEST, float(number)))
 
 
 def _begun(text: str) -> int:

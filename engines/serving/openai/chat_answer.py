@@ -36,7 +36,9 @@ class ChatAnswer(Answer):
         told = super()._told(index, given, runs)
         if not self.asked.tools:
             return told
-        reader = self._readers.setdefault(index, ToolCallReader(self.asked.tools, self.asked.most_calls))
+        asked = self.asked
+        new = ToolCallReader(asked.tools, asked.most_calls, are_certain=bool(asked.must_call))
+        reader = self._readers.setdefault(index, new)
         text, calls = reader.push(told.text, is_last=told.finish_reason is not None)
         reason = "tool_calls" if reader.count and told.finish_reason == "stop" else told.finish_reason
         return replace(told, text=text, calls=calls, finish_reason=reason)

@@ -81,10 +81,10 @@ def renamed(error: UsageError, field: str) -> UsageError:
     """An error about a form, in the words of the field that asked for it; any other as it is."""
     if NAME not in error.what or field == NAME:
         return error
-    schema = f"{field}.{_SCHEMA}" if field == "response_format" else field
-    fixed = [
-        text.replace(f"{NAME}.{kind}", schema).replace(NAME, field)
-        for kind in [field.removeprefix("guided_") if field in GUIDED else "json"]
-        for text in (error.what, error.fix)
-    ]
+    schema, kind = (f"{field}.{_SCHEMA}" if field == "response_format" else field), "json"
+    if field in GUIDED:
+        kind = field.removeprefix("guided_")
+    elif field == "tool_choice":
+        schema, kind = "tools", "grammar"
+    fixed = [text.replace(f"{NAME}.{kind}", schema).replace(NAME, field) for text in (error.what, error.fix)]
     return UsageError(fixed[0], why=error.why, fix=fixed[1])

@@ -19,7 +19,6 @@ from .formats import form_of
 # What a field must be as long as nothing else can be done with it.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -55,6 +54,7 @@ class Asked:
     shows_answer: bool = True
     tells_prompt: bool = False  # its logprobs, by themselves
     tools: Sequence[dict[str, Any]] = ()  # that an answer may call
+    must_call: Sequence[dict[str, Any]] = ()  # tools of which the answer is calls, and nothing else
     most_calls: int | None = None
     form_field: str = ""  # that says the form of the answer
 
@@ -88,6 +88,10 @@ def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings:
     if body.stream and body.prompt_logprobs is not None:
         raise HttpRefusal(400, "prompt_logprobs are not streamed: set stream to false", param="prompt_logprobs")
     form_field, form = form_of(body)
+    tools = _tools(body)
+    must_call, one = _must_call(body, tools)
+    if must_call and form is not None:
+        raise HttpRefusal(400, f"tool_choice and {form_field} both say a form: give one of them", param="tool_choice")
     return Asked(
         replace(_params(body, room, settings), structured_outputs=form),
         choices,
@@ -99,9 +103,10 @@ def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings:
         echoes=_echoes(body),
         shows_answer=not (_echoes(body) and body.max_tokens == 0),
         tells_prompt=body.prompt_logprobs is not None,
-        tools=_tools(body),
-        most_calls=1 if isinstance(body, ChatBody) and body.parallel_tool_calls is False else None,
-        form_field=form_field,
+        tools=tools,
+        must_call=must_call,
+        most_calls=1 if isinstance(body, ChatBody) and (body.parallel_tool_calls is False or one) else None,
+        form_field="tool_choice" if must_call else form_field,
     )
 
 
@@ -114,6 +119,36 @@ def _tools(body: SamplingBody) -> list[dict[str, Any]]:
         if tool.get("type") != "function" or not isinstance(function, dict) or not _is_name(function.get("name")):
             raise HttpRefusal(400, f"tools[{at}] is no function with a name", param=f"tools[{at}]")
     return body.tools
+
+
+def _must_call(body: SamplingBody, tools: Sequence[dict[str, Any]]) -> tuple[Sequence[dict[str, Any]], bool]:
+    """The tools of which an answer must be calls, and whether it is one call alone. Raises ``HttpRefusal``."""
+    choice = body.tool_choice if isinstance(body, ChatBody) else None
+    if choice in (None, "none", "auto"):
+        return (), False
+    name = _named(choice)
+    if choice != "required" and name is None:
+        raise HttpRefusal(
+            400,
+            'tool_choice is "none", "auto", "required", or {"type": "function", "function": {"name": ...}}',
+            param="tool_choice",
+            code="unsupported_parameter",
+        )
+    if not tools:
+        raise HttpRefusal(400, "tool_choice says that a tool must be called, and there are none", param="tool_choice")
+    chosen = [each for each in tools if name is None or each["function"]["name"] == name]
+    if not chosen:
+        raise HttpRefusal(
+            400, f"tool_choice names {str(name)[:100]!r}, which is none of the tools", param="tool_choice"
+        )
+    return chosen, name is not None
+
+
+def _named(choice: Any) -> str | None:
+    """The function that a choice names, None for none."""
+    function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if _is_name(name) else None
 
 
 def _is_name(value: Any) -> bool:

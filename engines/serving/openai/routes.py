@@ -6,6 +6,7 @@ https://platform.openai.com/docs/api-reference; docs/serving.md lists every fiel
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -69,6 +70,9 @@ async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
             param="tools",
             code="unsupported_parameter",
         )
+    if asked.must_call:
+        form = await run_in_threadpool(state.engine.calls_of, asked.must_call, asked.most_calls)
+        asked = replace(asked, params=replace(asked.params, structured_outputs=form))
 
     def submit(params: SamplingParams) -> AsyncSubmission:
         return state.engine.submit_chat_async(

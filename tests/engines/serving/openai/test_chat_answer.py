@@ -26,6 +26,10 @@ TEMPLATE = (
 )
 
 
+def _tool(parameters: Any) -> Any:
+    return [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+
+
 @pytest.fixture(scope="module")
 def engine(talking_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """The demo engine with a template that knows tools."""
@@ -100,8 +104,16 @@ def test_an_answer_that_stops_with_a_call_says_so(client: OpenAI, calling: dict[
         ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0]"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0]"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0]"),
-        ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
-        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": "required", "extra_body": {"ignore_eos": True}}, "tool_choice"),
+        ({"tools": [*TOOLS, *TOOLS], "tool_choice": "required"}, "tools"),
+        ({"tools": _tool({"type": "array"}), "tool_choice": "required"}, "tools"),
+        ({"tools": _tool({"properties": {"a": {"type": "strin"}}}), "tool_choice": "required"}, "tools"),
+        ({"tools": _tool({"$ref": "#/$defs/gone"}), "tool_choice": "required"}, "tools"),
         ({"tools": TOOLS, "extra_body": {"parallel_tool_calls": "no"}}, "parallel_tool_calls"),
         ({"tools": 3}, "tools"),
     ],
@@ -110,6 +122,41 @@ def test_tools_that_cannot_be_called_are_refused_by_name(client: OpenAI, fields:
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model="demo", messages=MESSAGES, max_tokens=1, **fields)
     assert refused.value.param == param
+
+
+CHOSEN = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]}
+BOTH: Any = [*TOOLS, {"type": "function", "function": {"name": "g", "parameters": {**CHOSEN, "maxProperties": 1}}}]
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [("required", {"f", "g"}), ({"type": "function", "function": {"name": "g"}}, {"g"})],
+    ids=["any", "one"],
+)
+def test_an_answer_that_must_call_does_so_whole_and_streamed(client: OpenAI, choice: Any, names: set[str]) -> None:
+    asked: Any = {"model": "demo", "messages": [{"role": "user", "content": "def f(x):"}], "tools": BOTH, "seed": 4}
+    asked |= {"tool_choice": choice, "max_tokens": 400, "temperature": 0.8, "parallel_tool_calls": False}
+    for k in (0, 4):
+        asked["extra_body"] = {"num_speculative_tokens": k}
+        whole: Any = client.chat.completions.create(**asked).choices[0]
+        assert (whole.finish_reason, whole.message.content) == ("tool_calls", None)
+        (call,) = whole.message.tool_calls
+        assert call.function.name in names
+        assert call.function.name == "f" or json.loads(call.function.arguments)["unit"] in ("C", "F")
+        pieces = list(client.chat.completions.create(**asked, stream=True))
+        streamed: Any = [each for piece in pieces for each in piece.choices[0].delta.tool_calls or []]
+        assert [each.function.arguments for each in streamed] == [call.function.arguments]
+        assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == ""
+        assert pieces[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_an_answer_that_must_call_may_call_more_than_once(client: OpenAI) -> None:
+    tools: Any = [{"type": "function", "function": {"name": "f"}}]
+    asked: Any = {"model": "demo", "messages": MESSAGES, "tools": tools, "tool_choice": "required", "max_tokens": 150}
+    (choice,) = client.chat.completions.create(**asked, temperature=0).choices
+    assert {call.function.name for call in choice.message.tool_calls or [] if call.type == "function"} == {"f"}
+    assert len(choice.message.tool_calls or []) > 1
+    assert choice.message.content is None, "what max_tokens cut is no call, and nothing else is said"
 
 
 def test_whatever_a_schema_is_a_request_ends(client: OpenAI, calling: dict[str, Any]) -> None:

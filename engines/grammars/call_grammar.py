@@ -1,0 +1,148 @@
+"""The form of an answer that calls tools and says nothing else, in the words that its model was taught.
+
+It is what ``text.tool_calls`` reads: every text of this form is a call, with arguments that fit the tool's schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...plugins.errors import UsageError
+from ..requests.structured_outputs import StructuredOutputsParams
+from ..text.tool_calls import CLOSE, OPEN, is_told_as_text
+from .grammar_text import WHITESPACE
+
+_KEPT_OF_TEXT = {"type", "enum", "const", "minLength", "maxLength"}
+_SAYS_NOTHING = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
+_SHARED = ("$defs", "definitions")  # that a parameter's own schema may refer to
+_NOT_IN_TEXT = ("</parameter>", "<parameter=", "</function>", CLOSE)
+
+
+def call_form(
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    in_tags: bool,
+    most: int | None = None,
+    is_token: Callable[[str], bool] = lambda text: False,
+) -> StructuredOutputsParams:
+    """Return the form of one call or more, ``most`` at most (1, or None for any number), of these tools.
+
+    ``tools`` are as OpenAI has them, each with a name. ``in_tags``: as Qwen3-Coder writes calls, else as JSON.
+    ``is_token`` says whether a text is a token of its own that was added to the vocabulary. Raises ``UsageError`` for
+    parameters that are no schema of an object, and for those that this form of calls cannot hold to.
+    """
+    opening, closing = (text if is_token(text) else _quoted(text) for text in (OPEN, CLOSE))
+    more = "" if most == 1 else ' ("\\n" one)*'
+    rules = [f"start: one{more}", f'one: {opening} "\\n" call "\\n" {closing}']
+    kinds, named = [], set[str]()
+    for at, tool in enumerate(tools):
+        function = tool["function"]
+        name = function["name"]
+        if name in named:
+            raise UsageError(
+                f"tools[{at}] is called {name!r}, as one before it", fix="give every tool a name of its own"
+            )
+        named.add(name)
+        schema = _object_schema(f"tools[{at}].function.parameters", function.get("parameters"))
+        kinds.append(f"c{at}")
+        rules += _in_tags(at, name, schema) if in_tags else _as_json(at, name, schema)
+    if in_tags:
+        rules.append(f"BAD: /(?s:.*)({'|'.join(text.replace('/', chr(92) + '/') for text in _NOT_IN_TEXT)})(?s:.*)/")
+    return StructuredOutputsParams(grammar="\n".join([*rules, f"call: {' | '.join(kinds)}"]) + "\n")
+
+
+def _object_schema(name: str, given: Any) -> dict[str, Any]:
+    """The schema of a tool's arguments; one that is left out has none. Raises ``UsageError`` for what is no object."""
+    if given is None:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    if not isinstance(given, Mapping) or given.get("type", "object") != "object":
+        raise UsageError(f"{name} is no schema of an object", fix='say {"type": "object", "properties": {...}}')
+    return {"type": "object", **given}
+
+
+def _as_json(at: int, name: str, schema: Mapping[str, Any]) -> list[str]:
+    """The rules of a call as a JSON object, its two keys as models write them."""
+    before = '{"name": ' + json.dumps(name, ensure_ascii=False) + ', "arguments": '
+    return [f'c{at}: {_quoted(before)} a{at} "}}"', f"a{at}: {_json(schema)}"]
+
+
+def _in_tags(at: int, name: str, schema: Mapping[str, Any]) -> list[str]:
+    """The rules of a call with a tag for each parameter, in the order of the schema. Raises ``UsageError``."""
+    place = f"tools[{at}].function.parameters"
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, Mapping) or not _are_texts(required):
+        raise UsageError(f"{place} is no schema of an object", fix='say {"type": "object", "properties": {...}}')
+    known = {"type", "properties", "required", "additionalProperties", "$schema", "$id", *_SAYS_NOTHING, *_SHARED}
+    if odd := [key for key in schema if key not in known]:
+        raise _not_kept(f"{place}.{odd[0]}")
+    shared = {key: schema[key] for key in _SHARED if key in schema}
+    parts, rules = list[str](), list[str]()
+    for number, key in enumerate([*properties, *(key for key in required if key not in properties)]):
+        one, rule = properties.get(key, {}), f"c{at}_p{number}"
+        begin = _quoted(f"<parameter={_tag(key, f'a property of {place}')}>\n")
+        parts.append(rule if key in required else f"{rule}?")
+        if is_told_as_text(one):
+            rules.append(f"{rule}: {begin} {rule.upper()}")
+            rules.append(f'{rule.upper()}: {_text(f"{place}.properties.{key}", one)} "\\n</parameter>\\n"')
+        else:
+            rules.append(f'{rule}: {begin} {rule}_v "\\n</parameter>\\n"')
+            rules.append(f"{rule}_v: {_json(shared | dict(one) if isinstance(one, Mapping) else one)}")
+    begin = _quoted(f"<function={_tag(name, f'tools[{at}].function.name')}>\n")
+    return [f'c{at}: {" ".join([begin, *parts])} "</function>"', *rules]
+
+
+def _text(place: str, schema: Any) -> str:
+    """The expression of a parameter that is text as it stands. Raises ``UsageError`` for what cannot be kept."""
+    kept = dict(schema) if isinstance(schema, Mapping) else {}
+    if odd := [key for key in kept if key not in _KEPT_OF_TEXT | _SAYS_NOTHING]:
+        raise _not_kept(f"{place}.{odd[0]}")
+    values = [kept["const"]] if "const" in kept else kept.get("enum")
+    if values is not None:
+        if not _are_texts(values) or not values or any(bad in value for value in values for bad in _NOT_IN_TEXT):
+            raise _not_kept(f"{place}.{'const' if 'const' in kept else 'enum'}")
+        return f"({' | '.join(map(_quoted, values))})"
+    least, most = kept.get("minLength", 0), kept.get("maxLength", "")
+    for limit in (least, most):
+        if limit != "" and (type(limit) is not int or limit < 0):
+            raise UsageError(f"{place}: minLength and maxLength are numbers of characters", fix="correct the schema")
+    return f"(/(?s:.){{{least},{most}}}/ & ~BAD)"
+
+
+def _tag(text: str, place: str) -> str:
+    """What stands in a tag. Raises ``UsageError`` for what would end it."""
+    if text.strip() != text or not text or any(sign in text for sign in ">\n"):
+        raise UsageError(f"{place} cannot stand in a tag: {text[:60]!r}", fix="use letters, digits, _ and -")
+    return text
+
+
+def _not_kept(place: str) -> UsageError:
+    return UsageError(
+        f"{place} cannot be kept in the calls of this model",
+        why="it writes parameters as text between tags, not as JSON",
+        fix='leave it out, or set tool_choice to "auto"',
+    )
+
+
+def _json(schema: Any) -> str:
+    """A rule for JSON of a schema. Raises ``UsageError`` for what is none."""
+    if not isinstance(schema, Mapping | bool):
+        raise UsageError("tools: a schema must be an object, true or false", fix="correct the tool's parameters")
+    given = {} if schema is True else schema
+    if given is False:
+        raise UsageError("tools: nothing fits the schema false", fix="correct the tool's parameters")
+    try:
+        text = json.dumps({**given, "x-guidance": {"whitespace_pattern": WHITESPACE}}, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise UsageError("tools: a schema is no JSON", why=str(error), fix="correct the tool's parameters") from None
+    return f"%json {text}"
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _quoted(text: str) -> str:
+    """A text as Lark has it."""
+    return json.dumps(text, ensure_ascii=False)

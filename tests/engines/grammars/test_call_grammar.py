@@ -1,0 +1,131 @@
+"""Answers that are calls: whatever a model writes by the grammar is read as one, with arguments of the schema."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from peagle.engines.grammars.call_grammar import call_form
+from peagle.engines.grammars.compiled import Grammars
+from peagle.engines.text.tool_calls import CLOSE, OPEN, ToolCallReader
+from peagle.plugins.errors import UsageError
+
+pytest.importorskip("llguidance")
+
+END = 256
+CITY = {"type": "string", "maxLength": 3, "description": "where"}
+SHAPES = {
+    "city": {
+        "type": "object",
+        "properties": {
+            "city": CITY,
+            "days": {"type": "integer", "minimum": 0, "maximum": 99},
+            "unit": {"enum": ["a::=b", 'é\n"\\']},
+            "more": {"anyOf": [{"$ref": "#/$defs/flag"}, {"type": "null"}]},
+        },
+        "required": ["city", "more"],
+        "$defs": {"flag": {"type": "boolean"}},
+        "additionalProperties": False,
+    },
+    'say "so"': None,
+}
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": name, **({"parameters": shape} if shape else {})}}
+    for name, shape in SHAPES.items()
+]
+
+
+@pytest.fixture(scope="module", params=[(), (OPEN, CLOSE)], ids=["bytes", "tokens of their own"])
+def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Grammars]:
+    """One of bytes, with an end, and perhaps with the words around a call."""
+    known = Tokenizer(models.BPE({each: at for at, each in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
+    known.pre_tokenizer, known.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    known.add_special_tokens(["<end>"])
+    known.add_tokens([AddedToken(each, normalized=False) for each in request.param])
+    folder = Path(tmp_path_factory.mktemp("calls"))
+    known.save(str(folder / "tokenizer.json"))
+    return known, Grammars(folder, frozenset({END}), known.get_vocab_size())
+
+
+def written(vocabulary: tuple[Tokenizer, Grammars], seed: int, *, in_tags: bool, most: int | None) -> str:
+    """A text that follows the form, otherwise at random."""
+    known, grammars = vocabulary
+    form = call_form(TOOLS, in_tags=in_tags, most=most, is_token=lambda text: known.token_to_id(text) is not None)
+    path, chance, ids = grammars.path(form, frozenset({END})), random.Random(seed), list[int]()
+    assert path is not None
+    while len(ids) < 3000:
+        may = np.flatnonzero(path.allowed())
+        token = END if END in may and chance.random() < 0.6 else int(chance.choice(may))
+        if token == END:
+            return str(known.decode(ids, skip_special_tokens=False))
+        path.advance(token)
+        assert path.failure is None
+        ids.append(token)
+    pytest.fail("it does not end")
+
+
+@pytest.mark.parametrize("in_tags", [False, True], ids=["json", "tags"])
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_whatever_follows_the_form_is_read_as_calls(
+    vocabulary: tuple[Tokenizer, Grammars], in_tags: bool, seed: int
+) -> None:
+    text = written(vocabulary, seed, in_tags=in_tags, most=None)
+    said, calls = ToolCallReader(TOOLS, are_certain=True).push(text, is_last=True)
+    assert said == ""
+    assert calls
+    for call in calls:
+        found = json.loads(call.arguments)
+        if call.name != "city":
+            assert (call.name, found) == ('say "so"', {})
+            continue
+        assert {"city", "more"} <= set(found) <= {"city", "days", "unit", "more"}
+        assert isinstance(found["city"], str)
+        assert len(found["city"]) <= 3
+        assert found["more"] in (None, True, False)
+        assert type(found.get("days", 0)) is int
+        assert found.get("unit", "a::=b") in ("a::=b", 'é\n"\\')
+
+
+@pytest.mark.parametrize("in_tags", [False, True], ids=["json", "tags"])
+def test_one_call_at_most_is_one(vocabulary: tuple[Tokenizer, Grammars], in_tags: bool) -> None:
+    for seed in range(5):
+        assert written(vocabulary, seed, in_tags=in_tags, most=1).count(OPEN) == 1
+
+
+def tool(name: str = "f", **parameters: Any) -> list[dict[str, Any]]:
+    """One tool with these parameters."""
+    return [{"type": "function", "function": {"name": name, "parameters": {"type": "object", **parameters}}}]
+
+
+@pytest.mark.parametrize(
+    ("tools", "in_tags", "what"),
+    [
+        (tool() + tool(), False, "tools[1] is called 'f'"),
+        ([{"function": {"name": "f", "parameters": 3}}], False, "tools[0].function.parameters is no schema"),
+        ([{"function": {"name": "f", "parameters": {"type": "array"}}}], False, "tools[0].function.parameters is no"),
+        (tool(properties=[]), True, "tools[0].function.parameters is no schema"),
+        (tool(required=[3]), True, "tools[0].function.parameters is no schema"),
+        (tool(properties={"a": {"type": "integer"}}, minProperties=1), True, "parameters.minProperties cannot be kept"),
+        (tool(properties={"a": {"type": "string", "pattern": "b"}}), True, "properties.a.pattern cannot be kept"),
+        (tool(properties={"a": {"type": "string", "minLength": -1}}), True, "minLength"),
+        (tool(properties={"a": {"type": "string", "enum": [1]}}), True, "properties.a.enum cannot be kept"),
+        (tool(properties={"a": {"enum": ["x</parameter>"]}}), True, "properties.a.enum cannot be kept"),
+        (tool(properties={"a>": {}}), True, "cannot stand in a tag"),
+        (tool("f\n"), True, "cannot stand in a tag"),
+        (tool(properties={"a": {"type": "integer", "minimum": float("nan")}}), True, "is no JSON"),
+    ],
+)
+def test_what_calls_cannot_hold_to_is_refused_by_its_place(tools: Any, in_tags: bool, what: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        call_form(tools, in_tags=in_tags)
+    assert what in refused.value.what
+    assert refused.value.fix
