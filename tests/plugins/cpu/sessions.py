@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,19 @@ from peagle.plugins.cpu.one_node_model import one_node_model
 from peagle.plugins.cpu.self_test import instructions_of
 from peagle.plugins.number_types import BY_NAME, BY_NUMPY
 from peagle.plugins.ops import OPS
+from tests.plugins.cpu import other_machine
 
 PATHS = ("portable", "avx2", "avx512-vnni")  # from what every machine has to what few have
 
 
 def session(library: Path | None, model: bytes, threads: int = 1) -> Any:
+    """A session of ONNX Runtime, or what stands in for it where a test runs the kernels of another machine."""
+    if library is not None and other_machine.COMMAND in os.environ:
+        return other_machine.session_of_both(lambda: _session(library, model, threads), model, threads)
+    return _session(library, model, threads)
+
+
+def _session(library: Path | None, model: bytes, threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
@@ -65,5 +74,7 @@ def _session_of(library: Path, op: str, dtypes: tuple[str, ...], attributes: Any
 
 
 def paths_here(library: Path) -> tuple[str, ...]:
-    """The paths through the kernels that this machine can go."""
+    """The paths through the kernels that the machine under test can go."""
+    if other_machine.COMMAND in os.environ:
+        return other_machine.paths()
     return PATHS[: PATHS.index(instructions_of(library)) + 1]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from peagle.plugins.cpu.self_test import try_library
 from peagle.plugins.cpu.sources import OPTIONS, cpu_ops, digest, source
 from peagle.plugins.errors import BuildError, EnvironmentProblem
 from tests.fixtures.cpu_kernels import GIVEN
+from tests.plugins.cpu import other_machine
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -135,18 +137,37 @@ def test_the_compiler_of_pypi_makes_kernels_that_work(tmp_path: Path, monkeypatc
     assert try_library(path)
 
 
-@pytest.mark.slow
-def test_the_kernels_compile_for_arm_machines(tmp_path: Path) -> None:
-    """Portable code; nothing runs it here."""
+def arm_compiler() -> list[str]:
+    """ziglang's compiler for any ARM machine of 64 bits, without looking at the one it runs on."""
     if importlib.util.find_spec("ziglang") is None:
         pytest.skip("needs ziglang (pip install 'peagle-compile[cpu]')")
+    return [sys.executable, "-m", "ziglang", "c++", "-mcpu=baseline"]
+
+
+@pytest.mark.slow
+def test_the_kernels_compile_to_a_library_for_arm_machines(tmp_path: Path) -> None:
     path = tmp_path / "kernels.so"
-    command = [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-linux-gnu", *OPTIONS, "-x", "c++", "-"]
+    command = [*arm_compiler(), "-target", "aarch64-linux-gnu", *OPTIONS, "-x", "c++", "-"]
     done = subprocess.run([*command, "-o", str(path)], input=source(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     header = path.read_bytes()[:20]
     assert header[:4] == b"\x7fELF"
     assert int.from_bytes(header[18:20], "little") == 183, "AArch64"
+
+
+@pytest.mark.slow
+def test_the_kernels_give_the_same_bits_on_arm_machines(tmp_path: Path) -> None:
+    """The tests of the ops once more, on an emulated machine beside this one: references and every bit."""
+    emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+    if emulator is None:
+        pytest.skip("needs qemu-aarch64 (Debian: apt-get install qemu-user)")
+    path = tmp_path / "kernels"
+    options = [option for option in OPTIONS if option not in ("-fPIC", "-shared")]
+    command = [*arm_compiler(), "-target", "aarch64-linux-musl", "-static", *options, "-pthread", "-x", "c++", "-"]
+    text = other_machine.program()
+    done = subprocess.run([*command, "-o", str(path)], input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rerun_tests_of_ops({other_machine.COMMAND: shlex.join([emulator, str(path)])})
 
 
 @pytest.mark.slow
@@ -166,15 +187,20 @@ def test_kernels_touch_no_memory_that_is_not_theirs(tmp_path: Path) -> None:
     command = [*compiler, *options, "-x", "c++", "-", "-o", str(library)]
     done = subprocess.run(command, input=source(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    sanitizers: dict[str, Any] = {
+    sanitizers = {
         GIVEN: str(library),
         "LD_PRELOAD": " ".join(found),
         "ASAN_OPTIONS": "detect_leaks=0,detect_stack_use_after_return=0",
     }
+    rerun_tests_of_ops(sanitizers)
+
+
+def rerun_tests_of_ops(settings: dict[str, str]) -> None:
+    """The tests of every kernel, in a process of its own with these variables."""
     folders = {op.folder: TESTS / "plugins/ops" / op.folder for op in cpu_ops()}
     files = [path if path.exists() else TESTS / f"plugins/ops/test_{op}.py" for op, path in folders.items()]
     files += [TESTS / "plugins/cpu/stretch"]
     tests = [str(path) for path in [*files, TESTS / "scenarios/test_accept_prefix_on_cpu.py"]]
     command = [sys.executable, "-m", "pytest", "-x", *tests, "-p", "no:cacheprovider"]
-    done = subprocess.run(command, env=os.environ | sanitizers, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -85,6 +85,7 @@ class Writer:
     def step_by_step(self, library: Path, fed: Mapping[str, Any], results: Sequence[str]) -> list[Any]:
         """The results, each step alone on arrays without strides; those that move nothing are NumPy's."""
         values = {name: fed.get(name, given) for name, given in self.inputs.items()}
+        read = {name for _, given, _, _ in self.steps for name in given} | set(results)
         for op, given, made, attributes in self.steps:
             named = dict(each.split("=") for each in attributes.split())
             x = values[given[0]]
@@ -99,9 +100,10 @@ class Writer:
             else:
                 alone = Writer({name: self.inputs.get(name, "float32") for name in given if name})
                 alone.steps = [(op, given, made, attributes)]
-                run = stretch(library, alone.text(made), alone.inputs, len(made))
+                wanted = [name for name in made if name in read]  # of a norm, not mean and deviation: it makes none
+                run = stretch(library, alone.text(wanted), alone.inputs, len(wanted))
                 dense = {
                     n: np.ascontiguousarray(values[n]) for n, each in alone.inputs.items() if isinstance(each, str)
                 }
-                values |= dict(zip(made, run(**dense), strict=True))
+                values |= dict(zip(wanted, run(**dense), strict=True))
         return [np.ascontiguousarray(values[name]) for name in results]
