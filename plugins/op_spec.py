@@ -6,13 +6,13 @@ that an op is described once. This module imports neither onnx nor torch.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .errors import BuildError
+from .limits import Bound
 
 DOMAIN = "peagle"
 VERSION = 1
@@ -38,29 +38,16 @@ def evaluate_dim(expression: str, symbols: Mapping[str, Any]) -> Any:
     return total
 
 
+def terms_of(expression: str) -> tuple[list[tuple[int, str]], int]:
+    """The names in a dim expression, in order, each with the sign 1 or -1, and what its numbers come to."""
+    found = [(-1 if sign == "-" else 1, term) for sign, term in _TERM.findall(expression)]
+    constant = sum(sign * int(term) for sign, term in found if term.isdigit())
+    return [(sign, name) for sign, name in found if not name.isdigit()], constant
+
+
 def _spelled(dims: tuple[str, ...], leading: int) -> tuple[str, ...]:
     """The dims with a name for each that ``...`` stands for."""
     return (*(f"leading_{i}" for i in range(leading)), *dims[1:]) if dims[:1] == (ANY,) else dims
-
-
-def finite(value: float) -> str | None:
-    """Complain of an attribute that is not finite."""
-    return None if math.isfinite(value) else "must be finite"
-
-
-def not_negative(value: float) -> str | None:
-    """Complain of an attribute below 0, or not finite; 0 often means off."""
-    return None if math.isfinite(value) and value >= 0 else "must be finite and 0 or more"
-
-
-def zero_or_one(value: float) -> str | None:
-    """Complain of a flag that is neither."""
-    return None if value in (0, 1) else "must be 0 or 1"
-
-
-def at_least_one(value: float) -> str | None:
-    """Complain of an attribute below 1."""
-    return None if value >= 1 else "must be 1 or more"
 
 
 @dataclass(frozen=True)
@@ -135,10 +122,11 @@ class OpSpec:
     returns a tuple in output order. ``body(attributes, present)`` returns the text of an ONNX model-local function made
     of standard opset-24 ops; ``present`` holds the names of the inputs that the node has. A body may differ between
     attribute values, in which case it names itself through the ``overload`` of the function; a node that uses it must
-    carry that overload and every attribute of the op. ``check_dims`` sees the dimensions whose size is known and
-    returns a complaint or None. An op with a ``kernel`` is a plugin in TensorRT; the others are rewritten by lowerings.
-    An op with ``cpu_cases``, which the kernel in its ``kernel.cpp`` is tried with, is an operator of ONNX Runtime where
-    a C++ compiler was found; its body runs where none was.
+    carry that overload and every attribute of the op. ``bounds`` and ``check_dims`` are about the dimensions whose size
+    is known; the latter returns a complaint or None, and an op with a kernel has none. An op with a ``kernel`` is a
+    plugin in TensorRT; the others are rewritten by lowerings. An op with ``cpu_cases``, which the kernel in its
+    ``kernel.cpp`` is tried with, is an operator of ONNX Runtime where a C++ compiler was found; its body runs where
+    none was.
     """
 
     name: str
@@ -148,6 +136,7 @@ class OpSpec:
     reference: Callable[..., tuple[Any, ...]]
     body: Callable[[Mapping[str, Any], frozenset[str]], str]
     attributes: tuple[Attribute, ...] = ()
+    bounds: tuple[Bound, ...] = ()
     check_dims: Callable[[Mapping[str, int]], str | None] | None = None
     kernel: Kernel | None = None
     cpu_cases: Callable[[], Iterable[CpuCase]] | None = None
@@ -216,9 +205,9 @@ class OpSpec:
                     symbols[name] = size  # a known size says more than a symbolic one
                 elif isinstance(size, int) and before != size:
                     problems.append(f"{operand.name}: dimension {name} is {size}, elsewhere {before}")
-        if self.check_dims and not problems:
-            complaint = self.check_dims({name: size for name, size in symbols.items() if isinstance(size, int)})
-            problems += [complaint] if complaint else []
+        known = {name: size for name, size in symbols.items() if isinstance(size, int)}
+        for check in (*(bound.check for bound in self.bounds), *([self.check_dims] if self.check_dims else [])):
+            problems += [complaint] if not problems and (complaint := check(known)) else []
         self._refuse(problems)
         symbols |= {a.name: attributes[a.name] for a in self.attributes if attributes and a.kind is int}
         return [tuple(evaluate_dim(d, symbols) for d in _spelled(output.dims, leading)) for output in self.outputs]

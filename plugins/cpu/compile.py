@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +18,10 @@ from ..optional_packages import install, is_there
 from .sources import OPTIONS, digest, source
 
 _HOST_COMPILERS = ("c++", "g++", "clang++")
+_COST = (
+    "CPU kernels are compiled for the machine; without them ONNX Runtime's own are used, with which verifying drafts "
+    "costs more, or the standard operators that mean the same, more slowly"
+)
 _LIMIT_SECONDS = 900  # ziglang first compiles its own C++ library, and machines are busy
 
 
@@ -57,10 +62,10 @@ def machine_name() -> str:
     return f"{sys.platform}-{platform.machine().lower()}"
 
 
-def find_compilers() -> tuple[Compiler, ...]:
+def find_compilers(why: str = _COST) -> tuple[Compiler, ...]:
     """The compilers to try, the first that works is used: the one that ``$CXX`` names, else the host's, then ziglang's.
 
-    ``EnvironmentProblem`` when there is none; it says what that costs.
+    ``EnvironmentProblem`` when there is none; ``why`` says what that costs.
     """
     named = os.environ.get("CXX")
     if named and shutil.which(named) is None:
@@ -76,8 +81,7 @@ def find_compilers() -> tuple[Compiler, ...]:
     if not compilers:
         raise EnvironmentProblem(
             "no C++ compiler was found",
-            why="CPU kernels are compiled for the machine; without them ONNX Runtime's own are used, with which "
-            "verifying drafts costs more, or the standard operators that mean the same, more slowly",
+            why=why,
             fix=f"install g++ or clang++, or {install('cpu')}",
         )
     return tuple(compilers)
@@ -88,26 +92,39 @@ def compile_library() -> CpuLibrary:
 
     ``EnvironmentProblem`` when there is no compiler, ``BuildError`` with the words of each when all of them fail.
     """
+    made = compile_shared({"kernels.cpp": source().encode()}, OPTIONS, find_compilers(), "the CPU kernels")
+    return CpuLibrary(machine_name(), digest(), *made)
+
+
+def compile_shared(
+    files: Mapping[str, bytes], options: Sequence[str], compilers: Sequence[Compiler], what: str
+) -> tuple[bytes, str]:
+    """Compile the first of the files, which may read the others, to a shared library; with the compiler's first words.
+
+    The first compiler that works is used. ``BuildError`` with the words of each when all of them fail.
+    """
     failures = []
-    for compiler in find_compilers():
+    for compiler in compilers:
         try:
-            return _compiled(compiler)
+            return _compiled(compiler, files, options)
         except BuildError as error:
             failures.append(f"{compiler.command[0]}: {error.why}")
-    raise BuildError("the CPU kernels cannot be compiled", why="; ".join(failures), fix="set CXX to another compiler")
+    raise BuildError(f"{what} cannot be compiled", why="; ".join(failures), fix="set CXX to another compiler")
 
 
-def _compiled(compiler: Compiler) -> CpuLibrary:
+def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[str]) -> tuple[bytes, str]:
     with tempfile.TemporaryDirectory(prefix="peagle-cpu-") as folder:
-        (Path(folder) / "kernels.cpp").write_text(source(), encoding="utf-8")
+        for name, content in files.items():
+            (Path(folder) / name).write_bytes(content)
+        main = next(iter(files))
         # Relative names, in a folder of its own: nothing of this machine gets into the machine code.
-        _run([*compiler.command, *OPTIONS, *compiler.options, "kernels.cpp", "-o", "kernels.so"], folder)
+        _run([*compiler.command, *options, *compiler.options, main, "-o", "kernels.so"], folder)
         try:
             code = (Path(folder) / "kernels.so").read_bytes()
         except OSError as error:
             raise BuildError("a compiler failed", why="it reported success and wrote nothing") from error
         said = _run([*compiler.command, "--version"], folder).strip().splitlines()
-    return CpuLibrary(machine_name(), digest(), code, said[0] if said else "of unknown version")
+    return code, said[0] if said else "of unknown version"
 
 
 def _run(command: list[str], folder: str) -> str:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-
+from ...limits import Bound
 from ...op_spec import FLOAT8, FLOATS, Kernel, Operand, OpSpec
 from .body import body
 from .reference import cache_write_fp8
 
-_MOST = 2**31  # numbers of k: the kernel counts those of k and v in 32 bits
-
-
-def _check_dims(dims: Mapping[str, int]) -> str | None:
-    if dims.get("S", 0) > dims.get("T", dims.get("S", 0)):
-        return f"{dims['S']} new positions do not fit a cache of {dims['T']}"
-    sizes = [dims.get(name, 1) for name in ("B", "Hkv", "S", "D")]
-    return f"{math.prod(sizes)} new numbers are more than one launch takes" if math.prod(sizes) >= _MOST else None
-
+_MOST = 2**31 - 1  # numbers of k: the kernel counts those of k and v in 32 bits
 
 SPEC = OpSpec(
     name="CacheWriteFp8",
@@ -44,7 +34,10 @@ Source: ONNX operator QuantizeLinear-24 (float8e4m3fn, saturating) and TensorSca
     ),
     reference=cache_write_fp8,
     body=body,
-    check_dims=_check_dims,
+    bounds=(
+        Bound(("S",), "{S} new positions do not fit a cache of {T}", most="T"),
+        Bound(("B", "Hkv", "S", "D"), "{product} new numbers are more than one launch takes", most=_MOST),
+    ),
     kernel=Kernel(
         entry="cache_write_fp8",
         blocks="B+S",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...graph_contract import SCALE_BYTES
-from ...op_spec import FLOAT8, FLOATS, Attribute, Operand, OpSpec, finite, not_negative, zero_or_one
+from ...limits import finite, not_negative, zero_or_one
+from ...op_spec import FLOAT8, FLOATS, Attribute, Operand, OpSpec
 from .body import body
 from .cpu_cases import cpu_cases
 from .reference import cached_attention

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ...op_spec import Attribute, Kernel, Operand, OpSpec, at_least_one
+from ...limits import Bound, at_least_one
+from ...op_spec import Attribute, Kernel, Operand, OpSpec
 from .body import body
 from .reference import numbers_at
-
-
-def _check_dims(dims: Mapping[str, int]) -> str | None:
-    return "numbers must have at least 1 column" if dims.get("N", 1) < 1 else None
-
 
 SPEC = OpSpec(
     name="NumbersAt",
@@ -31,6 +25,6 @@ the table's end, and all of an idle row, are 0; a negative start reads as 0, a d
     reference=numbers_at,
     body=body,
     attributes=(Attribute("columns", int, -1, "emission columns: E = K + 1; must be given", at_least_one),),
-    check_dims=_check_dims,
+    bounds=(Bound(("N",), "numbers must have at least 1 column", least=1),),
     kernel=Kernel(entry="numbers_at", blocks="B", threads=64, scalars=("B", "N", "columns")),
 )

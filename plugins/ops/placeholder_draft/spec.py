@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from ...limits import Bound, at_least_zero
 from ...op_spec import Attribute, Kernel, Operand, OpSpec
 from .body import body
 from .cpu_cases import cpu_cases
 from .reference import placeholder_draft
-
-
-def _check_dims(dims: Mapping[str, int]) -> str | None:
-    return "tokens must have at least 2 columns: K >= 1 drafts and one more" if dims.get("E", 2) < 2 else None
-
 
 SPEC = OpSpec(
     name="PlaceholderDraft",
@@ -44,16 +38,8 @@ Source: P-EAGLE, arXiv 2602.01469 (all K drafts from one forward pass, one share
     ),
     reference=placeholder_draft,
     body=body,
-    attributes=(
-        Attribute(
-            "mask_token_id",
-            int,
-            -1,
-            "the drafter's placeholder token; must be given",
-            lambda value: "must be 0 or more" if value < 0 else None,
-        ),
-    ),
-    check_dims=_check_dims,
+    attributes=(Attribute("mask_token_id", int, -1, "the drafter's placeholder token; must be given", at_least_zero),),
+    bounds=(Bound(("E",), "tokens must have at least 2 columns: K >= 1 drafts and one more", least=2),),
     kernel=Kernel(entry="placeholder_draft", blocks="B", threads=128, scalars=("B", "S", "E", "mask_token_id")),
     cpu_cases=cpu_cases,
 )

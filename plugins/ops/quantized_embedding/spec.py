@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...op_spec import Attribute, Operand, OpSpec, at_least_one
+from ...limits import at_least_one
+from ...op_spec import Attribute, Operand, OpSpec
 from ..quantized_linear.spec import CODES, FORMAT, ROWS, SCALES, check_packed
 from .body import body
 from .cpu_cases import cpu_cases

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ...op_spec import FLOATS, Attribute, Operand, OpSpec, finite, not_negative
+from ...limits import finite, not_negative
+from ...op_spec import FLOATS, Attribute, Operand, OpSpec
 from .body import CODES, body
 from .reference import sparse_experts
 

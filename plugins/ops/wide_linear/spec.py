@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...op_spec import Attribute, Operand, OpSpec, at_least_one
+from ...limits import at_least_one
+from ...op_spec import Attribute, Operand, OpSpec
 from .body import body
 from .cpu_cases import cpu_cases
 from .reference import wide_linear

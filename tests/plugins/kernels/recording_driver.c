@@ -1,6 +1,7 @@
 // A libcuda.so.1 without a GPU: it answers what the launcher asks for and prints every launch, so that the parameters
 // that would reach a driver can be looked at. $KERNEL_PARAMS holds the sizes of the kernel's parameters ("8,8,4"),
-// $KERNEL_CLUSTER the cluster width that is compiled in, $FAILING the name of a call that shall fail.
+// $KERNEL_CLUSTER the cluster width that is compiled in, $COMPUTE_CAPABILITY the GPU's ("90"), $FAILING the name of a
+// call that shall fail.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -25,7 +26,9 @@ int cuInit(unsigned flags) { return answer("cuInit"); }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cuCtxGetDevice(int *device) { *device = 0; return answer("cuCtxGetDevice"); }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
-  *value = attribute == 75 ? 12 : attribute == 76 ? 1 : -1;  // compute capability, major and minor
+  const char *capability = getenv("COMPUTE_CAPABILITY");
+  int sm = capability ? atoi(capability) : 121;
+  *value = attribute == 75 ? sm / 10 : attribute == 76 ? sm % 10 : -1;  // compute capability, major and minor
   return 0;
 }
 int cuGetErrorString(int error, const char **text) { *text = "an illegal memory access was encountered"; return 0; }

@@ -1,0 +1,35 @@
+"""``python -m peagle.plugins.tensorrt.library FOLDER [sm_100 ...]``: compile the plugin library into a folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ...errors import PeagleError, UsageError
+from ...kernels.sources import TARGETS
+from . import LIBRARY
+from .pack import write_plugin_library
+
+
+def main() -> int:
+    """Write the library for the GPUs that are named, or those that kernels are shipped for; the exit status."""
+    try:
+        folder, *gpus = sys.argv[1:]
+        sms = [int(gpu.removeprefix("sm_")) for gpu in gpus] or TARGETS
+    except ValueError:
+        print(UsageError("say where to, and for which GPUs", fix=f"{__doc__}"), file=sys.stderr)
+        return UsageError.exit_code
+    try:
+        library = write_plugin_library(Path(folder), sms)
+    except PeagleError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    named = ", ".join(f"sm_{sm}" for sm in library.sms)
+    print(
+        f"{Path(folder) / LIBRARY}: {len(library.code) / 1024:.0f} KiB, with kernels for {named}, by {library.compiler}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The compilation of the plugin library for this machine's processor and for the GPUs that are named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...cpu.compile import Compiler, compile_shared, find_compilers, machine_name
+from ...errors import UsageError
+from ...kernels.compile import Cubin
+from ...kernels.pack import Pack, obtain
+from ...kernels.sources import TARGETS, kernel_ops
+from .sources import OPTIONS, digest, files
+
+_COST = (
+    "the plugin library is compiled for the machine; without it only Python programs that register the plugins of "
+    "peagle.plugins.tensorrt can load the plans"
+)
+_OLDEST = 75  # that TensorRT has code for
+
+
+@dataclass(frozen=True)
+class PluginLibrary:
+    """The plugins of all ops with a kernel, as a shared library of one kind of ``machine`` (``linux-x86_64``).
+
+    ``sms`` are the compute capabilities that it has kernels of (90 is 9.0), ``digest`` is that of the source it was
+    made from, ``compiler`` the first line that it says of itself.
+    """
+
+    machine: str
+    sms: tuple[int, ...]
+    digest: str
+    code: bytes
+    compiler: str = ""
+
+
+def compile_library(sms: Iterable[int] = TARGETS, packs: Sequence[Pack] = ()) -> PluginLibrary:
+    """Compile the library with kernels for GPUs of these compute capabilities; ``packs`` are asked for them first.
+
+    ``UsageError`` for a GPU that there can be no kernel for, ``EnvironmentProblem`` where there is no C++ compiler, or
+    NVRTC is needed and missing; ``BuildError`` with the words of each compiler when all of them fail.
+    """
+    wanted = sorted(set(sms))
+    if not wanted or wanted[0] < _OLDEST:
+        raise UsageError(
+            f"there is no plugin library for {f'sm_{wanted[0]}' if wanted else 'no GPU'}",
+            why=f"TensorRT runs on sm_{_OLDEST} and later",
+            fix=f"name others, such as {', '.join(f'sm_{sm}' for sm in TARGETS)}",
+        )
+    compilers = find_compilers(_COST)
+    found = {(cubin.op, cubin.sm): cubin for sm in wanted for op in kernel_ops() for cubin in [obtain(op, sm, packs)]}
+    return compiled(list(found.values()), compilers=compilers)
+
+
+def compiled(cubins: Sequence[Cubin], compilers: Sequence[Compiler] = ()) -> PluginLibrary:
+    """Compile the library around these kernels; raises what ``compile_library`` does."""
+    code, compiler = compile_shared(files(cubins), OPTIONS, compilers or find_compilers(_COST), "the plugin library")
+    sms = tuple(sorted({cubin.sm for cubin in cubins}))
+    return PluginLibrary(machine_name(), sms, digest(cubins), code, compiler)

@@ -1,0 +1,122 @@
+"""The library compiles around kernels, from the same text to the same bytes, and says what it cannot be made for."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.plugins.cpu.compile import machine_name
+from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
+from peagle.plugins.kernels.compile import Cubin
+from peagle.plugins.kernels.pack import Pack
+from peagle.plugins.kernels.sources import digest as digest_of
+from peagle.plugins.kernels.sources import kernel_ops
+from peagle.plugins.limits import finite
+from peagle.plugins.op_spec import Attribute, OpSpec
+from peagle.plugins.ops import OPS
+from peagle.plugins.tensorrt.library import LIBRARY, sources
+from peagle.plugins.tensorrt.library import compile as compiling
+from peagle.plugins.tensorrt.library.compile import PluginLibrary, compile_library
+from peagle.plugins.tensorrt.library.pack import read_index, write_library
+
+PACK = Pack(tuple(Cubin(op.name, 120, digest_of(op), b"\x7fELF " + op.name.encode(), {}) for op in kernel_ops()))
+
+
+@pytest.fixture(scope="module")
+def library() -> PluginLibrary:
+    return compile_library([121, 120], [PACK])
+
+
+def test_the_kernels_are_in_it_once_and_it_needs_nothing_but_the_c_library(
+    library: PluginLibrary, tmp_path: Path
+) -> None:
+    assert (library.machine, library.sms) == (machine_name(), (120,))  # what is for 12.0 runs on 12.1
+    assert [library.code.count(cubin.code) for cubin in PACK.cubins] == [1] * len(PACK.cubins)
+    write_library(tmp_path, library)
+    dynamic = subprocess.run(["readelf", "-d", tmp_path / LIBRARY], capture_output=True, text=True, check=True).stdout
+    needed = [line.partition("[")[2].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line]
+    assert all(name.startswith(("libc.so", "libdl.so", "libm.so", "ld-linux", "libpthread")) for name in needed), needed
+    count = ctypes.c_int32()
+    assert ctypes.CDLL(str(tmp_path / LIBRARY)).getCreators(ctypes.byref(count))
+    assert count.value == len(PACK.cubins)
+
+
+@pytest.mark.slow
+def test_the_same_text_gives_the_same_bytes(library: PluginLibrary) -> None:
+    assert compile_library([120], [PACK]) == library
+
+
+def test_another_kernel_gives_another_digest(library: PluginLibrary) -> None:
+    first, *others = PACK.cubins
+    assert sources.digest([replace(first, code=b"\x7fELF other"), *others]) != library.digest
+
+
+def test_the_index_says_what_it_is(library: PluginLibrary, tmp_path: Path) -> None:
+    write_library(tmp_path, library)
+    index = read_index(tmp_path)
+    assert (index["gpus"], index["bytes"], index["machine"]) == (["sm_120"], len(library.code), machine_name())
+    assert index["source_sha256"] == library.digest
+    for text in ("", "[]", '{"format": 2}', '{"format": 1, "gpus": "sm_90"}'):
+        (tmp_path / "plugin_library.json").write_text(text)
+        with pytest.raises(EnvironmentProblem, match="does not describe a plugin library"):
+            read_index(tmp_path)
+
+
+@pytest.mark.parametrize(("sms", "words"), [([], "no GPU"), ([70, 90], "sm_70")])
+def test_a_gpu_that_no_kernel_is_for_is_refused(sms: list[int], words: str) -> None:
+    with pytest.raises(UsageError, match=f"there is no plugin library for {words}"):
+        compile_library(sms, [PACK])
+
+
+def test_without_a_compiler_it_is_said_what_that_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peagle.plugins.cpu.compile.is_there", lambda name: False)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(EnvironmentProblem, match="no C\\+\\+ compiler") as caught:
+        compile_library([120], [PACK])
+    assert "only Python programs" in caught.value.why
+
+
+def test_what_a_compiler_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "files", lambda cubins: {"plugins.cpp": b"no such thing"})
+    with pytest.raises(BuildError, match="the plugin library cannot be compiled") as caught:
+        compile_library([120], [PACK])
+    assert "error" in caught.value.why
+
+
+def with_attribute(op: OpSpec) -> OpSpec:
+    return replace(op, attributes=(Attribute("share", float, 1.0, "", finite),))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda op: replace(op, check_dims=lambda dims: None), "its check of dimensions is not in bounds"),
+        (with_attribute, "share is no whole number with a least one"),
+        (lambda op: replace(op, inputs=(replace(op.inputs[0], optional=True), *op.inputs[1:])), "not of a fixed form"),
+    ],
+)
+def test_a_spec_that_the_tables_cannot_say_is_refused(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], OpSpec], words: str
+) -> None:
+    monkeypatch.setitem(OPS, "AcceptPrefix", change(OPS["AcceptPrefix"]))  # type: ignore[misc]
+    with pytest.raises(BuildError, match="AcceptPrefix cannot be a plugin of the library") as caught:
+        sources.files(PACK.cubins)
+    assert words in caught.value.why
+
+
+@pytest.mark.parametrize("arguments", [[], ["folder", "blackwell"], ["folder", "sm_70"]])
+def test_the_command_says_how_it_is_called(tmp_path: Path, arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "peagle.plugins.tensorrt.library", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "fix: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
