@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-policy bench-export bench-kernels bench-aot bench-precisions test test-gpu test-triton triton-server test-oldest test-newest lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-policy bench-export bench-kernels bench-aot bench-precisions bench-triton test test-gpu test-triton triton-server test-oldest test-newest lint lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -62,13 +62,17 @@ bench-precisions: $(STAMP) ## plain decoding in FP32, INT8 and INT4 on this CPU,
 	@echo "Measuring (minutes; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/precisions.py $(ARGS)
 
+bench-triton: $(STAMP) demo-engine triton-server ## what Triton Inference Server adds to the time of a request
+	@echo "Measuring (minutes; keep the machine idle) ..."
+	@$(BIN)/python benchmarks/triton_overhead.py demo-engine $(ARGS)
+
 test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" picks some
 	@echo "Running the tests ..."
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 test-triton: $(STAMP) ## the tests with Triton Inference Server, made in build/triton as triton-server does
 	@echo "Running the tests with Triton's server ..."
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m triton tests/serving $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "triton and not slow" tests/serving $(ARGS)
 
 triton-server: $(STAMP) ## fetch Triton Inference Server (55 MB) with an environment for its models into build/triton
 	@echo "Installing Triton's server into build/triton ..."

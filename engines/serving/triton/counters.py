@@ -1,11 +1,15 @@
 """What a model counts, for Triton's ``/metrics``; names as vLLM has them, as our own server does.
 
-One thread at a time makes, changes and drops them, and nothing else is told to the server meanwhile as the model is
-loaded: Triton's server ends by a signal where two threads do so at once.
+One thread at a time makes and changes them, and nothing else is told to the server meanwhile as the model is loaded:
+Triton's server ends by a signal where two threads do so at once. Series are never dropped: those of one name and the
+same labels are one to the server, which frees it with the first process that drops it, while other instances of the
+model, or what was loaded in its place meanwhile, still count in it; it ended by a signal then, too. So a model that is
+loaded again goes on counting where it was.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -38,12 +42,12 @@ class TritonCounters:
         kinds, self._labels, self._load = utilities.MetricFamily, labels, load
         kind_of = {**dict.fromkeys(_COUNTERS, kinds.COUNTER), **dict.fromkeys(_HISTOGRAMS, kinds.HISTOGRAM)}
         self._families = {
-            name: kinds(name=f"vllm:{name}", description=text, kind=kind_of.get(name, kinds.GAUGE))
+            name: _kept(kinds(name=f"vllm:{name}", description=text, kind=kind_of.get(name, kinds.GAUGE)))
             for name, text in (_COUNTERS | _HISTOGRAMS | _GAUGES).items()
         }
         self._series: dict[tuple[str, str], Any] = {}
         self._added: dict[tuple[str, str], float] = {}
-        self._told: dict[str, int] = {}
+        self._told = dict.fromkeys(_GAUGES, 0)
         for name in _COUNTERS:
             if name != "request_success_total":
                 self.add(name, 0)
@@ -71,21 +75,31 @@ class TritonCounters:
             self._of(name, reason).increment(amount)
         self._added.clear()
         load = self._load()
-        for name, value in (("num_requests_running", load.running), ("num_requests_waiting", load.waiting)):
-            if self._told.get(name) != value:
-                self._of(name).set(value)
-                self._told[name] = value
+        self._tell_gauges(load.running, load.waiting)
 
     def close(self) -> None:
-        """Tell what is left, and drop the series before their families."""
+        """Tell what is left; nothing runs any more."""
         self.flush()
-        self._series.clear()
-        self._families.clear()
+        self._tell_gauges(0, 0)
+
+    def _tell_gauges(self, *values: int) -> None:
+        """Add what changed, since instances of a model share a series."""
+        for name, value in zip(_GAUGES, values, strict=True):
+            gauge = self._of(name)
+            if value != self._told[name]:
+                gauge.increment(value - self._told[name])
+                self._told[name] = value
 
     def _of(self, name: str, reason: str = "") -> Any:
         key = (name, reason)
         if key not in self._series:
             labels = self._labels | ({_LABEL: reason} if reason else {})
             more = {"buckets": _SECONDS} if name in _HISTOGRAMS else {}
-            self._series[key] = self._families[name].Metric(labels=labels, **more)
+            self._series[key] = _kept(self._families[name].Metric(labels=labels, **more))
         return self._series[key]
+
+
+def _kept(series: Any) -> Any:
+    """Keep an object for ever: not even the end of the interpreter is to drop it."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(series))
+    return series

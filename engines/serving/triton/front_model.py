@@ -32,7 +32,8 @@ class Client:
         with self._lock:
             if not self.is_gone and time.monotonic() - self._asked > LOOK_SECONDS:
                 self._asked = time.monotonic()
-                self.is_gone = bool(self.sender.is_cancelled())
+                if self.sender.is_cancelled():  # it takes a while, in which `stop` may say the same
+                    self.is_gone = True
             return self.is_gone
 
 
