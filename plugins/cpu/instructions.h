@@ -1,16 +1,17 @@
 // Which of a kernel's forms this machine runs.
 //
 // CPUID is read by hand: __builtin_cpu_supports of some builds of clang knows no more than the first words of it, and
-// denies AVX-512 VNNI on machines that have it.
+// denies AVX-512 VNNI on machines that have it.  ARM machines are asked through their system.
 
 #include "tensor.h"
 
 namespace peagle {
 
-enum class Instructions { kPortable, kAvx2, kAvx512Vnni };
-constexpr const char* kInstructionNames[] = {"portable", "avx2", "avx512-vnni"};
-
+// From what every machine has to what few have.
 #if defined(__x86_64__)
+enum class Instructions { kPortable, kAvx2, kAvx512Vnni };
+constexpr const char *kInstructionNames[] = {"portable", "avx2", "avx512-vnni"}, *kEvery = "portable, avx2, avx512-vnni";
+
 #define PEAGLE_X86_64 1
 #define PEAGLE_AVX2 __attribute__((target("avx2,fma,f16c")))
 #define PEAGLE_AVX512_VNNI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")))
@@ -31,7 +32,25 @@ inline Instructions instructions_of_machine() {
   const bool has_avx512 = (extended & kAvx512) == kAvx512 && (more & kVnni) != 0;
   return has_avx512 && (saved & kSavedZmm) == kSavedZmm ? Instructions::kAvx512Vnni : Instructions::kAvx2;
 }
+#elif defined(__aarch64__)
+enum class Instructions { kPortable, kDotProduct };
+constexpr const char *kInstructionNames[] = {"portable", "dotprod"}, *kEvery = "portable, dotprod";
+
+#define PEAGLE_AARCH64 1
+#define PEAGLE_DOT_PRODUCT __attribute__((target("arch=armv8.2-a+dotprod")))
+
+inline Instructions instructions_of_machine() {
+#if defined(__linux__)
+  constexpr unsigned long kHasDotProduct = 1ul << 20;  // HWCAP_ASIMDDP
+  return (getauxval(AT_HWCAP) & kHasDotProduct) != 0 ? Instructions::kDotProduct : Instructions::kPortable;
 #else
+  return Instructions::kPortable;
+#endif
+}
+#else
+enum class Instructions { kPortable };
+constexpr const char *kInstructionNames[] = {"portable"}, *kEvery = "portable";
+
 inline Instructions instructions_of_machine() { return Instructions::kPortable; }
 #endif
 
@@ -50,8 +69,8 @@ inline Instructions instructions() {
   for (int i = 0; i <= int(best); i++) {
     if (std::strcmp(asked, kInstructionNames[i]) == 0) return Instructions(i);
   }
-  refuse("PEAGLE_CPU_INSTRUCTIONS is %s; this machine runs %s and what comes before it of portable, avx2, avx512-vnni",
-         asked, kInstructionNames[int(best)]);
+  refuse("PEAGLE_CPU_INSTRUCTIONS is %s; this machine runs %s and what comes before it of %s", asked,
+         kInstructionNames[int(best)], kEvery);
 }
 
 }  // namespace peagle

@@ -39,6 +39,11 @@ _SYSTEM = """\
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
 #endif
 """
 _INCLUDE = re.compile(r'^#include "(\w+\.h)"\n', re.MULTILINE)  # a header below plugins/cpu/

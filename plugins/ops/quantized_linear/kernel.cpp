@@ -289,6 +289,72 @@ PEAGLE_AVX2 void round_row_avx2(const float* x, std::int64_t blocks, int middle_
 }
 #endif
 
+#ifdef PEAGLE_AARCH64
+// A quarter of a tile at a time, whose codes of a block lie in registers while each row meets them.
+template <Format kFormat, int kRows>
+struct DotProduct {
+  PEAGLE_DOT_PRODUCT static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {
+    for (int from = 0; from < kTile; from += kQuarter) quarter(weights, at, rows, from);
+  }
+
+ private:
+  static constexpr int kQuarter = kTile / 4;
+
+  PEAGLE_DOT_PRODUCT static void quarter(const PackedWeights& weights, std::int64_t at, const Rows& rows, int from) {
+    float32x4_t sums[kRows];
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) sums[row] = vdupq_n_f32(0);
+    const RoundedRows::Block* x = rows.first;
+    for (std::int64_t b = 0; b < rows.blocks; b++, x += rows.step) {
+      int8x16_t codes[kGroups];
+      load(weights.block_codes(at, b) + from * kGroup, codes);
+      float32x4_t scale = vdupq_n_f32(0), least = vdupq_n_f32(0);
+      if (kFormat != Format::kInt8) scale = halves(weights.block_scales(at, b) + from);
+      if (kFormat == Format::kQ4_1) least = halves(weights.block_scales(at, b) + kTile + from);
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        const int8x16_t first = vld1q_s8(x[row].codes), second = vld1q_s8(x[row].codes + kBlock / 2);
+        int32x4_t whole = vdupq_n_s32(kFormat == Format::kQ4_0 ? x[row].correction : 0), other = vdupq_n_s32(0);
+        whole = vdotq_laneq_s32(whole, codes[0], first, 0);  // two chains: one waits for itself
+        other = vdotq_laneq_s32(other, codes[1], first, 1);
+        whole = vdotq_laneq_s32(whole, codes[2], first, 2);
+        other = vdotq_laneq_s32(other, codes[3], first, 3);
+        whole = vdotq_laneq_s32(whole, codes[4], second, 0);
+        other = vdotq_laneq_s32(other, codes[5], second, 1);
+        whole = vdotq_laneq_s32(whole, codes[6], second, 2);
+        other = vdotq_laneq_s32(other, codes[7], second, 3);
+        float32x4_t value = vcvtq_f32_s32(vaddq_s32(whole, other));
+        if (kFormat != Format::kInt8) value = vmulq_f32(value, scale);
+        sums[row] = vfmaq_n_f32(sums[row], value, x[row].scale);
+        if (kFormat == Format::kQ4_1) sums[row] = vfmaq_n_f32(sums[row], least, x[row].shift);
+      }
+    }
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      if (kFormat == Format::kInt8) sums[row] = vmulq_f32(sums[row], vld1q_f32(weights.row_scales(at) + from));
+      float four[kQuarter];
+      vst1q_f32(four, sums[row]);
+      store<kRows>(rows, row, four, from, kQuarter);
+    }
+  }
+
+  // Signed: eight bits lose their middle here, four bits are small enough.
+  PEAGLE_DOT_PRODUCT static void load(const std::uint8_t* packed, int8x16_t* codes) {
+    if (has_four_bits(kFormat)) {
+      PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
+        const uint8x16_t both = vld1q_u8(packed + i * kGroupBytes);
+        codes[i] = vreinterpretq_s8_u8(vandq_u8(both, vdupq_n_u8(15)));
+        codes[i + kGroups / 2] = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
+      }
+    } else {
+      PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) {
+        codes[i] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(packed + i * kGroupBytes), vdupq_n_u8(128)));
+      }
+    }
+  }
+  PEAGLE_DOT_PRODUCT static float32x4_t halves(const std::uint16_t* from) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)));
+  }
+};
+#endif
+
 // ----------------------------------------------------------------------------------------------------------- the forms
 
 using TileFunction = void (*)(const PackedWeights&, std::int64_t at, const Rows&);
@@ -321,6 +387,9 @@ inline Form form_of(Format format, Instructions instructions) {
 #ifdef PEAGLE_X86_64
   if (instructions == Instructions::kAvx512Vnni) return form_of<Avx512Vnni>(format, 8, round_row_avx512);
   if (instructions == Instructions::kAvx2) return form_of<Avx2>(format, 6, round_row_avx2);
+#endif
+#ifdef PEAGLE_AARCH64
+  if (instructions == Instructions::kDotProduct) return form_of<DotProduct>(format, 8, round_row);
 #endif
   return form_of<Portable>(format, 8, round_row);
 }

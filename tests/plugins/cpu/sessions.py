@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from peagle.plugins.number_types import BY_NAME, BY_NUMPY
 from peagle.plugins.ops import OPS
 from tests.plugins.cpu import other_machine
 
-PATHS = ("portable", "avx2", "avx512-vnni")  # from what every machine has to what few have
+# From what every machine has to what few have.
+PATHS = other_machine.PATHS if platform.machine() == "aarch64" else ("portable", "avx2", "avx512-vnni")
 
 
 def session(library: Path | None, model: bytes, threads: int = 1) -> Any:

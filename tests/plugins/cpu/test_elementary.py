@@ -12,10 +12,12 @@ import pytest
 
 from peagle.plugins.cpu.compile import find_compilers
 from peagle.plugins.cpu.sources import OPTIONS, text_of_headers
-from tests.plugins.cpu.sessions import PATHS, paths_here
+from tests.plugins.cpu.sessions import paths_here
 
 FUNCTIONS = {"exponential": np.exp, "hyperbolic_tangent": np.tanh}
-TARGETS = dict(zip(PATHS, ("", "PEAGLE_AVX2", "PEAGLE_AVX512_VNNI"), strict=True))
+TARGETS = {
+    "portable": "", "avx2": "PEAGLE_AVX2", "avx512-vnni": "PEAGLE_AVX512_VNNI", "dotprod": "PEAGLE_DOT_PRODUCT"
+}  # fmt: skip
 LOOP = """
 extern "C" __attribute__((visibility("default"))) {target}
 void {name}_{at}(const float* __restrict x, float* __restrict y, long n) {{

@@ -27,7 +27,7 @@ from peagle.plugins.cpu.sources import source
 from peagle.plugins.number_types import BY_NUMPY, BY_ONNX
 
 COMMAND = "PEAGLE_TEST_CPU_HOST"
-PATHS = ("portable",)  # of ARM machines
+PATHS = ("portable", "dotprod")  # of ARM machines
 _PATH = "PEAGLE_CPU_INSTRUCTIONS"
 
 
