@@ -10,6 +10,7 @@ from typing import Any, TypedDict, Unpack
 from .folder.manifest import Manifest
 from .grammars.call_grammar import call_form
 from .grammars.compiled import Grammars
+from .grammars.tally import GrammarTally
 from .policy.drafts_per_round import DraftsAsked, Fixed, Policy
 from .requests.arguments import text_of, token_ids_of
 from .requests.delivery import Delivery
@@ -113,6 +114,11 @@ class Asking:
     ) -> tuple[str, list[int]]:
         """The text that the template writes of a conversation, and its token ids."""
         return self.conversations.prompt(messages, tools, documents, chat_template_kwargs)
+
+    @property
+    def grammars(self) -> GrammarTally:
+        """What became of the forms that requests had."""
+        return self._grammars.tally
 
     @property
     def can_call_tools(self) -> bool:

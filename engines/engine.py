@@ -17,6 +17,7 @@ from .backends.base import Backend
 from .backends.opening import open_backend
 from .folder.checks import check_files
 from .folder.manifest import Manifest
+from .grammars.tally import GrammarTally
 from .loop import Load, Loop
 from .machine import most_threads
 from .policy.drafts_per_round import Policy
@@ -149,6 +150,11 @@ class Engine:
     def load_now(self) -> Load:
         """How many requests run and wait at this moment."""
         return self._loop.load
+
+    @property
+    def grammars(self) -> GrammarTally:
+        """What became of the forms that texts were asked to have, counted since it was loaded."""
+        return self._asking.grammars
 
     @property
     def can_chat(self) -> bool:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from ..console import interrupts
-from ..console.printing import note
 from .flags.from_variables import find_in_container
 from .flags.shared_flags import Threads
 
@@ -85,11 +84,14 @@ def serve(
     from ...engines.serving import require_extra
 
     require_extra()
+    from ...engines.serving.access import JsonLines, log
     from ...engines.serving.server import Server, bound
     from ...engines.serving.settings import Limits, ServerSettings
     from ...engines.serving.speculative_config import speculation_of
 
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("peagle.serving").setLevel(logging.INFO)
     folder = cast(Path, engine)  # named, or found, or refused before this is called
     address = bound(host, port)  # now, for a large engine takes minutes to load
@@ -112,11 +114,13 @@ def serve(
     server = Server(loaded, settings, host, port, address)
     said = f"{server.url} answers for {settings.model}, from {folder}"
     if tolerance := settings.drafts.acceptance_tolerance:
-        note(f"lossy where a request does not say otherwise: acceptance_tolerance is {tolerance:g}")
+        log("lossy where a request does not say otherwise", acceptance_tolerance=tolerance)
     _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else said)
 
 
 def _run(server: Server, said: str) -> None:
+    from ...engines.serving.access import log
+
     told = 0
 
     def told_to_stop() -> None:
@@ -129,4 +133,4 @@ def _run(server: Server, said: str) -> None:
         print(said, flush=True)
         while not server.wait(1.0):
             pass
-    note("the server has ended")
+    log("the server has ended")

@@ -14,6 +14,7 @@ from ..requests.structured_outputs import NAME, StructuredOutputsParams, structu
 from .grammar_text import LIMITS, grammar_text
 from .messages import first_line, refused
 from .path import GrammarPath
+from .tally import GrammarTally
 from .trial import try_out
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Grammars:
     def __init__(self, folder: Path, eos_token_ids: frozenset[int], vocab: int) -> None:
         """``vocab`` is the number of the target's logits; a tokenizer may know fewer ids, or more."""
         self._folder, self._eos, self._vocab = folder, eos_token_ids, vocab
+        self.tally = GrammarTally()
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
         self._added: Sequence[str] = ()  # to the vocabulary
@@ -56,13 +58,16 @@ class Grammars:
         with self._lock:
             matcher = self._kept.get(asked)
         if matcher is None:
-            matcher = _compiled(tokenizer, asked, self._added)
+            with self.tally.compiling():
+                matcher = _compiled(tokenizer, asked, self._added)
         with self._lock:
             self._kept[asked] = matcher
             self._kept.move_to_end(asked)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-            return GrammarPath(matcher.deep_copy(), self._vocab, sorted(ends), tokenizer.eos_tokens)
+            path = GrammarPath(matcher.deep_copy(), self._vocab, sorted(ends), tokenizer.eos_tokens, self.tally)
+        self.tally.begin(asked.kind)
+        return path
 
     def _vocabulary(self) -> LLTokenizer:
         require("grammar", "structured output")

@@ -10,6 +10,7 @@ import numpy as np
 from ...plugins.errors import UsageError
 from ..requests.structured_outputs import NAME
 from .messages import first_line
+from .tally import GrammarTally
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -22,7 +23,9 @@ class GrammarPath:
     the drafter's own whose place they took or which may not follow.
     """
 
-    def __init__(self, matcher: LLMatcher, vocab: int, ends: Sequence[int], foreign: Sequence[int]) -> None:
+    def __init__(
+        self, matcher: LLMatcher, vocab: int, ends: Sequence[int], foreign: Sequence[int], tally: GrammarTally
+    ) -> None:
         """``matcher`` is at its beginning, for ids 0..``vocab`` - 1 or more.
 
         ``ends`` end the text, where the grammar may end and nowhere else; ``foreign`` are what llguidance takes for
@@ -30,7 +33,7 @@ class GrammarPath:
         """
         self._matcher, self._vocab = matcher, vocab
         self._ends, self._foreign = np.array(sorted(ends), np.int64), np.array(sorted(foreign), np.int64)
-        self._has_ended = False
+        self._tally, self._has_ended = tally, False
         self._forced: list[bool] = []  # of the last drafts, which of them
         self.drafted = self.accepted = self.refused = 0
         self.failure: UsageError | None = None
@@ -86,7 +89,10 @@ class GrammarPath:
 
     def fail(self, why: str) -> None:
         """Say that the text cannot go on."""
-        self.failure = self.failure or UsageError(
+        if self.failure is not None:
+            return
+        self._tally.get_stuck()
+        self.failure = UsageError(
             f"{NAME}: the text cannot go on as it must",
             why=why,
             fix="make the grammar simpler, or take back what bans its tokens",

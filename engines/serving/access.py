@@ -6,6 +6,7 @@ import hmac
 import logging
 import secrets
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ FIGURES = "peagle.figures"  # of a scope that was answered with text, for the lo
 TOLERANCE = "peagle.acceptance_tolerance"  # of a scope, where drafts were accepted by one
 _LOG = logging.getLogger("peagle.serving")
 _LONGEST_ID = 128
+_IS_LINE = "peagle_is_line"  # of a record whose message is one already
 
 
 class Access:
@@ -89,5 +91,22 @@ def _request_id(headers: Headers) -> str:
 
 def log(event: str, **fields: Any) -> None:
     """Write one line of JSON: when, what, and its fields."""
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    _LOG.info("%s", msgspec.json.encode({"time": when, "event": event, **fields}).decode())
+    _LOG.info("%s", _line(time.time(), event, fields), extra={_IS_LINE: True})
+
+
+class JsonLines(logging.Formatter):
+    """Makes lines of JSON of all that is logged: warnings of the engine and faults have their text in ``message``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        if getattr(record, _IS_LINE, False):
+            return record.getMessage()
+        fields = {"logger": record.name, "message": record.getMessage()}
+        if record.exc_info:
+            fields["trace"] = self.formatException(record.exc_info)
+        return _line(record.created, record.levelname.lower(), fields)
+
+
+def _line(seconds: float, event: str, fields: Mapping[str, Any]) -> str:
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return msgspec.json.encode({"time": when, "event": event, **fields}).decode()

@@ -25,7 +25,7 @@ from .state import ServerState
 
 def create_app(engine: Engine, settings: ServerSettings) -> Starlette:
     """An ASGI application over ``engine``, which stays the caller's to close."""
-    state = ServerState(engine, settings, ServerMetrics(settings.model, lambda: engine.load_now))
+    state = ServerState(engine, settings, ServerMetrics(settings.model, lambda: engine.load_now, engine.grammars))
     app = Starlette(
         routes=[
             Route("/", page),

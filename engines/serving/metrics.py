@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
+from ..grammars.tally import GrammarTally
 from ..loop import Load
 from ..requests.results import Delta, RequestOutput
 
@@ -20,8 +21,8 @@ FARTHEST = 20  # positions that have a series of their own; those beyond are cou
 class ServerMetrics:
     """The series of one server, all labelled with its model."""
 
-    def __init__(self, model: str, load: Callable[[], Load]) -> None:
-        """``load`` is read when the series are asked for."""
+    def __init__(self, model: str, load: Callable[[], Load], grammars: GrammarTally) -> None:
+        """``load`` and ``grammars`` are read when the series are asked for."""
         self.registry = CollectorRegistry()
         self._model = model
 
@@ -46,6 +47,8 @@ class ServerMetrics:
         self.later_accepted = counter("later_num_accepted_tokens", "Drafts accepted in those rounds.", owner="peagle")
         self.verify_seconds = counter("verify_seconds", "Time of the target, by rounds of requests.", owner="peagle")
         self.draft_seconds = counter("draft_seconds", "Time of the drafter, by rounds of requests.", owner="peagle")
+        self.forced = counter("grammar_draft_tokens", "Drafts that the form of a text forced.", owner="peagle")
+        self.forced_accepted = counter("grammar_accepted_tokens", "Those that were accepted.", owner="peagle")
         self.first_token = histogram("time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
         self.between = histogram("inter_token_latency_seconds", "Between tokens of a request.", _BETWEEN)
         self.whole = histogram("e2e_request_latency_seconds", "From arrival to the last token.", _SECONDS)
@@ -56,6 +59,7 @@ class ServerMetrics:
         started = Gauge("process_start_time_seconds", "When the server began.", registry=self.registry)
         started.set_to_current_time()
         self.registry.register(_Load(model, load))
+        self.registry.register(_Forms(model, grammars))
         self.last_token = float("-inf")  # when one was written, by the monotonic clock
 
     def note_token(self) -> None:
@@ -116,6 +120,8 @@ class RequestMeter:
         metrics.rounds.labels(model).inc(acceptance.rounds + acceptance.undrafted)
         metrics.later_rounds.labels(model).inc(acceptance.later_rounds)
         metrics.later_accepted.labels(model).inc(acceptance.later_accepted)
+        metrics.forced.labels(model).inc(acceptance.grammar_drafted)
+        metrics.forced_accepted.labels(model).inc(acceptance.grammar_accepted)
         metrics.verify_seconds.labels(model).inc(acceptance.verify_seconds)
         metrics.draft_seconds.labels(model).inc(acceptance.draft_seconds)
         for accepted, rounds in acceptance.histogram.items():
@@ -144,6 +150,30 @@ class _Load(Collector):
             family = GaugeMetricFamily(name, text, labels=["model_name"])
             family.add_metric([self._model], value)
             yield family
+
+
+class _Forms(Collector):
+    """What became of the forms of texts, as the engine has counted it."""
+
+    def __init__(self, model: str, tally: GrammarTally) -> None:
+        self._model, self._tally = model, tally
+
+    def collect(self) -> Iterable[Metric]:
+        asked = CounterMetricFamily(
+            "peagle:grammar_requests", "Requests whose text has a form, by its kind.", labels=["model_name", "form"]
+        )
+        for kind, count in sorted(self._tally.requests.copy().items()):
+            asked.add_metric([self._model, kind], count)
+        compiled = SummaryMetricFamily(
+            "peagle:grammar_compile_seconds", "Of grammars that were compiled.", labels=["model_name"]
+        )
+        compiled.add_metric([self._model], self._tally.compiled, self._tally.compile_seconds)
+        failures = CounterMetricFamily(
+            "peagle:grammar_failures", "Forms refused, and texts that could not go on.", labels=["model_name", "reason"]
+        )
+        for reason, count in (("refused", self._tally.refused), ("stuck", self._tally.stuck)):
+            failures.add_metric([self._model, reason], count)
+        return asked, compiled, failures
 
 
 def _share(load: Load) -> float:

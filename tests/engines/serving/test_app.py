@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 from starlette.requests import Request
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines.policy import misfit
+from peagle.engines.serving.access import JsonLines
 from peagle.engines.serving.app import create_app
 from peagle.engines.serving.health import _canary, ping
 from peagle.engines.serving.problems import HttpRefusal
@@ -163,6 +167,61 @@ def test_metrics_count_requests_tokens_and_drafts(server: Server) -> None:
     assert after[f'peagle:num_slots{{model_name="{MODEL}"}}'] == 3
     assert 0 <= after[f'vllm:kv_cache_usage_perc{{model_name="{MODEL}"}}'] <= 1
     assert after[f'peagle:drafter_misfit{{model_name="{MODEL}"}}'] == 0
+
+
+def test_metrics_count_what_became_of_forms(server: Server) -> None:
+    pytest.importorskip("llguidance")
+
+    def told() -> dict[str, float]:
+        lines = call(server, "GET", "/metrics")[2].decode().splitlines()
+        return {
+            line.split("{")[0] + "".join(re.findall(r'(?:form|reason)="\w+"', line)): float(line.rsplit(" ", 1)[1])
+            for line in lines
+            if line.startswith("peagle:grammar")
+        }
+
+    before = told()
+    body = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0, "num_speculative_tokens": 3}
+    form = {"structured_outputs": {"regex": f"(counted {len(before)} vowels, ){{2}}"}}
+    usage = json.loads(call(server, "POST", "/v1/completions", {**body, **form})[2])["usage"]["speculation"]
+    assert call(server, "POST", "/v1/completions", {**body, **form})[0] == 200
+    assert call(server, "POST", "/v1/completions", {**body, "guided_regex": "("})[0] == 400
+    assert call(server, "POST", "/v1/completions", {**body, "guided_regex": "ab", "allowed_token_ids": [5]})[0] == 400
+    grown = {key: value - before.get(key, 0) for key, value in told().items()}
+    assert usage["grammar_drafted_tokens"] > 0
+    assert grown["peagle:grammar_draft_tokens_total"] == 2 * usage["grammar_drafted_tokens"]
+    assert grown["peagle:grammar_accepted_tokens_total"] == 2 * usage["grammar_accepted_tokens"]
+    assert grown['peagle:grammar_requests_totalform="regex"'] == 3
+    assert grown["peagle:grammar_compile_seconds_count"] == 2, "what stays compiled is not compiled again"
+    assert grown["peagle:grammar_compile_seconds_sum"] > 0
+    assert grown['peagle:grammar_failures_totalreason="refused"'] == 1
+    assert grown['peagle:grammar_failures_totalreason="stuck"'] == 1
+
+
+def test_every_line_of_the_log_is_json_and_a_misfit_has_one(
+    served_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(misfit, "LEAST_RATE", 2.0)  # whatever is accepted is too little
+    lines, root = io.StringIO(), logging.getLogger()
+    handler = logging.StreamHandler(lines)
+    handler.setFormatter(JsonLines())
+    monkeypatch.setattr(root, "handlers", [*root.handlers, handler])
+    monkeypatch.setattr(logging.getLogger("peagle.serving"), "level", logging.INFO)
+    backend, tokenizer = served_engine._backend, served_engine.tokenizer
+    with Engine(served_engine.folder, served_engine.manifest, backend, tokenizer) as engine:
+        server = Server(engine, ServerSettings(MODEL), port=0)
+        server.start()
+        body = {"prompt": PROMPT, "max_tokens": 120, "ignore_eos": True, "temperature": 0, "num_speculative_tokens": 2}
+        for _ in range(2):
+            assert call(server, "POST", "/v1/completions", body)[0] == 200
+        server.stop()
+        assert server.wait(10)
+    logging.getLogger("a.library").error("it failed", exc_info=ValueError("of a kind"))
+    told = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert [each["event"] for each in told if each["event"] != "request"] == ["warning", "error"]
+    (warning,) = (each for each in told if each["event"] == "warning")
+    assert "does not belong to this target" in warning["message"]
+    assert (told[-1]["logger"], told[-1]["trace"]) == ("a.library", "ValueError: of a kind")
 
 
 def test_what_a_tolerance_accepted_is_named_lossy_in_answers_metrics_and_log(
