@@ -23,6 +23,7 @@ _CHANGING = {
     "structured_outputs": None,
 }  # fmt: skip
 _LOOKING = ("logprobs", "prompt_logprobs")
+_LEAST_PENALTY = 1e-30  # in float32 what is less makes infinities, and no number of what is banned
 
 
 def options_of(params: SamplingParams) -> list[str]:
@@ -175,7 +176,7 @@ class TokenChoice:
             _ban(changed, self._words.completing())
         changed[self._biased] += self._bias
         if params.repetition_penalty != 1:
-            penalty = np.float32(params.repetition_penalty)
+            penalty = np.float32(max(params.repetition_penalty, _LEAST_PENALTY))
             weaker = np.where(changed > 0, changed / penalty, changed * penalty)
             changed = np.where(self._repeated, weaker, changed)
         if params.frequency_penalty or params.presence_penalty:

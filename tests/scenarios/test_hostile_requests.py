@@ -3,56 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
+import logging
 import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from peagle.engines.serving.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from peagle.engines.serving.server import Server
 from tests.engines.serving.calls import call, connect
 
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")  # numbers that are none, in the engine's thread
+
 PATHS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/invocations")
-FIELDS = [
-    "model",
-    "prompt",
-    "messages",
-    "max_tokens",
-    "max_completion_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "n",
-    "seed",
-    "stop",
-    "stream",
-    "stream_options",
-    "logprobs",
-    "top_logprobs",
-    "logit_bias",
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "tools",
-    "num_speculative_tokens",
-    "draft",
-    "tokens",
-    "chat_template_kwargs",
-    "documents",
-    "echo",
-    "best_of",
-    "suffix",
-    "acceptance_tolerance",
-    "return_drafted",
-    "stop_token_ids",
-    "allowed_token_ids",
-    "bad_words",
-    "prompt_logprobs",
-]
+BODIES = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
+FIELDS = sorted({field.name for body in BODIES for field in msgspec.structs.fields(body)})
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 3, 2**31, 2**63, 2**64 + 1, -(2**80), 10**400, 0.5, -0.0, 1e308, 1e-320, "", "a", "\x00",
     "😀", "\ud800", "null", "a" * 5000, [], [[]], [None], ["a", 1], [1.5], [-1], [2**40], [[1], ["a"]], {}, {"": ""},
@@ -60,62 +32,256 @@ VALUES: tuple[Any, ...] = (
     [{"role": "user", "content": "a"}] * 50, {"type": "json_object"}, {"include_usage": "yes"}, {"1": 1e9},
     {"json": {"$ref": "#"}}, {"regex": "((a{0,99}){0,99}){0,99}"}, {"choice": [""]}, {"json_object": True}, "(a|b)*c",
     {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}, 'start: start "a"', ["\n"],
+    "required", {"type": "function", "function": {"name": "f"}}, [{"type": "function", "function": {"name": "f"}}],
+    "auto", "strict", list(range(3000)), {str(at): -100 for at in range(2000)}, "{", "\\", "(?P<a>", "$ref", "type",
 )  # fmt: skip
+# Forms that take long to compile, or never end.
+BOMBS: tuple[Any, ...] = (
+    {"allOf": [{"type": "string", "pattern": f".*{at}.*"} for at in range(40)]},
+    {"$ref": "#/d/0", "d": {str(at): {"type": "array", "items": {"$ref": f"#/d/{at + 1}"}} for at in range(400)}},
+    {
+        "$ref": "#/$defs/a",
+        "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}, "b": {"$ref": "#"}},
+    },
+    {"type": "string", "pattern": "(.*a){60}"},
+    {"type": "string", "maxLength": 10**9, "minLength": 10**8},
+    {"type": "object", "patternProperties": {f"^{at}.*x": {"type": "string"} for at in range(300)}},
+    {"enum": [f"value {at}" for at in range(3000)]},
+    {"type": "array", "minItems": 10**7, "items": {"type": "array", "minItems": 10**7}},
+    {"type": "integer", "multipleOf": 1e-9, "minimum": -(10**30), "maximum": 10**30},
+    {"properties": {f"p{at}": {"type": "string", "format": "email"} for at in range(400)}},
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "maxLength": 3}, "b": {"$ref": "#/$defs/b"}},
+    "required": ["a"],
+    "additionalProperties": False,
+    "$defs": {"b": {"type": "array", "items": {"enum": [1, "x", None]}, "maxItems": 2}},
+}
+TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA, "strict": True}}
+CHAT = {
+    "messages": [{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}],
+    "max_tokens": 3, "n": 1, "temperature": 0.7, "seed": 5, "stream": False, "logprobs": True, "top_logprobs": 2,
+    "stop": ["x"], "logit_bias": {"5": 1}, "presence_penalty": 0.1, "min_p": 0.1, "top_k": 3, "bad_words": ["b"],
+}  # fmt: skip
+# What a body may be before something in it is bent.
+PROPER: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}),
+    ("/v1/chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}),
+    (
+        "/v1/chat/completions",
+        {**CHAT, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+    ),
+    ("/v1/chat/completions", {**CHAT, "chat_template_kwargs": {"a": {"b": [1]}}, "documents": [{"text": "c"}]}),
+    (
+        "/v1/completions",
+        {"prompt": ["a", "b"], "max_tokens": 2, "echo": True, "logprobs": 1, "prompt_logprobs": 1, "n": 2, "top_p": 0.5,
+         "stop_token_ids": [7], "acceptance_tolerance": 0.1, "num_speculative_tokens": 2, "return_drafted": True},
+    ),
+    (
+        "/invocations",
+        {"prompt": [1, 2, 3], "max_tokens": 3, "structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True},
+         "allowed_token_ids": list(range(50)), "min_tokens": 1, "repetition_penalty": 1.2, "stream": True,
+         "stream_options": {"include_usage": True}},
+    ),
+    ("/tokenize", {"messages": [{"role": "user", "content": "a"}]}),
+    ("/detokenize", {"tokens": [1, 2, 3]}),
+)  # fmt: skip
+PATIENCE = 240.0  # seconds: a form may be tried for 30 where the machine has other work
+
+Sent = tuple[str, bytes]
 
 
-def _whole(chance: random.Random) -> bytes:
+def _value(chance: random.Random) -> Any:
+    return copy.deepcopy(chance.choice(VALUES))
+
+
+def _whole(chance: random.Random) -> Sent:
     """A JSON object of fields of the API, most of them wrong."""
-    body = {name: chance.choice(VALUES) for name in chance.sample(FIELDS, chance.randint(0, 8))}
+    body = {name: _value(chance) for name in chance.sample(FIELDS, chance.randint(0, 8))}
     body.setdefault("max_tokens", 1)
+    return chance.choice(PATHS), _json(body)
+
+
+def _bent(chance: random.Random) -> Sent:
+    """A body as it should be, but for one place or two in it."""
+    path, proper = chance.choice(PROPER)
+    body = json.loads(json.dumps(proper))
+    for _ in range(chance.randint(1, 2)):
+        _bend(body, chance)
+    return path, _json(body)
+
+
+def _bend(body: Any, chance: random.Random) -> None:
+    """Put another value, or none, in a place of ``body``, or a field where there was none."""
+    while True:
+        keys = list(body) if isinstance(body, dict) else range(len(body))
+        if not keys:
+            return
+        key = chance.choice(list(keys))
+        if isinstance(body[key], dict | list) and body[key] and chance.random() < 0.7:
+            body = body[key]
+        elif chance.random() < 0.1:
+            del body[key]
+            return
+        elif chance.random() < 0.1 and isinstance(body, dict):
+            body[str(chance.choice((*FIELDS, "$ref", "pattern", "type", "x-guidance")))] = _value(chance)
+            return
+        else:
+            body[key] = _value(chance)
+            return
+
+
+def _nested(chance: random.Random) -> Sent:
+    """A place of a body as it should be, with more brackets than anybody reads."""
+    depth, (path, body) = chance.choice((10, 200, 5000)), chance.choice(PROPER)
+    opening, closing = chance.choice(((b"[", b"]"), (b'{"a":', b"}"), (b'{"items":', b"}"), (b'{"not":', b"}")))
+    deep = opening * depth + b"1" + closing * depth
+    at = chance.choice(list(body))
+    if at == "tools" and chance.random() < 0.5:
+        function = {**TOOL["function"], "parameters": "HERE"}  # type: ignore[dict-item]
+        return path, _json({**body, "tools": [{"type": "function", "function": function}]}).replace(b'"HERE"', deep)
+    return path, _json({**body, at: "HERE"}).replace(b'"HERE"', deep)
+
+
+def _cut(chance: random.Random) -> Sent:
+    path, content = chance.choice((_whole, _bent))(chance)
+    return path, content[: chance.randrange(len(content))]
+
+
+def _noise(chance: random.Random) -> Sent:
+    path, whole = chance.choice((_whole, _bent))(chance)
+    content = bytearray(whole)
+    for _ in range(chance.randint(1, 8)):
+        content[chance.randrange(len(content))] = chance.randrange(256)
+    return path, bytes(content)
+
+
+def _bytes(chance: random.Random) -> Sent:
+    return chance.choice(PATHS), chance.randbytes(chance.randint(0, 300))
+
+
+def _json(body: Any) -> bytes:
     return json.dumps(body).encode("utf-8", "surrogatepass")
 
 
-def _nested(chance: random.Random) -> bytes:
-    depth = chance.choice((10, 200, 5000))
-    return b'{"prompt":' + b"[" * depth + b"1" + b"]" * depth + b"}"
+KINDS: tuple[Callable[[random.Random], Sent], ...] = (_whole, _whole, _bent, _bent, _nested, _cut, _noise, _bytes)
 
 
-def _cut(chance: random.Random) -> bytes:
-    content = _whole(chance)
-    return content[: chance.randrange(len(content))]
-
-
-def _noise(chance: random.Random) -> bytes:
-    content = bytearray(_whole(chance))
-    for _ in range(chance.randint(1, 8)):
-        content[chance.randrange(len(content))] = chance.randrange(256)
-    return bytes(content)
-
-
-def _bytes(chance: random.Random) -> bytes:
-    return chance.randbytes(chance.randint(0, 300))
-
-
-KINDS = (_whole, _whole, _nested, _cut, _noise, _bytes)
+def _is_wrong(status: int, answer: bytes) -> bool:
+    """Whether an answer is none that a client may get, whatever it sent."""
+    is_told = status == 200 or (400 <= status < 500 and b'"error"' in answer)
+    return not is_told or b"Traceback" in answer or b"server_error" in answer
 
 
 def _attack(server: Server, seed: int, requests: int) -> list[str]:
     """What was answered otherwise than it must be."""
     chance, wrong = random.Random(seed), []
     for _ in range(requests):
-        path, content = chance.choice(PATHS), chance.choice(KINDS)(chance)
-        status, _, answer = call(
-            server, "POST", path, content, {"Content-Type": chance.choice(("application/json", "x"))}
-        )
-        if not (status == 200 or (400 <= status < 500 and b'"error"' in answer)) or b"Traceback" in answer:
-            wrong.append(f"{status} for {path} {content[:300]!r}: {answer[:300]!r}")
+        path, content = chance.choice(KINDS)(chance)
+        kind = {"Content-Type": chance.choice(("application/json", "x"))}
+        status, _, answer = call(server, "POST", path, content, kind, PATIENCE)
+        if _is_wrong(status, answer):
+            wrong.append(f"{status} for {path} {content[:3000]!r}: {answer[:300]!r}")
     return wrong
 
 
-def test_no_body_makes_the_server_fail(server: Server) -> None:
-    assert _attack(server, seed=1, requests=250) == []
-    assert call(server, "GET", "/health")[0] == 200
+def test_no_body_makes_the_server_fail(calling_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    assert _attack(calling_server, seed=1, requests=300) == []
+    assert call(calling_server, "GET", "/health")[0] == 200
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_bodies_are_bent_from_those_that_are_answered(calling_server: Server) -> None:
+    pytest.importorskip("llguidance")
+    for path, body in PROPER:
+        assert call(calling_server, "POST", path, body)[0] == 200, body
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_no_body_of_a_thousand_makes_the_server_fail(server: Server, seed: int) -> None:
-    assert _attack(server, seed, requests=1000) == []
+def test_no_body_of_a_thousand_makes_the_server_fail(
+    calling_server: Server, caplog: pytest.LogCaptureFixture, seed: int
+) -> None:
+    assert _attack(calling_server, seed, requests=1000) == []
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.slow
+def test_bombs_take_no_memory_and_no_turn_of_others(calling_server: Server) -> None:
+    """Every form that is costly to compile, in every field that takes it, while another client is answered."""
+    answered, ends, wrong = 0, threading.Event(), list[str]()
+
+    def other() -> None:
+        nonlocal answered
+        while not ends.is_set():
+            body = {"prompt": "a", "max_tokens": 4}
+            status, _, answer = call(calling_server, "POST", "/v1/completions", body, seconds=PATIENCE)
+            answered += 1
+            if status != 200:
+                wrong.append(f"the other client: {status} {answer[:300]!r}")
+
+    def attack() -> None:
+        for bomb in BOMBS:
+            form = {"type": "json_schema", "json_schema": {"name": "x", "schema": bomb}}
+            tools = [{"type": "function", "function": {"name": "f", "parameters": {**bomb, "type": "object"}}}]
+            bodies: list[dict[str, Any]] = [{"response_format": form}, {"structured_outputs": {"json": bomb}}]
+            bodies += [{"tools": tools, "tool_choice": "required"}, {"tools": tools}]
+            for body in bodies:
+                body |= {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
+                status, _, answer = call(calling_server, "POST", "/v1/chat/completions", body, seconds=PATIENCE)
+                if _is_wrong(status, answer):
+                    wrong.append(f"{status} for {json.dumps(body)[:300]}: {answer[:300]!r}")
+
+    attack()
+    before, thread = _resident(), threading.Thread(target=other)
+    thread.start()
+    try:
+        attack()
+    finally:
+        ends.set()
+        thread.join()
+    assert wrong == []
+    assert answered > 8 * len(BOMBS), "nobody waits for a form of another"
+    assert _resident() < before + (96 << 20)
+
+
+@pytest.mark.slow
+def test_memory_is_flat_whatever_is_sent(calling_server: Server) -> None:
+    _attack(calling_server, 100, requests=1000)
+    before = _resident()
+    for seed in range(101, 104):
+        _attack(calling_server, seed, requests=1000)
+    assert _resident() < before + (96 << 20)
+
+
+def _resident() -> int:
+    """Bytes of memory that this process holds, in which the server runs."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("this system does not say how much memory a process holds")
+    (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) << 10
+
+
+@pytest.mark.slow
+def test_slow_senders_keep_nobody_out_and_are_given_up(calling_server: Server) -> None:
+    """A hundred who send a byte now and then: others are answered meanwhile, and each of them is told in the end."""
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        senders = [stack.enter_context(connect(calling_server)) for _ in range(100)]
+        for sender in senders:
+            sender.sendall(head)
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            for sender in senders:
+                sender.sendall(b" ")
+            assert call(calling_server, "POST", "/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
+        assert {sender.recv(1000).split(b"\r\n")[0].split()[1] for sender in senders} == {b"408"}
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):  # who never get to the end of their headers
+            stack.enter_context(connect(calling_server)).sendall(b"POST /v1/completions HTT")
+        assert call(calling_server, "GET", "/health")[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,17 @@ def by_the_book(params: SamplingParams, prompt: list[int], text: tuple[int, ...]
     return max(scores, key=lambda token: (scores[token], -token))
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_is_banned_stays_so_however_small_a_penalty_is(engine: Engine) -> None:
+    prompt, only = [5, 9, 9, 2], [3, 7]
+    for temperature in (0.0, 0.9):
+        params = SamplingParams(
+            max_tokens=6, ignore_eos=True, repetition_penalty=1e-320, allowed_token_ids=only, temperature=temperature
+        )
+        (output,) = engine.generate([prompt], params)
+        assert set(output.token_ids) <= set(only)
+
+
 @pytest.mark.parametrize(
     "asked",
     [

@@ -11,10 +11,15 @@ from peagle.engines.serving.server import Server
 
 
 def call(
-    server: Server, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    server: Server,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+    seconds: float = 30,
 ) -> tuple[int, dict[str, str], bytes]:
     """Status, headers (their names in lower case) and body of a response; a body that is no bytes is sent as JSON."""
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=30)
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=seconds)
     content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     try:
         connection.request(method, path, content, headers or {})

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -15,15 +13,11 @@ from openai import OpenAI
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.serving.server import Server
-from peagle.engines.serving.settings import ServerSettings
 from peagle.engines.text.tool_calls import ToolCallReader
 
 CALL = '<tool_call>{"name": "f"}</tool_call>'
 TOOLS: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
 MESSAGES: Any = [{"role": "user", "content": CALL * 30}]
-TEMPLATE = (
-    "{% if tools %}{# calls are written as <tool_call> #}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
-)
 
 
 def _tool(parameters: Any) -> Any:
@@ -31,31 +25,18 @@ def _tool(parameters: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def engine(talking_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """The demo engine with a template that knows tools."""
-    folder = Path(shutil.copytree(talking_engine, tmp_path_factory.mktemp("tools") / "engine"))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    with Engine.load(folder, max_batch_size=2, threads=1) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def client(engine: Engine) -> Iterator[OpenAI]:
-    server = Server(engine, ServerSettings("demo"), port=0)
-    server.start()
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+def client(calling_server: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{calling_server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
         yield client
-    server.stop(at_once=True)
-    assert server.wait(10)
 
 
 @pytest.fixture(scope="module")
-def calling(engine: Engine) -> dict[str, Any]:
+def calling(calling_engine: Engine) -> dict[str, Any]:
     """The options with which the model writes a call: it may say nothing but what calls are made of."""
-    ids = sorted(set(engine.tokenizer.encode(CALL)))
+    ids = sorted(set(calling_engine.tokenizer.encode(CALL)))
     params = SamplingParams(max_tokens=60, temperature=0.7, allowed_token_ids=ids, frequency_penalty=0.25)
     for seed in range(200):
-        text = engine.chat(MESSAGES, replace(params, seed=seed), tools=TOOLS).text
+        text = calling_engine.chat(MESSAGES, replace(params, seed=seed), tools=TOOLS).text
         if ToolCallReader(TOOLS).push(text, is_last=True)[1]:
             options = {"max_tokens": 60, "temperature": 0.7, "frequency_penalty": 0.25, "seed": seed}
             return {"model": "demo", "messages": MESSAGES, **options, "extra_body": {"allowed_token_ids": ids}}
