@@ -77,14 +77,14 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     asked = request.drafts_asked
     k = inputs.depth if asked is None else asked
     manifest = engine_manifest(platform, recipe, inputs, k, asked, graphs, plans, versions)
-    compiled = plans.kernels if plans else kernels.stage
+    compiled = [*plans.compiled()] if plans else [kernels.stage] if kernels.stage else []
     warnings += kernels.warnings
     stages = plans.stages() if plans else graphs.stages()
-    made_of = {**stages, "kernels": compiled} if compiled else stages
+    made_of = {**stages, "kernels": compiled[0]} if compiled else stages
     sizes = bytes_of(stages)
     with assembling(request.out, sizes) as assembly:
         with run.phases("assemble"):
-            _assemble(assembly, inputs, graphs, plans.kernels if plans else compiled, stages, run.progress)
+            _assemble(assembly, inputs, graphs, compiled, stages, run.progress)
             manifest = assembly.write_manifest(manifest)
         choice = None
         if asked is None and platform.runs_here:
@@ -130,15 +130,15 @@ def _assemble(
     assembly: Assembly,
     inputs: Inputs,
     graphs: Graphs,
-    kernels: Stage | None,
+    kernels: list[Stage],
     stages: dict[str, Stage],
     progress: Progress,
 ) -> None:
     for name, stage in stages.items():
         of_graphs = graphs.compiled[name].files.folder
         assembly.place_stage(stage, of_graphs or name, progress)
-    if kernels:
-        assembly.place_stage(kernels, "plugins", progress)
+    for stage in kernels:
+        assembly.place_stage(stage, "plugins", progress)
     graphs.furnish(assembly, inputs.target.folder)
 
 

@@ -26,7 +26,7 @@ _WRITTEN_LATER = ("verify.json", "tune.json")
 def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
     """Return the manifest, sizes, operator counts of graphs and kernels beside plans, after a check of the folder.
 
-    ``cache_bytes`` are those of one request, None for plans.
+    ``cache_bytes`` are those of one request, None for plans; ``plugin_library`` is None where there is none.
     Raises ``EnvironmentProblem``.
     """
     manifest = Manifest.read(folder)
@@ -40,6 +40,7 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
         "operators": {name: _operators(folder, part) for name, part in manifest.parts.items()},
         "cache_bytes": None if manifest.backend.gpus else row_bytes(manifest),
         "kernels": _kernels(folder) if manifest.backend.gpus else _cpu_kernels(folder, manifest),
+        "plugin_library": _plugin_library(folder, manifest),
         "matmuls": _products(folder),
         "reports": [name for name in _WRITTEN_LATER if (folder / name).is_file()],
     }
@@ -97,6 +98,16 @@ def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
         return [row | {"instructions": try_library(folder / KERNELS / LIBRARY), "why": ""}]
     except EnvironmentProblem as problem:
         return [row | {"instructions": "", "why": f"of no use here: {problem.why}"}]
+
+
+def _plugin_library(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
+    """What the C++ library of our plugins is made for and by, where the engine has one."""
+    from ...plugins.tensorrt.library import INDEX, LIBRARY
+    from ...plugins.tensorrt.library.pack import read_index
+
+    if f"{KERNELS}/{LIBRARY}" not in manifest.files or f"{KERNELS}/{INDEX}" not in manifest.files:
+        return None
+    return {"file": f"{KERNELS}/{LIBRARY}", **read_index(folder / KERNELS)}
 
 
 def _kernels(folder: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What TensorRT adds to a build, as kept stages: the plans of both graphs, and our kernels for their GPUs."""
+"""What TensorRT adds to a build, as kept stages: the plans of both graphs, our kernels and plugins for their GPUs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from ...engines.folder.records import Profile
+from ...plugins.errors import BuildError, EnvironmentProblem
 from ...plugins.tensorrt.import_tensorrt import Product
 from ..precision.product_table import BuiltProduct
 from ..request.build_platform import BuildPlatform
@@ -34,15 +35,28 @@ class PlanStage:
 
 
 @dataclass(frozen=True)
+class PluginLibraryStage:
+    """The C++ library of our plugins, None where it could not be compiled, which the ``warnings`` say."""
+
+    stage: Stage | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Plans:
-    """The plans of an engine, by half, and our kernels for their GPUs."""
+    """The plans of an engine, by half, and our kernels and plugins for their GPUs."""
 
     halves: Mapping[str, PlanStage]
     kernels: Stage
+    library: PluginLibraryStage
 
     def stages(self) -> dict[str, Stage]:
         """Return what of the stages goes into an engine, by half."""
         return {name: replace(plan.stage, files={PLAN: plan.stage.files[PLAN]}) for name, plan in self.halves.items()}
+
+    def compiled(self) -> list[Stage]:
+        """Return the kernels, and the library of plugins if there is one."""
+        return [self.kernels, *([self.library.stage] if self.library.stage else [])]
 
     def versions(self) -> dict[str, str]:
         """Return what the libraries that built the plans say of themselves, which a load compares."""
@@ -54,7 +68,7 @@ class Plans:
 
     def warnings(self) -> list[str]:
         """List what the builds of the plans warned of."""
-        return [warning for plan in self.halves.values() for warning in plan.facts.warnings]
+        return [*(each for plan in self.halves.values() for each in plan.facts.warnings), *self.library.warnings]
 
 
 def build_plans(
@@ -68,8 +82,9 @@ def build_plans(
             record["reused"] = halves[name].stage.reused
     with run.phases("kernels") as record:
         kernels = build_kernels(run, platform.gpus)
-        record["reused"] = kernels.reused
-    return Plans(halves, kernels)
+        library = build_plugin_library(run, kernels)
+        record["reused"] = kernels.reused and (library.stage is None or library.stage.reused)
+    return Plans(halves, kernels, library)
 
 
 def profiles(half: str, max_batch_size: int, max_k: int, max_seq_len: int) -> tuple[Profile, ...]:
@@ -146,3 +161,24 @@ def build_kernels(run: PipelineRun, gpus: Sequence[str]) -> Stage:
         write_pack(folder, list(cubins.values()))
 
     return run.store.run("kernels", [[op.name, digest(op), sm] for op, sm in kernels], make)
+
+
+def build_plugin_library(run: PipelineRun, kernels: Stage) -> PluginLibraryStage:
+    """Compile the C++ library of our plugins around kept kernels; our runtime does without it, and so may a build."""
+    from ...plugins.cpu.compile import find_compilers, machine_name
+    from ...plugins.kernels.pack import read_pack
+    from ...plugins.tensorrt.library.compile import COST, compile_around
+    from ...plugins.tensorrt.library.pack import write_library
+    from ...plugins.tensorrt.library.sources import digest
+
+    cubins = read_pack(kernels.path).cubins
+
+    def make(folder: Path) -> None:
+        with run.progress.step("compile the plugin library"):
+            write_library(folder, compile_around(cubins))
+
+    try:
+        compilers = [compiler.identity for compiler in find_compilers(COST)]
+        return PluginLibraryStage(run.store.run("plugin-library", [digest(cubins), machine_name(), compilers], make))
+    except (EnvironmentProblem, BuildError) as error:
+        return PluginLibraryStage(None, (f"there is no C++ library of the plugins: {error.in_a_line}",))

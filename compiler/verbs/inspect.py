@@ -151,6 +151,9 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
         (f"kernel {kernel['op']}", _kernel(kernel)) if "op" in kernel else ("CPU kernels", _cpu_kernels(kernel))
         for kernel in engine["kernels"]
     ]
+    if library := engine["plugin_library"]:
+        made_for = f"{library['machine']} and {', '.join(library['gpus'])}"
+        rows.append(("plugin library", f"{made_for}, {size(library['bytes'])}, by {library['compiler']}"))
     rows += [(name, size(entry["size"])) for name, entry in engine["files"].items()]
     return rows
 

@@ -89,6 +89,7 @@ def test_the_engine_holds_two_plans_with_our_plugins_and_their_kernels(demo_plan
     assert {cubin.op: cubin.sm for cubin in read_pack(demo_plans / "plugins").cubins} == {
         op.name: 120 for op in kernel_ops()
     }
+    assert {"plugins/libpeagle_plugins.so", "plugins/plugin_library.json"} <= found
     assert (manifest.backend.name, manifest.backend.gpus) == ("tensorrt-rtx", ("sm_120",))
     (evidence,) = manifest.evidence
     assert evidence.level == "aot"
@@ -140,12 +141,13 @@ def test_inspect_needs_neither_a_gpu_nor_tensorrt(cli: Run, demo_plans: Path, mo
         "for sm_120", "verify: rows 1 to 8, columns 1 to 9", "prefill: rows 1, columns 1 to 512", "AcceptPrefix 1",
         "fp16 (100.0% of the weights); as the plan itself has them",
         "PlaceholderDraft 1", "KV_CACHE_UPDATE 24", "24 caches float16 [?, 2, 2112, 32]", "input_ids int64 [?, ?]",
-        "target/model.plan", "kernel NumbersAt", "registers",
+        "target/model.plan", "kernel NumbersAt", "registers", "plugin library", " and sm_120, ",
     ):  # fmt: skip
         assert said in text
     found = json.loads(cli("inspect", demo_plans, "--json").out)
     assert [profile["name"] for profile in found["drafter"]["plan"]["profiles"]] == ["verify", "prefill"]
     assert {kernel["sm"] for kernel in found["kernels"]} == {"sm_120"}
+    assert found["plugin_library"]["gpus"] == ["sm_120"]
     assert found["operators"] == {"target": None, "drafter": None}
 
 

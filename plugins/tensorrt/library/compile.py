@@ -12,7 +12,7 @@ from ...kernels.pack import Pack, obtain
 from ...kernels.sources import TARGETS, kernel_ops
 from .sources import OPTIONS, digest, files
 
-_COST = (
+COST = (
     "the plugin library is compiled for the machine; without it only Python programs that register the plugins of "
     "peagle.plugins.tensorrt can load the plans"
 )
@@ -47,13 +47,13 @@ def compile_library(sms: Iterable[int] = TARGETS, packs: Sequence[Pack] = ()) ->
             why=f"TensorRT runs on sm_{_OLDEST} and later",
             fix=f"name others, such as {', '.join(f'sm_{sm}' for sm in TARGETS)}",
         )
-    compilers = find_compilers(_COST)
+    compilers = find_compilers(COST)
     found = {(cubin.op, cubin.sm): cubin for sm in wanted for op in kernel_ops() for cubin in [obtain(op, sm, packs)]}
-    return compiled(list(found.values()), compilers=compilers)
+    return compile_around(list(found.values()), compilers)
 
 
-def compiled(cubins: Sequence[Cubin], compilers: Sequence[Compiler] = ()) -> PluginLibrary:
-    """Compile the library around these kernels; raises what ``compile_library`` does."""
-    code, compiler = compile_shared(files(cubins), OPTIONS, compilers or find_compilers(_COST), "the plugin library")
+def compile_around(cubins: Sequence[Cubin], compilers: Sequence[Compiler] = ()) -> PluginLibrary:
+    """Compile the library with these kernels in it; raises what ``compile_library`` does."""
+    code, compiler = compile_shared(files(cubins), OPTIONS, compilers or find_compilers(COST), "the plugin library")
     sms = tuple(sorted({cubin.sm for cubin in cubins}))
     return PluginLibrary(machine_name(), sms, digest(cubins), code, compiler)

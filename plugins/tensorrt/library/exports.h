@@ -45,16 +45,18 @@ inline bool register_creator(void* registry, int version, bool is_rtx, IPluginCr
   return (*static_cast<Register**>(registry))[position](registry, creator, kNamespace);
 }
 
-inline void register_with(const std::string& path) {
-  void* const library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return;
+// Whether it could be asked.
+inline bool register_with(const std::string& path, int how) {
+  void* const library = dlopen(path.c_str(), RTLD_LAZY | how);
+  if (library == nullptr) return false;
   const auto version = reinterpret_cast<std::int32_t (*)()>(dlsym(library, "getInferLibVersion"));
   const auto registry = reinterpret_cast<void* (*)()>(dlsym(library, "getPluginRegistry"));
-  if (version == nullptr || registry == nullptr) return;
+  if (version == nullptr || registry == nullptr) return false;
   const bool is_rtx = path.find("libtensorrt_rtx.so") != std::string::npos;
   for (auto* creator : creators()) {
-    if (!register_creator(registry(), version(), is_rtx, *creator)) return;
+    if (!register_creator(registry(), version(), is_rtx, *creator)) break;
   }
+  return true;
 }
 
 [[gnu::constructor]] static void opened() {
@@ -67,7 +69,10 @@ inline void register_with(const std::string& path) {
         return 0;
       },
       &found);
-  for (const std::string& path : found) register_with(path);
+  for (const std::string& path : found) register_with(path, RTLD_NOLOAD);
+  // As a library that is linked to TensorRT would bring it; one that is not where the system looks must come first.
+  if (!found.empty() || register_with("libnvinfer.so.11", 0) || register_with("libnvinfer.so.10", 0)) return;
+  fail("no TensorRT is in this process: open this library after it, or with loadLibrary of its registry");
 }
 
 }  // namespace peagle

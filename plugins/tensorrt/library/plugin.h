@@ -83,7 +83,7 @@ class Plugin final : public nvinfer1::v_1_0::IPluginV3,
         shapes[i].push_back({size->answers->isConstant() ? size->answers->getConstantValue() : kUnknown, size});
       }
     }
-    const std::vector<Size> symbols = bind(op_, shapes, attributes_, problems);
+    const std::vector<Size> symbols = sizes_of(op_, shapes, attributes_, problems);
     if (problems) return fail(problems.text());
     for (int i = 0; i < num_outputs; ++i) {
       outputs[i].count = op_.outputs[i].rank;
@@ -127,7 +127,7 @@ class Plugin final : public nvinfer1::v_1_0::IPluginV3,
     for (int i = 0; i < num_inputs; ++i) types.push_back(inputs[i].type);
     check_types(op_, types, problems);
     if (problems) return fail(problems.text());
-    const std::vector<Size> symbols = bind(op_, shapes_of(inputs), attributes_, problems);
+    const std::vector<Size> symbols = sizes_of(op_, shapes_of(inputs), attributes_, problems);
     for (int i = 0; i < num_outputs && !problems; ++i) {
       if (!fits(op_.outputs[i], outputs[i], output_type(op_, i, types), symbols)) {
         problems.add(text_of("TensorRT made %s another type or shape than the spec", op_.outputs[i].name));
@@ -147,7 +147,7 @@ class Plugin final : public nvinfer1::v_1_0::IPluginV3,
   std::int32_t enqueue(const PluginTensorDesc* input_descs, const PluginTensorDesc*, const void* const* inputs,
                        void* const* outputs, void*, void* stream) noexcept override {
     Problems problems(op_);
-    const std::vector<Size> symbols = not_loaded_.empty() ? bind(op_, shapes_of(input_descs), attributes_, problems)
+    const std::vector<Size> symbols = not_loaded_.empty() ? sizes_of(op_, shapes_of(input_descs), attributes_, problems)
                                                           : std::vector<Size>();
     if (!not_loaded_.empty()) problems.add("its kernel cannot be used: " + not_loaded_);
     int entry = 0;

@@ -164,7 +164,7 @@ inline bool breaks(const Bound& bound, const std::vector<Size>& sizes, std::int6
 }
 
 // The size of every symbol of the op: its dimensions' from the shapes of its inputs, its attributes' values.
-inline std::vector<Size> bind(const Op& op, const std::vector<Shape>& shapes,
+inline std::vector<Size> sizes_of(const Op& op, const std::vector<Shape>& shapes,
                               const std::vector<std::int64_t>& attributes, Problems& problems) {
   std::vector<Size> sizes(op.num_symbols);
   std::vector<bool> is_bound(op.num_symbols);

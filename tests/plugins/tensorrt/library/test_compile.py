@@ -21,48 +21,40 @@ from peagle.plugins.kernels.sources import kernel_ops
 from peagle.plugins.limits import finite
 from peagle.plugins.op_spec import Attribute, OpSpec
 from peagle.plugins.ops import OPS
-from peagle.plugins.tensorrt.library import LIBRARY, sources
 from peagle.plugins.tensorrt.library import compile as compiling
-from peagle.plugins.tensorrt.library.compile import PluginLibrary, compile_library
-from peagle.plugins.tensorrt.library.pack import read_index, write_library
+from peagle.plugins.tensorrt.library import sources
+from peagle.plugins.tensorrt.library.compile import compile_library
+from peagle.plugins.tensorrt.library.pack import read_index
 
 PACK = Pack(tuple(Cubin(op.name, 120, digest_of(op), b"\x7fELF " + op.name.encode(), {}) for op in kernel_ops()))
 
 
-@pytest.fixture(scope="module")
-def library() -> PluginLibrary:
-    return compile_library([121, 120], [PACK])
-
-
-def test_the_kernels_are_in_it_once_and_it_needs_nothing_but_the_c_library(
-    library: PluginLibrary, tmp_path: Path
-) -> None:
-    assert (library.machine, library.sms) == (machine_name(), (120,))  # what is for 12.0 runs on 12.1
-    assert [library.code.count(cubin.code) for cubin in PACK.cubins] == [1] * len(PACK.cubins)
-    write_library(tmp_path, library)
-    dynamic = subprocess.run(["readelf", "-d", tmp_path / LIBRARY], capture_output=True, text=True, check=True).stdout
+def test_the_kernels_are_in_it_once_and_it_needs_nothing_but_the_c_library(plugin_library: Path) -> None:
+    code = plugin_library.read_bytes()
+    assert [code.count(cubin.code) for cubin in PACK.cubins] == [1] * len(PACK.cubins)
+    dynamic = subprocess.run(["readelf", "-d", plugin_library], capture_output=True, text=True, check=True).stdout
     needed = [line.partition("[")[2].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line]
     assert all(name.startswith(("libc.so", "libdl.so", "libm.so", "ld-linux", "libpthread")) for name in needed), needed
     count = ctypes.c_int32()
-    assert ctypes.CDLL(str(tmp_path / LIBRARY)).getCreators(ctypes.byref(count))
+    assert ctypes.CDLL(str(plugin_library)).getCreators(ctypes.byref(count))
     assert count.value == len(PACK.cubins)
 
 
 @pytest.mark.slow
-def test_the_same_text_gives_the_same_bytes(library: PluginLibrary) -> None:
-    assert compile_library([120], [PACK]) == library
+def test_the_same_text_gives_the_same_bytes(plugin_library: Path) -> None:
+    assert compile_library([120], [PACK]).code == plugin_library.read_bytes()
 
 
-def test_another_kernel_gives_another_digest(library: PluginLibrary) -> None:
+def test_another_kernel_gives_another_digest() -> None:
     first, *others = PACK.cubins
-    assert sources.digest([replace(first, code=b"\x7fELF other"), *others]) != library.digest
+    assert sources.digest([replace(first, code=b"\x7fELF other"), *others]) != sources.digest(PACK.cubins)
 
 
-def test_the_index_says_what_it_is(library: PluginLibrary, tmp_path: Path) -> None:
-    write_library(tmp_path, library)
-    index = read_index(tmp_path)
-    assert (index["gpus"], index["bytes"], index["machine"]) == (["sm_120"], len(library.code), machine_name())
-    assert index["source_sha256"] == library.digest
+def test_the_index_says_what_it_is(plugin_library: Path, tmp_path: Path) -> None:
+    index = read_index(plugin_library.parent)
+    assert index["gpus"] == ["sm_120"]  # what is for 12.0 runs on 12.1
+    assert (index["machine"], index["bytes"]) == (machine_name(), plugin_library.stat().st_size)
+    assert index["source_sha256"] == sources.digest(PACK.cubins)
     for text in ("", "[]", '{"format": 2}', '{"format": 1, "gpus": "sm_90"}'):
         (tmp_path / "plugin_library.json").write_text(text)
         with pytest.raises(EnvironmentProblem, match="does not describe a plugin library"):
