@@ -17,6 +17,7 @@ from ..plugins.errors import BuildError
 from ..plugins.number_types import BY_NUMPY, FLOAT16
 from .lowering.lowering_result import GraphWeight, Lowered
 from .lowering.shared_passes import ROPE_METADATA, fill_rope_tables
+from .weight_cuts import Cut, whole_matrices
 
 ALIGNMENT = 4096  # ONNX Runtime maps the file; a mapped tensor starts on a page
 _SMALL = 64  # the same for what is smaller than a page: scales are many
@@ -83,22 +84,32 @@ def attach(
     path: Path,
     on_bytes: Callable[[int], None] = lambda _: None,
     position: Callable[[str], Any] = lambda _: 0,
+    cuts: Mapping[str, Cut] | None = None,
 ) -> dict[str, Run]:
     """Write ``path`` (the graph) and ``path.data`` (its weights); returns where in it every part lies.
 
     ``on_bytes`` is told of every write, for a progress bar; ``position(part)`` sorts the reads, so that a checkpoint is
-    read shard by shard. The graph is written last, so that its presence means the weights are whole. Raises
-    ``BuildError`` on a tensor of wrong size.
+    read shard by shard. Parts that are ``cuts`` are not read themselves: what they are cut from is, once for all of
+    them. The graph is written last, so that its presence means the weights are whole. Raises ``BuildError`` on a tensor
+    of wrong size.
     """
+    cuts = cuts or {}
     data = path.with_name(path.name + ".data")
     offsets, size = _offsets(lowered.weights)
     runs: dict[str, Run] = {}
     with open(data, "wb") as file:
         file.truncate(size)
-        once = {weight.parts: weight for weight in lowered.weights}.values()
-        for weight in sorted(once, key=lambda weight: position(weight.parts[0])):
-            for part, (offset, length) in _write(file.fileno(), weight, offsets[weight.parts], read, on_bytes).items():
-                runs[part] = Run(data.name, offset, length)
+        reads: dict[str, list[GraphWeight]] = {}
+        for weight in {weight.parts: weight for weight in lowered.weights}.values():
+            first = weight.parts[0]
+            reads.setdefault(cuts[first].source if first in cuts else first, []).append(weight)
+        for name in sorted(reads, key=position):
+            places = {weight: offsets[weight.parts] for weight in reads[name]}
+            cut = {weight: offset for weight, offset in places.items() if weight.parts[0] in cuts}
+            written = _write_cuts(file.fileno(), name, cut, cuts, read, on_bytes)
+            for weight, offset in places.items() - cut.items():
+                written |= _write(file.fileno(), weight, offset, read, on_bytes)
+            runs |= {part: Run(data.name, *place) for part, place in written.items()}
         os.fsync(file.fileno())
     for weight in lowered.weights:
         _place(lowered.model, weight, data.name, offsets[weight.parts])
@@ -138,18 +149,53 @@ def _write(
     for part in weight.parts:
         begin = offset
         for rows in read(part):
-            content = _bytes(rows, weight, part)
-            if offset + content.size > end:
-                raise _misfit(weight, "more")
-            view = content.data
-            while view:
-                count = os.pwrite(descriptor, view, offset)
-                view, offset = view[count:], offset + count
-                on_bytes(count)
+            offset = _put(descriptor, _bytes(rows, weight, part), offset, end, weight, on_bytes)
         runs[part] = begin, offset - begin
     if offset != end:
         raise _misfit(weight, "less")
     return runs
+
+
+def _write_cuts(
+    descriptor: int,
+    source: str,
+    places: Mapping[GraphWeight, int],
+    cuts: Mapping[str, Cut],
+    read: Read,
+    on_bytes: Callable[[int], None],
+) -> dict[str, tuple[int, int]]:
+    """Write all weights that are cut from ``source``, each from its offset on, while that is read once."""
+    at = dict(places)
+    if at:
+        like = cuts[next(iter(at)).parts[0]]
+        for stack in whole_matrices(read(source), like.rows, like.columns):
+            for weight, offset in at.items():
+                content = _bytes(cuts[weight.parts[0]].of(stack), weight, source)
+                end = places[weight] + weight.bytes
+                at[weight] = _put(descriptor, content, offset, end, weight, on_bytes)
+    for weight, offset in at.items():
+        if offset != places[weight] + weight.bytes:
+            raise _misfit(weight, "less")
+    return {weight.parts[0]: (begin, weight.bytes) for weight, begin in places.items()}
+
+
+def _put(
+    descriptor: int,
+    content: np.ndarray[Any, np.dtype[np.uint8]],
+    offset: int,
+    end: int,
+    weight: GraphWeight,
+    on_bytes: Callable[[int], None],
+) -> int:
+    """Write bytes of a weight that ends at ``end``; returns where they end."""
+    if offset + content.size > end:
+        raise _misfit(weight, "more")
+    view = content.data
+    while view:
+        count = os.pwrite(descriptor, view, offset)
+        view, offset = view[count:], offset + count
+        on_bytes(count)
+    return offset
 
 
 def _bytes(rows: Any, weight: GraphWeight, part: str) -> np.ndarray[Any, np.dtype[np.uint8]]:

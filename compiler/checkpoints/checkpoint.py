@@ -140,12 +140,14 @@ class Checkpoint:
         tensor = self.tensors.get(name)
         return tensor if isinstance(tensor, ScaledFp8) else None
 
-    def codes(self, name: str, loss: Loss | None = None, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
+    def codes(
+        self, name: str, loss: Loss | None = None, scale: float | None = None, limit: int = PIECE
+    ) -> Iterator[np.ndarray[Any, Any]]:
         """The E4M3 codes of such a tensor, uint8, in the slices of ``pieces``; see ``ScaledFp8.codes``."""
         tensor = self.fp8(name)
         if tensor is None:
             raise BuildError(f"{self.source}: {name} is not stored as FP8 with scales")
-        return (tensor.codes(*some, loss) for some in _slices(tensor, limit))
+        return (tensor.codes(*some, loss, scale) for some in _slices(tensor, limit))
 
     def blocks(self, name: str, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
         """A tensor of a GGUF file in the blocks that it is stored in, uint8 [rows, bytes]; slices as in ``pieces``."""

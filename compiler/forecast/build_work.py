@@ -89,7 +89,7 @@ def _calibrates(census: tuple[RoledWeight, ...], recipe: Recipe, lowering: Lower
         how = scheme_of(recipe.precision(weight.role), lowering, weight)
         if how.packed == AFFINE and weight.name not in kept:
             return True
-        if how.input is not None and not how.powers and rounds_input(recipe, weight.role, lowering):
+        if how.input is not None and not how.powers and rounds_input(recipe, weight.role):
             return True
     return False
 

@@ -24,6 +24,7 @@ from ..precision.recipes import Recipe, twice_rounded
 from ..precision.weight_source import kept_blocks, of_target
 from ..precision.weights_stored_quantized import StoredFp8
 from ..request.build_platform import platform_of
+from ..request.experts_form import as_asked, suited
 from ..request.refusals import check_build
 from ..request.request import ONNXRUNTIME, CompileRequest, ModelRef
 from ..store.stages import StageStore
@@ -122,6 +123,9 @@ def _decided(
     """Types by the headers of a checkpoint that lies here. Refuses what a build or an export of it refuses."""
     request.calibration.check()
     request.precision.check()
+    family = family_for(target_config(request.pair.model, request.pair.revision)[0])
+    planned, said = suited(as_asked(planned, request.backend.experts), request.backend.experts, family)
+    notes += said
     known = available(planned)
     target = _local_target(request.pair)
     asked = request.precision

@@ -106,8 +106,8 @@ def _scales(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> Counter[
     if how.block:
         return _of_blocks(weight, how, _stored(weight, recipe, lowering), recipe.wide)
     counts["fp32"] = math.prod(weight.shape[:-1]) if how.group == "row" else weight.matrices
-    if how.input and rounds_input(recipe, weight.role, lowering):
-        counts["fp32"] += weight.matrices
+    if how.input and rounds_input(recipe, weight.role):
+        counts["fp32"] += 1  # all matrices of a stack have one input
     return counts
 
 

@@ -15,6 +15,7 @@ from ..hardware.packages import export_versions
 from ..precision.decide_recipe import decide
 from ..precision.recipes import Recipe, first_words
 from ..request.build_platform import BuildPlatform, platform_of
+from ..request.experts_form import suited
 from ..request.refusals import check_build
 from ..request.request import CompileRequest
 from ..request.resolved_config import FILE_NAME as RESOLVED
@@ -56,11 +57,13 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         resolved = _resolve(request, run.progress)
     with run.phases("read", "read checkpoints"):
         inputs = read_inputs(request.sizes, resolved, request.head.over)
+        lowering, said = suited(platform.lowering, request.backend.experts, inputs.target.family)
+        platform = replace(platform, lowering=lowering)
         require_runner(inputs.head, platform.lowering)
         recipe = decide(
             request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True, head=inputs.head
         )
-        warnings = [*inputs.warnings, *request.unused()]
+        warnings = [*inputs.warnings, *request.unused(), *said]
         warnings += [_FP8_TAKEN] if request.precision.name is None and recipe.name == "fp8" else []
         request = replace(request, precision=replace(request.precision, name=recipe.name))
     names = resolved.repeatable()

@@ -18,6 +18,7 @@ from ..hardware.packages import export_versions, product_version
 from ..precision.calibration.obtain_ranges import describe
 from ..precision.decide_recipe import decide
 from ..precision.recipes import MULTIPLIED, STORED
+from ..request.experts_form import suited
 from ..request.refusals import check_export, export_lowering
 from ..request.request import CompileRequest
 from ..store.destination import EXPORT
@@ -115,7 +116,8 @@ def _resolve(request: CompileRequest, progress: Progress) -> Callable[[], _Job]:
 
 
 def _pair(request: CompileRequest, resolved: Resolved) -> _Job:
-    inputs, lowering = read_inputs(request.sizes, resolved, request.head.over), export_lowering(request)
+    inputs = read_inputs(request.sizes, resolved, request.head.over)
+    lowering, said = suited(export_lowering(request), request.backend.experts, inputs.target.family)
     require_runner(inputs.head, lowering)
     blueprint = Blueprint(
         target=inputs.target,
@@ -124,19 +126,20 @@ def _pair(request: CompileRequest, resolved: Resolved) -> _Job:
         lowering=lowering,
         cache_length=inputs.cache_length(lowering),
     )
-    warnings = (*inputs.warnings, *request.unused())
+    warnings = (*inputs.warnings, *request.unused(), *said)
     return _Job(blueprint, inputs.max_seq_len, inputs.max_k, resolved.repeatable(), warnings)
 
 
 def _target_alone(request: CompileRequest, resolved: Resolved) -> _Job:
-    target, lowering = Target.open(resolved.target).with_taps(), export_lowering(request)
+    target = Target.open(resolved.target).with_taps()
+    lowering, said = suited(export_lowering(request), request.backend.experts, target.family)
     max_seq_len, warnings = longest_sequence(target, request.sizes.max_seq_len)
     taps = target.spec.taps
     warnings.append(f"no drafter was named: the target is exported alone, its taps {taps} are the default")
     max_k = max(request.sizes.num_speculative_tokens or 0, ASSUMED_DEPTH)
     length = cache_length(max_seq_len, max_k, lowering)
     blueprint = Blueprint(target, None, decide(request.precision, lowering, target), lowering, length)
-    return _Job(blueprint, max_seq_len, max_k, resolved.repeatable(), (*resolved.notes, *warnings))
+    return _Job(blueprint, max_seq_len, max_k, resolved.repeatable(), (*resolved.notes, *warnings, *said))
 
 
 def _report(job: _Job, graphs: Graphs, run: PipelineRun, sizes: Mapping[str, int], imports: int) -> dict[str, Any]:

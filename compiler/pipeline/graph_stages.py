@@ -96,7 +96,7 @@ def attach(
     def make(folder: Path) -> None:
         from ...graphs.graph_files import load, save
         from ...graphs.lowering import lower
-        from ...graphs.quantization import pack_wide, packed_tiles
+        from ...graphs.quantization import pack_wide, packed_tiles, split_experts
         from ...graphs.stream_weights import attach as stream
         from ...graphs.stream_weights import leave, needed_weights, refer
         from ..precision.quantization_proof import QuantizedGraphs
@@ -117,10 +117,13 @@ def attach(
             pack_wide(copy, tables)
         if shared and shared.packed != (half.targets_embedding in packed):
             there = {}  # this graph wants it in another form
+        cuts = split_experts(copy) if lowering.has_expert_layer else {}
+        if cuts:
+            split_experts(semantic)
         lowered = lower(copy, lowering, cache_length=cache_length)
         streams = quantized.streams if quantized else {}
         if quantized:
-            quantized.prove(lowered, lowering)
+            quantized.prove(lowered, lowering, cuts)
         lowered = leave(lowered, there)
         if lowering.join:
             lowering.join(lowered.model)
@@ -143,6 +146,7 @@ def attach(
                 folder / files.model,
                 advance,
                 lambda name: half.position(weight_of(name), shapes[weight_of(name)]),
+                cuts,
             )
         refer(semantic, there | runs, cache_length)
         save(semantic, folder / files.semantic)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...graphs.lowering import TENSORRT
 from ...plugins.errors import BuildError
 from ...plugins.problems import listed
 from .allowed_recipes import available
@@ -57,7 +58,7 @@ def multiplied_wide(selection: Selection, lowering: Lowering) -> dict[str, Roled
         name: weight
         for name, weight in selection.weights.items()
         if lowering.is_tensorrt and names_inputs(weight, recipe, lowering)
-        if not rounds_input(recipe, weight.role, lowering)
+        if not rounds_input(recipe, weight.role)
     }
 
 
@@ -117,6 +118,8 @@ def too_little(selection: Selection, lowering: Lowering, share: float, wide: Map
     allow = [role for role in roles if role in _TITLES and role not in recipe.allow_wide]
     nearest = _nearest(selection, lowering)
     instead = f"build in {nearest}, the nearest recipe that is multiplied as it says"
+    if lowering.has_expert_layer and _holds(selection, recipe.name, TENSORRT):
+        instead += "; or compute all experts in every pass, with --experts dense"
     return BuildError(
         f"{share:.1%} of the weights that --precision {recipe.name} names would be multiplied in {recipe.title}, "
         f"{recipe.share:.0%} is the least that may be called so",
@@ -153,9 +156,13 @@ def _nearest(selection: Selection, lowering: Lowering) -> str:
     """The first quantized recipe whose products hold what it names for these weights, else the wide one."""
     asked = selection.recipe
     for kind in ("fp8", "int8"):
-        other = replace(RECIPES[kind].on(asked.wide, lowering), exclude=asked.exclude)
-        moved = replace(selection, recipe=other)
-        holds = shares(moved, lowering, {}, multiplied_wide(moved, lowering)).multiplied >= other.share
-        if holds and kind != asked.name and kind in available(lowering):
+        if _holds(selection, kind, lowering) and kind != asked.name and kind in available(lowering):
             return kind
     return asked.wide
+
+
+def _holds(selection: Selection, kind: str, lowering: Lowering) -> bool:
+    """Whether these weights would be multiplied as the recipe ``kind`` says."""
+    other = replace(RECIPES[kind].on(selection.recipe.wide, lowering), exclude=selection.recipe.exclude)
+    moved = replace(selection, recipe=other)
+    return shares(moved, lowering, {}, multiplied_wide(moved, lowering)).multiplied >= other.share

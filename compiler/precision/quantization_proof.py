@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ...graphs.lowering import Lowered, Lowering
     from ...graphs.quantization import GraphProduct, Quantization, QuantizedWeight
     from ...graphs.quantization.quantized_weight import WeightStream
+    from ...graphs.weight_cuts import Cut
     from .weight_source import WeightSource
 
 _LISTED = 8
@@ -46,6 +47,7 @@ class QuantizedGraphs:
     products: Sequence[GraphProduct] = field(default=())
     _parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _lowering: Lowering | None = None
+    _cuts: Mapping[str, Cut] = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: WeightSource, *models: ir.Model) -> QuantizedGraphs:
@@ -73,16 +75,17 @@ class QuantizedGraphs:
         row = (how.scale[1:] or (1,)) if stream.scales else shape[-1:]
         return packed_runs(how.packed, runs, row, scales=stream.scales)
 
-    def prove(self, lowered: Lowered, lowering: Lowering) -> None:
+    def prove(self, lowered: Lowered, lowering: Lowering, cuts: Mapping[str, Cut] | None = None) -> None:
         """Raise ``BuildError`` if less than the recipe's share is as it says, or an asked-for lm_head is not quantized.
 
-        A weight of a type that names both factors of a product counts if both are of it in the graph.
+        A weight of a type that names both factors of a product counts if both are of it in the graph, and of one that
+        was cut into several if they are in all of their products.
         """
         from ...graphs.quantization import products_of
 
         self.products = products_of(lowered.model)
         self._parts = {weight.name: weight.parts for weight in lowered.weights}
-        self._lowering = lowering
+        self._lowering, self._cuts = lowering, cuts or {}
         selection, counted, wide = self.source.selection, self.shares, self.wide
         recipe = selection.recipe
         roles = {name: weight.role for name, weight in selection.weights.items()}
@@ -132,7 +135,8 @@ class QuantizedGraphs:
     @property
     def wide(self) -> dict[str, str]:
         """The weights to quantize that the lowered graph does not multiply so, and why."""
-        effective = {name for p in self.products for name in self._weights(p) if self._takes_effect(p, name)}
+        uses = [(name, self._takes_effect(p, name)) for p in self.products for name in self._weights(p)]
+        effective = {name for name, takes in uses if takes} - {name for name, takes in uses if not takes}
         lost = _UNREAD if self._lowered_for.has_kernels else "the lowered graph multiplies it wide"
         return {name: self.reasons.get(name, lost) for name in self.source.selection.weights if name not in effective}
 
@@ -159,6 +163,7 @@ class QuantizedGraphs:
     def _weights(self, product: GraphProduct) -> list[str]:
         """Name the weights of a product: several where linears were packed into one."""
         parts = self._parts.get(product.weight, (product.weight,))
+        parts = [self._cuts[part].source if part in self._cuts else part for part in parts]
         return [self.streams[part].weight if part in self.streams else part for part in parts]
 
     def _takes_effect(self, product: GraphProduct, name: str) -> bool:

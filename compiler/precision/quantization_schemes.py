@@ -110,11 +110,6 @@ def serves_embedding(recipe: Recipe, lowering: Lowering) -> bool:
     return not lowering.is_tensorrt and recipe.lm_head in INTEGERS
 
 
-def rounds_input(recipe: Recipe, role: str, lowering: Lowering) -> bool:
-    """Whether what weights of a role are multiplied with is rounded, where their type rounds inputs at all.
-
-    Of experts only in products that are spelled out: TensorRT's own layer of them is not known to be able to.
-    """
-    if role == "experts":
-        return recipe.expert_activations != recipe.wide and not lowering.has_expert_layer
-    return role in _ROUNDED
+def rounds_input(recipe: Recipe, role: str) -> bool:
+    """Whether what weights of a role are multiplied with is rounded, where their type rounds inputs at all."""
+    return recipe.expert_activations != recipe.wide if role == "experts" else role in _ROUNDED

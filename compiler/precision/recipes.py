@@ -19,6 +19,7 @@ DRAFTER_ROLE: Literal["drafter"] = (
     "drafter"  # of the drafter's matrices: stored as a type says, and what enters them stays wide
 )
 ALLOWED_WIDE = ("experts",)  # what --allow-wide can name: roles whose products may be wider than their type says
+LAYER_TYPES = ("fp8",)  # that TensorRT's own layer of routed experts multiplies in
 EMULATED = ("fp8", "mxfp8")  # types that ONNX Runtime has no arithmetic for
 STORED = "stored"  # of a recorded table: what a GGUF file held before the recipe
 MULTIPLIED = "multiplied"  # of a recorded table: what is to be said before all else, where products are not as named
@@ -97,7 +98,7 @@ class Recipe:
         if self.quantized_type and wide != self.wide:
             moved: dict[str, Any] = {name: wide for name in _FIELDS if getattr(self, name) == self.wide}
             recipe = replace(self, **moved, says=self.says.replace(self.wide, wide))
-        if lowering.has_expert_layer:  # TensorRT's own layer of experts is given none that are rounded
+        if lowering.has_expert_layer and recipe.experts not in LAYER_TYPES:
             return replace(recipe, expert_activations=recipe.wide)
         return recipe if lowering.is_tensorrt else recipe._on_onnxruntime(kernels=lowering.has_kernels)
 

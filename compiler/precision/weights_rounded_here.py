@@ -212,9 +212,7 @@ class RoundedHere:
         return self._rounds(weight) and not self._scheme(weight).powers
 
     def _rounds(self, weight: RoledWeight) -> bool:
-        return self._scheme(weight).input is not None and rounds_input(
-            self.selection.recipe, weight.role, self.lowering
-        )
+        return self._scheme(weight).input is not None and rounds_input(self.selection.recipe, weight.role)
 
     def _range(self, name: str) -> float:
         return float(np.max(self.ranges.inputs[name])) if self.ranges and name in self.ranges.inputs else 0.0
@@ -252,8 +250,9 @@ class RoundedHere:
         how, shape = self._scheme(weight), weight.shape
         if how.block:
             return (*shape[:-1], math.ceil(shape[-1] / self._block(weight)))
-        # With one scale for each of stacked matrices TensorRT widens them before it multiplies.
-        of_rows = how.group == "row" or (len(shape) > 2 and self._rounds(weight))
+        # With one scale for each of stacked matrices TensorRT widens them before it multiplies. Its own layer does not.
+        is_stack = len(shape) > 2 and not self.lowering.has_expert_layer
+        of_rows = how.group == "row" or (is_stack and self._rounds(weight))
         return shape[:-1] if of_rows else shape[:-2]
 
     def _of_rows(self, weight: RoledWeight, values: Array, at: int) -> Array:

@@ -104,7 +104,7 @@ class StoredFp8:
         if losses:
             name, error = max(losses.items(), key=lambda item: item[1])
             notes.append(
-                f"{len(losses)} tensors have one scale for each row where the checkpoint has one for each block; "
+                f"{len(losses)} tensors have one scale for each row, or for all, where the checkpoint has more; "
                 f"the relative error is {error:.2%} at most ({name})"
             )
         cached = any(name.endswith((".k_scale", ".v_scale")) for name in self.target.checkpoint.companions)
@@ -116,12 +116,13 @@ class StoredFp8:
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
         """The weight's E4M3 numbers as consecutive runs of rows."""
 
-        checkpoint = self.target.checkpoint
+        checkpoint, is_one = self.target.checkpoint, self._of_matrices(self.selection.weights[name])
 
         def read(key: str) -> Iterator[Array]:
             tensor = checkpoint.fp8(key)
-            loss = self._losses.setdefault(key, Loss()) if tensor is not None and tensor.rescaled else None
-            return checkpoint.codes(key, loss)
+            scale = tensor.matrix_scale() if tensor is not None and is_one else None
+            is_new = tensor is not None and tensor.rescaled(scale)
+            return checkpoint.codes(key, self._losses.setdefault(key, Loss()) if is_new else None, scale)
 
         for rows in self.target.sources.read(name, shape, read):
             yield np.ascontiguousarray(rows).view(E4M3.dtype)
@@ -158,23 +159,28 @@ class StoredFp8:
         """The fewest scales that say the same: one, or one for each row; or for each expert of those multiplied wide.
 
         TensorRT multiplies stacked matrices in FP8 by one scale or by those of their rows. With one for each matrix it
-        widens them first.
+        widens them first, but in its own layer of experts, which takes no more: there all rows of one have the same.
         """
         tensors = [tensor for tensor in self._tensors(weight) if tensor is not None]
         if len(tensors) == 1:
             return fewest(tensors[0].row_scales())
-        rows = []
+        rows, is_one = [], self._of_matrices(weight)
         for piece in self.target.sources.pieces(weight.name, weight.shape):
-            matrices = [np.broadcast_to(t.row_scales(), t.shape[:1]) for t in self._of(piece.keys) if t is not None]
+            found = [tensor for tensor in self._of(piece.keys) if tensor is not None]
+            matrices = [np.broadcast_to(t.matrix_scale() if is_one else t.row_scales(), t.shape[:1]) for t in found]
             rows.append(np.stack(matrices, axis=1).reshape(-1))  # gate and up in turn, as their rows are
         if len(weight.shape) < 3:
             return fewest(np.concatenate(rows))
         of_rows = np.stack(rows).astype(np.float32)
         few = fewest(of_rows)
-        return of_rows if few.ndim == 1 and self._rounds(weight) else few
+        return of_rows if few.ndim == 1 and self._rounds(weight) and not is_one else few
 
     def _rounds(self, weight: RoledWeight) -> bool:
-        return rounds_input(self.selection.recipe, weight.role, self.lowering)
+        return rounds_input(self.selection.recipe, weight.role)
+
+    def _of_matrices(self, weight: RoledWeight) -> bool:
+        """Whether each of stacked matrices has one scale: TensorRT's own layer of experts takes no more."""
+        return len(weight.shape) > 2 and self._rounds(weight) and self.lowering.has_expert_layer
 
     def _dynamic(self) -> list[str]:
         """Weights whose inputs the checkpoint has no scale for."""

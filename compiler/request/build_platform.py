@@ -12,6 +12,7 @@ from ..hardware.machine import look
 from ..precision.decide_recipe import decide
 from ..precision.recipes import emulated
 from .choose_backend import EMULATED, choose_backend
+from .experts_form import as_asked
 from .refusals import check_build
 from .request import ONNXRUNTIME, CompileRequest, PlanAsked
 
@@ -69,6 +70,7 @@ def _platform(request: CompileRequest) -> BuildPlatform:
     if choice.backend == ONNXRUNTIME:
         _refuse_tensorrts(asked.gpus, request.plans)
         lowering, lacks = _on_cpu(asked.lowering, request.precision.name)
+        as_asked(lowering, asked.experts)
         return BuildPlatform(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering, True, lacks)
     here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
     installed = machine.products[choice.backend]
@@ -78,9 +80,8 @@ def _platform(request: CompileRequest) -> BuildPlatform:
             why="its package has no metadata",
             fix=f"pip install --force-reinstall {choice.backend}",
         )
-    platform = BuildPlatform(
-        choice.backend, installed, choice.gpus, _lowering(choice.backend, installed, choice.gpus), here
-    )
+    lowering = as_asked(_lowering(choice.backend, installed, choice.gpus), asked.experts)
+    platform = BuildPlatform(choice.backend, installed, choice.gpus, lowering, here)
     if asked.lowering is not None:
         raise UsageError(
             f"--lowering {asked.lowering} does not go with {platform.title}",

@@ -8,6 +8,7 @@ from ..checkpoints.without_head import NO_DRAFTS
 from ..precision.allowed_recipes import lowering_for, require_known
 from ..precision.decide_recipe import decide
 from ..store.destination import require_apart, require_publishable
+from .experts_form import as_asked
 from .request import CompileRequest
 
 
@@ -40,7 +41,7 @@ def check_export(request: CompileRequest) -> None:
 
 def export_lowering(request: CompileRequest) -> Lowering:
     """What an export is for. Raises ``UsageError`` for what there is no lowering for."""
-    return lowering_for(request.backend.lowering or "ort")
+    return as_asked(lowering_for(request.backend.lowering or "ort"), request.backend.experts)
 
 
 def check_quantize(request: CompileRequest) -> None:

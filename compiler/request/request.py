@@ -68,6 +68,11 @@ class BackendAsked:
         split=True,
         name="gpus",
     )
+    experts: str | None = option(
+        "--experts",
+        "TensorRT on SM 10.x: routed experts as its own layer, which computes those a token has, or dense: all of "
+        "them. (default: layer, where it computes what the model needs)",
+    )
     lowering: str | None = option(
         "--lowering",
         "For onnxruntime: cpu has our kernels, compiled by the build, ort its own, std standard ONNX only. "

@@ -142,7 +142,7 @@ BUILD = Form(
         ask("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
         ask("calibration"),
         ask("sizes"),
-        ask("backend", "lowering"),
+        ask("backend", "lowering", "experts"),
         ask("plans"),
     ),
 )
@@ -161,6 +161,7 @@ EXPORT = Form(
             help="What will run the graphs: ort, tensorrt, or std (standard operators only). (default: ort; with "
             "--dry-run --gpu, what full TensorRT builds for it)",
         ),
+        ask("backend", "experts"),
         ask("precision", "name", default="fp32 for ort and std, bf16 for tensorrt"),
         ask("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
         ask("calibration"),

@@ -11,13 +11,18 @@ from ...plugins.number_types import tensorrt_name
 from ..precision.product_table import BITS, BuiltProduct
 from .plan_programs import KERNEL, ONNX_LAYERS, PRODUCT, Program, Step
 
-_MOVES = ("SHUFFLE", "IDENTITY", "CAST", "SLICE", "SQUEEZE", "UNSQUEEZE", "DEQUANTIZE")
-_STACKED = ("MOE", "PLUGIN_V3")
+_BACK = "DEQUANTIZE"
+_MOVES = ("SHUFFLE", "IDENTITY", "CAST", "SLICE", "SQUEEZE", "UNSQUEEZE", _BACK)
+_EXPERTS = "MOE"
+_STACKED = "PLUGIN_V3"
 
 
-def of_network(network: Any) -> tuple[BuiltProduct, ...]:
+def of_network(trt: Any, network: Any) -> tuple[BuiltProduct, ...]:
     """Return every product with weights of a parsed network, in its order."""
     layers = [network.get_layer(i) for i in range(network.num_layers)]
+    for layer in layers:
+        if layer.type.name == _EXPERTS:
+            layer.__class__ = trt.IMoELayer  # whose own attributes the bindings give to nothing else
     held = _Network.of(layers)
     return tuple(product for layer in layers for product in held.products(layer))
 
@@ -79,12 +84,33 @@ class _Network:
             for constant, factor in [pair for pair in factors if pair[0] is not None][-1:]:
                 other = inputs[0] if factor is inputs[1] else inputs[1]
                 yield self._product(layer, constant, self._quantized(factor, other) or tensorrt_name(factor.dtype))
-        elif kind in _STACKED:
+        elif kind == _EXPERTS:
+            yield from self._of_experts(layer, inputs)
+        elif kind == _STACKED:
             for factor in inputs:
                 constant = self.constant(factor) if factor is not None else None
                 if constant is not None and len(constant.shape) > 2:
                     computed = self._quantized(factor, inputs[0]) or tensorrt_name(inputs[0].dtype)
                     yield self._product(layer, constant, computed)
+
+    def _of_experts(self, layer: Any, inputs: Sequence[Any]) -> Iterator[BuiltProduct]:
+        """Yield the products of gate, up and down of TensorRT's own layer of experts.
+
+        It multiplies codes where both factors are dequantised directly before it, and it quantises to their type what
+        enters the second product. Anything between makes them wide.
+        """
+        x, gate, up, down = (inputs[place] for place in (0, 3, 4, 5))
+        inner = tensorrt_name(layer.quantization_to_type)
+        for factor, other in ((gate, self._direct(x)), (up, self._direct(x)), (down, inner)):
+            constant = self.constant(factor)
+            if constant is not None:
+                is_narrow = self._direct(factor) == other == inner
+                yield self._product(layer, constant, inner if is_narrow else tensorrt_name(x.dtype))
+
+    def _direct(self, tensor: Any) -> str:
+        """Return the type of the codes that are dequantised to ``tensor``; empty where anything else makes it."""
+        maker = self.makers.get(tensor.name)
+        return tensorrt_name(maker.get_input(0).dtype) if maker is not None and maker.type.name == _BACK else ""
 
     def constant(self, tensor: Any) -> Any:
         """Return what ``tensor`` is moved and scaled from, if that is a constant of the network, else None."""
@@ -112,7 +138,7 @@ class _Network:
     def _codes(self, tensor: Any) -> str:
         layer = self.makers.get(tensor.name)
         while layer is not None and layer.type.name in _MOVES:
-            if layer.type.name == "DEQUANTIZE":
+            if layer.type.name == _BACK:
                 return tensorrt_name(layer.get_input(0).dtype)
             layer = self.makers.get(layer.get_input(0).name)
         return ""

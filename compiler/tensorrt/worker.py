@@ -73,7 +73,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     builder = _builder(trt, log_to, log)
     parsed = parse(trt, builder, log_to, log, surveyed)
     require_layers(parsed.layers, request.layers)
-    products = of_network(parsed.network)
+    products = of_network(trt, parsed.network)
     config = configure(trt, builder, surveyed, request)
     notes = load_timings(request, config)
     progress = monitor(trt, channel.done, STEPS)

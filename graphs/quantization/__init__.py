@@ -6,6 +6,7 @@ back from the lowered graph what became of it.
 
 from __future__ import annotations
 
+from .expert_stacks import split_experts
 from .graph_products import GraphProduct, products_of
 from .kv_caches import narrow_caches, quantize_caches, round_caches
 from .packed_nodes import packed_runs
@@ -29,4 +30,5 @@ __all__ = [
     "quantize",
     "quantize_caches",
     "round_caches",
+    "split_experts",
 ]

@@ -10,10 +10,12 @@ import onnx_ir as ir
 
 from ...plugins.number_types import BY_ONNX, INT4, INT8, UINT4, UINT8
 from ...plugins.ops.quantized_linear.packed_weights import BLOCK
+from .expert_stacks import codes_of
 from .rewrite_rules import inner_codes, is_weight
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedMatMul")
-_STACKED = ("MoE", "SparseExperts", "TRT_MoE")  # hold both products of their experts
+_STACKED = ("MoE", "SparseExperts")  # hold both products of their experts
+_LAYER = "TRT_MoE"  # so does TensorRT's own layer, which takes gate and up apart
 _KERNELS = ("MatMulNBits", "QMoE")  # of ONNX Runtime, which read codes themselves
 _PACKED = "QuantizedLinear"  # ours, which does so too
 _WIDE = "WideLinear"  # ours, of what is not quantized
@@ -50,6 +52,8 @@ def products_of(model: ir.Model) -> tuple[GraphProduct, ...]:
             products.append(_of_packed(node))
         elif node.op_type == _WIDE:
             products.append(_of_wide(node))
+        elif node.op_type == _LAYER:
+            products += _of_layer(node)
         elif node.op_type in _STACKED:
             products += [_stacked(node, value) for value in node.inputs if _rank(value) > 2]
         elif node.op_type in _PRODUCTS:
@@ -109,6 +113,22 @@ def _stacked(node: ir.Node, factor: ir.Value) -> GraphProduct:
         codes = inner_codes(node) if kind is not None and inner_codes(node).replace("_", "") == _name(kind) else ""
         return _described(node, factor, codes.replace("_", "") or _type(node, factor))
     return _described(node, factor, _same_codes(factor, node.inputs[0]) or _type(node, factor))
+
+
+def _of_layer(node: ir.Node) -> list[GraphProduct]:
+    """The products of gate, up and down. They are of codes where these are dequantised directly before the node.
+
+    What enters the second product is rounded in the node, where that is told to.
+    """
+    x, gate, up, down = (node.inputs[place] for place in (0, 3, 4, 5))
+    inner = ir.DataType.FLOAT8E4M3FN if node.attributes.get_int("quantization_mode", 0) else None
+    products = []
+    for factor, other in ((gate, codes_of(x)), (up, codes_of(x)), (down, inner)):
+        if factor is not None and source(factor) is not None:
+            kind = codes_of(factor)
+            computed = _name(kind) if kind is not None and kind == other == inner else _type(node, factor)
+            products.append(_described(node, factor, computed))
+    return products
 
 
 def _described(node: ir.Node, factor: ir.Value, computed: str) -> GraphProduct:

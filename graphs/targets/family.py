@@ -80,6 +80,8 @@ class Family:
     """What the decoder's config holds."""
     gguf: ClassVar[tuple[GgufNaming, ...]] = ()
     """How GGUF files spell it, for each architecture of theirs that is this family."""
+    own_swiglu: ClassVar[str] = ""
+    """How its routed experts depart from ``down(silu(gate(x)) * up(x))``; empty where they do not."""
 
     def text(self, config: Config) -> Config:
         """Return the decoder's own part of ``config.json``."""

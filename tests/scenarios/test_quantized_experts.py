@@ -132,8 +132,19 @@ def test_inputs_of_experts_are_rounded_to_the_largest_range_of_any(
         assert taken[name].scale == narrow.selection.weights[name].shape[:-1]
 
 
+@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss-64"])
+def test_in_tensorrt_s_own_layer_each_expert_has_one_scale(family: str, target: Folders) -> None:
+    narrow = half_of(target(family), "fp8", "tensorrt-sm100")
+    taken, _ = narrow.storage()
+    for stack in STACKS:
+        how = taken[f"{EXPERTS}.{stack}"]
+        assert how.scale == narrow.selection.weights[f"{EXPERTS}.{stack}"].shape[:1]
+        assert how.input is not None
+
+
 @pytest.mark.parametrize(
-    ("precision", "lowering"), [("fp8", "tensorrt-sm100"), ("int4", "tensorrt"), ("mxfp8", "tensorrt"), ("int8", "ort")]
+    ("precision", "lowering"),
+    [("int8", "tensorrt-sm100"), ("int4", "tensorrt"), ("mxfp8", "tensorrt"), ("int8", "ort")],
 )
 def test_elsewhere_what_enters_experts_stays_wide(precision: str, lowering: str, target: Folders) -> None:
     taken, _ = half_of(target("qwen3-moe"), precision, lowering).storage()

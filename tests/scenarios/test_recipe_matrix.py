@@ -50,10 +50,10 @@ EXPECTED = {
 }
 
 WIDE_NAME = {FP32: "fp32", FP16: "fp16", "bfloat16": "bf16"}
-# What an export's graphs multiply linears and routed experts in; of TensorRT's own layer of experts, everything wide.
+# What an export's graphs multiply linears and routed experts in. TensorRT's own layer of experts has FP8 alone.
 EXPORTED = {
     ("tensorrt", "fp8"): (E4M3, E4M3), ("tensorrt", "int8"): (INT8, INT8), ("tensorrt", "int4"): (FP16, FP16),
-    ("tensorrt", "mxfp8"): (E4M3, FP16), ("tensorrt-sm100", "fp8"): (E4M3, FP16),
+    ("tensorrt", "mxfp8"): (E4M3, FP16), ("tensorrt-sm100", "fp8"): (E4M3, E4M3),
     ("tensorrt-sm100", "int8"): (INT8, FP16), ("tensorrt-sm100", "int4"): (FP16, FP16),
     ("tensorrt-sm100", "mxfp8"): (E4M3, FP16),
 }  # fmt: skip

@@ -57,23 +57,23 @@ class ScaledFp8:
             values[:, column * width : (column + 1) * width] *= scales[:, column : column + 1]
         return values
 
-    @property
-    def rescaled(self) -> bool:
-        """Whether ``codes`` are other numbers than the stored ones: a row has several scales, and gets one."""
-        return not self._one_scale and self.scales.shape[1] > 1
+    def rescaled(self, scale: float | None = None) -> bool:
+        """Whether ``codes`` are other numbers than the stored ones: a row had several scales, or all have a new one."""
+        several = not self._one_scale and self.scales.shape[1] > 1
+        return several or (scale is not None and bool(np.any(self.row_scales() != np.float32(scale))))
 
-    def codes(self, begin: int, end: int, loss: Loss | None = None) -> Array:
-        """Rows as E4M3 codes, uint8: as stored, or rounded again to the one scale of their row.
+    def codes(self, begin: int, end: int, loss: Loss | None = None, scale: float | None = None) -> Array:
+        """Rows as E4M3 codes, uint8: as stored, or rounded again to the one scale of their row, or to that of all.
 
         ``loss`` is told what that changed.
         """
-        if not self.rescaled:
+        if not self.rescaled(scale):
             codes = read_rows(self.name, self.entry, begin, end)
             check_codes(self.name, self.entry, codes)
             return codes
         values = self.rows(begin, end)
         check_finite(self.name, self.entry, values)
-        largest = self._scales(begin, end).max(axis=1, keepdims=True)
+        largest = self._scales(begin, end).max(axis=1, keepdims=True) if scale is None else np.float32(scale)
         codes = to_e4m3(values / largest)
         if loss is not None:
             loss.add(values, as_numbers(_FP8, codes) * largest)
@@ -88,6 +88,10 @@ class ScaledFp8:
             return self._scales(0, 1).reshape(())
         largest: Array = self._scales(0, self.shape[0]).max(axis=1)
         return largest
+
+    def matrix_scale(self) -> float:
+        """The largest of its scales, which nothing that was stored exceeds."""
+        return float(self.row_scales().max())
 
     def input_scale(self) -> float | None:
         """The calibrated scale of E4M3 codes of the input; None if that was left to run time."""

@@ -1,23 +1,32 @@
 """Routed experts for TensorRT: its own layer, the ONNX node ``TRT_MoE``, which computes only those a token has.
 
 TensorRT 11 makes code for it on SM 10.x alone. The parser keys on the op type and leaves the function body, which is
-there for ONNX Runtime, aside. Weights stay as they are stored and shared with the semantic graph: what turns them into
-the layer's layout is arithmetic on constants, which TensorRT does while it builds.
+there for ONNX Runtime, aside. Weights that lie in the layer's layout (``quantization.expert_stacks``) go into it as
+they are; what lies otherwise is split and turned by nodes over constants, which TensorRT computes while it builds.
+
+In FP8 the layer multiplies codes with codes in both products: what enters it, and every stack, is dequantised directly
+before it, and the scale of what enters the second product is an input of its own.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
 import onnx.parser
 import onnx_ir as ir
 
 from ....plugins.op_spec import DOMAIN
 from ....plugins.ops.sparse_experts.body import combining, gating
 from ...node_tape import Nodes
+from ...quantization.expert_stacks import codes_of, halves_of, turned_of
 from ...quantization.rewrite_rules import inner_codes
 
 TRT = "trt"
 _OP = "TRT_MoE"
 _SILU = 1  # of the attribute activation_type
+_STATIC = {"quantization_mode": 1, "quantization_dtype": 6}  # scales are constants; TensorRT's number of FP8
+_CODES = ir.DataType.FLOAT8E4M3FN  # the only ones that the layer multiplies
 _END = 2**62
 _SWIGLU = {"swiglu_alpha": 1.0, "swiglu_beta": 0.0, "swiglu_limit": 0.0}  # what the layer computes unless told
 
@@ -49,8 +58,20 @@ _BIASED_PRODUCTS = """
   up_out = Add(up_product, up_shift)
 """
 
+# Around float32, so that the scale keeps its digits in a graph of 16 bits.
+_ROUNDED = f"""
+  inner_32 = Cast<to = 1>(inner)
+  inner_codes = QuantizeLinear<output_dtype = {int(_CODES)}>(inner_32, down_scale)
+  inner_means = DequantizeLinear(inner_codes, down_scale)
+  factor = CastLike(inner_means, x)
+"""
+
+_UNROUNDED = """
+  factor = Identity(inner)
+"""
+
 _DOWN = """
-  back = MatMul(inner, down)
+  back = MatMul(factor, down)
 """
 
 _BACK = """
@@ -69,32 +90,73 @@ _SUM = """
 
 
 def apply(model: ir.Model) -> None:
-    """Rewrite every layer of experts in place, but those that round between their products: TensorRT's cannot."""
+    """Rewrite every layer of experts in place, but those that round between their products to what it has not."""
     for node in tuple(model.graph):
-        if node.domain == DOMAIN and node.op_type == "SparseExperts" and not inner_codes(node):
+        if node.domain == DOMAIN and node.op_type == "SparseExperts" and _takes(node):
             _rewrite(model, node)
             model.opset_imports[TRT] = 1
+
+
+def _takes(node: ir.Node) -> bool:
+    """Whether the layer rounds as the node does: not at all, or to E4M3 before both of its products."""
+    if not inner_codes(node):
+        return True
+    x, gate_up, down = (node.inputs[place] for place in (0, 3, 4))
+    factors = [x, *(halves_of(gate_up) or ()), turned_of(down)]
+    return len(factors) == 4 and {codes_of(factor) for factor in factors} == {_CODES}
 
 
 def _rewrite(model: ir.Model, node: ir.Node) -> None:
     x, experts, scores, gate_up, down, *biases = node.inputs
     alpha, beta, limit = (node.attributes[name].as_float() for name in ("alpha", "beta", "limit"))
-    op = Nodes()
+    op, is_static = Nodes(), bool(inner_codes(node))
     # A token is a row of its own, not a place in a sequence: the layer is made for short sequences.
-    rows = [op.Unsqueeze(value, op.constant([1])) for value in (x, op.Cast(experts, to=ir.DataType.INT32), scores)]
-    weights = [op.Transpose(half, perm=[0, 2, 1]) for half in _halves(op, gate_up)]
-    weights.append(op.Transpose(down, perm=[0, 2, 1]))
+    rows = [_row(op, x), *(op.Unsqueeze(value, op.constant([1])) for value in (_int32(op, experts), scores))]
+    weights = [*(halves_of(gate_up) or (_turn(op, half) for half in _halves(op, gate_up)))]
+    weights.append(turned_of(down) or _turn(op, down))
     if biases:
         weights += [*_halves(op, biases[0]), biases[1]]
     # The parser asks for a SwiGLU of other numbers as soon as it sees one of these.
     numbers = {"swiglu_alpha": alpha, "swiglu_beta": beta, "swiglu_limit": limit}
     attributes: dict[str, float] = {"activation_type": _SILU}
     attributes |= {name: number for name, number in numbers.items() if number != _SWIGLU[name]}
-    function = ir.serde.deserialize_function(onnx.parser.parse_function(_body(bool(biases), bool(limit))))
+    if is_static:
+        attributes |= _STATIC
+        scale = node.attributes["inner_scale"].as_float()
+        weights += [*([] if biases else [None] * 3), _scalar(model.graph, f"{node.outputs[0].name}.down_scale", scale)]
+    form = _Form(bool(biases), bool(limit), is_static)
+    function = ir.serde.deserialize_function(onnx.parser.parse_function(_body(form)))
     mixed = op.op(_OP, [*rows, *weights], attributes, domain=TRT, overload=function.overload)
     y = op.Squeeze(mixed, op.constant([1]))
     model.functions[function.identifier()] = function
     ir.convenience.replace_nodes_and_values(model.graph, node, [node], op.nodes, node.outputs, [y])
+
+
+def _row(op: Nodes, x: ir.Value) -> ir.Value:
+    """Each token as a row of its own; one that was rounded before is rounded after, so that nothing lies between."""
+    back = x.producer()
+    there = back.inputs[0].producer() if back is not None and codes_of(x) is not None and back.inputs[0] else None
+    if back is None or there is None or there.op_type != "QuantizeLinear":
+        return op.Unsqueeze(x, op.constant([1]))
+    row = op.Unsqueeze(there.inputs[0], op.constant([1]))
+    codes = op.QuantizeLinear(row, *there.inputs[1:], output_dtype=_CODES)
+    codes.type = ir.TensorType(_CODES)
+    return op.DequantizeLinear(codes, *back.inputs[1:], output_dtype=x.dtype)
+
+
+def _int32(op: Nodes, experts: ir.Value) -> ir.Value:
+    return op.Cast(experts, to=ir.DataType.INT32)
+
+
+def _turn(op: Nodes, stack: ir.Value) -> ir.Value:
+    return op.Transpose(stack, perm=[0, 2, 1])
+
+
+def _scalar(graph: ir.Graph, name: str, number: float) -> ir.Value:
+    value = ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(ir.DataType.FLOAT))
+    value.const_value = ir.tensor(np.array(number, np.float32), name=name)
+    graph.register_initializer(value)
+    return value
 
 
 def _halves(op: Nodes, stacked: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -104,22 +166,33 @@ def _halves(op: Nodes, stacked: ir.Value) -> tuple[ir.Value, ir.Value]:
     return gate, up
 
 
-def _body(biased: bool, limited: bool) -> str:
+class _Form(NamedTuple):
+    """What the layer computes beside plain experts; ``static``: in FP8."""
+
+    biased: bool
+    limited: bool
+    static: bool
+
+
+def _body(form: _Form) -> str:
     """The layer in plain ops, every expert on every token; the overload names the form."""
-    overload = "_".join(["dense", *["bias"] * biased, *["limited"] * limited])
-    inputs = "hidden, experts, scores, gate, up, down" + ", gate_bias, up_bias, down_bias" * biased
+    words = [word for word, said in zip(("bias", "limited", "static"), form, strict=True) if said]
+    inputs = ["hidden", "experts", "scores", "gate", "up", "down"]
+    inputs += ["gate_bias", "up_bias", "down_bias"] if form.biased or form.static else []
+    inputs += ["down_scale"] if form.static else []
     attributes = "activation_type" + "".join(
         f", {name}: float = {_SWIGLU[name]}" for name in ("swiglu_alpha", "swiglu_beta")
     )
-    attributes += ", swiglu_limit" * limited
+    attributes += ", swiglu_limit" * form.limited + "".join(f", {name}" for name in _STATIC if form.static)
     nodes = [
         _FLAT,
-        _BIASED_PRODUCTS if biased else _PRODUCTS,
-        gating("gate_out", "up_out", limited=limited, prefix="swiglu_"),
+        _BIASED_PRODUCTS if form.biased else _PRODUCTS,
+        gating("gate_out", "up_out", limited=form.limited, prefix="swiglu_"),
+        _ROUNDED if form.static else _UNROUNDED,
         _DOWN,
-        _BIASED_BACK if biased else _BACK,
+        _BIASED_BACK if form.biased else _BACK,
         combining("gate", "chosen", "shares", "out"),
         _SUM,
     ]
-    return f"""<opset_import: ["" : 24], domain: "{TRT}", overload: "{overload}">
-{_OP} <{attributes}> ({inputs}) => (y) {{{"".join(nodes)}}}"""
+    return f"""<opset_import: ["" : 24], domain: "{TRT}", overload: "{"_".join(["dense", *words])}">
+{_OP} <{attributes}> ({", ".join(inputs)}) => (y) {{{"".join(nodes)}}}"""

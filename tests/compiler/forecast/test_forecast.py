@@ -82,7 +82,7 @@ def test_the_fp8_bytes_of_qwen3_coder_by_hand(coder: Forecast) -> None:
     expert_weights = layers * experts * 3 * inner * hidden  # gate, up, down
     router = layers * experts * hidden
     norms = layers * (2 * hidden + 2 * head_dim) + hidden
-    scales = 2 * layers * (4 + experts * 3)  # of the weight and of the input, for q, k, v, o and every projection
+    scales = layers * (4 + experts * 3 + 4 + 2)  # of every projection; of the inputs of q, k, v, o and of two stacks
     assert _line(coder, "attention") == (attention, "fp8", attention)
     assert _line(coder, "experts") == (expert_weights, "fp8", expert_weights)
     assert _line(coder, "router") == (router, "bf16", 2 * router)

@@ -78,7 +78,7 @@ def test_a_plan_takes_the_memory_of_its_builder(cli: Run, monkeypatch: pytest.Mo
 
 
 def test_a_precision_that_would_be_refused_is_missing(cli: Run) -> None:
-    done = cli("doctor", "--model", "qwen3-coder-30b", "--precision", "fp8", "--gpu", "b200", "--json")
+    done = cli("doctor", "--model", "qwen3-coder-30b", "--precision", "int8", "--gpu", "b200", "--json")
     assert done.code == 3
     assert "3.0% of the weights" in json.loads(done.out)["missing"][0]
 

@@ -23,6 +23,7 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.pipeline.model_half import target_half
 from peagle.compiler.precision.recipes import RECIPES, widened
 from peagle.compiler.precision.weights_stored_quantized import StoredFp8, fewest
+from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization import Rounding
 from peagle.plugins.errors import BuildError
 from tests.fp8_pairs import fp8_target
@@ -49,8 +50,8 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return make_pair(tmp_path_factory.mktemp("sparse"), "qwen3-moe")
 
 
-def weights_of(folder: Path) -> StoredFp8:
-    half = target_half(Target.open(folder), RECIPES["fp8"])
+def weights_of(folder: Path, lowering: str = "tensorrt") -> StoredFp8:
+    half = target_half(Target.open(folder), RECIPES["fp8"], LOWERINGS[lowering])
     assert isinstance(half.quantized, StoredFp8)
     return half.quantized
 
@@ -71,7 +72,7 @@ def test_codes_times_row_scales_are_the_weight(dense: Pair, form: str, tmp_path:
     scales = tensor.row_scales()
     assert scales.shape in ((), values.shape[:1])
     found = as_numbers("F8_E4M3", codes) * scales.reshape(-1, 1)
-    assert tensor.rescaled == (form == "blocks")
+    assert tensor.rescaled() == (form == "blocks")
     if form == "blocks":
         error = np.linalg.norm(found - values) / np.linalg.norm(values)
         assert 0.001 < error < 0.04
@@ -100,6 +101,28 @@ def test_experts_keep_a_scale_for_each_of_their_rows(sparse: Pair, form: str, tm
         np.testing.assert_array_equal(found.reshape(-1), np.concatenate([rows.reshape(-1) for rows in pieces]))
         assert taken[graph_name].input == Rounding("float8_e4m3fn", float(np.float32(0.009)))
         assert len(taken[graph_name].scale) == 2
+
+
+@pytest.mark.parametrize("form", ["modelopt", "channel", "blocks"])
+def test_for_tensorrt_s_own_layer_each_matrix_of_experts_has_one_scale(sparse: Pair, form: str, tmp_path: Path) -> None:
+    """As it is stored where the checkpoint has no more; else codes are rounded again, and what that cost is told."""
+    name, options = FORMS[form]
+    fp8 = weights_of(fp8_target(sparse.target, tmp_path / "t", name, **options), "tensorrt-sm100")
+    for weight, halves in (("gate_up_proj", 2), ("down_proj", 1)):
+        graph_name = f"model.layers.0.mlp.experts.{weight}"
+        shape = fp8.target.skeleton.shapes[graph_name]
+        (scale,) = fp8.scales(graph_name, shape)
+        assert scale.shape == (shape[:2] if halves > 1 else shape[:1]), "gate and up have their own"
+        of_halves = scale.reshape(shape[0], -1, halves)
+        np.testing.assert_array_equal(of_halves, np.broadcast_to(of_halves[:, :1], of_halves.shape))
+        codes = np.concatenate([rows.reshape(-1) for rows in fp8.codes(graph_name, shape)]).reshape(shape)
+        found = codes.astype(np.float32) * scale.reshape(*scale.shape, *[1] * (3 - scale.ndim))
+        wanted = np.concatenate([rows.reshape(-1) for rows in fp8.target.read(graph_name, shape)]).reshape(shape)
+        if form == "modelopt":
+            np.testing.assert_array_equal(found, wanted)
+        assert np.linalg.norm(found - wanted) < 0.05 * np.linalg.norm(wanted)
+    assert bool(fp8.losses) == (form != "modelopt")
+    assert any("for all" in note for note in fp8.notes()) == (form != "modelopt")
 
 
 def test_what_the_checkpoint_holds_wide_stays_wide_and_is_named(sparse: Pair, tmp_path: Path) -> None:

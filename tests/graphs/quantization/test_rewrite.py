@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from tests.graphs.traced import CACHE, Traced
 from tests.models import LAYERS, VOCAB
 
 E4M3 = "float8e4m3fn"
+LAYOUT = re.compile(r"\.(gate|up|turned)$")  # of a stack of experts for TensorRT's own layer
 SLOW = ("llama", "gemma-4", "gpt-oss")
 FAMILIES = ["qwen3", "qwen3-moe", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
@@ -68,8 +70,7 @@ def quantized_of(
 
         @cache
         def compiled(lowering: str) -> graph_stages.Compiled:
-            recipe = replace(RECIPES["fp8"], allow_wide=("experts",))  # that of tensorrt-sm100
-            half = target_half(target, recipe, LOWERINGS[lowering])
+            half = target_half(target, RECIPES["fp8"], LOWERINGS[lowering])
             return graph_stages.attach(
                 StageStore.default(), half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()
             )
@@ -86,9 +87,8 @@ def quantized(request: pytest.FixtureRequest, quantized_of: Callable[[str], Quan
 
 def _rounded(quantized: QuantizedPair, lowering: str) -> dict[str, float]:
     """Module by module, the scale of its input: q, k and v share the largest of theirs, and so do gate and up."""
-    linears = [
-        name.removesuffix(".weight") for name, each in quantized.found(lowering).items() if each.computed == E4M3
-    ]
+    multiplied = [name.removesuffix(".weight") for name, m in quantized.found(lowering).items() if m.computed == E4M3]
+    linears = dict.fromkeys(LAYOUT.sub("", name) for name in multiplied)
     shared = {"q_proj": "k_proj", "v_proj": "k_proj"}  # the fixture gives k the largest
     return {
         name: input_scale(
@@ -111,13 +111,12 @@ def test_the_body_of_tensorrt_s_layer_of_experts_computes_what_fake_quantisation
     quantized = quantized_of("qwen3-moe")
     _compare(quantized, "tensorrt-sm100", rng, tmp_path)
     experts = [each for each in quantized.found("tensorrt-sm100").values() if each.op == "TRT_MoE"]
-    assert len(experts) == 2 * (LAYERS - 1)
-    assert {(each.stored, each.computed) for each in experts} == {(E4M3, "float32")}
+    assert len(experts) == 3 * (LAYERS - 1)
+    assert {(each.stored, each.computed) for each in experts} == {(E4M3, E4M3)}
     record = quantized.compiled("tensorrt-sm100").precision
     assert record is not None
-    wide = sum(each.numbers for each in experts) / record["numbers"]
-    assert record["share"] == pytest.approx(1 - wide, abs=1e-5), "experts do not count as FP8"
-    assert "routed experts" in record["shortfall"]
+    assert record["share"] == 1
+    assert record["shortfall"] == ""
 
 
 def _compare(quantized: QuantizedPair, lowering: str, rng: np.random.Generator, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +19,12 @@ from hypothesis import strategies as st
 
 from peagle.graphs import graph_files, stream_weights, trace
 from peagle.graphs.lowering import LOWERINGS, lower
+from peagle.graphs.lowering.shared_passes import finish
+from peagle.graphs.quantization import split_experts
 from peagle.plugins.ops import OPS
 from peagle.plugins.tensorrt.import_tensorrt import child_environment
 from tests.graphs.checking import check
+from tests.graphs.quantization.test_expert_stacks import Layer
 from tests.graphs.running import Graph, target_inputs
 from tests.graphs.traced import CACHE, Traced, semantic
 from tests.models import VOCAB
@@ -171,3 +175,42 @@ def test_tensorrt_parses_the_layer_and_not_the_body(
     for layer in answer["moe"]:
         assert layer["inputs"] == inputs
         assert layer["terms"] == pytest.approx(terms, rel=1e-6)
+
+
+# It has no code for the layer, and says so of an operation that it made of the layer's neighbours: of codes, if it can.
+_FOLD = """
+import sys
+from peagle.compiler.tensorrt.callbacks import Log, logger
+from peagle.plugins.tensorrt.import_tensorrt import load
+
+trt = load("tensorrt-rtx")
+log = Log()
+to = logger(trt, log)
+builder = trt.Builder(to)
+network = builder.create_network(0)
+parser = trt.OnnxParser(network, to)
+assert parser.parse_from_file(sys.argv[1])
+config = builder.create_builder_config()
+config.num_compute_capabilities = 1
+config.set_compute_capability(trt.ComputeCapability.SM120, 0)
+assert builder.build_serialized_network(network, config) is None
+"""
+
+
+def test_tensorrt_folds_codes_and_layer_into_one_product_of_codes(tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    layer = Layer("halves", {"alpha": 1.0, "beta": 0.0, "limit": 0.0}, biased=False, seed=0)
+    cuts = split_experts(layer.model)
+    LOWERINGS[LOWERING].apply(layer.model)
+    for value in layer.model.graph.inputs:
+        value.shape = ir.Shape([3 if dim == "N" else dim for dim in value.shape or ()])
+    stream_weights.attach(finish(layer.model), layer.read, tmp_path / "model.onnx", cuts=cuts)
+    process = subprocess.run(
+        [sys.executable, "-c", _FOLD, str(tmp_path / "model.onnx")],
+        env=os.environ | child_environment(tmp_path / "library"), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    product = re.search(r"moe_fc1: (\S+)\((\w+)\[.*? \| (.*)", process.stdout + process.stderr)
+    assert product is not None
+    factors = re.findall(r"\((f8|f16|bf16|f32|i32)\[[^\]]*\]\[", product[3])
+    assert (product[2], factors[:3]) == ("f8", ["f8"] * 3), "what comes out, tokens, gate and up"

@@ -1,0 +1,166 @@
+"""Stacks of routed experts in the layout of TensorRT's own layer: gate, up and down apart, every matrix turned.
+
+That layer multiplies in FP8 where a constant of codes is dequantised directly before it, so no node may split or turn
+them. The semantic graph is changed the same way, since both read one file: there nodes put the stacks together again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import onnx_ir as ir
+
+from ...plugins.op_spec import DOMAIN
+from ..node_tape import Nodes
+from ..weight_cuts import Cut
+from .qdq_nodes import streamed
+from .rewrite_rules import inner_codes, is_weight
+
+_TURN = [0, 2, 1]
+_GATE_UP, _DOWN = 3, 4  # places among the inputs of SparseExperts
+_HALVES = ("gate", "up")
+_CODES = ir.DataType.FLOAT8E4M3FN
+
+
+class _Stack(NamedTuple):
+    """A stack ``[E, rows, columns]`` as it is stored; ``scales`` and ``dequantize`` are there for codes."""
+
+    weight: ir.Value
+    scales: ir.Value | None
+    dequantize: ir.Node | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return _shape(self.weight)
+
+
+def split_experts(model: ir.Model) -> dict[str, Cut]:
+    """Rewrite in place the stacks of every ``SparseExperts`` that the layer can take; returns how they are cut.
+
+    Wide ones, and E4M3 codes with one scale for each matrix, or for gate and for up of each. What is stored otherwise
+    stays, and so does what something else reads as well.
+    """
+    cuts: dict[str, Cut] = {}
+    for node in tuple(model.graph):
+        if node.domain == DOMAIN and node.op_type == "SparseExperts":
+            gate_up, down = (_stored(node.inputs[place]) for place in (_GATE_UP, _DOWN))
+            if gate_up and down and _fits(node, gate_up, down):
+                cuts |= _split(model.graph, node, gate_up, down)
+    return cuts
+
+
+def halves_of(gate_up: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
+    """Gate and up, turned, of a stack that ``split_experts`` took apart; None of any other."""
+    reshape = gate_up.producer() if gate_up is not None else None
+    concat = reshape.inputs[0].producer() if reshape is not None and reshape.inputs[0] is not None else None
+    if concat is None or concat.op_type != "Concat" or len(concat.inputs) != len(_HALVES):
+        return None
+    turns = [value.producer() for value in concat.inputs if value is not None]
+    parts = [turned_of(turn.inputs[0]) for turn in turns if turn is not None and turn.op_type == "Unsqueeze"]
+    gate, up = parts if len(parts) == len(_HALVES) else (None, None)
+    return None if gate is None or up is None else (gate, up)
+
+
+def turned_of(value: ir.Value | None) -> ir.Value | None:
+    """The turned stack that ``value`` is made of; None where it is not."""
+    node = value.producer() if value is not None else None
+    is_turn = node is not None and node.op_type == "Transpose" and list(node.attributes["perm"].as_ints()) == _TURN
+    return node.inputs[0] if node is not None and is_turn else None
+
+
+def codes_of(value: ir.Value | None) -> ir.DataType | None:
+    """The type of the codes that a value is dequantised from, with no node between; None of what is not."""
+    node = value.producer() if value is not None else None
+    if node is None or node.op_type != "DequantizeLinear" or node.inputs[0] is None:
+        return None
+    return node.inputs[0].dtype
+
+
+def _stored(value: ir.Value | None) -> _Stack | None:
+    if value is None or len(value.uses()) != 1:
+        return None
+    if is_weight(value):
+        return _Stack(value, None, None)
+    node = value.producer()
+    if node is None or node.op_type != "DequantizeLinear" or len(node.inputs) != 2:
+        return None
+    codes, scales = node.inputs
+    if codes is None or scales is None or not is_weight(codes) or not is_weight(scales) or codes.dtype != _CODES:
+        return None
+    is_of_matrices = len(_shape(scales)) < 2 or _shape(scales) == (*_shape(codes)[:2], 1)
+    return _Stack(codes, scales, node) if is_of_matrices and len(codes.uses()) == 1 else None
+
+
+def _fits(node: ir.Node, *stacks: _Stack) -> bool:
+    """Whether the layer multiplies as the node does: wide, or codes with codes in both of its products."""
+    if not inner_codes(node):
+        return True
+    return codes_of(node.inputs[0]) == _CODES and all(stack.scales is not None for stack in stacks)
+
+
+def _split(graph: ir.Graph, node: ir.Node, gate_up: _Stack, down: _Stack) -> dict[str, Cut]:
+    op = Nodes()
+    cuts: dict[str, Cut] = {}
+    experts, rows, columns = gate_up.shape
+    pairs = []
+    for first, half in enumerate(_HALVES):
+        cut = Cut(str(gate_up.weight.name), rows, columns, first, len(_HALVES))
+        turned = _turned(op, graph, gate_up, half, cut, cuts)
+        pairs.append(_known(op.Unsqueeze(_back(op, turned), op.constant([2])), turned))
+    alternating = _known(op.Concat(*pairs, axis=2), pairs[0])
+    stacked = _known(op.Reshape(alternating, op.constant([experts, rows, columns])), pairs[0], gate_up.shape)
+    _, width, inner = down.shape
+    turned = _turned(op, graph, down, "turned", Cut(str(down.weight.name), width, inner), cuts)
+    node.replace_input_with(_GATE_UP, stacked)
+    node.replace_input_with(_DOWN, _back(op, turned))
+    graph.insert_before(node, op.nodes)
+    for stack in (gate_up, down):
+        _remove(graph, stack)
+    return cuts
+
+
+def _turned(op: Nodes, graph: ir.Graph, stack: _Stack, part: str, cut: Cut, cuts: dict[str, Cut]) -> ir.Value:
+    """An initializer of its own, and what its codes mean."""
+    name, count = f"{stack.weight.name}.{part}", stack.shape[0]
+    shape = (count, cut.columns, cut.rows // cut.step)
+    dtype = ir.DataType(stack.weight.const_value.dtype)
+    weight = streamed(graph, name, shape, dtype)
+    cuts[name] = cut
+    if stack.scales is None or stack.dequantize is None:
+        return weight
+    scales = stack.scales
+    if len(_shape(scales)) > 1:  # of rows: those of a half are all the same
+        name_of_scales = f"{scales.name}.{part}"
+        scales = streamed(graph, name_of_scales, (count,), ir.DataType.FLOAT)
+        cuts[name_of_scales] = Cut(str(stack.scales.name), cut.rows, 1, cut.first, cut.step, one=True)
+    axis = {"axis": 0} if _shape(scales) else {}
+    wide = stack.dequantize.outputs[0].dtype
+    result = op.DequantizeLinear(weight, scales, output_dtype=wide, **axis)
+    result.name, result.shape, result.type = f"{name}.wide", ir.Shape(shape), ir.TensorType(wide or _CODES)
+    return result
+
+
+def _back(op: Nodes, turned: ir.Value) -> ir.Value:
+    experts, columns, rows = _shape(turned)
+    return _known(op.Transpose(turned, perm=_TURN), turned, (experts, rows, columns))
+
+
+def _known(value: ir.Value, like: ir.Value, shape: tuple[int, ...] | None = None) -> ir.Value:
+    """Give a value the type of another, and its shape."""
+    value.type = None if like.dtype is None else ir.TensorType(like.dtype)
+    value.shape = None if shape is None else ir.Shape(shape)
+    return value
+
+
+def _remove(graph: ir.Graph, stack: _Stack) -> None:
+    """Take away what nothing reads any more; scales may still be read."""
+    if stack.dequantize is not None:
+        graph.remove(stack.dequantize, safe=True)
+    for value in (stack.weight, stack.scales):
+        if value is not None and not value.uses():
+            del graph.initializers[str(value.name)]
+
+
+def _shape(value: ir.Value) -> tuple[int, ...]:
+    shape: Any = value.shape
+    return tuple(int(dim) for dim in shape)

@@ -1,0 +1,51 @@
+"""Initializers that are cut from a stack of matrices on its way into a file: some rows of each matrix, turned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..plugins.errors import BuildError
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Some rows of each matrix ``[rows, columns]`` in the stack ``source``, turned: from ``first`` on in ``step``s.
+
+    ``one``: these rows are all the same, and one of them is taken.
+    """
+
+    source: str
+    rows: int
+    columns: int
+    first: int = 0
+    step: int = 1
+    one: bool = False
+
+    def of(self, stack: Array) -> Array:
+        """Cut ``[n, rows, columns]`` to ``[n, columns, rows / step]``. Raises ``BuildError`` where ``one`` is not."""
+        kept = stack[:, self.first :: self.step]
+        if self.one:
+            if not np.array_equal(kept, np.broadcast_to(kept[:, :1], kept.shape)):
+                raise BuildError(f"rows of {self.source} differ", why="each matrix was to have one scale for all")
+            kept = kept[:, :1]
+        raw = kept.view(np.dtype(f"u{kept.dtype.itemsize}"))  # types of machine learning are copied one by one
+        return np.ascontiguousarray(raw.swapaxes(1, 2)).view(stack.dtype)
+
+
+def whole_matrices(runs: Iterable[Array], rows: int, columns: int) -> Iterator[Array]:
+    """Yield a stack from consecutive runs of its values: some matrices at a time, ``[n, rows, columns]``."""
+    size, rest = rows * columns, None
+    for run in runs:
+        values = run.reshape(-1) if rest is None else np.concatenate([rest, run.reshape(-1)])
+        whole = values.size // size * size
+        if whole:
+            yield values[:whole].reshape(-1, rows, columns)
+        rest = values[whole:] if whole < values.size else None
+    if rest is not None:
+        raise BuildError("a stack of matrices ends within one", why=f"{rest.size} values are left of {size}")

@@ -1,0 +1,40 @@
+"""Routed experts for TensorRT: its own layer or dense, as asked, else as the model needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from peagle.compiler.request.experts_form import as_asked, suited
+from peagle.graphs.lowering import LOWERINGS
+from peagle.graphs.targets import FAMILIES
+from peagle.plugins.errors import UsageError
+
+FAMILY = {family.name: family for family in FAMILIES}
+SM100, DENSE, ORT = (LOWERINGS[name] for name in ("tensorrt-sm100", "tensorrt", "ort"))
+
+
+@pytest.mark.parametrize("name", sorted(FAMILY))
+def test_a_model_has_the_layer_unless_it_computes_what_the_layer_may_not(name: str) -> None:
+    lowering, said = suited(SM100, None, FAMILY[name])
+    assert lowering is (DENSE if name == "gpt-oss" else SM100)
+    assert bool(said) == (name == "gpt-oss")
+    assert all("routed experts are dense" in each and "--experts layer" in each for each in said)
+    assert suited(DENSE, None, FAMILY[name]) == (DENSE, [])
+    assert suited(ORT, None, FAMILY[name]) == (ORT, [])
+
+
+def test_what_is_asked_for_is_done_and_nothing_is_said() -> None:
+    assert as_asked(SM100, "layer") is SM100
+    assert as_asked(SM100, "dense") is DENSE
+    assert as_asked(DENSE, "dense") is DENSE
+    assert suited(SM100, "layer", FAMILY["gpt-oss"]) == (SM100, [])
+
+
+@pytest.mark.parametrize(
+    ("lowering", "asked", "why"),
+    [(DENSE, "layer", "SM 10.x"), (ORT, "dense", "between two forms"), (SM100, "Layer", "layer or dense")],
+)
+def test_a_form_that_is_not_there_is_refused(lowering: object, asked: str, why: str) -> None:
+    with pytest.raises(UsageError, match=asked) as caught:
+        as_asked(lowering, asked)  # type: ignore[arg-type]
+    assert why in caught.value.why

@@ -1,0 +1,278 @@
+"""A Qwen3-Coder for SM 10.x: TensorRT's own layer multiplies its experts in FP8, and what it does not is found out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from peagle.compiler.hardware.machine import LocalGpu, Machine
+from peagle.compiler.precision.product_table import BuiltProduct
+from peagle.compiler.tensorrt.plan_proof import require_effect
+from peagle.plugins.errors import BuildError
+from peagle.plugins.tensorrt.import_tensorrt import child_environment
+from tests.fixtures.commands import Outcome, Run
+from tests.models import Pair
+from tests.tools.test_synthetic_checkpoint import HEADS, SMALL, synthetic
+
+SHORT = "20.0% of the weights that"
+SAID = "20.0% of the weights that int8 names are multiplied in INT8: routed experts (80.0% of them) are stored in INT8"
+SIZES = HEADS | SMALL["qwen3-coder-30b"]
+LAYERS = 7
+E4M3 = "float8e4m3fn"
+
+
+@pytest.fixture(scope="module")
+def coder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven layers of eight experts, named as published; the folder of a pair."""
+    spec = synthetic.Spec(
+        "qwen3-coder-30b", tmp_path_factory.mktemp("coder") / "pair", layers=LAYERS, experts=8, hidden=64, vocab=300,
+        sizes=tuple(SIZES.items()), head="flat",
+    )  # fmt: skip
+    synthetic.write(spec)
+    (spec.out / "texts.jsonl").write_text((json.dumps({"text": "while b: a, b = b, a % b; " * 12}) + "\n") * 4)
+    return spec.out
+
+
+def pair(coder: Path, out: Path, precision: str = "fp8") -> list[object]:
+    return [
+        coder / "target", "--draft", coder / "head", "--precision", precision, "--calib-data", coder / "texts.jsonl",
+        "--max-seq-len", 64, "--out", out,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def exported(coder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The export for SM 10.x in FP8, and what its report says of the target's precision."""
+    from peagle.compiler.pipeline.export import export
+    from peagle.compiler.request.verb_options import EXPORT
+
+    out = tmp_path_factory.mktemp("exported") / "out"
+    request = EXPORT.request(
+        model=str(coder / "target"), draft=str(coder / "head"), **{"for": "tensorrt-sm100"}, precision="fp8",
+        calib_data=str(coder / "texts.jsonl"), max_seq_len=64, out=str(out),
+    )  # fmt: skip
+    return out, export(request).report["precision"]["target"]
+
+
+def test_all_experts_are_multiplied_in_fp8(exported: tuple[Path, dict[str, Any]]) -> None:
+    _, record = exported
+    assert record["share"] >= 0.95
+    assert record["shortfall"] == ""
+    experts = [row for row in record["matmuls"] if row["role"] == "experts"]
+    assert len(experts) == 3 * LAYERS
+    assert {(row["op"], row["stored"], row["computed"]) for row in experts} == {("TRT_MoE", E4M3, E4M3)}
+
+
+# The layer cannot be built for any GPU of TensorRT-RTX. Parsed it can be, which checks types and shapes.
+_PARSE = """
+import json, sys
+from dataclasses import asdict
+from pathlib import Path
+from peagle.compiler.tensorrt.callbacks import Log, logger
+from peagle.compiler.tensorrt.parse_network import parse
+from peagle.compiler.tensorrt.plan_products import of_network
+from peagle.compiler.tensorrt.preflight import survey
+from peagle.plugins.tensorrt.import_tensorrt import load
+from peagle.plugins.tensorrt.register import register
+
+trt = load("tensorrt-rtx")
+register(trt)
+log = Log()
+to = logger(trt, log)
+answers = []
+for path in sys.argv[1:]:
+    parsed = parse(trt, trt.Builder(to), to, log, survey(Path(path), ("sm_100",), ()))
+    network = parsed.network
+    layers = [network.get_layer(i) for i in range(network.num_layers)]
+    makers = {layer.get_output(i).name: layer for layer in layers for i in range(layer.num_outputs)}
+    products = of_network(trt, network)
+    moe = []
+    for layer in layers:
+        if layer.type.name == "MOE":
+            chain = []
+            for place in (3, 4, 5):
+                back = makers[layer.get_input(place).name]
+                codes = back.get_input(0)
+                chain.append([back.type.name, codes.dtype.name, makers[codes.name].type.name])
+            moe.append({"quantized": layer.quantization_to_type.name, "weights": chain})
+    answers.append({"moe": moe, "products": [asdict(product) for product in products]})
+print(json.dumps(answers))
+"""
+
+
+def _experts(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in model.graph.node if node.op_type == "TRT_MoE"]
+
+
+def _unquantized(model: onnx.ModelProto) -> None:
+    """The layer is not told to round what enters its second product."""
+    for node in _experts(model):
+        kept = [each for each in node.attribute if not each.name.startswith("quantization")]
+        del node.attribute[:], node.input[6:]
+        node.attribute.extend(kept)
+
+
+def _turned(model: onnx.ModelProto) -> None:
+    """Weights are turned, twice, between DequantizeLinear and the layer."""
+    for at, node in enumerate(_experts(model)):
+        for place in (3, 4, 5):
+            for name in (f"there.{at}.{place}", f"back.{at}.{place}"):
+                turn = onnx.helper.make_node("Transpose", [node.input[place]], [name], perm=[0, 2, 1])
+                model.graph.node.insert(list(model.graph.node).index(node), turn)
+                node.input[place] = name
+
+
+def _wide_input(model: onnx.ModelProto) -> None:
+    """What enters the layer is not rounded."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    for node in _experts(model):
+        codes = makers[makers[node.input[0]].input[0]]
+        node.input[0] = codes.input[0]
+
+
+FORCED: dict[str, Callable[[onnx.ModelProto], None]] = {
+    "second product": _unquantized, "weights": _turned, "input": _wide_input,
+}  # fmt: skip
+
+
+def test_tensorrt_parses_codes_into_the_layer_and_experts_that_are_forced_wide_fail(
+    exported: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    folder, record = exported
+    paths = [folder / "target" / "model.onnx"]
+    for name, force in FORCED.items():
+        model = onnx.load(paths[0], load_external_data=False)
+        force(model)
+        paths.append(paths[0].with_name(f"{name}.onnx"))
+        onnx.save(model, paths[-1])
+    process = subprocess.run(
+        [sys.executable, "-c", _PARSE, *map(str, paths)],
+        env=os.environ | child_environment(tmp_path / "library"), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    whole, *forced = json.loads(process.stdout.splitlines()[-1])
+    assert whole["moe"] == [{"quantized": "FP8", "weights": [["DEQUANTIZE", "FP8", "CONSTANT"]] * 3}] * LAYERS
+    products = [BuiltProduct(**product) for product in whole["products"]]
+    named = {row["weight"]: row["numbers"] for row in record["matmuls"] if row["narrow"]}
+    in_fp8 = sum(named.get(p.weight, 0) for p in products if (p.stored, p.computed) == (E4M3, E4M3))
+    assert in_fp8 >= 0.95 * record["numbers"]
+    assert require_effect("target", record, products) == []
+    for answer in forced:
+        with pytest.raises(BuildError, match=r"\d% of the weights that --precision fp8 narrows are FP8") as caught:
+            require_effect("target", record, [BuiltProduct(**product) for product in answer["products"]])
+        assert "experts" in caught.value.why
+        assert "multiplies it in bfloat16" in caught.value.why
+
+
+def test_experts_can_be_asked_to_be_dense_and_are_still_multiplied_in_fp8(
+    coder: Path, cli: Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = cli("export", *pair(coder, out), "--for", "tensorrt-sm100", "--experts", "dense", "--json")
+    assert done.code == 0, done.err
+    record = json.loads(done.out)["precision"]["target"]
+    assert record["share"] == 1
+    assert not _experts(onnx.load(out / "target" / "model.onnx", load_external_data=False))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(("--for", "tensorrt", "--experts", "layer"), "from version 11 on"),
+     (("--for", "ort", "--experts", "dense"), "cannot be had with ONNX Runtime"),
+     (("--for", "tensorrt-sm100", "--experts", "sparse"), "it is layer or dense")],
+)  # fmt: skip
+def test_a_form_of_experts_that_is_not_there_is_refused(
+    arguments: tuple[str, ...], told: str, coder: Path, cli: Run, tmp_path: Path
+) -> None:
+    done = cli("export", *pair(coder, tmp_path / "out"), *arguments)
+    assert done.code == 2
+    assert told in done.err
+
+
+@pytest.mark.slow
+def test_a_model_whose_experts_the_layer_may_not_compute_has_them_dense_and_is_told(
+    pair_of: Callable[[str], Pair], cli: Run, tmp_path: Path
+) -> None:
+    gpt_oss = pair_of("gpt-oss")
+    arguments = (
+        "export",
+        gpt_oss.target,
+        "--draft",
+        gpt_oss.head,
+        "--for",
+        "tensorrt-sm100",
+        "--max-seq-len",
+        64,
+        "--json",
+    )
+    done = cli(*arguments, "--out", tmp_path / "dense")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert any("routed experts are dense" in warning for warning in report["warnings"])
+    assert "--experts layer" in done.err
+    assert not _experts(onnx.load(tmp_path / "dense" / "target" / "model.onnx", load_external_data=False))
+    assert json.loads((tmp_path / "dense" / "export.json").read_text())["for"] == "tensorrt"
+    done = cli(*arguments, "--out", tmp_path / "layer", "--experts", "layer")
+    assert done.code == 0, done.err
+    assert not any("dense" in warning for warning in json.loads(done.out)["warnings"])
+    assert _experts(onnx.load(tmp_path / "layer" / "target" / "model.onnx", load_external_data=False))
+
+
+def check_refused(done: Outcome, out: Path) -> None:
+    assert done.code == 5
+    assert f"{SHORT} --precision int8 names would be multiplied in INT8" in done.err
+    assert "routed experts (80.0% of them)" in done.err
+    assert "model.layers.0.mlp.experts.gate_up_proj" in done.err
+    assert "--experts dense" in done.err
+    assert "--allow-wide experts" in done.err
+    assert not out.exists()
+
+
+def test_an_export_in_int8_is_refused_with_the_true_share_and_permitted_says_so_first(
+    coder: Path, cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["export", *pair(coder, out, "int8"), "--for", "tensorrt-sm100"]
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "peagle.compiler.pipeline.shared_steps.calibrated", lambda *_, **__: pytest.fail("it calibrated first")
+        )
+        check_refused(cli(*arguments), out)
+    done = cli(*arguments, "--allow-wide", "experts")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[0].split(maxsplit=1) == [
+        "multiplied",
+        f"{SAID} and multiplied in bf16, as --allow-wide experts permits",
+    ]
+    assert next(line for line in done.err.splitlines() if line.startswith("warning")).startswith(f"warning: {SAID}")
+    for name in ("export.json", "export_report.json"):
+        first, text = next(iter(json.loads((out / name).read_text()).items()))
+        assert first == "multiplied"
+        assert text.startswith(SAID)
+    record = json.loads((out / "export_report.json").read_text())["precision"]["target"]
+    assert record["share"] == pytest.approx(0.2, abs=5e-4)
+    kinds = {row["role"]: (row["stored"], row["computed"]) for row in record["matmuls"] if row["narrow"]}
+    assert kinds == {"attention": ("int8", "int8"), "experts": ("int8", "bfloat16")}
+
+
+def test_a_build_on_a_b200_is_refused_too(
+    coder: Path, cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine((LocalGpu("NVIDIA B200", 100),), {"tensorrt": "11.4.0"})
+    monkeypatch.setattr("peagle.compiler.request.build_platform.look", lambda: machine)
+    check_refused(cli("build", *pair(coder, tmp_path / "out", "int8")), tmp_path / "out")
+
+
+def test_permission_for_what_is_no_group_is_refused(coder: Path, cli: Run, tmp_path: Path) -> None:
+    done = cli("export", *pair(coder, tmp_path / "out"), "--allow-wide", "attention")
+    assert done.code == 2
+    assert "it is for experts" in done.err
