@@ -1,21 +1,33 @@
-"""Where the weights of a drafter's graph lie: in its own checkpoint, or in its target's where it leaves them out."""
+"""The weights of a drafter's graph: in its own checkpoint, or in its target's where it leaves them out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from ...graphs.drafters import DrafterSpec
-from ...graphs.drafters.tensor_layout import EMBEDDING, LM_HEAD
+from ...graphs.drafters.tensor_layout import EMBEDDING, LM_HEAD, rows_of_fused
 from ...graphs.targets.checkpoint_pieces import Array, Shape
 from ...graphs.targets.weight_roles import Role, RoledWeight
 from ...plugins.errors import BuildError
 from .checkpoint import Checkpoint
+from .formats.rows_of_tensor import RowsOfTensor
 from .target import Target
 
 _ROLES: Mapping[str, Role] = {EMBEDDING: "embedding", LM_HEAD: "lm_head"}
+
+
+def open_head(source: Path) -> Checkpoint:
+    """The checkpoint of a head. Projections that it stores fused are tensors of their own in it."""
+    checkpoint = Checkpoint.open(source)
+    rows = rows_of_fused(checkpoint.shapes)
+    parts = {name: RowsOfTensor(checkpoint.tensors[key], begin, end) for name, (key, begin, end) in rows.items()}
+    fused = {key for key, _, _ in rows.values()}
+    whole = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in fused}
+    return replace(checkpoint, tensors=whole | parts) if parts else checkpoint
 
 
 @dataclass(frozen=True)

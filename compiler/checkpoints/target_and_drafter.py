@@ -13,9 +13,10 @@ from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter, unkn
 from ...graphs.lowering import Lowering
 from ...graphs.targets import TargetSpec
 from ...plugins.errors import BuildError, EnvironmentProblem
-from ...plugins.problems import shown
+from ...plugins.problems import listed, shown
 from ..store.publish import TOKENIZER
 from .checkpoint import CONFIG, Checkpoint
+from .head_weights import open_head
 from .json_files import read_json
 from .resolve_names import Resolved
 from .target import Target
@@ -95,7 +96,7 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
         warnings = [*resolved.notes, *warnings]
         max_k = max(options.num_speculative_tokens or 0, NGRAM_DEPTH) if resolved.draft == NGRAM else 0
         return Inputs(resolved, target, None, None, max_seq_len, max_k, _eos(target), tuple(warnings))
-    drafter = Checkpoint.open(resolved.drafter)
+    drafter = open_head(resolved.drafter)
     drafter = replace(drafter, config=head_says(drafter.config))
     head = read_head(drafter, target.spec)
     max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
@@ -126,7 +127,13 @@ def _doubts(config: Mapping[str, Any], head: DrafterSpec) -> list[str]:
     says_eagle3 = config.get("speculators_model_type") == "eagle3" and config.get("parallel_drafting") is not True
     if says_eagle3 and head.strategy == "parallel":
         doubts.append("the head's config calls it eagle3")
-    return [f"{doubt}; it was read as P-EAGLE, which its mask_hidden says" for doubt in doubts]
+    doubts = [f"{doubt}; it was read as P-EAGLE, which its mask_hidden says" for doubt in doubts]
+    if head.unread:
+        doubts.append(
+            f"the head has tensors of no part known here, which were left out: {listed(head.unread)}; if its training "
+            "needed them, its drafts are worse than they could be (what is written stays the target's)"
+        )
+    return doubts
 
 
 def longest_sequence(target: Target, max_seq_len: int) -> tuple[int, list[str]]:

@@ -11,7 +11,7 @@ from ...graphs.lowering import Lowering
 from ...graphs.targets import family_for
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.head_weights import HeadWeights
+from ..checkpoints.head_weights import HeadWeights, open_head
 from ..checkpoints.known_pairs import Local
 from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
 from ..checkpoints.target import Target
@@ -152,7 +152,7 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
     if not has_drafter:
         unknown = f"none: {'plain decoding' if request.draft == 'none' else 'drafts are looked up in the text'}"
     elif isinstance(source, Local):
-        drafter = Checkpoint.open(source.path)
+        drafter = open_head(source.path)
         drafter = replace(drafter, config=request.head.over(drafter.config))
         head = read_head(drafter, family_for(config).describe(config))
         require_runner(head, decided.lowering)

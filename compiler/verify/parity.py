@@ -13,7 +13,7 @@ from ...plugins.errors import PeagleError
 from ...plugins.optional_packages import install
 from ..bundled.prompts import Prompt
 from ..checkpoints.checkpoint import CONFIG, GGUF, Checkpoint
-from ..checkpoints.head_weights import HeadWeights
+from ..checkpoints.head_weights import HeadWeights, open_head
 from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
 from ..console.progress import Progress
@@ -96,7 +96,7 @@ def _target_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
 
 def drafter_of(folder: Path, drafter: Part) -> Checkpoint:
     """The drafter's checkpoint with the configuration that the engine in ``folder`` was built with."""
-    checkpoint = Checkpoint.open(Path(drafter.origin.source))
+    checkpoint = open_head(Path(drafter.origin.source))
     return replace(checkpoint, config=read_json(folder / "drafter" / CONFIG, "build the engine again"))
 
 

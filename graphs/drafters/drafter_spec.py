@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ...plugins.problems import Problems
 from ..targets.family import CacheSpec
-from .tensor_layout import Parts, Shape
+from .tensor_layout import Parts, Shape, unread
 
 Strategy = Literal["parallel", "autoregressive"]
 
@@ -58,6 +58,11 @@ class DrafterSpec:
     def has_draft_vocabulary(self) -> bool:
         """Whether draft ids need ``d2t`` to become target ids."""
         return self.parts.draft_vocabulary
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The tensors of its checkpoint that are no part of it, by their names there."""
+        return tuple(self.keys[name] for name in unread(self.parts, self.keys))
 
     def expected_shapes(self) -> dict[str, Shape]:
         """Shape of every tensor the drafter needs, by module name."""

@@ -121,7 +121,7 @@ def infer_sizes(parts: Parts, shapes: Mapping[str, Shape]) -> dict[str, int]:
 def check_tensors(
     parts: Parts, sizes: Mapping[str, int], shapes: Mapping[str, Shape], reasons: Mapping[str, str], problems: Problems
 ) -> None:
-    """Name every tensor that is absent, of another shape than the others imply, or of no use.
+    """Name every tensor that is absent or of another shape than the others imply; then also those that are unread.
 
     ``reasons`` say of some tensors why they are needed; an empty text excuses their absence.
     """
@@ -137,10 +137,39 @@ def check_tensors(
                 problems.add(f"{name} is {list(shapes[name])}, needs {shape}")
     if "t2d" in shapes and sizes.get("vocab_size", 0) and shapes["t2d"] != (sizes["vocab_size"],):
         problems.add(f"t2d is {list(shapes['t2d'])}, needs {[sizes['vocab_size']]}")
-    for name in sorted(shapes):
-        is_part = name in dims or name == "t2d" or name.startswith(_MEDUSA) or _fused_parts(name)
-        if not is_part:
+    for name in unread(parts, shapes) if problems else ():
+        if fused.isdisjoint(_fused_parts(name)):
             problems.add(f"tensor {name} belongs to no part of a head known here")
+
+
+def unread(parts: Parts, names: Collection[str]) -> list[str]:
+    """The tensors that no part of a head is made of, as far as is known here."""
+    known = {*parts.dims(), "t2d"}
+    return sorted(name for name in names if name not in known and not name.startswith(_MEDUSA))
+
+
+def rows_of_fused(shapes: Mapping[str, Shape]) -> dict[str, tuple[str, int, int]]:
+    """The tensors of a checkpoint that lie in fused ones, by name: which one, and from which row to which.
+
+    How many rows are the queries' is what ``o_proj`` reads; keys and values have as many each. A fused tensor is left
+    as it is where that does not come out even, or where its parts are stored as well.
+    """
+    found: dict[str, tuple[str, int, int]] = {}
+    for key, shape in shapes.items():
+        fused = next((fused for fused in _FUSED if f".{fused}." in key), "")
+        if not fused or not shape:
+            continue
+        module, _, kind = key.rpartition(f".{fused}.")
+        names = [f"{module}.{fused.partition('.')[0]}.{part}.{kind}" for part in _FUSED[fused]]
+        output = shapes.get(f"{module}.self_attn.o_proj.weight", ())
+        first = shape[0] // 2 if len(names) == 2 else output[1] if len(output) == 2 else 0
+        each, odd = divmod(shape[0] - first, len(names) - 1)
+        if first < 1 or each < 1 or odd or any(name in shapes for name in names) or (len(names) == 2 and each != first):
+            continue
+        for i, name in enumerate(names):
+            begin = first + (i - 1) * each if i else 0
+            found[name] = key, begin, begin + (each if i else first)
+    return found
 
 
 def has_medusa_heads(names: Collection[str]) -> bool:
@@ -161,7 +190,7 @@ def _name_fused(names: Collection[str], problems: Problems) -> set[str]:
     """Name fused tensors as such; returns those they stand for, which are then not missing."""
     stands_for: set[str] = set()
     for name in sorted(names):
-        if parts := _fused_parts(name):
+        if (parts := _fused_parts(name)) and not all(part in names for part in parts):
             problems.add(f"tensor {name} is fused: store {', '.join(p.split('.')[-2] for p in parts)} instead")
             stands_for.update(parts)
     return stands_for

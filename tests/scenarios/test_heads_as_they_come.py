@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from peagle.engines import Engine, SamplingParams
@@ -99,6 +100,29 @@ def test_a_head_of_an_unknown_architecture_is_built_with_a_warning(cli: Run, sha
     done = build(cli, shallow, head_saying(shallow, tmp_path, **entries), tmp_path / "engine")
     assert done.code == 0, done.err
     assert "the head's architecture OwnHead is not known here" in done.err
+
+
+def test_a_head_with_fused_projections_and_tensors_of_its_own_is_built_with_a_warning(
+    cli: Run, shallow: Pair, tmp_path: Path
+) -> None:
+    """It drafts what the head drafts that stores them apart."""
+    logits = []
+    for fuses in (False, True):
+        folder = tmp_path / str(fuses)
+        head, out = head_saying(shallow, folder, **{TAPS: [0, 1, 2]}), folder / "engine"
+        if fuses:
+            tensors = load_file(head / "model.safetensors")
+            qkv = [tensors.pop(f"midlayer.self_attn.{part}_proj.weight") for part in "qkv"]
+            gate_up = [tensors.pop(f"layers.1.mlp.{part}_proj.weight") for part in ("gate", "up")]
+            tensors |= {"midlayer.self_attn.qkv_proj.weight": torch.cat(qkv), "confidence.weight": torch.ones(3)}
+            save_file(tensors | {"layers.1.mlp.gate_up_proj.weight": torch.cat(gate_up)}, head / "model.safetensors")
+        done = build(cli, shallow, head, out)
+        assert (done.code, "left out: confidence.weight;" in done.err) == (0, fuses), done.err
+        logits.append(Engine.load(out).draft_logits([5, 9, 30, 2], 2))
+    assert (logits[0] == logits[1]).all()
+    sizes = ("--prompts", 1, "--max-tokens", 4, "--num-speculative-tokens", 2)
+    done = cli("verify", tmp_path / "True" / "engine", *sizes, "--json")
+    assert [check["status"] for check in json.loads(done.out)["parity"]] == ["passed", "passed"]
 
 
 def test_a_head_of_no_kind_is_refused(cli: Run, shallow: Pair, tmp_path: Path) -> None:

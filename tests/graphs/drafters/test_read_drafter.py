@@ -87,7 +87,6 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, tuple[int, ...] | None], st
     ({"num_speculative_tokens": 1_000_000}, {}, f"drafts 1000000 tokens a round, the kernels look at {MAX_DRAFTS}"),
     ({}, {"norm.weight": None}, "norm.weight is missing"),
     ({}, {"layers.1.self_attn.k_proj.weight": (32, 40)}, "k_proj.weight is [32, 40], needs [32, 48]"),
-    ({}, {"surprise.weight": (3,)}, "surprise.weight belongs to no part"),
     ({}, {"t2d": (7,)}, "t2d is [7], needs [96]"),
 ]  # fmt: skip
 
@@ -223,7 +222,7 @@ def test_a_config_that_does_not_fit_is_refused(
         ({"layers.3.input_layernorm.weight": (48,)}, "layers.3.input_layernorm.weight belongs to no part"),
         ({"layers.0.hidden_norm.weight": (48,)}, "and midlayer.hidden_norm.weight are both"),
         ({"parallel_draft_heads.0.medusa_layers.0.linear.weight": (48, 48)}, "Model-Optimizer"),
-        ({"fc.bias": (48,)}, "fc.bias belongs to no part"),
+        ({"fc.bias": (48,), "fc.weight": None}, "fc.bias belongs to no part"),
     ],
 )  # fmt: skip
 def test_tensors_that_do_not_fit_are_refused(
@@ -243,6 +242,19 @@ def test_fused_projections_are_named_and_what_they_hold_is_not_missed(
     message = refusal(CONFIG, shapes, target)
     assert "(1 problem)" in message
     assert "is fused: store q_proj, k_proj, v_proj instead" in message
+
+
+def test_tensors_of_no_known_part_are_left_out_where_the_rest_is_whole(
+    target: TargetSpec, shapes: dict[str, tuple[int, ...]]
+) -> None:
+    whole = read_drafter(CONFIG, shapes, target)
+    strange = {"model.surprise.weight": (3,), "fc.bias": (48,), "layers.1.self_attn.qkv_proj.weight": (128, 48)}
+    head = read_drafter(CONFIG, shapes | strange, target)
+    assert head.unread == ("fc.bias", "layers.1.self_attn.qkv_proj.weight", "model.surprise.weight")
+    assert (whole.unread, head.expected_shapes()) == ((), whole.expected_shapes())
+    del shapes["norm.weight"]
+    message = refusal(CONFIG, shapes | strange, target)
+    assert all(name.removeprefix("model.") in message for name in ("norm.weight", *strange))
 
 
 @pytest.mark.parametrize("names", [["OwnHeadForCausalLM"], ["A", "B"], [""]])
