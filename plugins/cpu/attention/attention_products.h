@@ -83,8 +83,9 @@ struct PortableProducts {
 struct Avx512Products {
   static void score(const float* const* queries, int rows, const Positions& keys, float scale, float* scores,
                     int stride) {
-    if (keys.vectors == 4) return score_vectors<4>(queries, rows, keys, scale, scores, stride);
-    if (keys.vectors == 8) return score_vectors<8>(queries, rows, keys, scale, scores, stride);
+    const bool is_dense = keys.stride == std::int64_t(keys.vectors) * kVector;
+    if (keys.vectors == 4 && is_dense) return score_vectors<4>(queries, rows, keys, scale, scores, stride);
+    if (keys.vectors == 8 && is_dense) return score_vectors<8>(queries, rows, keys, scale, scores, stride);
     score_vectors<0>(queries, rows, keys, scale, scores, stride);
   }
 
@@ -134,7 +135,8 @@ struct Avx512Products {
   PEAGLE_AVX512_VNNI static void score_vectors(const float* const* queries, int rows, const Positions& keys,
                                                float scale, float* scores, int stride) {
     const int vectors = kVectors > 0 ? kVectors : keys.vectors;
-    const std::int64_t step = kVectors > 0 && keys.stride == kVectors * kVector ? kVectors * kVector : keys.stride;
+    // A constant where it can be: sixteen addresses would take the place of sums in registers.
+    const std::int64_t step = kVectors > 0 ? kVectors * kVector : keys.stride;
     for (int row = 0; row < rows; row++) {
       __m512 sums[kVector];
       PEAGLE_UNROLL for (int p = 0; p < kVector; p++) sums[p] = _mm512_setzero_ps();

@@ -215,13 +215,18 @@ class CachedAttention : public Kernel {
     }
 
     void attend_chunk(std::int64_t piece) {
-      const std::int64_t b = row_of(piece / key_heads_), h = piece % key_heads_;
+      const std::int64_t b = row_of(piece / key_heads_);
       const Row& row = rows_[std::size_t(b)];
-      const std::int64_t at = piece / key_heads_ - row.before, chunk = row.first_chunk + at;
+      // The chunks of a key head follow each other, as they do in the cache.
+      const std::int64_t within = piece - row.before * key_heads_, h = within / row.chunks, at = within % row.chunks;
+      const std::int64_t chunk = row.first_chunk + at;
+      // Behind the last one of a head lie those of the next.
+      const std::int64_t behind = at + 1 < row.chunks ? chunk + 1 : row.first_chunk;
+      const char* next = place(keys_, b, h + (at + 1 < row.chunks ? 0 : 1), behind * attention::kChunk);
       write(b, h, chunk * attention::kChunk, (chunk + 1) * attention::kChunk);
       float* kept = kept_of(b, h) + at * queries_ * attention::Attended::numbers(vectors_);
       for (std::int64_t i = 0; i < queries_; i += attention::kQueriesAtOnce) {
-        attend(b, h, chunk, i, int(std::min<std::int64_t>(attention::kQueriesAtOnce, queries_ - i)),
+        attend(b, h, chunk, i, int(std::min<std::int64_t>(attention::kQueriesAtOnce, queries_ - i)), next,
                kept + i * attention::Attended::numbers(vectors_));
       }
       if (left_[std::size_t(b * key_heads_ + h)].fetch_sub(1, std::memory_order_acq_rel) == 1) put_together(b, h);
@@ -276,7 +281,7 @@ class CachedAttention : public Kernel {
           last = std::max(last, position);
         }
         for (std::int64_t chunk = first_of(first) / attention::kChunk; chunk <= last / attention::kChunk; chunk++) {
-          attend(b, h, chunk, i, count, one);
+          attend(b, h, chunk, i, count, place(keys_, b, h, (chunk + 1) * attention::kChunk), one);
           for (int query = 0; query < count; query++) {
             const std::int64_t position = position_of(b, (i + query) / group_);
             if (chunk < first_of(position) / attention::kChunk || chunk > position / attention::kChunk) continue;
@@ -287,8 +292,10 @@ class CachedAttention : public Kernel {
       }
     }
 
-    // What `count` queries from `i` on make of a chunk; of those that see nothing of it, nothing.
-    void attend(std::int64_t b, std::int64_t h, std::int64_t chunk, std::int64_t i, int count, float* attended) const {
+    // What `count` queries from `i` on make of a chunk; of those that see nothing of it, nothing.  `next` are the keys of the
+    // chunk that will come then: memory is the slowest here, so values come near during the scores, and those during the sums.
+    void attend(std::int64_t b, std::int64_t h, std::int64_t chunk, std::int64_t i, int count, const char* next,
+                float* attended) const {
       alignas(64) float scores[attention::kQueriesAtOnce * attention::kChunk];
       alignas(64) float tile[kVector * attention::kMostNumbers];
       alignas(64) float padded[attention::kQueriesAtOnce * attention::kMostNumbers];
@@ -327,7 +334,6 @@ class CachedAttention : public Kernel {
       };
       walk(keys_, k_, [&](int from, int one, int behind, const Positions& keys) {
         fetch(place(values_, b, h, begin + from));
-        fetch(place(keys_, b, h, begin + from + kVector));
         form_.score(queries + one, behind - one, keys, scale_, scores + one * attention::kChunk + from, attention::kChunk);
       });
       const std::int64_t sums = attention::Attended::numbers(vectors_);
@@ -337,6 +343,7 @@ class CachedAttention : public Kernel {
         if (first[at] < last[at]) form_.share_out(scores + at * attention::kChunk, first[at], last[at], softcap_, to);
       }
       walk(values_, v_, [&](int from, int one, int behind, const Positions& values) {
+        fetch(next + from * position_bytes_);
         for (int at = one; at < behind; at += 4) {
           mix(scores, values, from, first, last, at, std::min(4, behind - at), attended);
         }
