@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ...errors import PeagleError, UsageError
+from ...errors import EnvironmentProblem, PeagleError, UsageError
 from ...kernels.sources import TARGETS
 from . import LIBRARY
 from .pack import write_plugin_library
@@ -24,6 +24,11 @@ def main() -> int:
     except PeagleError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(
+            EnvironmentProblem(f"cannot write {folder}: {error.strerror}", fix="name another folder"), file=sys.stderr
+        )
+        return EnvironmentProblem.exit_code
     named = ", ".join(f"sm_{sm}" for sm in library.sms)
     print(
         f"{Path(folder) / LIBRARY}: {len(library.code) / 1024:.0f} KiB, with kernels for {named}, by {library.compiler}"

@@ -237,7 +237,7 @@ class Creator final : public nvinfer1::v_1_0::IPluginCreatorV3One {
   void read(const PluginField& field, std::vector<std::int64_t>& values, std::vector<bool>& is_given,
             Problems& problems) const {
     for (int i = 0; i < op_.num_attributes(); ++i) {
-      if (std::strcmp(field.name, op_.attributes[i].name) != 0) continue;
+      if (field.name == nullptr || std::strcmp(field.name, op_.attributes[i].name) != 0) continue;
       is_given[i] = true;  // the parser makes INT32 of an ONNX INT; a plan holds INT64
       if (field.type != PluginFieldType::INT32 && field.type != PluginFieldType::INT64) {
         problems.add(text_of("%s must be INT32 or INT64, not %s", field.name, name_of(field.type)));
@@ -252,7 +252,7 @@ class Creator final : public nvinfer1::v_1_0::IPluginCreatorV3One {
       }
       return;
     }
-    problems.add(text_of("unknown attribute '%s'", field.name));
+    problems.add(text_of("unknown attribute '%s'", field.name ? field.name : ""));
   }
 
   void check(std::size_t i, std::int64_t value, bool is_given, Problems& problems) const {

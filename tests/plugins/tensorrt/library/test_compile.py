@@ -21,8 +21,9 @@ from peagle.plugins.kernels.sources import kernel_ops
 from peagle.plugins.limits import finite
 from peagle.plugins.op_spec import Attribute, OpSpec
 from peagle.plugins.ops import OPS
+from peagle.plugins.tensorrt.library import LIBRARY, sources
+from peagle.plugins.tensorrt.library import __main__ as command
 from peagle.plugins.tensorrt.library import compile as compiling
-from peagle.plugins.tensorrt.library import sources
 from peagle.plugins.tensorrt.library.compile import compile_library
 from peagle.plugins.tensorrt.library.pack import read_index
 
@@ -104,10 +105,25 @@ def test_a_spec_that_the_tables_cannot_say_is_refused(
     assert words in caught.value.why
 
 
+def test_the_command_writes_it_for_gpus_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "new" / "folder"
+    monkeypatch.setattr("peagle.plugins.kernels.pack.shipped", lambda: PACK)
+    monkeypatch.setattr(compiling, "compile_shared", lambda *_: (b"\x7fELF", "a compiler"))
+    monkeypatch.setattr(sys, "argv", ["", str(folder), "sm_120", "sm_121"])
+    assert command.main() == 0
+    assert read_index(folder)["gpus"] == ["sm_120"]
+    assert "with kernels for sm_120, by a compiler" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["", str(folder / LIBRARY), "sm_120"])
+    assert command.main() == 3
+    assert f"cannot write {folder / LIBRARY}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [[], ["folder", "blackwell"], ["folder", "sm_70"]])
 def test_the_command_says_how_it_is_called(tmp_path: Path, arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "peagle.plugins.tensorrt.library", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    call = [sys.executable, "-m", "peagle.plugins.tensorrt.library", *arguments]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "fix: " in done.stderr
     assert "Traceback" not in done.stderr
