@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from ..plugins.errors import UsageError
 from .folder.manifest import Manifest
 from .grammars.call_grammar import call_form
 from .grammars.compiled import Grammars
@@ -128,7 +129,13 @@ class Asking:
         return chats.has_template and chats.template.calls_tools and not any(hidden.get(each) for each in (OPEN, CLOSE))
 
     def calls(self, tools: Objects, most: int | None) -> StructuredOutputsParams:
-        """The form of an answer that calls tools, ``most`` at most, and says nothing else."""
+        """The form of an answer that calls tools, ``most`` at most, and says nothing else. Raises ``UsageError``."""
+        if not self.can_call_tools:
+            raise UsageError(
+                "tools cannot be called by this model",
+                why="its chat template has no calls in a form that is read here (Hermes, Qwen3, Qwen3-Coder)",
+                fix="describe them in a message, and ask for JSON by structured_outputs",
+            )
         added = self._tokenizer.added_texts()
         in_tags = self.conversations.template.calls_in_tags
         return call_form(tools, in_tags=in_tags, most=most, is_token=added.__contains__)

@@ -170,7 +170,8 @@ class Engine:
         """Return the form of an answer that calls ``tools``, ``most`` times at most (1 or None), and says nothing else.
 
         It is for ``SamplingParams.structured_outputs`` of a chat with the same tools, as OpenAI has them. Raises
-        ``UsageError`` for parameters that are no schema of an object, or that this model's calls cannot hold to.
+        ``UsageError`` for parameters that are no schema of an object, or that this model's calls cannot hold to, and
+        for a model without such calls.
         """
         return self._asking.calls(tools, most)
 

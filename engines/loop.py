@@ -45,6 +45,11 @@ class Load:
     cache_tokens: int = 0
     warnings: tuple[str, ...] = ()
 
+    @property
+    def cache_share(self) -> float:
+        """The part of all caches that holds tokens, 0 to 1."""
+        return self.cached_tokens / self.cache_tokens if self.cache_tokens else 0.0
+
 
 class _Alone:
     """A call that needs every slot to be idle."""

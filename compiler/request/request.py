@@ -104,7 +104,8 @@ class SizeOptions:
 
     num_speculative_tokens: int | None = option(
         "--num-speculative-tokens",
-        "Tokens drafted per round; 0 is the same as --draft none. (default: the fastest one, measured)",
+        "Tokens drafted per round; 0 is the same as --draft none. (default: as many as pay, at first the fastest, "
+        "measured)",
     )
     max_seq_len: int = option("--max-seq-len", "Longest prompt and output together, in tokens.", 2048)
 

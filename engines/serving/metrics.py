@@ -34,6 +34,8 @@ class ServerMetrics:
 
         self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
         self.generation_tokens = counter("generation_tokens", "Tokens that were written.")
+        self.prefix_queries = counter("prefix_cache_queries", "Tokens of prompts looked for among kept ones.")
+        self.prefix_hits = counter("prefix_cache_hits", "Tokens of prompts that were read for another one.")
         self.success = counter("request_success", "Requests that ended, by how.", "finished_reason")
         self.refused = counter("request_refused", "Requests that were refused, by HTTP status.", "status")
         self.drafts = counter("spec_decode_num_drafts", "Rounds with drafts.", "lossy")
@@ -108,6 +110,8 @@ class RequestMeter:
         metrics, model, acceptance = self._metrics, self._model, output.acceptance
         metrics.success.labels(model, output.finish_reason).inc()
         metrics.prompt_tokens.labels(model).inc(len(output.prompt_token_ids))
+        metrics.prefix_queries.labels(model).inc(len(output.prompt_token_ids))
+        metrics.prefix_hits.labels(model).inc(output.cached_tokens)
         metrics.queue.labels(model).observe(output.queue_seconds)
         metrics.whole.labels(model).observe(time.perf_counter() - self._arrived)
         metrics.prefill.labels(model).observe(output.prefill_seconds)
@@ -142,7 +146,7 @@ class _Load(Collector):
             ("vllm:num_requests_running", "Requests running.", load.running),
             ("vllm:num_requests_waiting", "Requests waiting.", load.waiting),
             ("peagle:num_slots", "Requests that can run at once.", load.slots),
-            ("vllm:kv_cache_usage_perc", "Share of the caches that holds tokens, 1 at most.", _share(load)),
+            ("vllm:kv_cache_usage_perc", "Share of the caches that holds tokens, 1 at most.", load.cache_share),
             ("peagle:kv_cache_tokens", "Tokens that the caches hold.", load.cached_tokens),
             ("peagle:drafter_misfit", "1 where the drafter does not belong to its target.", len(load.warnings)),
         )
@@ -174,7 +178,3 @@ class _Forms(Collector):
         for reason, count in (("refused", self._tally.refused), ("stuck", self._tally.stuck)):
             failures.add_metric([self._model, reason], count)
         return asked, compiled, failures
-
-
-def _share(load: Load) -> float:
-    return load.cached_tokens / load.cache_tokens if load.cache_tokens else 0.0

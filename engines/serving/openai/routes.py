@@ -66,7 +66,8 @@ async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
     if asked.tools and not await run_in_threadpool(lambda: state.engine.can_call_tools):
         raise HttpRefusal(
             400,
-            "tools are not supported by this model: its chat template has no calls in a form that is read here",
+            "tools are not supported by this model: its chat template has no calls in a form that is read here "
+            "(Hermes, Qwen3, Qwen3-Coder)",
             param="tools",
             code="unsupported_parameter",
         )
@@ -221,7 +222,7 @@ async def _events(
 
 def _log_answer(state: ServerState, request: Request, choices: Choices) -> None:
     """Put figures into the line of its request, a tolerance too; log prompts and answers, if that was asked for."""
-    request.scope[FIGURES] = figures(choices.outputs)
+    request.scope[FIGURES] = figures(choices.outputs, state.engine.load_now.cache_tokens)
     if any(output.acceptance.is_lossy for output in choices.outputs):
         request.scope[TOLERANCE] = max(output.acceptance.tolerance for output in choices.outputs)
     if state.settings.log_prompts:

@@ -61,15 +61,22 @@ def per_position(acceptance: Acceptance) -> list[int]:
     return list(acceptance.accepted_per_position)
 
 
-def figures(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
-    """What the log says of an answer: how long it waited and took, the longest of its choices, and its rounds."""
+def figures(outputs: Sequence[RequestOutput], room: int) -> dict[str, Any]:
+    """What the log says of an answer: how long it waited and took, the longest of its choices, and its rounds.
+
+    ``room`` is how many tokens all caches hold.
+    """
     told = usage(outputs, 0)["speculation"]
-    rounds = ("rounds", "rounds_without_drafts", "drafted_tokens", "accepted_tokens", "acceptance_length")
+    rounds = ("rounds", "rounds_without_drafts", "drafted_tokens", "accepted_tokens", "accepted_per_position")
+    lengths = ("acceptance_length", "later_acceptance_length")
     means = ("tokens_per_round", "verify_milliseconds_per_round", "draft_milliseconds_per_round")
     times = ("queue_seconds", "time_to_first_token", "inter_token_latency")
+    held = sum(len(output.prompt_token_ids) + len(output.token_ids) for output in outputs)
     return {
         "prompt_tokens": sum(len(output.prompt_token_ids) for output in outputs),
+        "cached_tokens": _cached(outputs),
         "tokens": sum(len(output.token_ids) for output in outputs),
         **{name: round(max((getattr(output, name) for output in outputs), default=0.0), 5) for name in times},
-        **{name: told[name] for name in (*rounds, *means)},
+        **{name: told[name] for name in (*rounds, *lengths, *means)},
+        "cache_usage": round(min(1.0, held / room), 4) if room else 0.0,
     }

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fixtures.commands import Run
-
-PROGRAM = str(Path(sys.executable).with_name("peagle-compile"))
-
-
-@contextmanager
-def _serving(engine: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and where it answers."""
-    command = [PROGRAM, "serve", str(engine), "--port", "0", "--threads", "1", "--served-model-name", "demo", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        assert " answers for demo" in said, process.communicate()
-        yield process, said.split()[0]
-    finally:
-        process.kill()
-        process.communicate()
+from tests.fixtures.servers import serving
 
 
 def _complete(url: str, **fields: Any) -> dict[str, Any]:
@@ -44,7 +24,7 @@ def _complete(url: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_what_runs_when_it_is_told_to_stop_ends_whole(talking_engine: Path) -> None:
-    with _serving(talking_engine) as (process, url):
+    with serving(talking_engine) as (process, url):
         assert _complete(url, max_tokens=1)["choices"]
         answers: list[int] = []
 
@@ -76,7 +56,7 @@ def _begun(url: str) -> float:
 
 
 def test_a_second_stop_does_not_wait(talking_engine: Path) -> None:
-    with _serving(talking_engine, "--max-batch-size", "1") as (process, url):
+    with serving(talking_engine, "--max-batch-size", "1") as (process, url):
         body = json.dumps({"prompt": "a", "max_tokens": 1500, "ignore_eos": True, "stream": True}).encode()
         with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body), timeout=60) as response:
             assert response.readline().startswith(b"data: ")

@@ -9,6 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -186,7 +187,10 @@ def test_metrics_count_what_became_of_forms(server: Server) -> None:
     usage = json.loads(call(server, "POST", "/v1/completions", {**body, **form})[2])["usage"]["speculation"]
     assert call(server, "POST", "/v1/completions", {**body, **form})[0] == 200
     assert call(server, "POST", "/v1/completions", {**body, "guided_regex": "("})[0] == 400
-    assert call(server, "POST", "/v1/completions", {**body, "guided_regex": "ab", "allowed_token_ids": [5]})[0] == 400
+    assert (
+        call(server, "POST", "/v1/completions", {**body, "guided_regex": "never before", "allowed_token_ids": [5]})[0]
+        == 400
+    )
     grown = {key: value - before.get(key, 0) for key, value in told().items()}
     assert usage["grammar_drafted_tokens"] > 0
     assert grown["peagle:grammar_draft_tokens_total"] == 2 * usage["grammar_drafted_tokens"]
@@ -198,24 +202,63 @@ def test_metrics_count_what_became_of_forms(server: Server) -> None:
     assert grown['peagle:grammar_failures_totalreason="stuck"'] == 1
 
 
-def test_every_line_of_the_log_is_json_and_a_misfit_has_one(
-    served_engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(misfit, "LEAST_RATE", 2.0)  # whatever is accepted is too little
+def _log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> io.StringIO:
+    """What ``serve`` would write on standard error from here on."""
     lines, root = io.StringIO(), logging.getLogger()
     handler = logging.StreamHandler(lines)
     handler.setFormatter(JsonLines())
     monkeypatch.setattr(root, "handlers", [*root.handlers, handler])
-    monkeypatch.setattr(logging.getLogger("peagle.serving"), "level", logging.INFO)
-    backend, tokenizer = served_engine._backend, served_engine.tokenizer
-    with Engine(served_engine.folder, served_engine.manifest, backend, tokenizer) as engine:
+    caplog.set_level(logging.INFO, "peagle.serving")
+    return lines
+
+
+@contextmanager
+def _serving_anew(served_engine: Engine, prefix_cache_bytes: int = 0) -> Iterator[Server]:
+    """A server over an engine that has seen nothing yet."""
+    folder, manifest, tokenizer = served_engine.folder, served_engine.manifest, served_engine.tokenizer
+    with Engine(folder, manifest, served_engine._backend, tokenizer, prefix_cache_bytes=prefix_cache_bytes) as engine:
         server = Server(engine, ServerSettings(MODEL), port=0)
         server.start()
-        body = {"prompt": PROMPT, "max_tokens": 120, "ignore_eos": True, "temperature": 0, "num_speculative_tokens": 2}
-        for _ in range(2):
-            assert call(server, "POST", "/v1/completions", body)[0] == 200
+        yield server
         server.stop()
         assert server.wait(10)
+
+
+def test_the_figures_of_an_answer_are_the_same_in_usage_log_and_metrics(
+    served_engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = _log(monkeypatch, caplog)
+    prompt = PROMPT * 9
+    body = {"prompt": prompt, "max_tokens": 60, "ignore_eos": True, "temperature": 0, "num_speculative_tokens": 3}
+    with _serving_anew(served_engine, prefix_cache_bytes=1 << 26) as server:
+        usage = [json.loads(call(server, "POST", "/v1/completions", body)[2])["usage"] for _ in range(2)]
+        series = call(server, "GET", "/metrics")[2].decode().splitlines()
+    told = [line for line in map(json.loads, lines.getvalue().splitlines()) if line.get("path") == "/v1/completions"]
+    counted = {line.split("{")[0]: float(line.rsplit(" ", 1)[1]) for line in series if line[0] != "#"}
+    room = served_engine.load_now.cache_tokens
+    for line, one in zip(told, usage, strict=True):
+        assert line["cached_tokens"] == one["prompt_tokens_details"]["cached_tokens"]
+        assert 0 < line["time_to_first_token"] <= line["seconds"]
+        assert 0 < line["inter_token_latency"] < line["seconds"]
+        assert 0 <= line["queue_seconds"] <= line["time_to_first_token"]
+        assert line["cache_usage"] == round((one["prompt_tokens"] + 60) / room, 4)
+        same = ("accepted_per_position", "acceptance_length", "later_acceptance_length", "tokens_per_round")
+        for name in (*same, "verify_milliseconds_per_round", "draft_milliseconds_per_round"):
+            assert line[name] == one["speculation"][name]
+    assert told[0]["cached_tokens"] == 0 < told[1]["cached_tokens"] == counted["vllm:prefix_cache_hits_total"]
+    assert counted["vllm:prefix_cache_queries_total"] == 2 * usage[0]["prompt_tokens"]
+    assert counted["peagle:later_num_drafts_total"] > 0
+
+
+def test_every_line_of_the_log_is_json_and_a_misfit_has_one(
+    served_engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(misfit, "LEAST_RATE", 2.0)  # whatever is accepted is too little
+    lines = _log(monkeypatch, caplog)
+    body = {"prompt": PROMPT, "max_tokens": 120, "ignore_eos": True, "temperature": 0, "num_speculative_tokens": 2}
+    with _serving_anew(served_engine) as server:
+        for _ in range(2):
+            assert call(server, "POST", "/v1/completions", body)[0] == 200
     logging.getLogger("a.library").error("it failed", exc_info=ValueError("of a kind"))
     told = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert [each["event"] for each in told if each["event"] != "request"] == ["warning", "error"]

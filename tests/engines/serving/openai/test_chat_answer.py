@@ -14,6 +14,8 @@ from openai import OpenAI
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.serving.server import Server
 from peagle.engines.text.tool_calls import ToolCallReader
+from peagle.plugins.errors import UsageError
+from tests.engines.serving.calls import call, error_of
 
 CALL = '<tool_call>{"name": "f"}</tool_call>'
 TOOLS: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
@@ -121,12 +123,12 @@ def test_an_answer_that_must_call_does_so_whole_and_streamed(client: OpenAI, cho
         asked["extra_body"] = {"num_speculative_tokens": k}
         whole: Any = client.chat.completions.create(**asked).choices[0]
         assert (whole.finish_reason, whole.message.content) == ("tool_calls", None)
-        (call,) = whole.message.tool_calls
-        assert call.function.name in names
-        assert call.function.name == "f" or json.loads(call.function.arguments)["unit"] in ("C", "F")
+        (made,) = whole.message.tool_calls
+        assert made.function.name in names
+        assert made.function.name == "f" or json.loads(made.function.arguments)["unit"] in ("C", "F")
         pieces = list(client.chat.completions.create(**asked, stream=True))
         streamed: Any = [each for piece in pieces for each in piece.choices[0].delta.tool_calls or []]
-        assert [each.function.arguments for each in streamed] == [call.function.arguments]
+        assert [each.function.arguments for each in streamed] == [made.function.arguments]
         assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == ""
         assert pieces[-1].choices[0].finish_reason == "tool_calls"
 
@@ -135,9 +137,32 @@ def test_an_answer_that_must_call_may_call_more_than_once(client: OpenAI) -> Non
     tools: Any = [{"type": "function", "function": {"name": "f"}}]
     asked: Any = {"model": "demo", "messages": MESSAGES, "tools": tools, "tool_choice": "required", "max_tokens": 150}
     (choice,) = client.chat.completions.create(**asked, temperature=0).choices
-    assert {call.function.name for call in choice.message.tool_calls or [] if call.type == "function"} == {"f"}
+    assert {made.function.name for made in choice.message.tool_calls or [] if made.type == "function"} == {"f"}
     assert len(choice.message.tool_calls or []) > 1
     assert choice.message.content is None, "what max_tokens cut is no call, and nothing else is said"
+
+
+def test_a_call_that_is_cut_short_is_text(client: OpenAI) -> None:
+    asked: Any = {"model": "demo", "messages": MESSAGES, "tools": TOOLS, "tool_choice": "required", "max_tokens": 3}
+    (choice,) = client.chat.completions.create(**asked, temperature=0).choices
+    assert (choice.finish_reason, choice.message.tool_calls) == ("length", None)
+    assert choice.message.content is not None
+    assert "<tool_call>\n{".startswith(choice.message.content[:12])
+
+
+def test_a_model_without_calls_refuses_tools_over_http_and_from_python(server: Server, served_engine: Engine) -> None:
+    body = {"messages": MESSAGES, "tools": TOOLS, "max_tokens": 1}
+    status, _, answer = call(server, "POST", "/v1/chat/completions", body)
+    assert (status, error_of(answer)["param"]) == (400, "tools")
+    with pytest.raises(UsageError, match="tools cannot be called by this model"):
+        served_engine.calls_of(TOOLS)
+
+
+def test_a_call_can_be_had_from_python_too(calling_engine: Engine) -> None:
+    params = SamplingParams(max_tokens=400, structured_outputs=calling_engine.calls_of(BOTH[1:], most=1))
+    output = calling_engine.chat(MESSAGES, params, tools=BOTH[1:])
+    _, calls = ToolCallReader(BOTH, are_certain=True).push(output.text, is_last=True)
+    assert [each.name for each in calls] == ["g"]
 
 
 def test_whatever_a_schema_is_a_request_ends(client: OpenAI, calling: dict[str, Any]) -> None:
