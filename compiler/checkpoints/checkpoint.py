@@ -13,11 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engines.folder.records import FileEntry
-from ...plugins.errors import BuildError, nearest
+from ...plugins.errors import BuildError, EnvironmentProblem, nearest
 from ...plugins.problems import Problems
 from ..console.progress import Advance, Progress
-from ..store.stages import Stage
+from ..store.known_hashes import entry_of
+from ..store.stages import Stage, StageStore
 from .formats import StoredTensor, format_of
 from .formats.fp8_with_scales import Loss, ScaledFp8
 from .formats.stored_numbers import check_finite
@@ -163,7 +163,10 @@ class Checkpoint:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the configuration and of every byte of the weights, whatever the folder is called."""
+        """Hash of the configuration and of every byte of the weights, whatever the folder is called.
+
+        Large files are read once on a machine: see ``known_hashes``.
+        """
         return self._hashed(lambda _: None)
 
     def take_fingerprint(self, advance: Advance) -> None:
@@ -172,13 +175,14 @@ class Checkpoint:
             self.__dict__["fingerprint"] = self._hashed(advance)
 
     def _hashed(self, advance: Advance) -> str:
+        root = _place_of_hashes()
         if self.gguf:  # its header says the configuration
-            return FileEntry.of(self.source, advance).sha256
+            return entry_of(self.source, root, advance).sha256
         digest = hashlib.sha256()
         entries = [*(tensor.entry for tensor in self.tensors.values()), *self.companions.values()]
         configs = [self.source / CONFIG, self.source / MODELOPT_CONFIG]
         for file in (*filter(Path.is_file, configs), *sorted({entry.file for entry in entries})):
-            content = FileEntry.of(file, advance).sha256
+            content = entry_of(file, root, advance).sha256
             digest.update(f"{file.name} {content}\n".encode(errors="surrogateescape"))
         return digest.hexdigest()
 
@@ -191,6 +195,14 @@ class Checkpoint:
                 fix="check that the weights and config.json are of the same model",
             )
         return self.tensors[name]
+
+
+def _place_of_hashes() -> Path | None:
+    """The cache of this user; None where there is no place for one."""
+    try:
+        return StageStore.default().root
+    except EnvironmentProblem:
+        return None
 
 
 def take_fingerprints(checkpoints: Sequence[Checkpoint], progress: Progress) -> None:

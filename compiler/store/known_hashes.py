@@ -1,0 +1,78 @@
+"""Hashes of large files, each taken once on a machine: of files that others own, whose reading takes minutes.
+
+A file is the same as long as it lies in the same place of its disk and neither its size nor one of its times has
+changed. The time of the last change to a file or to its times (ctime) is the system's own and can be set by nobody, so
+a file that was written to and given its old time is read again. In the Hub's cache a weight file is called by its hash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from ...engines.folder.records import FileEntry
+
+LARGE = 16 << 20  # bytes; what is smaller is read each time
+FOLDER = "hashes"
+_SETTLED_NS = 2_000_000_000  # a file that changed a moment ago may change again within one tick of its clock
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def entry_of(path: Path, root: Path | None, advance: Callable[[int], object] = lambda _: None) -> FileEntry:
+    """Size and hash of a file: read, kept below ``root`` from an earlier time, or as the Hub has it.
+
+    ``advance`` is told of its bytes, read or not. Without a ``root``, or where it cannot be written, nothing is kept.
+    """
+    before, now = path.stat(), time.time_ns()
+    if before.st_size < LARGE:
+        return FileEntry.of(path, advance)
+    kept = root / FOLDER / f"{platform.node()}-{before.st_dev:x}-{before.st_ino:x}.json" if root else None
+    if known := _name_at_hub(path) or _known(kept, before):
+        advance(before.st_size)
+        return FileEntry(before.st_size, known)
+    entry = FileEntry.of(path, advance)
+    is_settled = now - max(before.st_mtime_ns, before.st_ctime_ns) > _SETTLED_NS
+    if kept and is_settled and _times(path.stat()) == _times(before):
+        with suppress(OSError):
+            _keep(kept, before, entry.sha256)
+    return entry
+
+
+def _times(found: os.stat_result) -> list[int]:
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def _known(kept: Path | None, found: os.stat_result) -> str:
+    """The hash that was kept of a file that has not changed since, or ''."""
+    if kept is None:
+        return ""
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        *times, sha256 = json.loads(kept.read_bytes())
+        if times == _times(found) and _SHA256.fullmatch(sha256):
+            return str(sha256)
+    return ""
+
+
+def _keep(kept: Path, found: os.stat_result, sha256: str) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    aside = kept.with_name(f"{kept.name}.{os.getpid()}")
+    aside.write_text(json.dumps([*_times(found), sha256]))
+    aside.replace(kept)
+
+
+def _name_at_hub(path: Path) -> str:
+    """The hash that a file of the Hub's cache is called by, or ''."""
+    real = Path(os.path.realpath(path))
+    if real.parent.name != "blobs" or not _SHA256.fullmatch(real.name):
+        return ""
+    try:
+        from huggingface_hub.constants import HF_HUB_CACHE
+    except ImportError:
+        return ""
+    return real.name if real.parent.parent.parent == Path(os.path.realpath(HF_HUB_CACHE)) else ""

@@ -1,0 +1,121 @@
+"""A large file is read once for its hash, and again as soon as anything was done to it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.store import known_hashes
+from peagle.compiler.store.known_hashes import FOLDER, entry_of
+from peagle.engines.folder.records import FileEntry
+
+CONTENT = b"weights" * 9
+HASH = sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that were read whole; sizes and waits are those of a test."""
+    every: list[Path] = []
+    of = FileEntry.of
+
+    def reading(path: Path, advance: Callable[[int], object] = lambda _: None) -> FileEntry:
+        every.append(path)
+        return of(path, advance)
+
+    monkeypatch.setattr(FileEntry, "of", reading)
+    monkeypatch.setattr(known_hashes, "LARGE", 8)
+    monkeypatch.setattr(known_hashes, "_SETTLED_NS", -1)
+    return every
+
+
+def written(path: Path, content: bytes = CONTENT) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_a_file_is_read_once_whatever_it_is_called(tmp_path: Path, reads: list[Path]) -> None:
+    file, told = written(tmp_path / "a.safetensors"), list[int]()
+    assert entry_of(file, tmp_path / "kept", told.append) == FileEntry(len(CONTENT), HASH)
+    other = tmp_path / "link"
+    other.symlink_to(file)
+    assert entry_of(other, tmp_path / "kept", told.append) == FileEntry(len(CONTENT), HASH)
+    assert (reads, told) == ([file], [len(CONTENT)] * 2)
+
+
+def rewrite(file: Path) -> None:
+    before = file.stat()
+    file.write_bytes(CONTENT[::-1])
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replace(file: Path) -> None:
+    before = file.stat()
+    os.utime(written(file.with_name("new"), CONTENT[::-1]), ns=(before.st_atime_ns, before.st_mtime_ns))
+    file.with_name("new").replace(file)
+
+
+@pytest.mark.parametrize("change", [rewrite, replace], ids=["in place", "by another"])
+def test_a_file_of_the_same_size_and_time_is_read_again(
+    tmp_path: Path, reads: list[Path], change: Callable[[Path], None]
+) -> None:
+    file = written(tmp_path / "a.safetensors")
+    entry_of(file, tmp_path / "kept")
+    time.sleep(0.05)  # more than a tick of the disk's clock
+    change(file)
+    assert entry_of(file, tmp_path / "kept").sha256 == sha256(CONTENT[::-1]).hexdigest()
+    assert len(reads) == 2
+
+
+def test_a_file_that_changed_just_now_is_not_known_yet(
+    tmp_path: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_hashes, "_SETTLED_NS", 3_600_000_000_000)
+    file = written(tmp_path / "a.safetensors")
+    for _ in range(2):
+        assert entry_of(file, tmp_path / "kept").sha256 == HASH
+    assert (len(reads), (tmp_path / "kept").exists()) == (2, False)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"3", b"[1, 2, 3, 4]", b"[" * 9999, b"\xff", None])
+def test_what_is_kept_may_be_damaged(tmp_path: Path, reads: list[Path], content: bytes | None) -> None:
+    file = written(tmp_path / "a.safetensors")
+    entry_of(file, tmp_path / "kept")
+    (kept,) = (tmp_path / "kept" / FOLDER).iterdir()
+    if content is None:  # of the right form, and no hash
+        content = kept.read_bytes().replace(HASH.encode(), b"x" * 64)
+    kept.write_bytes(content)
+    assert entry_of(file, tmp_path / "kept").sha256 == HASH
+    assert len(reads) == 2
+
+
+def test_small_files_and_places_that_cannot_be_written_keep_nothing(tmp_path: Path, reads: list[Path]) -> None:
+    small, large, no_folder = written(tmp_path / "s", b"1234567"), written(tmp_path / "l"), written(tmp_path / "f")
+    for root in (tmp_path / "kept", None):
+        assert entry_of(small, root).sha256 == sha256(b"1234567").hexdigest()
+    for root in (no_folder, None):
+        assert entry_of(large, root).sha256 == HASH
+    assert (len(reads), (tmp_path / "kept").exists()) == (4, False)
+
+
+def test_a_blob_of_the_hubs_cache_is_called_by_its_hash(
+    tmp_path: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that lies elsewhere is read, whatever it is called; so is one that is called by Git's hash."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    entries = []
+    for place, name in (("hub", "a" * 64), ("elsewhere", "b" * 64), ("hub", "c" * 40)):
+        blob = written(tmp_path / place / "models--o--n" / "blobs" / name)
+        link = tmp_path / place / "models--o--n" / "snapshots" / name[0] / "model.safetensors"
+        link.parent.mkdir(parents=True)
+        link.symlink_to(blob)
+        entries.append(entry_of(link, None))
+    assert [entry.sha256 for entry in entries] == ["a" * 64, HASH, HASH]
+    assert [entry.size for entry in entries] == [len(CONTENT)] * 3
+    assert len(reads) == 2
