@@ -162,7 +162,7 @@ MODULES = sorted({*STAGES.values(), CALIBRATE})
 
 
 def test_the_stages_are_found() -> None:
-    of_graphs, of_kernels = {"trace-", "attach-", "plan-"}, {"kernels", "cpu-library", "cpu-kernels"}
+    of_graphs, of_kernels = {"trace-", "attach-", "plan-"}, {"kernels", "cpu-library", "cpu-kernels", "plugin-library"}
     assert set(STAGES) == {*of_graphs, *of_kernels, "choose-k", "check-numbers", "gguf"}
 
 
