@@ -24,7 +24,7 @@ from ..store.made_for import MadeFor
 from ..store.publish import Assembly, assembling
 from ..store.stages import Stage, StageStore
 from .check_numbers import kept_check, not_checked
-from .choose_k import KChoice, kept_choice
+from .choose_k import KChoice, kept_choice, with_choice
 from .cpu_kernels import cpu_kernels
 from .engine_manifest import engine_manifest
 from .plan_stages import build_plans
@@ -95,7 +95,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
                 choice, record["reused"] = kept_choice(
                     run, manifest, assembly.folder, made_of, inputs.depth, engine=request.out
                 )
-            manifest = replace(manifest, speculation=replace(manifest.speculation, num_speculative_tokens=choice.k))
+            manifest = with_choice(manifest, choice)
         elif platform.runs_here:
             with run.phases("check numbers") as record:
                 record["reused"] = kept_check(run, manifest, assembly.folder, made_of, name=request.out)

@@ -7,11 +7,12 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...engines.folder.manifest import Manifest
+from ...engines.folder.manifest import Manifest, format_of
+from ...engines.folder.records import MeasuredRounds
 from ...engines.text.template_files import read_templates
 from ..console.progress import Advance
 from ..store.stages import Stage
@@ -20,18 +21,33 @@ from .shared_steps import PipelineRun
 
 _SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
 
-# (prompt, K) -> (tokens, seconds of decoding); K = 0 is plain decoding
-Decode = Callable[[Any, int], tuple[int, float]]
+
+@dataclass(frozen=True)
+class Decoded:
+    """What decoding a prompt came to, its own pass apart; the last round may bring more than is still a token of it."""
+
+    tokens: int
+    seconds: float
+    rounds: int
+    accepted: int
+
+
+Decode = Callable[[Any, int], Decoded]  # of a prompt, with this K; 0 is plain decoding
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Tokens per second of decoding at one K: median and extremes over the sweeps. K = 0 is plain decoding."""
+    """Tokens per second of decoding at one K: median and extremes over the sweeps. K = 0 is plain decoding.
+
+    ``tokens_per_round`` is of all rounds; ``round_cost`` is in rounds of plain decoding, the median within a turn.
+    """
 
     k: int
     tokens_per_second: float
     slowest: float
     fastest: float
+    tokens_per_round: float
+    round_cost: float
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,12 @@ class KChoice:
         """How many times as fast as plain decoding in the same run."""
         by_k = {rate.k: rate.tokens_per_second for rate in self.rates}
         return by_k[self.k] / by_k[0]
+
+    @property
+    def measured(self) -> MeasuredRounds:
+        """What rounds brought and cost, for the policy to begin with."""
+        tokens = tuple(round(rate.tokens_per_round, 3) for rate in self.rates)
+        return MeasuredRounds(tokens, tuple(round(rate.round_cost, 3) for rate in self.rates))
 
 
 def choose_k(
@@ -62,21 +84,37 @@ def choose_k(
     Stops early, after a whole sweep of one prompt, when ``seconds`` are spent.
     """
     depths = range(depth + 1)
-    measured: dict[int, list[float]] = {k: [] for k in depths}
+    measured: dict[int, list[Decoded]] = {k: [] for k in depths}
     for k in (0, depth):  # first calls allocate
         decode(prompts[0], k)
     started = time.monotonic()
     for turn in range(sweeps * len(prompts)):
         rotation = turn % (depth + 1)
         for k in (*depths[rotation:], *depths[:rotation]):
-            tokens, elapsed = decode(prompts[turn % len(prompts)], k)
-            measured[k].append(tokens / max(elapsed, 1e-9))
+            measured[k].append(decode(prompts[turn % len(prompts)], k))
         advance(1)
         if time.monotonic() - started > seconds:
             break
-    rates = tuple(Rate(k, statistics.median(r), min(r), max(r)) for k, r in measured.items())
+    rates = tuple(_rate(k, turns, measured[0]) for k, turns in measured.items())
     best = max(rates[1:], key=lambda rate: rate.tokens_per_second)
     return KChoice(best.k, rates)
+
+
+def _rate(k: int, turns: Sequence[Decoded], plain: Sequence[Decoded]) -> Rate:
+    """Of the turns with one K, beside those without drafts."""
+    speeds = [each.tokens / _some(each.seconds) for each in turns]
+    costs = [_round_seconds(each) / _round_seconds(other) for each, other in zip(turns, plain, strict=True)]
+    tokens = 1.0 + sum(each.accepted for each in turns) / max(sum(each.rounds for each in turns), 1)
+    return Rate(k, statistics.median(speeds), min(speeds), max(speeds), tokens, statistics.median(costs))
+
+
+def _round_seconds(decoded: Decoded) -> float:
+    return _some(decoded.seconds) / max(decoded.rounds, 1)
+
+
+def _some(seconds: float) -> float:
+    """``seconds``, and something where no clock has moved."""
+    return max(seconds, 1e-9)
 
 
 def kept_choice(
@@ -95,9 +133,10 @@ def kept_choice(
             loaded = Engine.load(folder, check_hashes=False)
         params = SamplingParams(max_tokens=_TOKENS, ignore_eos=True)
 
-        def decode(prompt: Ids, k: int) -> tuple[int, float]:
+        def decode(prompt: Ids, k: int) -> Decoded:
             output = loaded.generate([prompt], params, num_speculative_tokens=k)[0]
-            return len(output.token_ids) - 1, output.decode_seconds  # the first is the prompt's pass
+            went, tokens = output.acceptance, len(output.token_ids) - 1  # the first is the prompt's pass
+            return Decoded(tokens, output.decode_seconds, went.rounds + went.undrafted, went.accepted)
 
         prompts = prompts_for(loaded, _PROMPTS)
         require_numbers(loaded, prompts, engine)
@@ -112,3 +151,9 @@ def kept_choice(
     stage = run.store.run("choose-k", key, make)
     content = json.loads((stage.path / "choice.json").read_bytes())
     return KChoice(content["k"], tuple(Rate(**rate) for rate in content["rates"])), stage.reused
+
+
+def with_choice(manifest: Manifest, choice: KChoice) -> Manifest:
+    """``manifest`` with the K that was chosen, and what was measured of every K."""
+    speculation = replace(manifest.speculation, num_speculative_tokens=choice.k, measured=choice.measured)
+    return replace(manifest, speculation=speculation, format_version=format_of(manifest.drafter, speculation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from ...plugins.errors import EnvironmentProblem
 from ...plugins.graph_contract import HIDDEN, KEPT, cache_names
 from ...plugins.op_spec import FLOAT8
-from .records import BackendRecord, FileEntry, Part, PlanRecord, Shapes, Speculation
+from .records import BackendRecord, FileEntry, MeasuredRounds, Part, PlanRecord, Shapes, Speculation
 
 REBUILD = "build the engine again with `peagle-compile build`"
 
@@ -123,11 +124,20 @@ def size_contradictions(shapes: Shapes, speculation: Speculation, *, drafter: bo
     ]
     if not 1 <= k <= most and (drafter or (k, most) != (0, 0)):
         problems.append("speculation.num_speculative_tokens must be between 1 and the maximum")
+    if (measured := speculation.measured) and not _can_be_rounds(measured, most):
+        problems.append("speculation.measured must have a token or more and a cost above 0 of every K from 0 on")
     if not drafter and (speculation.trained_depth, shapes.draft_vocab_size, shapes.taps) != (None, 0, ()):
         problems.append("without a drafter there are no trained_depth, no draft_vocab_size and no taps")
     if shapes.cache_length < least_cache_length(shapes.max_seq_len, most):
         problems.append("shapes.cache_length has no room for max_seq_len and two rounds of drafts")
     return problems
+
+
+def _can_be_rounds(measured: MeasuredRounds, most: int) -> bool:
+    """Whether rounds may have been so: both of the same K, no more than there is room for."""
+    tokens, costs = measured.tokens, measured.costs
+    whole = len(tokens) == len(costs) and 1 <= len(tokens) <= most + 1
+    return whole and all(1 <= each <= most + 1 for each in tokens) and all(0 < each < math.inf for each in costs)
 
 
 def least_cache_length(max_seq_len: int, max_k: int) -> int:

@@ -24,8 +24,8 @@ FILE_NAME = "engine.json"
 Draft = Literal["drafter", "ngram", "none"]
 Method = Literal["peagle", "eagle3"]
 # The newest that is read, and every one before: 1 knows no engines without a drafter, 2 none that draft without one,
-# 3 no drafter that makes a pass for every draft, and 4 no K that adapts.
-FORMAT_VERSION = 5
+# 3 no drafter that makes a pass for every draft, 4 no K that adapts, and 5 no rounds that the build measured.
+FORMAT_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,8 @@ class Manifest:
         content = {"format_version": content.pop("format_version"), **content}
         if not self.speculation.adapts:
             del content["speculation"]["adapts"]  # older versions know no such field
+        if self.speculation.measured is None:
+            del content["speculation"]["measured"]
         content["digest"] = _digest(content)
         temporary = folder / f".{FILE_NAME}.{os.getpid()}"
         with temporary.open("w", encoding="utf-8") as file:
@@ -132,10 +134,13 @@ _LACKS = {
     2: "drafts without a drafter",
     3: "drafter that makes a pass for every draft",
     4: "K that adapts",
+    5: "rounds that the build measured",
 }
 
 
 def _lacking(manifest: Manifest) -> int:
+    if manifest.speculation.measured and manifest.format_version == 5:
+        return 5
     if manifest.speculation.adapts:
         return 4
     return 3 if manifest.drafter else manifest.format_version
@@ -143,6 +148,8 @@ def _lacking(manifest: Manifest) -> int:
 
 def format_of(drafter: Part | None, speculation: Speculation) -> int:
     """The oldest format that can say it: older versions read what they can, and name the version that reads more."""
+    if speculation.measured:
+        return 6
     if speculation.adapts:
         return 5
     if drafter:

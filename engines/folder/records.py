@@ -133,16 +133,29 @@ class BackendRecord:
 
 
 @dataclass(frozen=True)
+class MeasuredRounds:
+    """Rounds of one text as the build measured them, by K = 0, 1, ...: the tokens that one brought, and its cost.
+
+    A cost is in rounds of K = 0. It is of the machine that built, and so where a policy begins and not where it stays.
+    """
+
+    tokens: tuple[float, ...]
+    costs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Speculation:
     """Drafts per round: the default, the most that the caches have room for, and the depth the head was trained to.
 
     ``adapts`` says that the default is where rounds begin, and K follows what pays, because nobody asked for that one.
+    ``measured`` is there where the build chose the default by measuring.
     """
 
     num_speculative_tokens: int
     max_num_speculative_tokens: int
     trained_depth: int | None
     adapts: bool = False
+    measured: MeasuredRounds | None = None
 
 
 @dataclass(frozen=True)

@@ -6,43 +6,53 @@ q_j is how often the j-th draft is accepted, be it of a chain or of a tree: of t
 of all texts. The K of most value is taken, 0 among them, when it is better than the present one by a margin.
 
 What is not tried is not known, so now and then a few rounds are a probe: with few drafts where there are none, with the
-next K's or none where there are some. Probes are paid for: a small share of every round goes to an account, and a probe
-is made when the account covers what it is expected to lose. A probe halves that share, a new text doubles it, and a
-change of K restores it. So a drafter that is no good costs its first few rounds, and then that share.
+next K's or none where there are some. Probes are paid for: a small share of every round goes to an account, a probe is
+made when the account covers what it is expected to lose, and what it did lose is taken from there. A probe halves that
+share, a new text doubles it, and a change of K or a probe that went better than expected restores it. So a drafter that
+is no good costs its first few rounds, and then that share.
 
 The policy is a function of the rounds it is told of; it looks at no clock, and draws nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from .acceptance_rates import AcceptanceRates, new_rates, rates_of_all, rates_of_text
 from .drafts_per_round import RoundAhead, RoundSeen
-from .estimates import AcceptanceRates, RoundCosts, new_rates, rates_of_all, rates_of_text, tokens_by_k
+from .prior import Prior, guessed, tokens_by_k
+from .round_costs import RoundCosts
 
 MORE, FEWER = 1.05, 1.015  # by so much a K of more drafts, or of fewer, must be better
 DWELL = 6  # rounds before K changes again
 SHARE, LEAST_SHARE = 0.02, 0.0025  # of a round, for probes
-_FIRST, _MOST_SAVED = 3.0, 4.0  # what the account begins with and may hold, in rounds
+_FIRST, _MOST_SAVED = 3.0, 4.0  # what the account begins with, where nothing was measured, and may hold, in rounds
+_MOST_OWED = 16.0  # rounds, of a probe that cost more than was saved for it
 _PROBE, _LEAST_PRICE = 4, 0.25  # rounds that a probe has, and is counted for at least
+_SURPRISE = 1.1  # so much better than expected a probe is no more of the same
 _PROBED = 2  # drafts, where there are none
-# What a round of K costs beside one of none, before any was timed: a pass of a drafter, and some more for each column.
-_DRAFTING, _COLUMN = 0.1, 0.06
+_CARRIED = 2.0  # ratios that the costs of rounds of another kind count for
 
 
 @dataclass
 class _Probe:
+    """So many ``rounds`` of ``k`` drafts, which were ``expected`` to be worth so much of the present K.
+
+    ``lost`` is what they cost, in rounds of that.
+    """
+
     k: int
     rounds: int
+    expected: float
+    lost: float
 
 
 class _Place:
     """What is known of rounds of one kind: so many rows, drafted for in this way; and the K that they have now."""
 
-    def __init__(self, k: int, shape: Sequence[float]) -> None:
-        self.k, self.costs = k, RoundCosts(shape)
+    def __init__(self, k: int, costs: RoundCosts) -> None:
+        self.k, self.costs = k, costs
         self.since = 0  # rounds with this K
         self.weighed: object = None  # what was known, and of which texts, when ``best`` was found
         self.best = k
@@ -57,20 +67,22 @@ class _Place:
 class Adaptive:
     """A policy that drafts as much as pays, up to ``most``, and not at all where nothing does. One for an engine."""
 
-    def __init__(self, start: int, most: int) -> None:
-        """``start`` is the K of the first round."""
+    def __init__(self, start: int, most: int, prior: Prior | None = None, strategy: str = "") -> None:
+        """``start`` is the K of the first round; what is known of ``strategy`` when it begins is ``prior``."""
         if not 0 <= start <= most:
             raise ValueError(f"start is {start}, most is {most}")
         self.most = most
         self._start = start
+        self._guess = guessed(start, most)
+        self._prior, self._of = prior or self._guess, strategy
         self._all: dict[str, AcceptanceRates] = {}  # by strategy
         self._texts: WeakKeyDictionary[object, AcceptanceRates] = WeakKeyDictionary()
         self._places: dict[object, _Place] = {}
         self._last: _Place | None = None
-        self._found: tuple[RoundAhead, _Place] = RoundAhead((), 0), _Place(start, [1.0])  # the place of the last round
+        self._found = RoundAhead((), 0), _Place(start, RoundCosts([1.0], 1.0))  # the place of the last round
         self._running: list[int] = []
         self._learnt = 0  # how often something was
-        self._share, self._account = SHARE, _FIRST
+        self._share, self._account = SHARE, 0.0 if self._prior.is_measured else _FIRST
 
     def choose(self, ahead: RoundAhead) -> int:
         """K of this round: that of a probe, else the present one, unless another is worth more by a margin."""
@@ -93,12 +105,14 @@ class Adaptive:
         self._count(seen, place)
         place.since += 1
         verified = max((drafted for drafted, _ in seen.outcomes), default=0)
+        if place.probe is not None and seen.k == place.probe.k:
+            place.probe.lost += self._lost(seen, place)
         if seen.seconds is not None and verified == seen.k:  # else the drafts were made for another K
             self._learnt += place.costs.add(seen.k, seen.seconds)
         if place.probe is not None and seen.k == place.probe.k:
             place.probe.rounds -= 1
             if place.probe.rounds <= 0:
-                place.probe = None
+                self._end(place, place.probe, seen.ahead)
         elif seen.k == place.k:
             self._save(place, seen.ahead)
         elif self.choose(seen.ahead) == seen.k:  # else it was launched before the last probe had ended
@@ -111,7 +125,9 @@ class Adaptive:
         return [brought / costs.ratio(max(k, ahead.least)) for k, brought in enumerate(tokens)]
 
     def _tokens(self, ahead: RoundAhead) -> list[float]:
-        of_all = {row.strategy: rates_of_all(self._rates(row.strategy), self.most) for row in ahead.rows}
+        of_all = {
+            row.strategy: rates_of_all(self._rates(row.strategy), self._before(row.strategy)) for row in ahead.rows
+        }
         brought = [0.0] * (self.most + 1)
         for row in ahead.rows:
             text, common = self._texts.get(row.text), of_all[row.strategy]
@@ -141,14 +157,30 @@ class Adaptive:
             return
         k, values = self._candidate(place), self.values(ahead)
         ratio = place.costs.ratio(k) / place.costs.ratio(place.k)
-        price = _PROBE * max(1 - values[k] / values[place.k], 0.0) * ratio
-        price = max(price + (k == 0), _LEAST_PRICE)  # after a round without drafts there are none to verify
-        place.price = min(price, _MOST_SAVED)
-        if self._account >= price:
-            self._account -= price
+        after = float(k == 0)  # after a round without drafts there are none to verify
+        price = _PROBE * max(1 - values[k] / values[place.k], 0.0) * ratio + after
+        place.price = min(max(price, _LEAST_PRICE), _MOST_SAVED)
+        if self._account >= place.price:
             place.price = _LEAST_PRICE
-            place.probe, place.probed[k] = _Probe(k, _PROBE), place.probed.get(k, 0) + 1
+            place.probe = _Probe(k, _PROBE, values[k] / values[place.k], after)
+            place.probed[k] = place.probed.get(k, 0) + 1
             self._share = max(self._share / 2, LEAST_SHARE)
+
+    def _end(self, place: _Place, probe: _Probe, ahead: RoundAhead) -> None:
+        """End a probe and pay for it; where it went better than was known, the next is to come soon."""
+        self._account = max(self._account - max(probe.lost, _LEAST_PRICE), -_MOST_OWED)
+        place.probe, values = None, self.values(ahead)
+        if values[probe.k] > _SURPRISE * probe.expected * values[place.k]:
+            self._share = SHARE
+
+    def _lost(self, seen: RoundSeen, place: _Place) -> float:
+        """How many rounds of the present K a round cost beyond what it brought, reading for a drafter included."""
+        tokens = self._tokens(seen.ahead)
+        brought = sum(1 + len(accepted) for _, accepted in seen.outcomes) / tokens[place.k]
+        cost = None if seen.seconds is None else place.costs.cost_of(seen.seconds)
+        if cost is None:
+            cost = place.costs.ratio(seen.k)
+        return min(cost / place.costs.ratio(place.k), _MOST_OWED) - brought
 
     def _candidate(self, place: _Place) -> int:
         """The K that a probe is to try: of what is next to the present one, and none, the one tried least."""
@@ -160,15 +192,17 @@ class Adaptive:
     def _rates(self, strategy: str) -> AcceptanceRates:
         return self._all.setdefault(strategy, new_rates(self.most, of_text=False))
 
+    def _before(self, strategy: str) -> Prior:
+        return self._prior if strategy == self._of else self._guess
+
     def _place(self, ahead: RoundAhead) -> _Place:
         if self._found[0] is ahead:
             return self._found[1]
         strategies = frozenset(row.strategy for row in ahead.rows)
         key = strategies, ahead.busy, ahead.least, ahead.on_host
         if key not in self._places:
-            last = self._last
-            assumed = [1.0] + [1 + _DRAFTING + _COLUMN * k for k in range(1, self.most + 1)]
-            shape = last.costs.shape() if last else assumed
-            self._places[key] = _Place(last.k if last else self._start, shape)
+            last, prior = self._last, self._before(next(iter(strategies), self._of))
+            costs = RoundCosts(last.costs.shape(), _CARRIED) if last else RoundCosts(prior.costs, prior.ratios)
+            self._places[key] = _Place(last.k if last else self._start, costs)
         self._found = ahead, self._places[key]
         return self._places[key]

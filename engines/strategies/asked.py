@@ -8,6 +8,7 @@ from ...plugins.errors import UsageError
 from ..folder.manifest import Manifest, Method
 from ..policy.adaptive import Adaptive
 from ..policy.drafts_per_round import AUTO, DraftsAsked, Fixed, Policy
+from ..policy.prior import measured
 from ..requests.arguments import integer, refusal
 from .base import STRATEGIES
 
@@ -64,9 +65,12 @@ def is_auto(k: Any) -> bool:
 
 
 def adaptive_policy(manifest: Manifest) -> Adaptive:
-    """The policy that finds out which K pays, beginning with that of the build."""
-    speculation = manifest.speculation
-    return Adaptive(speculation.num_speculative_tokens, speculation.max_num_speculative_tokens)
+    """The policy that finds out which K pays, beginning with what the build measured, or else with its K."""
+    speculation, most = manifest.speculation, manifest.speculation.max_num_speculative_tokens
+    if speculation.measured is None:
+        return Adaptive(speculation.num_speculative_tokens, most)
+    prior = measured(speculation.measured.tokens, speculation.measured.costs, most)
+    return Adaptive(prior.best, most, prior, own_strategy(manifest))
 
 
 def drafts_of(manifest: Manifest, k: Any) -> int:

@@ -9,23 +9,40 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.bundled.prompts import code_prompts, questions, usual_prompts
-from peagle.compiler.pipeline.choose_k import choose_k
+from peagle.compiler.pipeline.choose_k import Decoded, choose_k
 from peagle.engines import Engine
 
 PROMPTS = ["a", "b"]
 
 
+def took(seconds: float, tokens: int = 10) -> Decoded:
+    """A prompt decoded without an accepted draft."""
+    return Decoded(tokens, seconds, rounds=tokens, accepted=0)
+
+
 def test_the_fastest_k_wins_and_the_table_is_whole() -> None:
     seconds = {0: 1.0, 1: 0.9, 2: 0.5, 3: 0.4, 4: 0.8}
-    choice = choose_k(lambda _, k: (10, seconds[k]), PROMPTS, 4)
+    choice = choose_k(lambda _, k: took(seconds[k]), PROMPTS, 4)
     assert choice.k == 3
     assert choice.speedup == pytest.approx(2.5)
     assert [rate.k for rate in choice.rates] == [0, 1, 2, 3, 4]
     assert choice.rates[2].tokens_per_second == pytest.approx(20)
 
 
+def test_what_rounds_brought_and_cost_is_kept_for_the_policy() -> None:
+    """Costs within a turn: the second prompt is read on a machine half as fast, whatever K."""
+
+    def decode(prompt: str, k: int) -> Decoded:
+        pace, rounds = {"a": 0.1, "b": 0.2}[prompt], 12 // (k + 1)
+        return Decoded(12, pace * rounds * (1 + 0.25 * k), rounds, 12 - rounds)
+
+    measured = choose_k(decode, PROMPTS, 2).measured
+    assert measured.tokens == (1.0, 2.0, 3.0)
+    assert measured.costs == (1.0, 1.25, 1.5)
+
+
 def test_plain_decoding_is_measured_but_never_chosen() -> None:
-    choice = choose_k(lambda _, k: (10, 1.0 + k), PROMPTS, 3)
+    choice = choose_k(lambda _, k: took(1.0 + k), PROMPTS, 3)
     assert choice.k == 1
     assert choice.speedup == pytest.approx(0.5)
 
@@ -33,9 +50,9 @@ def test_plain_decoding_is_measured_but_never_chosen() -> None:
 def test_every_k_takes_its_turn_on_every_prompt() -> None:
     calls: list[tuple[str, int]] = []
 
-    def decode(prompt: str, k: int) -> tuple[int, float]:
+    def decode(prompt: str, k: int) -> Decoded:
         calls.append((prompt, k))
-        return 10, 1.0
+        return took(1.0)
 
     choose_k(decode, PROMPTS, 3, sweeps=2)
     measured = calls[2:]
@@ -47,9 +64,9 @@ def test_every_k_takes_its_turn_on_every_prompt() -> None:
 def test_one_slow_moment_does_not_decide() -> None:
     calls: Counter[int] = Counter()
 
-    def decode(_: str, k: int) -> tuple[int, float]:
+    def decode(_: str, k: int) -> Decoded:
         calls[k] += 1
-        return 10, 100.0 if k == 2 and calls[k] == 2 else {0: 1.0, 1: 0.6, 2: 0.5}[k]
+        return took(100.0 if k == 2 and calls[k] == 2 else {0: 1.0, 1: 0.6, 2: 0.5}[k])
 
     choice = choose_k(decode, PROMPTS, 2)
     assert choice.k == 2
@@ -58,7 +75,12 @@ def test_one_slow_moment_does_not_decide() -> None:
 
 def test_it_stops_after_a_whole_sweep_when_time_is_up() -> None:
     calls: list[int] = []
-    choice = choose_k(lambda _, k: (calls.append(k), (1, 1.0))[1], PROMPTS, 3, seconds=0.0)
+
+    def decode(_: str, k: int) -> Decoded:
+        calls.append(k)
+        return took(1.0, 1)
+
+    choice = choose_k(decode, PROMPTS, 3, seconds=0.0)
     assert len(calls) == 2 + 4
     assert len(choice.rates) == 4
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import string
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from peagle.engines.folder.records import (
     Cache,
     Evidence,
     FileEntry,
+    MeasuredRounds,
     Origin,
     Part,
     PlanRecord,
@@ -32,6 +35,7 @@ from peagle.plugins.errors import EnvironmentProblem
 FILES = {"target/model.onnx": b"target graph", "drafter/model.onnx": b"drafter graph", "tokenizer.json": b"{}"}
 
 # What a manifest says of an engine without a drafter.
+MEASURED = Speculation(5, 8, 8, adapts=True)
 ALONE = {"speculation": Speculation(0, 0, None), "shapes": Shapes(64, 66, 16, 100, 0, ()), "format_version": 2}
 # Of one that looks its drafts up.
 LOOKED_UP = {"speculation": Speculation(3, 4, None), "shapes": Shapes(64, 72, 16, 100, 0, ()), "format_version": 3}
@@ -238,11 +242,12 @@ def test_every_wrong_type_is_named_at_once(engine: Path) -> None:
 def test_a_k_that_adapts_is_kept_and_one_that_does_not_is_what_older_versions_read(engine: Path) -> None:
     manifest = Manifest.read(engine)
     assert "adapts" not in json.loads((engine / FILE_NAME).read_text())["speculation"]
-    adapting = Speculation(5, 8, None, adapts=True)
-    dataclasses.replace(manifest, speculation=adapting, format_version=format_of(manifest.drafter, adapting)).write(
-        engine
-    )
-    assert (Manifest.read(engine).speculation, Manifest.read(engine).format_version) == (adapting, FORMAT_VERSION)
+    measured = MeasuredRounds((1.0, 1.5), (1.0, 1.25))
+    for adapting in (Speculation(5, 8, None, adapts=True), Speculation(5, 8, None, adapts=True, measured=measured)):
+        version = format_of(manifest.drafter, adapting)
+        dataclasses.replace(manifest, speculation=adapting, format_version=version).write(engine)
+        assert (Manifest.read(engine).speculation, Manifest.read(engine).format_version) == (adapting, version)
+    assert version == FORMAT_VERSION
 
 
 @pytest.mark.parametrize(
@@ -272,6 +277,15 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
             {"speculation": Speculation(5, 8, 8, adapts=True), "format_version": 4},
             "format_version 4 has no K that adapts",
         ),
+        (
+            {"speculation": replace(MEASURED, measured=MeasuredRounds((1.0,), (1.0,))), "format_version": 5},
+            "format_version 5 has no rounds that the build measured",
+        ),
+        *(
+            ({"speculation": replace(MEASURED, measured=MeasuredRounds(*of)), "format_version": 6}, "cost above 0")
+            for of in [((), ()), ((1.0,), (1.0, 2.0)), ((0.5,), (1.0,)), ((1.0,), (0.0,)), ((math.nan,), (1.0,))]
+        ),
+        ({"speculation": replace(MEASURED, measured=MeasuredRounds((1.0,) * 10, (1.0,) * 10))}, "cost above 0"),
         ({"drafter": None} | ALONE | {"shapes": Shapes(64, 65, 16, 100, 0, ())}, "no room"),
     ],
 )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from peagle.engines.policy.adaptive import Adaptive
 from peagle.engines.policy.drafts_per_round import RoundAhead, RoundRow, RoundSeen
+from peagle.engines.policy.prior import Prior, measured, tokens_by_k
 
 MOST = 8
 CPU = (1.0, 1.3, 1.36, 1.42, 1.5, 1.58, 1.75, 2.0, 2.15)  # as rounds of the small model cost on two cores
@@ -145,6 +146,66 @@ def test_rounds_that_could_not_be_timed_teach_acceptance_alone() -> None:
     for _ in range(40):
         policy.learn(RoundSeen(ahead, policy.choose(ahead), [(policy.choose(ahead), [])], None))
     assert policy.choose(ahead) <= 2
+
+
+def of_a_build(rates: Sequence[float], costs: Sequence[float] = CPU) -> Adaptive:
+    """A policy that begins with what a build measured of drafts that are accepted as often as this."""
+    chained = [math.prod(rates[: number + 1]) for number in range(MOST)]
+    prior = measured(tokens_by_k(chained), costs, MOST)
+    return Adaptive(prior.best, MOST, prior, "parallel")
+
+
+def test_short_answers_have_the_best_k_from_the_first_round_on_where_the_build_measured_it() -> None:
+    texts, fixed = [CODE] * 4, range(MOST + 1)
+    best = min(sum(Machine(CPU, k=k, seed=seed).run(texts, 32).spent for seed in range(8)) for k in fixed)
+    found, guessed = (
+        sum(Machine(CPU, policy(), noise=0.1, seed=seed).run(texts, 32).spent for seed in range(8))
+        for policy in (lambda: of_a_build(CODE), lambda: adaptive(2))
+    )
+    assert found < 1.05 * best
+    assert found < guessed
+
+
+def test_a_head_that_the_build_saw_fail_is_not_tried_at_first() -> None:
+    ks = Machine(CPU, of_a_build(RANDOM), noise=0.1).run([RANDOM] * 4, 96, 4).ks
+    assert sum(k > 0 for k in ks[:20]) <= 4
+
+
+@pytest.mark.parametrize("wrong", [RANDOM, CODE])
+def test_what_was_measured_elsewhere_is_forgotten(wrong: Sequence[float]) -> None:
+    """An engine that was built on another machine, or serves other texts."""
+    costs = tuple(1.0 + 1.5 * k for k in range(MOST + 1)) if wrong is RANDOM else FLAT
+    right = CODE if wrong is RANDOM else RANDOM
+    ks = Machine(CPU, of_a_build(wrong, costs), noise=0.05).run([right], 6000).ks
+    late = ks[len(ks) // 2 :]
+    assert sum((k > 2) == (right is CODE) for k in late) > 0.9 * len(late)
+
+
+def test_no_guess_of_costs_is_for_ever() -> None:
+    """Of a machine on which drafts seem to cost as much as rounds of their own: a probe is never too dear."""
+    steep = Prior(tuple(0.5 ** (k + 1) for k in range(MOST)), tuple(1.0 + 4 * k for k in range(MOST + 1)), 10.0, 0.5)
+    ks = Machine(FLAT, Adaptive(0, MOST, steep, "parallel")).run([(1.0,) * MOST], 4000).ks
+    assert sum(k >= 4 for k in ks[-100:]) > 80
+
+
+@given(
+    tokens=st.lists(st.floats(1, 9), min_size=1, max_size=MOST + 1),
+    costs=st.lists(st.floats(0.01, 100), min_size=MOST + 1, max_size=MOST + 1),
+)
+def test_a_prior_is_one_that_can_be_true_whatever_was_measured(tokens: list[float], costs: list[float]) -> None:
+    prior = measured(tokens, costs[: len(tokens)], MOST)
+    assert len(prior.rates) == MOST
+    assert all(0 < less <= more <= 1 for more, less in pairwise(prior.rates))
+    assert prior.costs[0] == 1
+    assert all(less <= more for less, more in pairwise(prior.costs))
+    assert 0 <= prior.best <= MOST
+
+
+@pytest.mark.parametrize("best", range(1, MOST + 1))
+def test_a_guess_begins_with_the_k_of_the_build(best: int) -> None:
+    policy = adaptive(best)
+    values = policy.values(RoundAhead([RoundRow(Text(CODE, 0), "parallel")], 1))
+    assert max(values) < 1.1 * values[best]
 
 
 def test_what_other_rows_verify_anyway_is_not_held_against_drafts() -> None:
