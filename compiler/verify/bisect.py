@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...engines.folder.manifest import Manifest
-from ...graphs.lowering import ORT, lowering_named
+from ...graphs.lowering import ORT, TENSORRT, lowering_named
 from ..console.progress import Progress
+from ..hardware.gpus import export_form, sm_number
 from ..precision.recipes import RECIPES, Recipe
 from .engine_origin import reference_recipe
 from .held_out_texts import Texts
@@ -204,5 +205,8 @@ def rebuild_command(manifest: Manifest, recipe: Recipe, exclude: Sequence[str]) 
         words += [flag, kind] if kind != getattr(usual, field) else []
     for pattern in dict.fromkeys([*recipe.exclude, *exclude]):
         words += ["--exclude", pattern]
+    form = export_form([sm_number(gpu) for gpu in backend.gpus])
+    if backend.name == "tensorrt" and form != backend.lowering == TENSORRT.name:
+        words += ["--experts", "dense"]
     words += ["--allow-wide", ",".join(recipe.allow_wide)] if recipe.allow_wide else []
     return shlex.join([*words, "--max-seq-len", str(manifest.shapes.max_seq_len), "--out", "ENGINE"])

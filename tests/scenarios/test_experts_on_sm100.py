@@ -154,12 +154,7 @@ def test_tensorrt_parses_codes_into_the_layer_and_experts_that_are_forced_wide_f
         force(model)
         paths.append(paths[0].with_name(f"{name}.onnx"))
         onnx.save(model, paths[-1])
-    process = subprocess.run(
-        [sys.executable, "-c", _PARSE, *map(str, paths)],
-        env=os.environ | child_environment(tmp_path / "library"), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    whole, *forced = json.loads(process.stdout.splitlines()[-1])
+    whole, *forced = parsed(paths, tmp_path)
     assert whole["moe"] == [{"quantized": "FP8", "weights": [["DEQUANTIZE", "FP8", "CONSTANT"]] * 3}] * LAYERS
     products = [BuiltProduct(**product) for product in whole["products"]]
     named = {row["weight"]: row["numbers"] for row in record["matmuls"] if row["narrow"]}
@@ -171,6 +166,56 @@ def test_tensorrt_parses_codes_into_the_layer_and_experts_that_are_forced_wide_f
             require_effect("target", record, [BuiltProduct(**product) for product in answer["products"]])
         assert "experts" in caught.value.why
         assert "multiplies it in bfloat16" in caught.value.why
+
+
+def parsed(paths: list[Path], library: Path) -> list[dict[str, Any]]:
+    """What TensorRT's parser makes of graphs."""
+    process = subprocess.run(
+        [sys.executable, "-c", _PARSE, *map(str, paths)],
+        env=os.environ | child_environment(library / "library"), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    answers: list[dict[str, Any]] = json.loads(process.stdout.splitlines()[-1])
+    return answers
+
+
+def _wide_linears(model: onnx.ModelProto) -> None:
+    """What enters linears, and dense experts, is not rounded."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    for node in model.graph.node:
+        back = makers.get(node.input[0]) if node.op_type == "MatMul" else None
+        if back is not None and back.op_type in ("DequantizeLinear", "TRT_MXFP8DequantizeLinear"):
+            node.input[0] = makers[back.input[0]].input[0]
+
+
+@pytest.mark.parametrize(
+    ("precision", "flags", "kind", "of_experts"),
+    [("int8", ("--experts", "dense"), "int8", "int8"), ("mxfp8", ("--allow-wide", "experts"), E4M3, "bfloat16")],
+)
+def test_int8_and_mxfp8_are_proved_by_both_factors_of_the_parsed_network_too(
+    precision: str, flags: tuple[str, ...], kind: str, of_experts: str, coder: Path, cli: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    arguments = pair(coder, tmp_path / "out", precision)
+    if precision == "mxfp8":  # its scales are found at run time
+        at = arguments.index("--calib-data")
+        del arguments[at : at + 2]
+    done = cli("export", *arguments, "--for", "tensorrt-sm100", *flags, "--json")
+    assert done.code == 0, done.err
+    record = json.loads(done.out)["precision"]["target"]
+    path = tmp_path / "out" / "target" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    _wide_linears(model)
+    onnx.save(model, path.with_name("wide.onnx"))
+    whole, forced = parsed([path, path.with_name("wide.onnx")], tmp_path)
+    roles = {row["weight"]: row["role"] for row in record["matmuls"] if row["narrow"]}
+    products = [BuiltProduct(**product) for product in whole["products"]]
+    found = {(roles[p.weight], p.stored, p.computed) for p in products if p.weight in roles}
+    assert found == {("attention", kind, kind), ("experts", kind, of_experts)}
+    assert require_effect("target", record, products) == []
+    with pytest.raises(BuildError, match=r"\d% of the weights") as caught:
+        require_effect("target", record, [BuiltProduct(**product) for product in forced["products"]])
+    assert "multiplies it in bfloat16" in caught.value.why
 
 
 def test_experts_can_be_asked_to_be_dense_and_are_still_multiplied_in_fp8(
