@@ -49,6 +49,6 @@ def find_creator(trt: ModuleType, name: str) -> Any:
 def _taken(spec: OpSpec) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"TensorRT has a plugin {DOMAIN}::{spec.name} version {VERSION} that is not ours",
-        why="another library came first in this process",
-        fix="start a new process without it",
+        why="another library came first in this process; libpeagle_plugins.so has the same plugins",
+        fix="start a new process without it, or do without this registration",
     )

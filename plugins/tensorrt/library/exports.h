@@ -1,8 +1,8 @@
 // What a process that opens this library finds, and what happens when it does.
 //
-// A registry that opens it itself (IPluginRegistry::loadLibrary, trtexec --dynamicPlugins) asks `getCreators`.  A program
-// that just opens it (polygraphy --plugins, trtexec --staticPlugins, Triton's backend) expects the plugins to be
-// registered by then: that is done here, with every TensorRT that is in the process.
+// A registry that opens it (IPluginRegistry::loadLibrary, trtexec --dynamicPlugins) asks `getCreators`.  A program that
+// opens it (polygraphy --plugins, trtexec --staticPlugins, Triton's backend) expects the plugins to be registered by
+// then: that is done here, with every TensorRT that is in the process.
 
 namespace peagle {
 
@@ -24,13 +24,17 @@ inline bool is_tensorrt(const std::string& path) {
 
 // Whether one of the functions that led here is TensorRT's own.
 inline bool is_opened_by_tensorrt() {
-  void* frames[64];
-  const int count = backtrace(frames, 64);
-  for (int i = 0; i < count; ++i) {
-    Dl_info place;
-    if (dladdr(frames[i], &place) && place.dli_fname && is_tensorrt(place.dli_fname)) return true;
-  }
-  return false;
+  bool is_so = false;
+  _Unwind_Backtrace(
+      [](_Unwind_Context* frame, void* found) {
+        Dl_info place;
+        const auto address = reinterpret_cast<void*>(_Unwind_GetIP(frame));
+        const bool is_named = dladdr(address, &place) && place.dli_fname;
+        if (is_named && is_tensorrt(place.dli_fname)) *static_cast<bool*>(found) = true;
+        return _URC_NO_REASON;
+      },
+      &is_so);
+  return is_so;
 }
 
 // IPluginRegistry::registerCreator, whose place in the table of functions depends on TensorRT's version.

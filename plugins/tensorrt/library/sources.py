@@ -26,8 +26,8 @@ _EXPORTS = b"{ global: getCreators; setLoggerFinder; local: *; };\n"
 _HERE = Path(__file__).resolve().parent
 _SYSTEM = """\
 #include <dlfcn.h>
-#include <execinfo.h>
 #include <link.h>
+#include <unwind.h>
 
 #include <algorithm>
 #include <cstdarg>
