@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from .timed_lanes import TimedLanes
 # of drafts. Our own kernels have no such case, but an engine may have nodes of both.
 _LEAST_COLUMNS = 2
 _TRIED_COLUMNS = 24  # what weighs experts shows sums in another order in some tokens only
+_KEPT_COLUMNS = 1024  # of rows that pieces of prompts were read in: each has the target's features of all its columns
 _OWN_KERNELS = "cpu"  # the lowering
 _WIDE = "fp32"
 
@@ -61,6 +63,7 @@ class OnnxRuntimeBackend:
         self._kind: type[BatchLanes] | type[SessionLanes] = BatchLanes if takes_rows else SessionLanes
         self._lanes = self._idle_lanes()
         self._first: Emitted | None = None
+        self._prompt_rows: OrderedDict[tuple[int, int, int], Row] = OrderedDict()  # the last used one at the end
         if _rounds(manifest) and (library is None or not self._columns_are_their_own()):
             self._sessions = replace(self._sessions, least_columns=_LEAST_COLUMNS)
             self._lanes = self._idle_lanes()
@@ -87,9 +90,8 @@ class OnnxRuntimeBackend:
         self._lanes.admit(slot, params, numbers, choice)
 
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
-        """Run the steps over one row that is as wide as the piece, on the slot's own arrays."""
-        width = len(chunk.ids)
-        row = self._row(self._lanes.arrays(slot), width, emitted=width if chunk.logprobs else 0)
+        """Run the steps over one row that is as wide as the piece, on the slot's own caches."""
+        row = self._prompt_row(self._lanes.arrays(slot), chunk)
         lanes = SessionPrompt(row, chunk, self._lanes.window(slot))
         steps(lanes, k)
         self._first = lanes.emission() if chunk.is_last else None
@@ -145,6 +147,18 @@ class OnnxRuntimeBackend:
 
     def _idle_lanes(self) -> BatchLanes | SessionLanes:
         return self._kind(self._sessions, self._caches, self.num_slots, self._most_emitted)
+
+    def _prompt_row(self, arrays: SlotArrays, chunk: Chunk) -> Row:
+        """A row for the piece: one that read a piece of this width into the same row of the caches is bound already."""
+        width, rows = len(chunk.ids), self._prompt_rows
+        key = arrays.row, width, width if chunk.logprobs else 0
+        if key not in rows:
+            while rows and width + sum(columns for _, columns, _ in rows) > _KEPT_COLUMNS:
+                rows.popitem(last=False)
+            rows[key] = self._row(SlotArrays(self._caches, arrays.row), width, emitted=key[-1])
+        rows.move_to_end(key)
+        rows[key].choose_as(arrays)
+        return rows[key]
 
     def _row(self, arrays: SlotArrays, columns: int, emitted: int = 0) -> Row:
         return Row(self._sessions, arrays, columns, max(emitted, self._most_emitted))

@@ -48,6 +48,8 @@ class BatchLanes:
         self._sessions, self._caches, self._slots = sessions, caches, slots
         self._columns = max(emitted, sessions.least_columns)
         self._requests: dict[int, BatchRow] = {}  # by slot
+        self._busy: list[BatchRow] | None = None  # those that take part in rounds; None: to be looked up
+        self._policies: list[SlotArrays | None] = [None] * slots  # whose policy each row of the arrays has
         self._target = PassArrays(_TARGETS, slots, self._columns, emitted, sessions)
         self._drafter = PassArrays(_DRAFTERS, slots, HELD + 2 * emitted, emitted, sessions)
         self._shape = (0, 0, 0)  # of the last target pass: rows, columns, emitted
@@ -59,6 +61,7 @@ class BatchLanes:
     def begin(self) -> None:
         """Make every slot idle."""
         self._requests.clear()
+        self._busy = None
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
         """Give the slot the row behind those that are taken."""
@@ -78,7 +81,7 @@ class BatchLanes:
     def has_read(self, slot: int, chunk: Chunk) -> None:
         """Note a piece of the slot's prompt; after the last it takes part in rounds."""
         request = self._requests[slot]
-        request.known, request.is_busy = chunk.start + len(chunk.ids), chunk.is_last
+        request.known, request.is_busy, self._busy = chunk.start + len(chunk.ids), chunk.is_last, None
 
     def has_restored(self, slot: int, length: int) -> None:
         """Note that the slot's rows hold so many positions of its prompt."""
@@ -89,7 +92,7 @@ class BatchLanes:
         gone = self._requests.pop(slot, None)
         if gone is None:
             return
-        free = gone.row
+        self._busy, free = None, gone.row
         for other in (*self._rows()[-1:], *(each for each in self._requests.values() if not each.is_busy)):
             if other.row > free:
                 free = self._move(other, free)
@@ -99,7 +102,7 @@ class BatchLanes:
         known = int(request.window.start[0]) if request.is_busy else request.known
         for cache in (*self._caches.target.values(), *self._caches.drafter.values()):
             cache[row, :, :known] = cache[request.row, :, :known]  # what lies behind is written before it is read
-        left, request.row = request.row, row
+        left, request.row, self._busy = request.row, row, None
         request.arrays = request.arrays.moved_to(self._caches, row)
         return left
 
@@ -207,7 +210,10 @@ class BatchLanes:
 
     def _rows(self) -> list[BatchRow]:
         """The requests that take part in rounds, in the order of their rows: 0, 1, 2, ..."""
-        return sorted((each for each in self._requests.values() if each.is_busy), key=lambda request: request.row)
+        if self._busy is None:
+            busy = (each for each in self._requests.values() if each.is_busy)
+            self._busy = sorted(busy, key=lambda request: request.row)
+        return self._busy
 
     def _lay_out(self, arrays: Arrays, at: int, request: BatchRow, columns: int, emitted: int) -> None:
         """Write a request's window, policy and numbers to a row of the target's arrays."""
@@ -215,8 +221,10 @@ class BatchLanes:
         arrays["input_ids"][at] = window.input_ids[0, :columns]
         for name in _LENGTHS:
             arrays[name][at] = getattr(window, name)[0]
-        for name in POLICY:
-            arrays[name][at] = request.arrays.policy[name][0]
+        if self._policies[at] is not request.arrays:  # arrays of any shape are the same memory, so it stays
+            for name in POLICY:
+                arrays[name][at] = request.arrays.policy[name][0]
+            self._policies[at] = request.arrays
         first = int(window.start[0]) + window.committed
         numbers = request.arrays.numbers[first : first + emitted]
         tree = window.tree

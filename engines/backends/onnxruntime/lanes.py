@@ -88,6 +88,10 @@ class Row:
         self._ancestors: dict[int, np.ndarray] = {}  # by columns; bindings know no more than where they are
         self._drafters: dict[tuple[int, int], Any] = {}
 
+    def choose_as(self, arrays: SlotArrays) -> None:
+        """Choose tokens by the policy, the numbers and the choice of ``arrays`` from here on, as what is bound says."""
+        self._slot.take(arrays)
+
     def verify(self, columns: int, emitted: int) -> None:
         """Run one target pass. Column p decides position p + 1, by the number of that position."""
         if self._held_start[0] + self.held != self.window.start[0]:

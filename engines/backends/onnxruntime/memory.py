@@ -107,6 +107,7 @@ class SlotArrays:
     """One slot's rows of the caches, and the policy and random numbers that choose its tokens."""
 
     def __init__(self, caches: CacheArrays, slot: int) -> None:
+        self.row = slot  # of the caches
         self.target_caches = {n: c[slot : slot + 1] for n, c in caches.target.items()}
         self.drafter_caches = {n: c[slot : slot + 1] for n, c in caches.drafter.items()}
         self.policy: Arrays = policy_of(SamplingParams())
@@ -117,6 +118,12 @@ class SlotArrays:
         """Choose tokens by this policy and these numbers from here on, or by the ``choice`` of the host."""
         self.numbers, self.choice = numbers, choice
         for name, value in policy_of(params).items():
+            self.policy[name][:] = value
+
+    def take(self, other: SlotArrays) -> None:
+        """Choose tokens as ``other`` does; arrays that were bound stay bound."""
+        self.numbers, self.choice = other.numbers, other.choice
+        for name, value in other.policy.items():
             self.policy[name][:] = value
 
     def keep(self, length: int) -> KeptArrays:

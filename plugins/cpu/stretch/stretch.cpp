@@ -44,7 +44,6 @@ class Stretch : public Kernel {
       step.end = end;
     }
   }
-  ~Stretch() override { delete spare_.load(); }
 
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     std::unique_ptr<Workspace> workspace = workspace_of(inputs);
@@ -123,6 +122,45 @@ class Stretch : public Kernel {
       }
       schedule.place_scratch();
     }
+  };
+
+  // Workspaces that nobody uses, for any thread.  Rounds take turns among a few shapes (a drafter is given what was accepted,
+  // requests come and go), and a plan takes as long as a small graph.  Of the large ones only the last is kept.
+  class Spares {
+   public:
+    ~Spares() {
+      for (auto& each : places_) delete each.load();
+    }
+    // The one for these shapes, or none.
+    std::unique_ptr<Workspace> taken(const std::vector<std::int64_t>& known) {
+      for (auto& each : places_) {
+        std::unique_ptr<Workspace> found(each.exchange(nullptr));
+        if (found == nullptr) continue;
+        if (found->known == known) return found;
+        Workspace* none = nullptr;
+        if (each.compare_exchange_strong(none, found.get())) found.release();
+      }
+      return nullptr;
+    }
+    void keep(std::unique_ptr<Workspace> workspace) {
+      if (workspace->plan->bytes + workspace->scratch_bytes > kLarge) {
+        delete places_[0].exchange(workspace.release());
+        return;
+      }
+      for (std::size_t i = 1; i < kPlaces; i++) {
+        Workspace* none = nullptr;
+        if (places_[i].compare_exchange_strong(none, workspace.get())) {
+          workspace.release();
+          return;
+        }
+      }
+      delete places_[1 + oldest_.fetch_add(1) % (kPlaces - 1)].exchange(workspace.release());
+    }
+
+   private:
+    static constexpr std::size_t kPlaces = 17, kLarge = 2 << 20;
+    std::atomic<Workspace*> places_[kPlaces] = {};
+    std::atomic<std::size_t> oldest_{0};
   };
 
   // Runs become stages.  Scratch of steps that do not only look at their token lies in one place: between two of them
@@ -264,10 +302,9 @@ class Stretch : public Kernel {
     return op_named(name);
   }
 
-  // The last one that was used, if it is for the same shapes, else a new one.
+  // One that was used for the same shapes, if it is still there, else a new one.
   std::unique_ptr<Workspace> workspace_of(const Inputs& inputs) const {
     if (int(inputs.size()) != program_.inputs) refuse("a program of %d inputs has %d", program_.inputs, int(inputs.size()));
-    std::unique_ptr<Workspace> workspace(spare_.exchange(nullptr));
     std::vector<std::int64_t> known;
     for (int at : changing_) {
       const Tensor& each = inputs[std::size_t(at)];
@@ -279,20 +316,21 @@ class Stretch : public Kernel {
       if (sizes.type != ort::kInt64) refuse("a Reshape to no list of sizes");
       known.insert(known.end(), sizes.data<const std::int64_t>(), sizes.data<const std::int64_t>() + sizes.shape.count());
     }
-    if (workspace == nullptr || workspace->known != known) {
+    std::unique_ptr<Workspace> workspace = spares_.taken(known);
+    if (workspace == nullptr) {
       workspace.reset(new Workspace);
       workspace->plan.reset(new Plan(program_, steps_, inputs));
       workspace->known = std::move(known);
     }
     return workspace;
   }
-  void keep(std::unique_ptr<Workspace> workspace) const { delete spare_.exchange(workspace.release()); }
+  void keep(std::unique_ptr<Workspace> workspace) const { spares_.keep(std::move(workspace)); }
 
   const Program program_;
   std::vector<LoadedStep> steps_;
   std::vector<int> sizes_;     // inputs that a Reshape reads
   std::vector<int> changing_;  // inputs that are no constants
-  mutable std::atomic<Workspace*> spare_{nullptr};
+  mutable Spares spares_;
 };
 
 }  // namespace peagle

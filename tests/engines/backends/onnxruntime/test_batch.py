@@ -108,6 +108,34 @@ def test_a_round_is_one_pass_of_each_graph(together: Engine, monkeypatch: pytest
     assert passes[0][0] == passes[1][0] == 4
 
 
+@pytest.mark.parametrize("kind", [BatchLanes, SessionLanes])
+@pytest.mark.parametrize("k", [0, K])
+def test_prompts_of_a_width_that_was_read_before_bind_nothing_and_give_their_own_text(
+    folder: Path, alone: Engine, kind: Any, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind is SessionLanes:
+        monkeypatch.setattr(backend, "_OWN_KERNELS", "another")
+    engine = Engine.load(folder, max_batch_size=2, threads=1)
+    assert isinstance(engine._backend._lanes, kind)  # type: ignore[attr-defined]
+    greedy = SamplingParams(max_tokens=1, ignore_eos=True)  # of which a prompt's pass is all
+    params = [greedy, *(replace(greedy, temperature=0.9, seed=seed) for seed in range(4)), greedy]
+    prompts = [[(7 * at + shift) % VOCAB for at in range(9)] for shift in range(len(params))]
+    theirs = [
+        alone.generate([p], each, num_speculative_tokens=k)[0].token_ids
+        for p, each in zip(prompts, params, strict=True)
+    ]
+    bound: list[Any] = []
+    bind = lanes.bind
+    for module in (lanes, batch):
+        monkeypatch.setattr(module, "bind", lambda *asked: bound.append(asked) or bind(*asked))
+    ours = [
+        engine.generate([p], each, num_speculative_tokens=k)[0].token_ids
+        for p, each in zip(prompts, params, strict=True)
+    ]
+    assert ours == theirs
+    assert len(bound) == (2 if k else 1)  # the target's, and the drafter's
+
+
 @pytest.mark.parametrize("held", [1, 3, 64])
 def test_the_drafter_catches_up_with_rounds_that_drafted_nothing(
     folder: Path, alone: Engine, held: int, monkeypatch: pytest.MonkeyPatch

@@ -112,7 +112,9 @@ def test_a_program_gives_the_bits_of_its_steps(
 
 @few
 @given(
-    st.sampled_from([(8,), (2, 6), (5, 1, 2), (1, 7), (1,) * 8]), st.sampled_from([1, 2, 4]), st.integers(0, 2**32 - 1)
+    st.sampled_from([(8,), (2, 6), (5, 1, 2), (1, 7), (1,) * 8, (2, 1, 2, 1, 2)]),
+    st.sampled_from([1, 2, 4]),
+    st.integers(0, 2**32 - 1),
 )
 def test_windows_neighbours_and_threads_change_no_bit(
     cpu_library: Path, windows: tuple[int, ...], threads: int, seed: int
