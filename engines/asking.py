@@ -136,9 +136,7 @@ class Asking:
                 why="its chat template has no calls in a form that is read here (Hermes, Qwen3, Qwen3-Coder)",
                 fix="describe them in a message, and ask for JSON by structured_outputs",
             )
-        added = self._tokenizer.added_texts()
-        in_tags = self.conversations.template.calls_in_tags
-        return call_form(tools, in_tags=in_tags, most=most, is_token=added.__contains__)
+        return call_form(tools, in_tags=self.conversations.template.calls_in_tags, most=most)
 
     def request(
         self,

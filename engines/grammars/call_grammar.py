@@ -6,7 +6,7 @@ It is what ``text.tool_calls`` reads: every text of this form is a call, with ar
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...plugins.errors import UsageError
@@ -20,22 +20,15 @@ _SHARED = ("$defs", "definitions")  # that a parameter's own schema may refer to
 _NOT_IN_TEXT = ("</parameter>", "<parameter=", "</function>", CLOSE)
 
 
-def call_form(
-    tools: Sequence[Mapping[str, Any]],
-    *,
-    in_tags: bool,
-    most: int | None = None,
-    is_token: Callable[[str], bool] = lambda text: False,
-) -> StructuredOutputsParams:
+def call_form(tools: Sequence[Mapping[str, Any]], *, in_tags: bool, most: int | None = None) -> StructuredOutputsParams:
     """Return the form of one call or more, ``most`` at most (1, or None for any number), of these tools.
 
     ``tools`` are as OpenAI has them, each with a name. ``in_tags``: as Qwen3-Coder writes calls, else as JSON.
-    ``is_token`` says whether a text is a token of its own that was added to the vocabulary. Raises ``UsageError`` for
-    parameters that are no schema of an object, and for those that this form of calls cannot hold to.
+    Raises ``UsageError`` for parameters that are no schema of an object, and for those that this form of calls cannot
+    hold to.
     """
-    opening, closing = (text if is_token(text) else _quoted(text) for text in (OPEN, CLOSE))
     more = "" if most == 1 else ' ("\\n" one)*'
-    rules = [f"start: one{more}", f'one: {opening} "\\n" call "\\n" {closing}']
+    rules = [f"start: one{more}", f'one: "{OPEN}\\n" call "\\n{CLOSE}"']
     kinds, named = [], set[str]()
     for at, tool in enumerate(tools):
         function = tool["function"]

@@ -16,6 +16,7 @@ from .messages import first_line, refused
 from .path import GrammarPath
 from .tally import GrammarTally
 from .trial import try_out
+from .vocabulary import with_texts
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -35,7 +36,7 @@ class Grammars:
         self.tally = GrammarTally()
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
-        self._added: Sequence[str] = ()  # to the vocabulary
+        self._special: Sequence[str] = ()  # tokens
         self._kept: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()
 
     def path(
@@ -59,7 +60,7 @@ class Grammars:
             matcher = self._kept.get(asked)
         if matcher is None:
             with self.tally.compiling():
-                matcher = _compiled(tokenizer, asked, self._added)
+                matcher = _compiled(tokenizer, asked, self._special)
         with self._lock:
             self._kept[asked] = matcher
             self._kept.move_to_end(asked)
@@ -81,9 +82,10 @@ class Grammars:
                     known = tokenizers.Tokenizer.from_file(str(path))
                     known.no_truncation()  # what is forced is encoded by it: whole, and with nothing added
                     known.no_padding()
-                    self._added = [each.content for each in known.get_added_tokens_decoder().values()]
                     size = max(self._vocab, known.get_vocab_size())
-                    self._tokenizer = llguidance.LLTokenizer(known.to_str(), n_vocab=size, eos_token=sorted(self._eos))
+                    read = llguidance.LLTokenizer(known.to_str(), n_vocab=size, eos_token=sorted(self._eos))
+                    self._tokenizer = with_texts(read, known, sorted(self._eos), size)
+                    self._special = [each.content for each in known.get_added_tokens_decoder().values() if each.special]
                 except Exception as error:  # the bindings raise bare Exception
                     raise EnvironmentProblem(
                         f"{NAME}: {path} cannot be used for grammars",
@@ -93,11 +95,11 @@ class Grammars:
             return self._tokenizer
 
 
-def _compiled(tokenizer: LLTokenizer, form: StructuredOutputsParams, added: Sequence[str]) -> LLMatcher:
+def _compiled(tokenizer: LLTokenizer, form: StructuredOutputsParams, special: Sequence[str]) -> LLMatcher:
     """The matcher of a form, at its beginning. Raises ``UsageError``."""
     import llguidance
 
-    try_out(form, added)
+    try_out(form, special)
     limits = llguidance.LLParserLimits(**LIMITS)
     try:
         matcher = llguidance.LLMatcher(tokenizer, grammar_text(form), log_level=0, limits=limits)

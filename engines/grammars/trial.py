@@ -59,18 +59,18 @@ thread.join()
 """
 
 
-def try_out(form: StructuredOutputsParams, added: Sequence[str] = ()) -> None:
+def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
     """Raise ``UsageError`` for a form that cannot be compiled, with what is wrong, or in too much time or memory.
 
-    ``added`` are the tokens that were added to the model's vocabulary: a grammar may name them. Raises
-    ``EnvironmentProblem`` where no process can be started for that.
+    ``special`` are the model's special tokens: a grammar may name them. Raises ``EnvironmentProblem`` where no process
+    can be started for that.
     """
     if is_harmless(form):
         return
     is_grammar = form.grammar is not None  # llguidance reads llama.cpp's form in a time that grows as the square
     given = {"path": sys.path, "seconds": SECONDS, "bytes": _BYTES, "stack": _STACK, "limits": LIMITS}
     given |= {"is_grammar": is_grammar, "text": form.grammar if is_grammar else grammar_text(form)}
-    given["tokenizer"] = _tokenizer_of(added) if is_grammar and added else "byte"
+    given["tokenizer"] = _tokenizer_of(special) if is_grammar and special else "byte"
     command = [sys.executable or "python3", "-c", _CHILD]
     try:
         with _AT_ONCE:
@@ -89,14 +89,14 @@ def try_out(form: StructuredOutputsParams, added: Sequence[str] = ()) -> None:
         raise refused(form, message)
 
 
-def _tokenizer_of(added: Sequence[str]) -> str:
-    """A tokenizer of bytes and the tokens that were added to the model's, as JSON: it is read in no time."""
+def _tokenizer_of(special: Sequence[str]) -> str:
+    """A tokenizer of bytes and special tokens, as JSON: it is read in no time."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     small = Tokenizer(models.BPE({letter: at for at, letter in enumerate(letters)}, []))
     small.pre_tokenizer, small.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    small.add_special_tokens([AddedToken(each, normalized=False) for each in added])
+    small.add_special_tokens([AddedToken(each, normalized=False) for each in special])
     return str(small.to_str())
 
 

@@ -58,7 +58,7 @@ def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 def written(vocabulary: tuple[Tokenizer, Grammars], seed: int, *, in_tags: bool, most: int | None) -> str:
     """A text that follows the form, otherwise at random."""
     known, grammars = vocabulary
-    form = call_form(TOOLS, in_tags=in_tags, most=most, is_token=lambda text: known.token_to_id(text) is not None)
+    form = call_form(TOOLS, in_tags=in_tags, most=most)
     path, chance, ids = grammars.path(form, frozenset({END})), random.Random(seed), list[int]()
     assert path is not None
     while len(ids) < 3000:
