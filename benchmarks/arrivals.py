@@ -56,7 +56,7 @@ def measure(engine: Engine, prompt: list[int], gaps: Gaps) -> None:
 def kept(path: str, prompt: list[int]) -> tuple[float, float]:
     """Seconds of a prompt that is new, and of one that differs in its last token."""
     params = SamplingParams(max_tokens=1, ignore_eos=True)
-    with Engine.load(path, check_hashes=False, prefix_cache_bytes=2**30) as engine:
+    with Engine.load(path, check="sizes", prefix_cache_bytes=2**30) as engine:
         new, like = (engine.generate([[*prompt[:-1], last]], params)[0].prefill_seconds for last in (5, 6))
     return new, like
 
@@ -74,14 +74,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
     budgets = [int(budget) for budget in arguments.budgets.split(",")]
-    engine = Engine.load(arguments.engine, max_batch_size=2, check_hashes=False)
+    engine = Engine.load(arguments.engine, max_batch_size=2, check="sizes")
     prompt = [11 + number % 900 for number in range(arguments.prompt_tokens)]
     idle = engine.generate([prompt], SamplingParams(max_tokens=1, ignore_eos=True))[0].prefill_seconds
     results = {budget: Gaps() for budget in budgets}
     for _ in range(arguments.turns):
         for budget in budgets:
             engine.close()
-            engine = Engine.load(arguments.engine, max_batch_size=2, check_hashes=False, max_prefill_tokens=budget)
+            engine = Engine.load(arguments.engine, max_batch_size=2, check="sizes", max_prefill_tokens=budget)
             measure(engine, prompt, results[budget])
     print(f"a prompt of {len(prompt)} tokens joins a stream; milliseconds; on an idle engine {1000 * idle:.0f}")
     print(f"{'budget':>8}{'gap before':>12}{'while read':>12}{'longest':>9}{'first token':>13}")

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from .submission import AsyncSubmission, Submission
 from .text.tokenizer import Tokenizer
 
 MAX_QUEUE_SIZE = 256
+Check = Literal["hashes", "sizes"]
 
 
 class Engine:
@@ -45,7 +46,8 @@ class Engine:
     it at the end of the block; one that nobody holds any more ends what it was given, and its thread with it.
 
     ``strategy`` names how rounds are made where drafts are wanted, ``policy`` chooses K for each round, where a call
-    does not say it; both are those of the build by default.
+    does not say it; both are those of the build by default. ``checked`` says what of the files was compared with the
+    manifest when they were loaded.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class Engine:
         max_queue_size: int = MAX_QUEUE_SIZE,
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefix_cache_bytes: int = 0,
+        checked: Check | None = None,
     ) -> None:
+        self.checked = checked
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
         self._backend = backend
         self._asking = Asking(folder, manifest, tokenizer, strategy, policy, shows_logits=backend.shows_logits)
@@ -80,7 +84,7 @@ class Engine:
         *,
         max_batch_size: int = 1,
         threads: int | None = None,
-        check_hashes: bool = True,
+        check: Check = "hashes",
         max_queue_size: int = MAX_QUEUE_SIZE,
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefix_cache_bytes: int = 0,
@@ -91,13 +95,15 @@ class Engine:
         raises ``QueueFull`` for more, and calls that return a text wait. ``max_prefill_tokens`` is how much of prompts
         is read between two rounds of requests that run: less lets their tokens come more evenly, more lets a long
         prompt begin earlier. ``prefix_cache_bytes`` of memory keep prompts that were read, for others that begin alike;
-        0 keeps none. Raises ``UsageError`` for what no machine or no plan can do, and
+        0 keeps none. ``check`` compares the files' hashes with the manifest's, which reads all of them, or their sizes
+        alone. Raises ``UsageError`` for what no machine or no plan can do, and
         ``EnvironmentProblem`` for a folder that is missing, damaged, too new, for another backend, or too large here.
         """
         slots = integer("max_batch_size", max_batch_size, 1)
         if threads is not None:
             threads = integer("threads", threads, 1, most_threads(), fix="leave it out, and the engine chooses")
-        hashes = flag("check_hashes", check_hashes)
+        if not isinstance(check, str) or check not in get_args(Check):
+            raise refusal("check", " or ".join(map(repr, get_args(Check))), check)
         queue = integer("max_queue_size", max_queue_size, 0)
         prefill = integer("max_prefill_tokens", max_prefill_tokens, 1)
         kept = integer("prefix_cache_bytes", prefix_cache_bytes, 0)
@@ -106,7 +112,7 @@ class Engine:
         except TypeError:
             raise refusal("path", "a str or a Path", path) from None
         manifest = Manifest.read(folder)
-        check_files(manifest.files, folder, hashes=hashes)
+        check_files(manifest.files, folder, hashes=check == "hashes")
         backend = open_backend(folder, manifest, slots, threads)
         tokenizer = Tokenizer(folder, manifest.eos_token_ids)
         engine = cls(
@@ -117,6 +123,7 @@ class Engine:
             max_queue_size=queue,
             max_prefill_tokens=prefill,
             prefix_cache_bytes=kept,
+            checked=check,
         )
         name, policy = engine._asking.decoding()
         if STRATEGIES[name].enqueues_only:

@@ -130,7 +130,7 @@ def kept_choice(
         from ...engines import Engine, SamplingParams
 
         with run.progress.step("load the engine"):
-            loaded = Engine.load(folder, check_hashes=False)
+            loaded = Engine.load(folder, check="sizes")
         params = SamplingParams(max_tokens=_TOKENS, ignore_eos=True)
 
         def decode(prompt: Ids, k: int) -> Decoded:

@@ -18,6 +18,7 @@ from ..console.result_record import lossy, record
 from ..console.streams import reader_has_gone
 from .flags.shared_flags import (
     AcceptanceTolerance,
+    Check,
     DraftAsked,
     EngineFolder,
     MaxTokens,
@@ -52,6 +53,7 @@ def chat(
         bool, typer.Option("--no-color", help="No colours, as with the environment variable NO_COLOR.")
     ] = False,
     threads: Threads = None,
+    check: Check = "hashes",
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Read questions from standard input, and print a JSON object a line for each."),
@@ -77,7 +79,7 @@ def chat(
         acceptance_tolerance=acceptance_tolerance,
     )
     k = drafts_asked(num_speculative_tokens)
-    loaded = Engine.load(engine, threads=threads)
+    loaded = Engine.load(engine, threads=threads, check=check)
     dialogue = Dialogue(loaded, None if system is None else argument_text("--system", system), max_tokens)
     dialogue.check()
     if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json:

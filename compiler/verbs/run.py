@@ -16,6 +16,7 @@ from ..console.sampling_json import more_parameters
 from ..console.streams import reader_has_gone
 from .flags.shared_flags import (
     AcceptanceTolerance,
+    Check,
     DraftAsked,
     EngineFolder,
     Json,
@@ -82,6 +83,7 @@ def run(
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Print speed and acceptance on standard error.")] = False,
     threads: Threads = None,
+    check: Check = "hashes",
     as_json: Json = False,
 ) -> None:
     """Continue a prompt, or answer it with --chat, and print the text as it is generated.
@@ -112,7 +114,7 @@ def run(
         more["structured_outputs"] = {"json": file_text("--json-schema", json_schema)}
     params = SamplingParams(**flags, **more)
     k = drafts_asked(num_speculative_tokens)
-    loaded = Engine.load(engine, threads=threads)
+    loaded = Engine.load(engine, threads=threads, check=check)
     if chat:
         first = [] if system is None else [{"role": "system", "content": argument_text("--system", system)}]
         messages = [*first, {"role": "user", "content": full_prompt}]

@@ -14,7 +14,7 @@ import typer
 
 from ..console import interrupts
 from .flags.from_variables import find_in_container
-from .flags.shared_flags import Threads
+from .flags.shared_flags import Check, Threads
 
 if TYPE_CHECKING:
     from ...engines.serving.server import Server
@@ -67,6 +67,7 @@ def serve(
     drain_timeout: Annotated[float, typer.Option(min=0, help="Seconds for what runs when told to stop.")] = 60.0,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts and answers to the log.")] = False,
     threads: Threads = None,
+    check: Check = "hashes",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print where it answers as JSON on standard output, and nothing else.")
     ] = False,
@@ -101,6 +102,7 @@ def serve(
         max_queue_size=max_queue_size,
         threads=threads,
         prefix_cache_bytes=prefix_cache_bytes,
+        check=check,
     )
     settings = ServerSettings(
         model=served_model_name or loaded.manifest.target.origin.id,
@@ -113,6 +115,7 @@ def serve(
     )
     server = Server(loaded, settings, host, port, address)
     said = f"{server.url} answers for {settings.model}, from {folder}"
+    log("loaded", engine=str(folder), checked=loaded.checked)
     if tolerance := settings.drafts.acceptance_tolerance:
         log("lossy where a request does not say otherwise", acceptance_tolerance=tolerance)
     _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else said)

@@ -113,12 +113,12 @@ def verify_folder(
     try:
         most = batch or (1 if manifest.backend.gpus else BATCH)
         try:
-            engine = Engine.load(folder, max_batch_size=most, threads=threads, check_hashes=False)
+            engine = Engine.load(folder, max_batch_size=most, threads=threads, check="sizes")
         except EnvironmentProblem:
             if batch or most == 1:
                 raise
             most = 1  # as where the caches of several do not fit
-            engine = Engine.load(folder, threads=threads, check_hashes=False)
+            engine = Engine.load(folder, threads=threads, check="sizes")
     except EnvironmentProblem as error:
         if only and "precision" not in only:
             raise

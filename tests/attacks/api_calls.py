@@ -19,7 +19,7 @@ _FIELDS = (
     "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "bad_token_ids", "min_tokens",
     "logprobs", "prompt_logprobs", "stop_token_ids", "allowed_token_ids", "bad_words",
 )  # fmt: skip
-_LOADS = ("max_batch_size", "threads", "check_hashes", "path")
+_LOADS = ("max_batch_size", "threads", "check", "path")
 _PROBE = SamplingParams(max_tokens=8, temperature=0.7, seed=3, ignore_eos=True)
 
 

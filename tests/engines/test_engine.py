@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.scheduling import scheduler
 from peagle.graphs.drafters import torch_reference
-from peagle.plugins.errors import UsageError
+from peagle.plugins.errors import EnvironmentProblem, UsageError
 from tests.models import VOCAB, Pair
 from tests.speculation import speculate
 
@@ -132,7 +133,7 @@ def test_the_deltas_of_a_stream_hold_every_token_and_all_of_the_text(
 
 
 def test_a_character_of_several_tokens_and_special_tokens_are_streamed_whole(demo_engine: Path) -> None:
-    engine = Engine.load(demo_engine, threads=1, check_hashes=False)
+    engine = Engine.load(demo_engine, threads=1, check="sizes")
     for seed in range(3):
         params = SamplingParams(max_tokens=40, temperature=50.0, seed=seed, ignore_eos=True)
         stream = engine.stream("# ä 漢字\n", params)
@@ -286,7 +287,7 @@ def test_a_k_that_is_no_integer_is_refused(tiny_engine: Engine, k: Any) -> None:
     [
         *[({"threads": threads}, "threads must be an integer from 1 to") for threads in (10**6, -1, 0, 1.0, "1", True)],
         *[({"max_batch_size": size}, "max_batch_size must be an integer of 1 or more") for size in (0, 1.5, "2", None)],
-        ({"check_hashes": "no"}, "check_hashes must be True or False"),
+        *[({"check": check}, "check must be 'hashes' or 'sizes'") for check in ("no", True, None, ["sizes"])],
         ({"path": None}, "path must be a str or a Path"),
         ({"path": b"engine"}, "path must be a str or a Path"),
     ],
@@ -294,6 +295,18 @@ def test_a_k_that_is_no_integer_is_refused(tiny_engine: Engine, k: Any) -> None:
 def test_an_engine_is_loaded_with_what_makes_sense(tiny_folder: Path, arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         Engine.load(**{"path": tiny_folder, **arguments})
+
+
+def test_a_changed_file_of_the_same_size_is_found_unless_sizes_alone_are_compared(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_folder, tmp_path / "engine"))
+    path = folder / "resolved_config.yaml"
+    path.write_bytes(path.read_bytes()[:-1] + b" ")
+    with pytest.raises(EnvironmentProblem, match=r"resolved_config\.yaml is not the file that was built"):
+        Engine.load(folder, threads=1)
+    assert Engine.load(folder, threads=1, check="sizes").checked == "sizes"
+    assert Engine.load(tiny_folder, threads=1).checked == "hashes"
 
 
 @pytest.mark.parametrize("temperature", [1e-320, 1e-46, 1e-45, 1e-40, 1e-38, 1e-37, 9e-6])

@@ -34,7 +34,7 @@ def row_by_row(tiny_folder: Path) -> Engine:
     """The tiny engine, whose rows run one after the other as without kernels of ours."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnxruntime, "_OWN_KERNELS", "another")
-        engine = Engine.load(tiny_folder, max_batch_size=3, threads=1, check_hashes=False)
+        engine = Engine.load(tiny_folder, max_batch_size=3, threads=1, check="sizes")
     assert isinstance(engine._backend._lanes, SessionLanes)  # type: ignore[attr-defined]
     return engine
 
@@ -336,7 +336,7 @@ import os, sys
 from peagle.engines import Engine, SamplingParams
 from peagle.plugins.errors import UsageError
 
-engine = Engine.load(sys.argv[1], threads=1, check_hashes=False)
+engine = Engine.load(sys.argv[1], threads=1, check="sizes")
 long = SamplingParams(max_tokens=90, ignore_eos=True)
 running = [engine.submit([5, 6], long) for _ in range(9)]
 if os.fork() == 0:

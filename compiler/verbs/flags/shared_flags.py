@@ -21,6 +21,10 @@ EngineFolder = Annotated[Path, typer.Argument(metavar="ENGINE", help="Engine fol
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
 _THREADS = "CPU threads. (default: one for each 4 MiB of weights, one per core at most)"
 Threads = Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=False)]
+Check = Annotated[
+    Literal["hashes", "sizes"],
+    typer.Option(help="Compare the files with the manifest by hash, or by size alone, which takes no time."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; warnings and errors are still told.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more about each step, on standard error.")]
 Log = Annotated[

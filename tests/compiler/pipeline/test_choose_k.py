@@ -105,5 +105,5 @@ def test_a_model_that_answers_is_asked_and_another_continues(demo_engine: Path, 
 def test_a_template_that_takes_no_question_is_not_needed(talking_engine: Path, tmp_path: Path) -> None:
     shutil.copytree(talking_engine, tmp_path / "engine")
     (tmp_path / "engine" / "chat_template.jinja").write_text("{{ raise_exception('a system message comes first') }}")
-    engine = Engine.load(tmp_path / "engine", check_hashes=False)
+    engine = Engine.load(tmp_path / "engine", check="sizes")
     assert usual_prompts(engine, 1) == [engine.tokenizer.encode(code_prompts(1)[0].text)]

@@ -24,7 +24,7 @@ def _complete(url: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_what_runs_when_it_is_told_to_stop_ends_whole(talking_engine: Path) -> None:
-    with serving(talking_engine) as (process, url):
+    with serving(talking_engine, "--check", "sizes") as (process, url):
         assert _complete(url, max_tokens=1)["choices"]
         answers: list[int] = []
 
@@ -43,6 +43,7 @@ def test_what_runs_when_it_is_told_to_stop_ends_whole(talking_engine: Path) -> N
         assert answers == [200] * 6
         assert process.returncode == 0
         events = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        assert [event["checked"] for event in events if event["event"] == "loaded"] == ["sizes"]
         assert sum(event.get("path") == "/v1/completions" and event["status"] == 200 for event in events) == 7
         assert "def f" not in log
 

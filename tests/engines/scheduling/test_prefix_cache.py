@@ -24,7 +24,7 @@ SHARED = [[7, 9, 30] * 12, [7, 9, 30] * 7 + [40, 41] * 6, [3] * 50]
 def row_by_row(tiny_folder: Path) -> Engine:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnxruntime, "_OWN_KERNELS", "another")
-        engine = Engine.load(tiny_folder, max_batch_size=3, threads=1, check_hashes=False)
+        engine = Engine.load(tiny_folder, max_batch_size=3, threads=1, check="sizes")
     assert isinstance(engine._backend._lanes, SessionLanes)  # type: ignore[attr-defined]
     return engine
 

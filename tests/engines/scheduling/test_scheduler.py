@@ -123,7 +123,7 @@ def test_a_round_that_no_request_needs_is_not_launched(tiny_engine: Engine) -> N
 
 def test_a_slot_given_on_does_not_get_the_tokens_of_who_had_it(tiny_engine: Engine) -> None:
     """Many short requests through one slot: every one ends while a round of its is still to be read."""
-    engine = Engine.load(tiny_engine.folder, threads=1, check_hashes=False)
+    engine = Engine.load(tiny_engine.folder, threads=1, check="sizes")
     late, _ = _late(engine, 1)
     prompts = [[token, token + 1] for token in range(2, 14)]
     params = [SamplingParams(max_tokens=3 + i % 4, ignore_eos=True, temperature=0.9, seed=i) for i in range(12)]

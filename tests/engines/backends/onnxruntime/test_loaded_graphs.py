@@ -28,7 +28,7 @@ from peagle.plugins.errors import EnvironmentProblem
 def test_whatever_a_run_raises_is_told_as_one_of_ours(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, cure: str
 ) -> None:
-    engine = Engine.load(tiny_folder, threads=1, check_hashes=False)
+    engine = Engine.load(tiny_folder, threads=1, check="sizes")
 
     class Broken:
         def __init__(self, session: Any) -> None:

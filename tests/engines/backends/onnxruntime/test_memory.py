@@ -15,7 +15,7 @@ def test_a_batch_whose_caches_cannot_fit_is_refused_with_what_would(tiny_folder:
     with pytest.raises(
         EnvironmentProblem, match=r"caches of 1000000000 requests of up to \d+ tokens need \S+ GiB"
     ) as caught:
-        Engine.load(tiny_folder, max_batch_size=10**9, check_hashes=False)
+        Engine.load(tiny_folder, max_batch_size=10**9, check="sizes")
     assert "this machine has" in caught.value.why
     assert "would fit" in caught.value.why
     assert "max_batch_size" in caught.value.fix
@@ -32,4 +32,4 @@ def test_memory_that_the_process_may_not_have_is_told(tiny_folder: Path, monkeyp
 
     monkeypatch.setattr(memory, "_allocate", refuse)
     with pytest.raises(EnvironmentProblem, match="Unable to allocate 3 GiB"):
-        Engine.load(tiny_folder, check_hashes=False)
+        Engine.load(tiny_folder, check="sizes")
