@@ -74,6 +74,12 @@ def _lowerings() -> Iterable[str]:
     return LOWERINGS
 
 
+def _forms() -> Iterable[str]:
+    from ...request.experts_form import FORMS
+
+    return FORMS
+
+
 def _methods() -> Iterable[str]:
     from ...precision.precision_options import METHODS
 
@@ -86,6 +92,7 @@ _NAMES: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("backend", "name"): backend_names,
     ("backend", "gpus"): gpu_names,
     ("backend", "lowering"): lambda: ("cpu", "ort", "std"),
+    ("backend", "experts"): _forms,
     ("precision", "name"): recipe_names,
     ("precision", "kv_cache"): lambda: ("fp8", "fp16", "int8"),
     ("precision", "lm_head"): lambda: ("fp8", "mxfp8", "int8", "int4"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +12,12 @@ import numpy as np
 import pytest
 
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.verify.bisect import CACHES, bisect
+from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.verify.bisect import CACHES, bisect, rebuild_command
 from peagle.compiler.verify.logits import LogitsComparison
 from peagle.compiler.verify.precision_limits import PrecisionLimits
+from peagle.engines.folder.manifest import Manifest
+from peagle.engines.folder.records import BackendRecord
 
 
 class Adding:
@@ -69,3 +74,12 @@ def test_one_cost_that_is_no_number_comes_first() -> None:
     found = bisect(Adding([0.01, np.nan, 0.02]), LIMITS, Quiet())
     assert found.costs[0].group == "layer 1 mlp"
     assert found.exclude[0] == "layers.1.*"
+
+
+@pytest.mark.parametrize(("lowering", "dense"), [("tensorrt-sm100", False), ("tensorrt", True)])
+def test_the_command_for_sm100_says_where_experts_are_dense(lowering: str, dense: bool, tiny_folder: Path) -> None:
+    manifest = Manifest.read(tiny_folder)
+    manifest = replace(manifest, backend=BackendRecord("tensorrt", lowering, {}, ("sm_100",)))
+    command = rebuild_command(manifest, RECIPES["fp8"], ("layers.0.mlp.*",))
+    assert ("--experts dense" in command) == dense
+    assert "--gpu sm_100 --exclude 'layers.0.mlp.*'" in command

@@ -30,6 +30,7 @@ def offered(line: str) -> list[str]:
         ("peagle-compile build --backend tensorrt-", ["tensorrt-rtx"]),
         ("peagle-compile build --gpu rtx-4090,b2", ["rtx-4090,b200"]),
         ("peagle-compile export --for tensorrt-", ["tensorrt-sm100"]),
+        ("peagle-compile build --experts d", ["dense"]),
         ("peagle-compile quantize --calib-method p", ["percentile"]),
     ],
 )
