@@ -59,7 +59,7 @@ class TritonServer:
         try:
             self.wait_until(lambda: self.is_there("/v2/health/live"))
         except BaseException:
-            self._kill()
+            self.kill()
             raise
 
     def stop(self) -> None:
@@ -67,7 +67,7 @@ class TritonServer:
         self.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.code = self.process.wait(SECONDS)
-        self.left = self._kill()
+        self.left = self.kill()
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -100,7 +100,7 @@ class TritonServer:
                     return
             time.sleep(0.02)
 
-    def _kill(self) -> list[str]:
+    def kill(self) -> list[str]:
         """End the whole group, and remove its shared memory; returns the names of what was there."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)

@@ -24,6 +24,7 @@ def model_folders(options: RepositoryOptions, manifest: Manifest) -> dict[str, d
         "threads": options.threads,
         "request_timeout": f"{options.request_timeout:g}",
         "instances": options.instances,
+        "places": options.instances * max(1, len(options.gpus)),
         "kind": options.kind(manifest),
     }
     return {

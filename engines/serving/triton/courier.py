@@ -37,6 +37,11 @@ class Letter:
 
 
 @dataclass(frozen=True)
+class _Ready:
+    letter: Letter  # it has pieces, or failed meanwhile
+
+
+@dataclass(frozen=True)
 class _Refusal:
     sender: Any
     error: Exception
@@ -55,7 +60,9 @@ class Courier:
         """``counters`` are the courier's from here on; ``seconds`` is the time that each request was given."""
         self._utilities, self._counters, self._seconds = utilities, counters, seconds
         self._final = utilities.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        self._inbox: SimpleQueue[Letter | _Refusal | _StopById | None] = SimpleQueue()  # None: end when nothing is left
+        self._inbox: SimpleQueue[Letter | _Ready | _Refusal | _StopById | None] = (
+            SimpleQueue()
+        )  # None: end when nothing is left
         self._letters: set[Letter] = set()
         self._thread = threading.Thread(target=self._run, name="peagle-courier", daemon=True)
         self._thread.start()
@@ -91,6 +98,8 @@ class Courier:
                 self._fail(item.sender, item.error, counters)
             elif isinstance(item, _StopById):
                 self._stop(item, counters)
+            elif isinstance(item, _Ready):
+                self._advance(item.letter, counters)
             elif item is not None:
                 self._letters.add(item)
                 self._advance(item, counters)
@@ -116,7 +125,7 @@ class Courier:
     def _send_pieces(self, letter: Letter, counters: TritonCounters) -> bool:
         """Send pieces that came, those that came together as one; returns whether it was the end."""
         while True:
-            is_there, delta = letter.submission.take_or_call(lambda: self._inbox.put(letter))
+            is_there, delta = letter.submission.take_or_call(lambda: self._inbox.put(_Ready(letter)))
             if not is_there:
                 break
             if delta is None:

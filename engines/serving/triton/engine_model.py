@@ -44,7 +44,7 @@ class EngineModel:
             f"{settings.name} holds {settings.engine}, {settings.max_batch_size} requests at once"
         )
         self._courier = Courier(utilities, counters, settings.request_seconds)
-        self._listener = Listener(settings.name, self._begin)
+        self._listener = Listener(settings.name, settings.instances, self._begin)
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Let the engine run requests; their answers are the courier's."""

@@ -15,7 +15,7 @@ from ....plugins.errors import PeagleError, UsageError
 from .backend_utilities import backend_utilities, error_of, require_whole_tensors
 from .fields import InputTensors, require_known
 from .local_link import LinkError, Tensors, asking
-from .model_settings import inputs_of, parameters_of
+from .model_settings import inputs_of, parameters_of, places_of
 
 LOOK_SECONDS = 0.05  # between two questions whether the client has gone
 
@@ -45,7 +45,8 @@ class FrontModel(ABC):
         self.utilities = backend_utilities()
         try:
             require_whole_tensors(self.utilities)
-            self._engine_model, self._inputs = parameters_of(args)["engine_model"], inputs_of(args)
+            values, self._inputs = parameters_of(args), inputs_of(args)
+            self._engine_model, self._places = values["engine_model"], places_of(values)
         except PeagleError as error:
             self.utilities.Logger.log_error(f"{args['model_name']} cannot be loaded: {error.in_a_line}")
             raise self.utilities.TritonModelException(error.in_a_line) from None
@@ -79,7 +80,7 @@ class FrontModel(ABC):
     def pieces(self, client: Client, tensors: Tensors) -> Iterator[Tensors]:
         """Yield what the engine's model answers, in pieces. Raises ``LinkError``, ``EnvironmentProblem``."""
         wanted = {**tensors, "stream": np.array([[True]])}
-        return asking(self._engine_model, wanted, client.is_unwanted)
+        return asking(self._engine_model, self._places, wanted, client.is_unwanted)
 
     def send(self, client: Client, tensors: Mapping[str, np.ndarray], *, is_last: bool) -> None:
         """Send a response."""

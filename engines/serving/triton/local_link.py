@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -23,7 +25,8 @@ from ....plugins.errors import EnvironmentProblem
 Tensors = dict[str, np.ndarray]
 LONGEST = 16 << 20  # bytes of a line
 SEND_SECONDS = 10.0
-LOOK_SECONDS = 0.05  # between two looks for a cancel
+LOOK_SECONDS = 0.05  # between two looks for a cancel, and for who listens
+GAP_SECONDS = 1.0  # in which who listens may change
 
 
 class LinkSender:
@@ -56,34 +59,49 @@ class LinkSender:
 
 
 class Listener:
-    """Takes requests of models in front, and gives each to ``begin`` with its sender, in a thread of its own."""
+    """Takes requests of models in front, and gives each to ``begin`` with its sender, in a thread of its own.
 
-    def __init__(self, model: str, begin: Callable[[LinkSender, Tensors], None]) -> None:
-        self._begin = begin
+    The instances of a model take one of its ``places`` each. Where none is free the next that is gets taken: a model
+    that is loaded anew begins before the one that it replaces ends.
+    """
+
+    def __init__(self, model: str, places: int, begin: Callable[[LinkSender, Tensors], None]) -> None:
+        self._addresses = [_address(model, os.getppid(), place) for place in range(places)]
+        self._begin, self._is_closed = begin, threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._socket.bind(_address(model, os.getppid()))
-        except OSError:  # another instance of the model has it
-            self._socket.close()
-            return
-        self._socket.listen(1024)
-        threading.Thread(target=self._run, name="peagle-link", daemon=True).start()
+        self._listens = self._takes_place()
+        self._thread = threading.Thread(target=self._run, name="peagle-link", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Take no more."""
-        try:
+        self._is_closed.set()
+        with contextlib.suppress(OSError):  # it does not listen yet, and will not
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:  # it never listened
-            return
-        self._socket.close()
+        self._thread.join()
 
     def _run(self) -> None:
-        while True:
+        with self._socket:
+            while not self._listens:
+                if self._is_closed.wait(LOOK_SECONDS):
+                    return
+                self._listens = self._takes_place()
+            while not self._is_closed.is_set():
+                try:
+                    connection, _ = self._socket.accept()
+                except OSError:
+                    return
+                threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+
+    def _takes_place(self) -> bool:
+        for address in self._addresses:
             try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+                self._socket.bind(address)
+            except OSError:  # another instance has it
+                continue
+            self._socket.listen(1024)
+            return True
+        return False
 
     def _read(self, connection: socket.socket) -> None:
         """Read the one request of a connection. Who is no process of this user is not heard."""
@@ -95,7 +113,7 @@ class Listener:
         try:
             line = next(_lines(connection, lambda: False))
             tensors = _read(json.loads(line))
-        except (OSError, ValueError, StopIteration):
+        except (OSError, ValueError, TypeError, AttributeError, StopIteration):  # no request
             connection.close()
             return
         self._begin(LinkSender(connection), tensors)
@@ -109,34 +127,56 @@ class LinkError(Exception):
         self.code = code
 
 
-def asking(model: str, tensors: Mapping[str, np.ndarray], is_unwanted: Callable[[], bool]) -> Iterator[Tensors]:
+def asking(
+    model: str, places: int, tensors: Mapping[str, np.ndarray], is_unwanted: Callable[[], bool]
+) -> Iterator[Tensors]:
     """Yield the responses of ``model`` to a request, until the last or until it ``is_unwanted``, which cancels it.
 
-    Raises ``LinkError`` for an answer that is an error, and ``EnvironmentProblem`` where the model is not there.
+    Any of its ``places`` is asked. Raises ``LinkError`` for an answer that is an error, and ``EnvironmentProblem``
+    where the model is not there.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        try:
-            connection.connect(_address(model, os.getppid()))
+    with _connected(model, places) as connection:
+        connection.settimeout(SEND_SECONDS)
+        with contextlib.suppress(OSError):  # who has ended meanwhile sends nothing either
             connection.sendall(json.dumps(_written(tensors)).encode() + b"\n")
-        except OSError as error:
-            raise EnvironmentProblem(
-                f"the model {model} is not there", why=f"it holds the engine ({error})", fix="load it"
-            ) from None
         connection.settimeout(LOOK_SECONDS)
-        for line in _lines(connection, is_unwanted):
-            response = json.loads(line)
-            if "error" in response:
-                raise LinkError(response["error"], response["code"])
-            yield _read(response.get("tensors", {}))
-            if response["is_last"]:
-                return
+        with contextlib.suppress(ConnectionResetError):
+            for line in _lines(connection, is_unwanted):
+                response = json.loads(line)
+                if "error" in response:
+                    raise LinkError(response["error"], response["code"])
+                yield _read(response.get("tensors", {}))
+                if response["is_last"]:
+                    return
     if not is_unwanted():
         raise EnvironmentProblem(f"the model {model} has ended", why="it was unloaded, or failed", fix="send it again")
 
 
-def _address(model: str, server: int) -> str:
+def _connected(model: str, places: int) -> socket.socket:
+    """A connection to any instance of a model; for a moment there may be none while it is loaded anew.
+
+    Raises ``EnvironmentProblem`` where there is none after that.
+    """
+    end = time.monotonic() + GAP_SECONDS
+    while True:
+        for place in random.sample(range(places), places):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.connect(_address(model, os.getppid(), place))
+                return connection
+            except OSError as error:
+                connection.close()
+                why = str(error)
+        if time.monotonic() > end:
+            raise EnvironmentProblem(
+                f"the model {model} is not there", why=f"it holds the engine ({why})", fix="load it"
+            )
+        time.sleep(LOOK_SECONDS)
+
+
+def _address(model: str, server: int, place: int) -> str:
     """A name in the abstract namespace of sockets, which needs no file; stubs are children of their server."""
-    return f"\0peagle-triton-{server}-{model}"
+    return f"\0peagle-triton-{server}-{model}-{place}"
 
 
 def _lines(connection: socket.socket, is_unwanted: Callable[[], bool]) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ....plugins.errors import EnvironmentProblem
 
@@ -17,8 +18,8 @@ _REWRITE = "write the repository again with `peagle-compile triton`"
 class ModelSettings:
     """The parameters of a model, and what Triton says of this instance of it.
 
-    ``gpu`` is the device that the instance was given, None on a CPU. ``request_seconds`` is the most that an answer may
-    take, the time in the queue included.
+    ``gpu`` is the device that the instance was given, None on a CPU, and ``instances`` how many there are on all
+    devices. ``request_seconds`` is the most that an answer may take, the time in the queue included.
     """
 
     name: str
@@ -29,6 +30,7 @@ class ModelSettings:
     threads: int | None
     request_seconds: float
     gpu: int | None
+    instances: int
 
 
 def parameters_of(arguments: Mapping[str, str]) -> dict[str, str]:
@@ -65,7 +67,18 @@ def settings_of(arguments: Mapping[str, str]) -> ModelSettings:
         threads=threads or None,
         request_seconds=_seconds(values, "request_timeout"),
         gpu=int(arguments["model_instance_device_id"]) if is_gpu else None,
+        instances=_instances(json.loads(arguments["model_config"])),
     )
+
+
+def places_of(values: Mapping[str, str]) -> int:
+    """How many instances of the model with the engine there may be, as the config of a model in front says."""
+    return _whole(values, "engine_instances", 1)
+
+
+def _instances(config: Mapping[str, Any]) -> int:
+    groups = config.get("instance_group", [])
+    return max(1, sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", []))) for group in groups))
 
 
 def _text(values: Mapping[str, str], name: str) -> str:

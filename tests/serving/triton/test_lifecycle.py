@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import re
 import shutil
 import sys
@@ -14,7 +15,8 @@ import pytest
 
 from peagle.compiler.cli import run_cli
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.folder.manifest import Manifest
+from peagle.engines.folder.manifest import FILE_NAME, Manifest
+from peagle.engines.folder.records import BackendRecord, PlanRecord, PlanTensor, Profile
 from tests.serving.triton.server_process import TritonProcess
 
 pytestmark = pytest.mark.triton
@@ -84,6 +86,11 @@ def _older_runtime(engine: Path, _: Path) -> None:
     dataclasses.replace(manifest, backend=backend).write(engine)
 
 
+def _later_format(engine: Path, _: Path) -> None:
+    path = engine / FILE_NAME
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
+
+
 def _missing_kernels(engine: Path, _: Path) -> None:
     (engine / "plugins" / "cpu_kernels.so").unlink()
 
@@ -128,6 +135,7 @@ def _edit(model: Path, pattern: str, text: str) -> None:
     ("spoil", "message"),
     [
         (_older_runtime, "the engine was built with onnxruntime 99.1.0, found 1."),
+        (_later_format, "has engine format 99, found a peagle-compile that reads format"),
         (_missing_kernels, "cpu_kernels.so is missing; the manifest lists it; fix: build the engine again"),
         (_missing_engine, "is not an engine folder; there is no engine.json in it"),
         (_damaged, "model.onnx is not the file that was built"),
@@ -149,12 +157,47 @@ def test_what_cannot_run_is_refused_in_a_sentence(
     name = f"spoilt{spoil.__name__}"
     model = write(engine, triton_repository, name, "--link")
     spoil(engine, model)
-    answer = triton.load(name)
-    assert answer.status == 400
-    assert message in answer.events[0]["error"]
-    assert message in triton.log()
-    assert triton.generate(name, text_input="a").status != 200
-    triton.unload(name)
+    require_refusal(triton, name, message)
     for folder in triton_repository.glob(f"{name}*"):
         shutil.rmtree(folder)
-    assert triton.generate("demo", text_input="x", max_tokens=1).status == 200
+
+
+def require_refusal(server: TritonProcess, name: str, message: str) -> None:
+    """A model is not loaded, client and log are told why, and the others answer."""
+    answer = server.load(name)
+    assert answer.status == 400
+    assert message in answer.events[0]["error"]
+    assert message in server.log()
+    assert server.generate(name, text_input="a").status != 200
+    server.unload(name)
+    assert server.generate("demo", text_input="x", max_tokens=1).status == 200
+
+
+def of_a_gpu(engine: Path) -> None:
+    """Make the manifest of an engine say that its graphs are plans for a B200."""
+    manifest = Manifest.read(engine)
+    sizes = (Profile("verify", (1, 4, 4), (1, 9, 9), (1, 9, 9)),)
+    halves = {}
+    for half, part in manifest.parts.items():
+        names = (*part.inputs, *part.outputs)
+        tensors = tuple(PlanTensor(name, "float16" if "_cache" in name else "int32", (-1,)) for name in names)
+        halves[half] = dataclasses.replace(part, plan=PlanRecord(sizes, {}, {}, tensors))
+    backend = BackendRecord("tensorrt", "tensorrt", {"tensorrt": "10.15.1.29"}, ("sm_100",))
+    dataclasses.replace(manifest, backend=backend, **halves).write(engine)
+
+
+@pytest.mark.parametrize("asks_for_gpu", [True, False])
+def test_plans_for_a_gpu_that_is_not_there_are_refused(
+    triton: TritonProcess, triton_repository: Path, talking_engine: Path, tmp_path: Path, asks_for_gpu: bool
+) -> None:
+    engine = Path(shutil.copytree(talking_engine, tmp_path / "engine"))
+    of_a_gpu(engine)
+    model = write(engine, triton_repository, "plans", "--link", "--force")
+    if asks_for_gpu:  # as it is written; the server itself looks for the GPU
+        message = "specifies invalid or unsupported gpu id 0"
+    else:
+        _edit(model, r"kind: KIND_GPU gpus: \[ 0 \]", "kind: KIND_CPU")
+        message = "the package cuda-core is not installed; TensorRT engines run through it"
+    require_refusal(triton, "plans", message)
+    for folder in triton_repository.glob("plans*"):
+        shutil.rmtree(folder)

@@ -1,0 +1,175 @@
+"""The way between models of one server: what is sent arrives as it was, and whoever goes is noticed."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.engines.serving.triton import local_link
+from peagle.engines.serving.triton.local_link import LinkError, LinkSender, Listener, Tensors, asking
+from peagle.plugins.errors import EnvironmentProblem
+from tests.engines.serving.triton.stand_in import Code, ResponseOf, TensorOf, TritonErrorOf
+
+SECONDS = 30
+
+
+def never() -> bool:
+    """Whether a request is unwanted: it is wanted."""
+    return False
+
+
+def response(**arrays: Any) -> ResponseOf:
+    """A response with these outputs."""
+    return ResponseOf([TensorOf(name, np.asarray(array)) for name, array in arrays.items()])
+
+
+class Model:
+    """One that holds an engine, as far as those in front can tell; each test has names of its own."""
+
+    def __init__(self, begin: Callable[[LinkSender, Tensors], None], name: str = "", places: int = 1) -> None:
+        self.name = name or uuid.uuid4().hex
+        self.listener = Listener(self.name, places, begin)
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.close()
+
+
+def echo(sender: LinkSender, tensors: Tensors) -> None:
+    """Answer with what was asked, in two responses."""
+    sender.send(response(**tensors))
+    sender.send(response(), flags=1)
+
+
+def test_responses_arrive_in_order_until_the_last() -> None:
+    def begin(sender: LinkSender, tensors: Tensors) -> None:
+        for number in range(int(tensors["count"].item())):
+            sender.send(response(number=np.array([[number]], np.int32)))
+        sender.send(response(number=np.array([[-1]], np.int32)), flags=1)
+
+    with Model(begin) as model:
+        found = asking(model.name, 1, {"count": np.array([[50]])}, never)
+        assert [each["number"].item() for each in found] == [*range(50), -1]
+
+
+ARRAYS = st.one_of(
+    st.lists(st.binary(max_size=6), min_size=1, max_size=4).map(lambda each: np.array(each, np.object_)[None]),
+    st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5).map(lambda each: np.array(each, np.int32)[None]),
+    st.lists(st.integers(0, 2**64 - 1), max_size=5).map(lambda each: np.array(each, np.uint64)[None]),
+    st.lists(st.floats(width=32, allow_nan=False), max_size=5).map(lambda each: np.array(each, np.float32)[None]),
+    st.lists(st.booleans(), max_size=5).map(lambda each: np.array(each, np.bool_)[None]),
+)
+
+
+def test_tensors_arrive_as_they_were() -> None:
+    with Model(echo) as model:
+
+        @settings(max_examples=30, deadline=None)
+        @given(st.dictionaries(st.text(max_size=3), ARRAYS, max_size=3))
+        def arrive(tensors: Tensors) -> None:
+            first, last = asking(model.name, 1, tensors, never)
+            assert last == {}
+            assert first.keys() == tensors.keys()
+            for name, array in tensors.items():
+                assert (first[name].dtype, first[name].shape) == (array.dtype, array.shape)
+                assert first[name].tolist() == array.tolist()
+
+        arrive()
+
+
+def test_an_error_arrives_with_its_code() -> None:
+    def begin(sender: LinkSender, _: Tensors) -> None:
+        sender.send(ResponseOf(failure=TritonErrorOf("that is wrong", Code.INVALID_ARG)), flags=1)
+
+    with Model(begin) as model, pytest.raises(LinkError, match="that is wrong") as caught:
+        list(asking(model.name, 1, {}, never))
+    assert caught.value.code == "INVALID_ARG"
+
+
+def test_a_request_that_becomes_unwanted_is_cancelled_at_the_other_side() -> None:
+    senders: SimpleQueue[LinkSender] = SimpleQueue()
+    unwanted = threading.Event()
+    with Model(lambda sender, _: senders.put(sender)) as model:
+        asked = threading.Thread(target=lambda: list(asking(model.name, 1, {}, unwanted.is_set)))
+        asked.start()
+        sender = senders.get(timeout=SECONDS)
+        assert not sender.is_cancelled()
+        unwanted.set()
+        asked.join(SECONDS)
+        end = time.monotonic() + SECONDS
+        while not sender.is_cancelled():
+            assert time.monotonic() < end
+        sender.send(response(), flags=1)  # in vain, and no error
+
+
+def test_an_end_without_a_last_response_is_noticed() -> None:
+    def begin(sender: LinkSender, _: Tensors) -> None:
+        sender.send(response(a=[1]))
+        sender._connection.close()
+
+    with Model(begin) as model, pytest.raises(EnvironmentProblem, match="has ended"):
+        list(asking(model.name, 1, {}, never))
+
+
+def test_a_model_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_link, "GAP_SECONDS", 0.0)
+    with Model(echo) as model:
+        list(asking(model.name, 1, {}, never))
+    with pytest.raises(EnvironmentProblem, match=f"the model {model.name} is not there"):
+        list(asking(model.name, 1, {}, never))
+
+
+def test_a_model_that_is_loaded_anew_takes_over() -> None:
+    def answer(number: int) -> Callable[[LinkSender, Tensors], None]:
+        return lambda sender, _: sender.send(response(number=[number]), flags=1)
+
+    def asked() -> int:
+        return int(next(asking(old.name, 1, {}, never))["number"].item())
+
+    with Model(answer(1)) as old:
+        assert asked() == 1
+        with Model(answer(2), old.name):
+            assert asked() == 1
+            old.listener.close()
+            assert asked() == 2
+
+
+def test_every_instance_is_asked() -> None:
+    def answer(number: int) -> Callable[[LinkSender, Tensors], None]:
+        return lambda sender, _: sender.send(response(number=[number]), flags=1)
+
+    with Model(answer(1), places=2) as first, Model(answer(2), first.name, places=2):
+        seen: set[int] = set()
+        end = time.monotonic() + SECONDS
+        while seen != {1, 2}:
+            assert time.monotonic() < end
+            seen.add(int(next(asking(first.name, 2, {}, never))["number"].item()))
+
+
+@pytest.mark.parametrize("line", [b"no json\n", b"[1]\n", b'{"a": 1}\n', b'{"a": ["int32", [2], [1]]}\n', b""])
+def test_what_is_no_request_is_not_heard(line: bytes) -> None:
+    begun: list[Tensors] = []
+
+    def begin(sender: LinkSender, tensors: Tensors) -> None:
+        begun.append(tensors)
+        sender.send(flags=1)
+
+    with Model(begin) as model:
+        with local_link._connected(model.name, 1) as connection:
+            connection.sendall(line)
+            connection.shutdown(local_link.socket.SHUT_WR)
+            connection.settimeout(SECONDS)
+            assert connection.recv(1) == b""
+        assert list(asking(model.name, 1, {}, never)) == [{}], "others are still heard"
+    assert begun == [{}]
