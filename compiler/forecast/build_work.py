@@ -69,8 +69,13 @@ class BuildWork:
             calibration_bytes=_FP32 * max(layers.values(), default=0) if calibrates else 0,
             calibration_seconds=_READ * sum(layers.values()) if calibrates else 0.0,
             rounding_seconds=_rounding(every, recipe, lowering, kept),
-            builder_bytes=math.ceil(_BUILDER * weight_bytes) if plans else 0,
+            builder_bytes=builder_bytes(weight_bytes) if plans else 0,
         )
+
+
+def builder_bytes(weight_bytes: int) -> int:
+    """Memory of the process that builds a plan of this many bytes of weights, about."""
+    return math.ceil(_BUILDER * weight_bytes)
 
 
 def _layer(name: str) -> str:

@@ -25,7 +25,7 @@ from ..precision.weight_source import kept_blocks, of_target
 from ..precision.weights_stored_quantized import StoredFp8
 from ..request.build_platform import platform_of
 from ..request.experts_form import as_asked, suited
-from ..request.refusals import check_build
+from ..request.refusals import check_build, export_lowering
 from ..request.request import ONNXRUNTIME, CompileRequest, ModelRef
 from ..store.stages import StageStore
 from .disk import disk_of
@@ -66,9 +66,9 @@ def forecast_build(request: CompileRequest) -> Forecast:
     return _with_disk(forecast, request, has_plans=decided.lowering.is_tensorrt)
 
 
-def forecast_export(request: CompileRequest, gpu: str | None = None) -> Forecast:
+def forecast_export(request: CompileRequest) -> Forecast:
     """The forecast of an export, with a verdict for a GPU. Raises what a forecast of a build does."""
-    return _with_disk(_forecast(request, decide_export(request, gpu)), request, is_moved=True)
+    return _with_disk(_forecast(request, decide_export(request)), request, is_moved=True)
 
 
 def decide_build(request: CompileRequest) -> Decided:
@@ -100,15 +100,12 @@ def decide_build(request: CompileRequest) -> Decided:
     return replace(decided, gpu=verdict, plans=has_plans, shares=not has_plans)
 
 
-def decide_export(request: CompileRequest, gpu: str | None = None) -> Decided:
-    """What an export comes to; it is for what full TensorRT builds for the GPU unless told."""
-    verdict, notes = _gpu(gpu)
-    form = request.backend.lowering or ("ort" if gpu is None else export_form([sm_number(gpu)]))
-    lowering = lowering_for(form)
-    if verdict and not lowering.is_tensorrt:
-        notes.append(f"the verdict compares bytes: what runs on a GPU here is TensorRT, not {lowering}")
-    on = sm_names([gpu]) if gpu and not verdict else ()
-    return replace(_decided(request, lowering, on, notes, keeps_own=False), gpu=verdict)
+def decide_export(request: CompileRequest) -> Decided:
+    """What an export comes to; it is for what full TensorRT builds for the GPU, if one is named."""
+    named = request.backend.gpus
+    lowering, gpus = export_lowering(request), sm_names(named)
+    verdict, notes = _gpu(named[0] if len(named) == 1 else None)
+    return replace(_decided(request, lowering, gpus, notes, keeps_own=bool(gpus)), gpu=verdict)
 
 
 def _twice(target: Target, recipe: Recipe, planned: Lowering) -> list[str]:

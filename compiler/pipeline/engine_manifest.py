@@ -33,7 +33,7 @@ def engine_manifest(
 ) -> Manifest:
     """Return what is known before any file is placed; K adapts where none was ``asked`` for."""
     spec, head, ranges = inputs.target.spec, inputs.head, graphs.ranges
-    first, stored = graphs.first_words(plans.products() if plans else {}), inputs.target.checkpoint.stored
+    first, stored = graphs.account().first_words(plans.products() if plans else {}), inputs.target.checkpoint.stored
     parts = {
         name: Part(
             origin=origin,
@@ -104,13 +104,20 @@ def _evidence(
     What a registered pair was verified for was verified on ONNX Runtime in FP32, and holds for no engine whose numbers
     are others; a plan has been built, and no more. No level says that full TensorRT built it on its GPU.
     """
-    if platform.backend == "tensorrt-rtx":
-        how = f"{platform.title} {versions[platform.backend]} built it ahead of time for {', '.join(platform.gpus)}"
-        return (Evidence("aot", how if platform.runs_here else f"{how}; not run"),)
+    if platform.makes_plans:
+        return of_plans(platform, versions)
     pair = inputs.resolved.pair
-    if platform.makes_plans or pair is None or recipe.record() != _VERIFIED.record():
+    if pair is None or recipe.record() != _VERIFIED.record():
         return ()
     return tuple(Evidence(*item) for item in pair.evidence)
+
+
+def of_plans(platform: BuildPlatform, versions: Mapping[str, str]) -> tuple[Evidence, ...]:
+    """Return what is known to work of plans: TensorRT-RTX built them ahead of time."""
+    if platform.backend != "tensorrt-rtx":
+        return ()
+    how = f"{platform.title} {versions[platform.backend]} built it ahead of time for {', '.join(platform.gpus)}"
+    return (Evidence("aot", how if platform.runs_here else f"{how}; not run"),)
 
 
 def _architecture(checkpoint: Checkpoint) -> str:

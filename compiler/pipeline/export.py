@@ -9,15 +9,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...graphs.drafters import DrafterSpec
+from ...graphs.lowering import Lowering
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.resolve_names import Resolved, has_drafter, resolve, resolve_target
 from ..checkpoints.target import Target
-from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, cache_length, longest_sequence, read_inputs, require_runner
+from ..checkpoints.target_and_drafter import (
+    ASSUMED_DEPTH,
+    Inputs,
+    cache_length,
+    longest_sequence,
+    read_inputs,
+    require_runner,
+)  # fmt: skip
 from ..console.progress import Progress
+from ..hardware.gpus import sm_names
 from ..hardware.packages import export_versions, product_version
 from ..precision.calibration.obtain_ranges import describe
 from ..precision.decide_recipe import decide
-from ..precision.recipes import MULTIPLIED, STORED
+from ..precision.recipes import MULTIPLIED, STORED, Recipe
 from ..request.experts_form import suited
 from ..request.refusals import check_export, export_lowering
 from ..request.request import CompileRequest
@@ -26,6 +36,7 @@ from ..store.made_for import MadeFor
 from ..store.phase_clock import peak_rss
 from ..store.publish import Assembly, assembling
 from ..store.stages import StageStore
+from .build_record import place_record
 from .shared_steps import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
 
 FORMAT_VERSION = 1
@@ -49,6 +60,7 @@ class _Job:
     max_k: int
     repeat: Mapping[str, str | None]
     warnings: tuple[str, ...]
+    inputs: Inputs | None = None
 
     def stored(self) -> dict[str, str]:
         """Return what the numbers of a GGUF file are stored as."""
@@ -95,6 +107,11 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
             for name, stage in stages.items():
                 assembly.take_stage(stage, name, run.progress)
             graphs.furnish(assembly, job.blueprint.target.folder)
+            if blueprint.lowering.is_tensorrt and job.inputs:
+                place_record(
+                    assembly, graphs, job.inputs, plain=request.draft == "none", gpus=sm_names(request.backend.gpus),
+                    warnings=[*job.warnings, *blueprint.warnings(), *graphs.account().notes()],
+                )  # fmt: skip
         report = _report(job, graphs, run, sizes, imports)
         assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")
         with run.progress.step("publish"):
@@ -122,12 +139,12 @@ def _pair(request: CompileRequest, resolved: Resolved) -> _Job:
     blueprint = Blueprint(
         target=inputs.target,
         drafter=inputs.drafter,
-        recipe=decide(request.precision, lowering, inputs.target, head=inputs.head),
+        recipe=_recipe(request, lowering, inputs.target, inputs.head),
         lowering=lowering,
         cache_length=inputs.cache_length(lowering),
     )
     warnings = (*inputs.warnings, *request.unused(), *said)
-    return _Job(blueprint, inputs.max_seq_len, inputs.max_k, resolved.repeatable(), warnings)
+    return _Job(blueprint, inputs.max_seq_len, inputs.max_k, resolved.repeatable(), warnings, inputs)
 
 
 def _target_alone(request: CompileRequest, resolved: Resolved) -> _Job:
@@ -138,8 +155,14 @@ def _target_alone(request: CompileRequest, resolved: Resolved) -> _Job:
     warnings.append(f"no drafter was named: the target is exported alone, its taps {taps} are the default")
     max_k = max(request.sizes.num_speculative_tokens or 0, ASSUMED_DEPTH)
     length = cache_length(max_seq_len, max_k, lowering)
-    blueprint = Blueprint(target, None, decide(request.precision, lowering, target), lowering, length)
+    blueprint = Blueprint(target, None, _recipe(request, lowering, target), lowering, length)
     return _Job(blueprint, max_seq_len, max_k, resolved.repeatable(), (*resolved.notes, *warnings, *said))
+
+
+def _recipe(request: CompileRequest, lowering: Lowering, target: Target, head: DrafterSpec | None = None) -> Recipe:
+    """What was asked for; for a GPU that was named, what a build on it would take where nothing was."""
+    gpus = sm_names(request.backend.gpus)
+    return decide(request.precision, lowering, target, gpus, keeps_own=bool(gpus), head=head)
 
 
 def _report(job: _Job, graphs: Graphs, run: PipelineRun, sizes: Mapping[str, int], imports: int) -> dict[str, Any]:
@@ -148,7 +171,7 @@ def _report(job: _Job, graphs: Graphs, run: PipelineRun, sizes: Mapping[str, int
     Time and memory of every phase are in it, and memory beyond what importing the libraries took.
     """
     peak = peak_rss()
-    checkpoints, blueprint, first = job.checkpoints(), job.blueprint, graphs.first_words({})
+    checkpoints, blueprint, first = job.checkpoints(), job.blueprint, graphs.account().first_words({})
     report: dict[str, Any] = ({MULTIPLIED: first} if first else {}) | {
         "phases": run.phases.done,
         "seconds": round(sum(record["seconds"] for record in run.phases.done), 3),
@@ -161,16 +184,16 @@ def _report(job: _Job, graphs: Graphs, run: PipelineRun, sizes: Mapping[str, int
         "bytes": dict(sizes),
         "for": blueprint.lowering.name,
         "recipe": blueprint.recipe.record(),
-        "warnings": [*([first] if first else []), *job.warnings, *blueprint.warnings(), *graphs.notes()],
+        "warnings": [*([first] if first else []), *job.warnings, *blueprint.warnings(), *graphs.account().notes()],
     }
     if graphs.ranges:
         report["calibration"] = describe(graphs.ranges)
-    return report | graphs.products({})
+    return report | graphs.account().products({})
 
 
 def _manifest(job: _Job, graphs: Graphs, versions: Mapping[str, str], assembly: Assembly) -> dict[str, Any]:
     """Return the content of ``export.json``: what the folder is, and enough to make it again."""
-    blueprint, first = job.blueprint, graphs.first_words({})
+    blueprint, first = job.blueprint, graphs.account().first_words({})
     return {
         **({MULTIPLIED: first} if first else {}),
         "format_version": FORMAT_VERSION,

@@ -172,16 +172,6 @@ def _shared(half: Half, target: Compiled) -> StoredEmbedding | None:
     return stored_embedding(load(target.attached.path / target.files.semantic))
 
 
-def noted(compiled: Mapping[str, Compiled]) -> list[str]:
-    """What the proofs of quantized graphs have to tell, half by half; of the drafter's it is said whose they are."""
-    return [
-        note if name == "target" else f"{name}: {note}"
-        for name, done in compiled.items()
-        if done.precision
-        for note in done.precision["notes"]
-    ]
-
-
 def _contract(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     import onnx
 

@@ -6,19 +6,19 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from ...engines.folder.records import Profile
 from ...plugins.errors import BuildError, EnvironmentProblem
 from ...plugins.tensorrt.import_tensorrt import Product
 from ..precision.product_table import BuiltProduct
 from ..request.build_platform import BuildPlatform
-from ..request.request import DEFAULT_BATCH_SIZE, CompileRequest
+from ..request.request import DEFAULT_BATCH_SIZE, PlanAsked
 from ..store.atomic_files import require_space
 from ..store.stages import Stage
 from ..tensorrt.worker_protocol import PlanFacts, PlanRequest
 from .graph_stages import MODEL, Compiled
-from .shared_steps import Graphs, PipelineRun
+from .shared_steps import PipelineRun
 
 PLAN = "model.plan"
 CHUNK = 512  # the most columns of a prompt in one pass
@@ -71,14 +71,41 @@ class Plans:
         return [*(each for plan in self.halves.values() for each in plan.facts.warnings), *self.library.warnings]
 
 
+@dataclass(frozen=True)
+class PlanSource:
+    """A lowered graph to make a plan of: its file, what stands for its content, and the bytes of graph and weights.
+
+    ``precision`` is what was proved of it; ``record`` is read in place of the graph where ``onnx`` need not be.
+    """
+
+    graph: Path
+    key: str
+    size: int
+    precision: Mapping[str, Any] | None = None
+    record: Path | None = None
+
+    @classmethod
+    def of(cls, compiled: Compiled) -> PlanSource:
+        """The graph of a half that was made here."""
+        attached = compiled.attached
+        size = sum(entry.size for entry in attached.files.values())
+        return cls(attached.path / MODEL, attached.path.name, size, compiled.precision)
+
+
 def build_plans(
-    run: PipelineRun, graphs: Graphs, platform: BuildPlatform, request: CompileRequest, *, max_k: int, max_seq_len: int
+    run: PipelineRun,
+    sources: Mapping[str, PlanSource],
+    platform: BuildPlatform,
+    asked: PlanAsked,
+    *,
+    max_k: int,
+    max_seq_len: int,
 ) -> Plans:
     """Build the plans of all graphs, one after the other, and our kernels. Raises ``BuildError``."""
     halves = {}
-    for name, graph in graphs.compiled.items():
+    for name, source in sources.items():
         with run.phases(f"plan {name}") as record:
-            halves[name] = build_plan(run, name, graph, platform, request, max_k=max_k, max_seq_len=max_seq_len)
+            halves[name] = build_plan(run, name, source, platform, asked, max_k=max_k, max_seq_len=max_seq_len)
             record["reused"] = halves[name].stage.reused
     with run.phases("kernels") as record:
         kernels = build_kernels(run, platform.gpus)
@@ -104,43 +131,43 @@ def profiles(half: str, max_batch_size: int, max_k: int, max_seq_len: int) -> tu
 def build_plan(
     run: PipelineRun,
     half: str,
-    graph: Compiled,
+    source: PlanSource,
     platform: BuildPlatform,
-    request: CompileRequest,
+    asked: PlanAsked,
     *,
     max_k: int,
     max_seq_len: int,
 ) -> PlanStage:
     """Build the TensorRT plan of the lowered graph of a half. Raises ``BuildError`` when TensorRT refuses it."""
     store = run.store
-    sizes = profiles(half, request.plans.max_batch_size or DEFAULT_BATCH_SIZE, max_k, max_seq_len)
+    sizes = profiles(half, asked.max_batch_size or DEFAULT_BATCH_SIZE, max_k, max_seq_len)
     plan_request = PlanRequest(
         name=half,
-        graph=graph.attached.path / MODEL,
+        graph=source.graph,
         product=cast("Product", platform.backend),
         gpus=platform.gpus,
         profiles=sizes,
-        workspace_bytes=None if request.plans.workspace_gb is None else int(request.plans.workspace_gb * _GB),
-        optimization_level=request.plans.optimization_level,
+        workspace_bytes=None if asked.workspace_gb is None else int(asked.workspace_gb * _GB),
+        optimization_level=asked.optimization_level,
         timing_cache=store.root / "timing" / f"{platform.backend}-{platform.version}.cache",
+        record=source.record,
     )
-    key = asdict(plan_request) | {"graph": graph.attached.path.name, "timing_cache": None, "version": platform.version}
-
-    # A plan holds the weights, and the builder leaves it nothing to share.
-    weights = sum(entry.size for entry in graph.attached.files.values())
+    key = asdict(plan_request) | {"graph": source.key, "timing_cache": None, "version": platform.version}
+    key |= {"record": source.record is not None}
 
     def make(folder: Path) -> None:
         from ..tensorrt.build_plan import build_plan as build
         from ..tensorrt.plan_proof import require_effect
 
-        require_space(store.root, weights)
+        # A plan holds the weights, and the builder leaves it nothing to share.
+        require_space(store.root, source.size)
         facts = build(plan_request, folder / PLAN, run.progress)
-        if graph.precision:
-            notes = require_effect(half, graph.precision, facts.products)
+        if source.precision:
+            notes = require_effect(half, source.precision, facts.products)
             facts = replace(facts, warnings=(*facts.warnings, *notes))
         (folder / _FACTS).write_text(json.dumps(facts.to_record()))
 
-    stage = store.run(f"plan-{half}", key, make, needed=weights)
+    stage = store.run(f"plan-{half}", key, make, needed=source.size)
     return PlanStage(stage, PlanFacts.from_record(json.loads((stage.path / _FACTS).read_bytes())))
 
 

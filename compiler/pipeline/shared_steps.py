@@ -7,26 +7,26 @@ publishes an engine; an export publishes the graphs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...graphs.drafters import DrafterSpec
 from ..checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
 from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
 from ..console.progress import Progress, Quiet
+from ..precision.calibration.obtain_ranges import describe
 from ..precision.precision_options import FOLDER, CalibrationAsked
-from ..precision.product_table import BuiltProduct, product_table
 from ..precision.recipes import Recipe, emulated, twice_rounded, widened
 from ..store.phase_clock import Phases
 from ..store.publish import Assembly
 from ..store.stages import Stage, StageStore
-from ..tensorrt.plan_proof import shortfall_of
 from .calibration_stage import calibrated
-from .graph_stages import Compiled, attach, noted, trace
+from .graph_stages import Compiled, attach, trace
 from .model_half import Half, drafter_half, target_half
+from .reports.graph_account import GraphAccount
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
@@ -98,33 +98,15 @@ class Graphs:
         """Return the stages that hold the lowered graphs and their weights, by half."""
         return {name: graph.attached for name, graph in self.compiled.items()}
 
-    def shared(self) -> dict[str, int]:
-        """Return the bytes of weights that a half reads from the target's file, by half."""
-        return {name: graph.shared_bytes for name, graph in self.compiled.items() if graph.shared_bytes}
-
-    def first_words(self, built: Mapping[str, Sequence[BuiltProduct]]) -> str:
-        """What is said before all else: less is multiplied in the recipe's type than is stored in it; else nothing.
-
-        ``built`` is TensorRT's account of the plans, by half.
-        """
-        records = {name: graph.precision for name, graph in self.compiled.items() if graph.precision}
-        said = [*emulated(self.blueprint.recipe, self.blueprint.lowering)]
-        said += [shortfall_of(name, record, built.get(name, ())) for name, record in records.items()]
-        return "; ".join(filter(None, said))
-
-    def notes(self) -> list[str]:
-        """List what the proofs of the recipe have to tell."""
-        return noted(self.compiled)
-
-    def products(self, built: Mapping[str, Sequence[BuiltProduct]]) -> dict[str, Any]:
-        """Return what reports say of precision: the proofs, and the products by type.
-
-        ``built`` is TensorRT's account of the plans, by half; without it the graphs' own serves.
-        """
-        proofs = {name: graph.precision for name, graph in self.compiled.items() if graph.precision}
-        tables = {name: product_table(graph.precision, built.get(name, ())) for name, graph in self.compiled.items()}
-        report: dict[str, Any] = {"precision": proofs} if proofs else {}
-        return report | {"matmuls": {name: table for name, table in tables.items() if table}}
+    def account(self) -> GraphAccount:
+        """Return what manifests and reports say of them."""
+        return GraphAccount(
+            names={name: graph.attached.path.name for name, graph in self.compiled.items()},
+            proofs={name: graph.precision for name, graph in self.compiled.items() if graph.precision},
+            shared={name: graph.shared_bytes for name, graph in self.compiled.items() if graph.shared_bytes},
+            emulated=tuple(emulated(self.blueprint.recipe, self.blueprint.lowering)),
+            calibration=describe(self.ranges) if self.ranges else None,
+        )
 
     def furnish(self, assembly: Assembly, tokenizer: Path) -> None:
         """Place what lies beside the graphs: configurations, calibrated ranges, and the files of a tokenizer."""

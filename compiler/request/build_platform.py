@@ -8,7 +8,7 @@ from importlib.metadata import version
 from ...graphs.lowering import CPU, ORT, TENSORRT, Lowering, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..hardware.gpus import export_form, sm_name, sm_number
-from ..hardware.machine import look
+from ..hardware.machine import Machine, look
 from ..precision.decide_recipe import decide
 from ..precision.recipes import emulated
 from .choose_backend import EMULATED, choose_backend
@@ -66,21 +66,15 @@ def foretold(request: CompileRequest) -> list[str]:
 
 def _platform(request: CompileRequest) -> BuildPlatform:
     machine, asked = look(), request.backend
-    choice = choose_backend(asked.name, request.precision.name, asked.gpus, machine)
+    choice = choose_backend(asked.name, request.precision.name, asked.gpus, machine, request.pair.model)
     if choice.backend == ONNXRUNTIME:
         _refuse_tensorrts(asked.gpus, request.plans)
         lowering, lacks = _on_cpu(asked.lowering, request.precision.name)
         as_asked(lowering, asked.experts)
         return BuildPlatform(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering, True, lacks)
     here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
-    installed = machine.products[choice.backend]
-    if not installed[:1].isdigit():
-        raise EnvironmentProblem(
-            f"the version of {choice.backend} cannot be told",
-            why="its package has no metadata",
-            fix=f"pip install --force-reinstall {choice.backend}",
-        )
-    lowering = as_asked(_lowering(choice.backend, installed, choice.gpus), asked.experts)
+    installed = version_of(choice.backend, machine)
+    lowering = as_asked(lowering_of(choice.backend, installed, choice.gpus), asked.experts)
     platform = BuildPlatform(choice.backend, installed, choice.gpus, lowering, here)
     if asked.lowering is not None:
         raise UsageError(
@@ -116,8 +110,23 @@ def _on_cpu(asked: str | None, precision: str | None) -> tuple[Lowering, str]:
     return CPU, ""
 
 
-def _lowering(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:
-    """TensorRT's own layer for routed experts is there from 11.0 on, for some GPUs only, and never in TensorRT-RTX."""
+def version_of(backend: str, machine: Machine) -> str:
+    """The version of TensorRT that is installed. Raises ``EnvironmentProblem`` where that cannot be told."""
+    installed = machine.products[backend]
+    if not installed[:1].isdigit():
+        raise EnvironmentProblem(
+            f"the version of {backend} cannot be told",
+            why="its package has no metadata",
+            fix=f"pip install --force-reinstall {backend}",
+        )
+    return installed
+
+
+def lowering_of(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:
+    """The form that a backend of this version builds for GPUs.
+
+    TensorRT's own layer for routed experts is there from 11.0 on, for some GPUs only, and never in TensorRT-RTX.
+    """
     native = backend == "tensorrt" and int(installed.partition(".")[0]) >= _MOE_LAYER_SINCE
     return lowering_named(export_form([*map(sm_number, gpus)])) if native else TENSORRT
 

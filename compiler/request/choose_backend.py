@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,6 @@ from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
 from ..hardware.gpus import (
     DATA_CENTRE_SMS,
     RTX_SMS,
-    export_form,
     require_targets,
     sm_name,
     sm_names,
@@ -37,9 +37,11 @@ class BackendChoice:
 
 
 def choose_backend(
-    requested: str | None, precision: str | None, gpus: Sequence[str], machine: Machine
+    requested: str | None, precision: str | None, gpus: Sequence[str], machine: Machine, model: str = "MODEL"
 ) -> BackendChoice:
     """The backend for a build of ``precision`` (None: the backend's own) for ``gpus`` (none: those of the machine).
+
+    ``model`` is what errors call it.
 
     With nothing requested that is TensorRT where a data-centre GPU and TensorRT are, else ONNX Runtime for what it has
     kernels for. What it would only emulate must be asked for where there is a GPU. Raises ``UsageError`` for what no
@@ -49,15 +51,17 @@ def choose_backend(
     BackendAsked(requested).check_known()
     named = sm_names(gpus)
     if requested is None:
-        return _choose(precision, named, machine)
+        return _choose(precision, named, machine, model)
     if requested == "onnxruntime":
         return _onnxruntime(precision, named, "it was asked for")
     product: Product = "tensorrt" if requested == "tensorrt" else "tensorrt-rtx"
     _require_wide(product, precision)
-    return _tensorrt(product, precision, named, machine) if product == "tensorrt" else _rtx(precision, named, machine)
+    if product == "tensorrt":
+        return _tensorrt(product, precision, named, machine, model)
+    return _rtx(precision, named, machine)
 
 
-def _choose(precision: str | None, named: tuple[str, ...], machine: Machine) -> BackendChoice:
+def _choose(precision: str | None, named: tuple[str, ...], machine: Machine, model: str) -> BackendChoice:
     ready = machine.has("tensorrt") and any(sm in DATA_CENTRE_SMS for sm in machine.sms)
     if precision == "fp32":
         return _onnxruntime(precision, named, "TensorRT has no attention kernel for fp32")
@@ -66,10 +70,10 @@ def _choose(precision: str | None, named: tuple[str, ...], machine: Machine) -> 
     if not named and not machine.gpus and precision in EMULATED:
         return BackendChoice("onnxruntime", (), "there is no GPU here")
     if ready and (not named or set(named) <= {sm_name(sm) for sm in machine.sms}):
-        return _tensorrt("tensorrt", precision, named, machine)
+        return _tensorrt("tensorrt", precision, named, machine, model)
     if named and machine.has("tensorrt-rtx") and all(sm_number(gpu) in RTX_SMS for gpu in named):
         return BackendChoice("tensorrt-rtx", named, "it builds ahead of time for the GPU that was named")
-    raise _cannot("tensorrt", precision, named, machine)
+    raise _cannot("tensorrt", precision, named, machine, model)
 
 
 def _onnxruntime(precision: str | None, named: tuple[str, ...], why: str) -> BackendChoice:
@@ -108,9 +112,11 @@ def _require_wide(product: Product, precision: str | None) -> None:
         )
 
 
-def _tensorrt(product: Product, precision: str | None, named: tuple[str, ...], machine: Machine) -> BackendChoice:
+def _tensorrt(
+    product: Product, precision: str | None, named: tuple[str, ...], machine: Machine, model: str
+) -> BackendChoice:
     if not machine.has(product) or not machine.gpus:
-        raise _cannot(product, precision, named, machine)
+        raise _cannot(product, precision, named, machine, model)
     able = [gpu for gpu in machine.gpus if gpu.sm in DATA_CENTRE_SMS] or machine.gpus
     gpus = named or (sm_name(able[0].sm),)
     require_targets(product, gpus, machine.sms)
@@ -137,7 +143,9 @@ def _rtx(precision: str | None, named: tuple[str, ...], machine: Machine) -> Bac
     return BackendChoice("tensorrt-rtx", gpus, "it was asked for")
 
 
-def _cannot(product: Product, precision: str | None, named: tuple[str, ...], machine: Machine) -> PeagleError:
+def _cannot(
+    product: Product, precision: str | None, named: tuple[str, ...], machine: Machine, model: str
+) -> PeagleError:
     """The error that says what a build with the full TensorRT lacks, and what can be done here instead."""
     missing = []
     if not machine.gpus:
@@ -148,7 +156,8 @@ def _cannot(product: Product, precision: str | None, named: tuple[str, ...], mac
         missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data-centre GPU")
     if not machine.has(product):
         missing.append(f"TensorRT is not installed ({install_to_build(EXTRA_OF[product])})")
-    sms = [sm_number(gpu) for gpu in named] or [sm for sm in machine.sms if sm in DATA_CENTRE_SMS]
+    for_gpu = named or tuple(sm_name(sm) for sm in machine.sms if sm in DATA_CENTRE_SMS) or ("b200",)
+    kind = f" --precision {precision}" if precision else ""
     rtx = [gpu for gpu in named if sm_number(gpu) in RTX_SMS and supports(gpu, precision or "")] or ["sm_120"]
     first = "" if machine.has("tensorrt-rtx") else f" (after {install_to_build(EXTRA_OF['tensorrt-rtx'])})"
     instead = " --precision fp8" if precision == "mxfp8" else ""  # none of its targets multiplies in MXFP8
@@ -156,8 +165,10 @@ def _cannot(product: Product, precision: str | None, named: tuple[str, ...], mac
         f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"
         + (f" on {', '.join(named)}" if named else ""),
         why="; ".join(missing),
-        fix=f"run the same command on a host that has it; `peagle-compile export --for {export_form(sms)}` writes here "
-        "the graphs that it would make a plan of, to look at; "
+        fix="run the same command on a host that has it; or "
+        f"`peagle-compile export --model {shlex.quote(model)}{kind} --for tensorrt --gpu {','.join(for_gpu)} "
+        "--out DIR` here, with the other options of this build, and `peagle-compile build --from DIR` there, which "
+        "needs neither the checkpoints nor torch; "
         f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} builds ahead of time for RTX GPUs{first}; "
         + _on_cpu(precision, named),
     )

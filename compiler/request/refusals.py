@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...graphs.lowering import Lowering
 from ...plugins.errors import UsageError
 from ..checkpoints.without_head import NO_DRAFTS
+from ..hardware.gpus import export_form, sm_names, sm_number
 from ..precision.allowed_recipes import lowering_for, require_known
 from ..precision.decide_recipe import decide
 from ..store.destination import require_apart, require_publishable
@@ -32,7 +33,7 @@ def check_export(request: CompileRequest) -> None:
     """Raise ``UsageError`` for what no export can be made of."""
     require_known(request.precision.name)
     request.precision.check()
-    decide(request.precision, export_lowering(request))
+    decide(request.precision, export_lowering(request), gpus=sm_names(request.backend.gpus))
     request.calibration.check()
     request.sizes.check(fix="it is the number of tokens drafted per round; the caches have room for two rounds of them")
     _check_drafter(request)
@@ -40,8 +41,29 @@ def check_export(request: CompileRequest) -> None:
 
 
 def export_lowering(request: CompileRequest) -> Lowering:
-    """What an export is for. Raises ``UsageError`` for what there is no lowering for."""
-    return as_asked(lowering_for(request.backend.lowering or "ort"), request.backend.experts)
+    """What an export is for: of TensorRT's forms that of the GPU named. Raises ``UsageError`` for what there is not."""
+    return as_asked(_form_of_export(request), request.backend.experts)
+
+
+def _form_of_export(request: CompileRequest) -> Lowering:
+    asked, gpus = request.backend.lowering, sm_names(request.backend.gpus)
+    if not gpus:
+        return lowering_for(asked or "ort")
+    best = lowering_for(export_form([*map(sm_number, gpus)]))
+    lowering = best if asked in (None, "tensorrt") else lowering_for(asked)
+    if not lowering.is_tensorrt:
+        raise UsageError(
+            f"--gpu {','.join(request.backend.gpus)} does not go with --for {asked}",
+            why="what runs on a GPU here is TensorRT",
+            fix="leave one of the two out, or `--for tensorrt`",
+        )
+    if lowering.has_expert_layer and not best.has_expert_layer:
+        raise UsageError(
+            f"--for {asked} does not go with --gpu {','.join(request.backend.gpus)}",
+            why="TensorRT makes no code for its expert layer there",
+            fix="`--for tensorrt` is the form that is built for it",
+        )
+    return lowering
 
 
 def check_quantize(request: CompileRequest) -> None:

@@ -180,6 +180,12 @@ class CompileRequest:
 
     pair: ModelRef
     out: Path = option("--out", "Folder to make.", Path())
+    source: Path | None = option(
+        "--from",
+        "Go on from an export for TensorRT (`export --for tensorrt --gpu NAME`), in place of a model: on the host with "
+        "the GPU, without its checkpoints, torch and transformers.",
+        name="from_export",
+    )
     backend: BackendAsked = field(default=BackendAsked())
     precision: PrecisionAsked = field(default=PrecisionAsked())
     calibration: CalibrationAsked = field(default=CalibrationAsked())

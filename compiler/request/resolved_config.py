@@ -29,6 +29,7 @@ def resolved_config(request: CompileRequest, platform: BuildPlatform, inputs: In
         "gpus": platform.gpus,
         "max_batch_size": (request.plans.max_batch_size or DEFAULT_BATCH_SIZE) if tensorrt else None,
     }
+    del content["from_export"]
     for name in ("calib_data", "scales"):  # the file may be read from another folder
         content[name] = content[name] and content[name].absolute()
     return json.dumps(content | {"recipe": manifest.precision}, indent=2, default=str) + "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -19,6 +19,11 @@ GROUPS = {
     "calibration": CalibrationAsked, "sizes": SizeOptions, "plans": PlanAsked, "head": HeadOptions,
 }  # fmt: skip
 _RECORDS = ("recipe",)  # what a resolved configuration says beside the options
+# What may be said of a build from an export; all else was settled when that was written.
+_OF_PLANS = (
+    "from_export", "out", "backend", "gpus", "num_speculative_tokens", "max_batch_size", "optimization_level",
+    "workspace_gb",
+)  # fmt: skip
 _WITHDRAWN = ("weight_streaming",)  # options that there were: one that was not used is no reason to refuse a file
 
 
@@ -75,16 +80,33 @@ class Form:
         Raises ``UsageError`` for a name that is no option, or a value of another type.
         """
         groups: dict[str, dict[str, Any]] = {name: {} for name in GROUPS}
+        answered = {self.find(key, self.verb).option.name for key, value in values.items() if value is not None}
         for key, value in values.items():
             entry = self.find(key, self.verb)
             if value is not None:
                 groups[entry.group][entry.field] = typed(value, entry.type, entry.option, key)
         top_level = groups.pop("")
         pair = ModelRef(**groups.pop("pair"))
-        if not pair.model:
+        source = top_level.get("source")
+        if source is not None:
+            self._require_of_plans(answered, source)
+        elif not pair.model:
             raise UsageError("no model was named", fix="for example `--model demo`")
-        top_level.setdefault("out", Path(f"{Path(os.path.abspath(pair.model)).name}-{self.suffix}"))
+        made_of = Path(os.path.abspath(source or pair.model)).name
+        top_level.setdefault("out", Path(f"{made_of.removesuffix('-onnx') if source else made_of}-{self.suffix}"))
         return CompileRequest(pair, **top_level, **{name: GROUPS[name](**content) for name, content in groups.items()})
+
+    def _require_of_plans(self, answered: Collection[str], source: Path) -> None:
+        """Refuse what an export has settled already."""
+        settled = [entry.option.flag for entry in self if entry.option.name in {*answered} - {*_OF_PLANS}]
+        if settled:
+            raise UsageError(
+                f"{', '.join(settled)} and --from {source} contradict each other",
+                why="models, types, caches and ranges are those that the export was made with",
+                fix=f"leave {'them' if len(settled) > 1 else 'it'} out, or export again with "
+                f"{'them' if len(settled) > 1 else 'it'}; with --from go "
+                + ", ".join(entry.option.flag for entry in self if entry.option.name in _OF_PLANS[1:]),
+            )
 
     def answers(self, request: CompileRequest) -> dict[str, Any]:
         """What was answered, by name of the option; the same request follows from it."""
@@ -131,6 +153,7 @@ BUILD = Form(
     (
         ask("pair"),
         ask("head"),
+        ask("", "source"),
         ask("", "out", help="Engine folder to make. (default: MODEL-engine)"),
         ask("backend", "name", "gpus"),
         ask(
@@ -159,7 +182,13 @@ EXPORT = Form(
             "lowering",
             flag="--for",
             help="What will run the graphs: ort, tensorrt, or std (standard operators only). (default: ort; with "
-            "--dry-run --gpu, what full TensorRT builds for it)",
+            "--gpu, what full TensorRT builds for it)",
+        ),
+        ask(
+            "backend",
+            "gpus",
+            help="The GPU that TensorRT will build for, for example b200: `--for tensorrt` is then the form that it "
+            "builds there, for `build --from`. With --dry-run: also whether it fits.",
         ),
         ask("backend", "experts"),
         ask("precision", "name", default="fp32 for ort and std, bf16 for tensorrt"),

@@ -17,6 +17,7 @@ from ...plugins.graph_contract import PROFILE_FIELDS
 from ...plugins.op_spec import DOMAIN, SELECTION, OpSpec
 from ...plugins.ops import OPS
 from ...plugins.tensorrt.check_call import check_call
+from .graph_record import read_record
 from .lowered_graph import LoweredGraph, Node, Value, is_native, read_graph
 from .node_rules import complaints_of
 
@@ -39,9 +40,17 @@ class Survey:
         return any(output.aliases for name in self.plugins for output in OPS[name].outputs)
 
 
-def survey(path: Path, gpus: Sequence[str], profiles: Sequence[Profile]) -> Survey:
-    """Read a lowered graph and check it. Raises one ``BuildError`` that names what TensorRT would stumble over."""
-    graph = read_graph(path, frozenset({DOMAIN}))
+def graph_of(path: Path) -> LoweredGraph:
+    """Read a lowered graph as TensorRT would import it, with our nodes as plugins. Raises ``BuildError``."""
+    return read_graph(path, frozenset({DOMAIN}))
+
+
+def survey(path: Path, gpus: Sequence[str], profiles: Sequence[Profile], record: Path | None = None) -> Survey:
+    """Read a lowered graph and check it. Raises one ``BuildError`` that names what TensorRT would stumble over.
+
+    A ``record`` of it is read in its place where the package ``onnx`` need not be.
+    """
+    graph = read_record(record, path) if record else graph_of(path)
     problems = [problem for node in graph.nodes for problem in _complaints(node, graph, gpus, profiles)]
     problems += [
         f"input {value.name}: its size {dim!r} is not one that profiles give ({', '.join(PROFILE_FIELDS)})"

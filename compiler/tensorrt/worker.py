@@ -64,7 +64,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     began = time.perf_counter()
     present = look().sms if request.product == "tensorrt" else ()
     require_targets(request.product, request.gpus, present)
-    surveyed = survey(request.graph, request.gpus, request.profiles)
+    surveyed = survey(request.graph, request.gpus, request.profiles, request.record)
     trt = import_tensorrt.load(request.product)
     _require_version(trt, request)
     register.register(trt)
@@ -90,7 +90,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
         size=size,
         seconds=time.perf_counter() - began,
         peak_rss_bytes=_peak_rss_bytes(),
-        versions={request.product: str(trt.__version__), "onnx": version("onnx")},
+        versions={request.product: str(trt.__version__)} | ({} if request.record else {"onnx": version("onnx")}),
         warnings=(*notes, *unseen, *log.warnings),
         products=products,
     )

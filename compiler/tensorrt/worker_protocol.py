@@ -36,7 +36,8 @@ class PlanRequest:
     ``name`` is what messages call it. ``layers`` are counts by TensorRT layer type that the caller knows must come out
     (``KV_CACHE_UPDATE``: two for each layer); what the graph itself says is checked in any case. ``workspace_bytes``
     bounds scratch memory, ``optimization_level`` is TensorRT's 0..5; None leaves its defaults. ``timing_cache`` is a
-    file that is read if it is there and fits, and replaced afterwards.
+    file that is read if it is there and fits, and replaced afterwards. ``record`` is what ``graph_record`` wrote of the
+    graph, which is read in place of it.
     """
 
     name: str
@@ -48,6 +49,7 @@ class PlanRequest:
     workspace_bytes: int | None = None
     optimization_level: int | None = None
     timing_cache: Path | None = None
+    record: Path | None = None
 
     def check(self) -> None:
         """Refuse values that no build could use. Raises ``UsageError`` that names them all."""
@@ -72,12 +74,13 @@ class PlanRequest:
         content = json.loads(text)
         problems: list[str] = []
         profiles = [decode(Profile, profile, problems) for profile in content.pop("profiles")]
-        cache, gpus = content.pop("timing_cache"), content.pop("gpus")
+        cache, gpus, record = (content.pop(name) for name in ("timing_cache", "gpus", "record"))
         return cls(
             graph=Path(content.pop("graph")),
             gpus=tuple(gpus),
             profiles=tuple(profile for profile in profiles if profile is not None),
             timing_cache=Path(cache) if cache else None,
+            record=Path(record) if record else None,
             **content,
         )
 

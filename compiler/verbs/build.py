@@ -15,7 +15,7 @@ from .flags.speaks import Voice, speaks
 
 if TYPE_CHECKING:
     from ...engines.folder.manifest import Manifest
-    from ..pipeline.build import BuildResult
+    from ..pipeline.assemble_engine import BuildResult
 
 _RESUME = "nothing was published; finished steps are kept, and the same command goes on from there"
 
@@ -32,6 +32,15 @@ def build(
 
     Example: peagle-compile build --model demo --out demo-engine
     """
+    if dry_run and request.source is not None:
+        from ..forecast.plans_of_export import forecast_plans
+
+        rows = forecast_plans(request)
+        if as_json:
+            emit(dict(rows))
+        else:
+            print(columns(rows))
+        return
     if dry_run:
         require("export", "the forecast")
         from ..forecast.dry_run import forecast_build, print_forecast
@@ -40,14 +49,22 @@ def build(
             forecast = forecast_build(request)
         print_forecast(forecast, as_json=as_json)
         return
-    from ..pipeline.build import build as run_build
-    from ..request.build_platform import foretold
+    request = replace(request, force=force)
+    if request.source is not None:
+        from ..pipeline.build_from_export import build_from
 
-    told = foretold(request)
-    for text in told:
-        note(f"note: {text}")
-    with voice.work() as progress:
-        result = run_build(replace(request, force=force), progress)
+        told: list[str] = []
+        with voice.work() as progress:
+            result = build_from(request, progress)
+    else:
+        from ..pipeline.build import build as run_build
+        from ..request.build_platform import foretold
+
+        told = foretold(request)
+        for text in told:
+            note(f"note: {text}")
+        with voice.work() as progress:
+            result = run_build(request, progress)
     for warning in result.report["warnings"]:
         if warning not in told:
             note(f"warning: {warning}")

@@ -9,7 +9,7 @@ from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import EXPORT
-from .flags.shared_flags import DryRun, Force, Gpu, Json
+from .flags.shared_flags import DryRun, Force, Json
 from .flags.signature import asks
 from .flags.speaks import Voice, speaks
 
@@ -26,7 +26,6 @@ def export(
     request: CompileRequest,
     voice: Voice,
     dry_run: DryRun = False,
-    gpu: Gpu = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -42,7 +41,7 @@ def export(
         from ..forecast.dry_run import forecast_export, print_forecast
 
         with voice.work() as progress, progress.step("make the forecast"):
-            forecast = forecast_export(request, gpu)
+            forecast = forecast_export(request)
         print_forecast(forecast, as_json=as_json)
         return
     from ..pipeline.export import export as run_export

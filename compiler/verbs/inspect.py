@@ -38,7 +38,7 @@ def inspect(
     elif is_quantized(folder):
         rows, content = _quantized(folder)
     else:
-        from ..pipeline.engine_contents import inspect_engine
+        from ..pipeline.reports.engine_contents import inspect_engine
 
         content = inspect_engine(folder, hashes=hashes)
         rows = _rows(content)
@@ -50,7 +50,7 @@ def inspect(
 
 def _export(folder: Path, *, hashes: bool) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     """Return what an export says of itself, as rows and as it is."""
-    from ..pipeline.recorded_contents import inspect_export
+    from ..pipeline.reports.recorded_contents import inspect_export
     from .precision_rows import first_rows
 
     said, content = inspect_export(folder, hashes=hashes)
@@ -78,7 +78,7 @@ def _drafter_of(draft: str | None) -> str:
 
 def _quantized(folder: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     """Return what a quantized checkpoint says of itself, as rows and as it is."""
-    from ..pipeline.recorded_contents import inspect_quantized
+    from ..pipeline.reports.recorded_contents import inspect_quantized
 
     said, content = inspect_quantized(folder)
     ranges = said.calibration

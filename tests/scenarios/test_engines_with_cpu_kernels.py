@@ -12,7 +12,7 @@ import pytest
 
 from peagle.compiler.pipeline import cpu_kernels as stage
 from peagle.compiler.pipeline.build import BuildResult, build
-from peagle.compiler.pipeline.engine_contents import inspect_engine
+from peagle.compiler.pipeline.reports.engine_contents import inspect_engine
 from peagle.compiler.request.build_platform import platform_of
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.pipeline.engine_contents import inspect_engine
+from peagle.compiler.pipeline.reports.engine_contents import inspect_engine
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend

@@ -13,10 +13,6 @@ Force = Annotated[bool, typer.Option("--force", help="Make every step anew.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan (weights, caches, nodes, memory, time) and write nothing.")
 ]
-Gpu = Annotated[
-    str | None,
-    typer.Option(help="With --dry-run: whether it fits this GPU, for example b200.", show_default=False),
-]
 EngineFolder = Annotated[Path, typer.Argument(metavar="ENGINE", help="Engine folder made by `peagle-compile build`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
 _THREADS = "CPU threads. (default: one for each 4 MiB of weights, one per core at most)"

@@ -68,7 +68,8 @@ def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: 
         (("--precision", "int4", "--exclude", "layer.0.*"), "names none of the matrices"),
         (("--for", "coreml"), "--for coreml does not exist"),
         (("--max-seq-len", 0), "max"),
-        (("--gpu", "b200,h200"), "names several GPUs"),
+        (("--gpu", "b200", "--for", "ort"), "--gpu b200 does not go with --for ort"),
+        (("--gpu", "h200", "--for", "tensorrt-sm100"), "--for tensorrt-sm100 does not go with --gpu h200"),
         (("--gpu", "sm_120", "--precision", "mxfp8"), "--precision mxfp8 is not available on sm_120"),
         (("--gpu", "sm_80", "--kv-cache-dtype", "fp8"), "leave --kv-cache-dtype out"),
         (
@@ -86,15 +87,16 @@ def test_what_cannot_be_planned_is_refused(cli: Run, arguments: tuple[object, ..
 
 
 def test_a_gpu_changes_what_is_planned_for_only_where_nothing_was_said() -> None:
-    demo, for_ort = EXPORT.request(model="demo"), EXPORT.request(model="demo", lowering="ort")
-    assert decide_export(demo).lowering.name == "ort"
-    assert decide_export(demo, "b200").lowering.name == "tensorrt-sm100"
-    assert decide_export(demo, "h200").lowering.name == "tensorrt"
-    assert decide_export(for_ort, "b200").lowering.name == "ort"
+    def form(**asked: str) -> str:
+        return decide_export(EXPORT.request(model="demo", **asked)).lowering.name
+
+    assert form() == "ort"
+    assert form(gpus="b200") == form(gpus="b200", lowering="tensorrt") == "tensorrt-sm100"
+    assert form(gpus="h200") == form(gpus="b200,h200") == form(lowering="tensorrt") == "tensorrt"
 
 
 def test_an_architecture_is_planned_without_a_verdict() -> None:
-    found = forecast_export(EXPORT.request(model="demo"), "sm_120")
+    found = forecast_export(EXPORT.request(model="demo", gpus="sm_120"))
     assert (found.lowering, found.gpu) == ("tensorrt", None)
     assert any("says nothing of memory" in note for note in found.notes)
 

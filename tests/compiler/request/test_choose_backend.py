@@ -71,7 +71,7 @@ def test_the_backend_fits_request_and_machine(
 
 ALTERNATIVES = (
     "run the same command on a host that has it",
-    "to look at",
+    "`peagle-compile build --from DIR` there",
     "--backend tensorrt-rtx --gpu sm_120",
     "--backend onnxruntime",
 )
@@ -90,9 +90,15 @@ ALTERNATIVES = (
         (RTX, None, "fp8", (), ("RTX 5090 (sm_120) is not a data-centre GPU", *ALTERNATIVES)),
         (H200, None, "fp8", ("b200",), ("NVIDIA H200 (sm_90), not sm_100", *ALTERNATIVES)),
         (H200, "tensorrt", "fp16", ("b200",), ("sm_100", "this machine has sm_90", "the same command does it there")),
-        (CPU, "tensorrt", "fp16", ("b200",), ("`peagle-compile export --for tensorrt-sm100` writes",)),
-        (CPU, "tensorrt", "fp16", ("h200",), ("`peagle-compile export --for tensorrt` writes",)),
-        (B200_BARE, "tensorrt", None, (), ("`peagle-compile export --for tensorrt-sm100` writes",)),
+        (
+            CPU,
+            "tensorrt",
+            "fp16",
+            ("b200",),
+            ("export --model MODEL --precision fp16 --for tensorrt --gpu sm_100 --out DIR`",),
+        ),
+        (CPU, "tensorrt", None, (), ("export --model MODEL --for tensorrt --gpu b200 --out DIR`",)),
+        (B200_BARE, "tensorrt", None, (), ("export --model MODEL --for tensorrt --gpu sm_100 --out DIR`",)),
         (LAPTOP, "tensorrt-rtx", None, ("sm_120",), ("not installed", install("rtx"))),
     ],
 )

@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...engines.backends.onnxruntime.memory import row_bytes
-from ...engines.folder.checks import check_files
-from ...engines.folder.manifest import Manifest
-from ...engines.folder.records import Part
-from ...plugins.errors import EnvironmentProblem
-from ...plugins.optional_packages import is_there
+from ....engines.backends.onnxruntime.memory import row_bytes
+from ....engines.folder.checks import check_files
+from ....engines.folder.manifest import Manifest
+from ....engines.folder.records import Part
+from ....plugins.errors import EnvironmentProblem
+from ....plugins.optional_packages import is_there
 
 KERNELS = "plugins"
 REPORT = "build_report.json"
@@ -55,7 +55,7 @@ def _operators(folder: Path, part: Part) -> dict[str, int] | None:
         return None
     import onnx
 
-    from ...graphs.lowering.cpu.steps import steps_of
+    from ....graphs.lowering.cpu.steps import steps_of
 
     graph = onnx.load_model(folder / part.file, load_external_data=False).graph
     kinds = [(node.domain, node.op_type) for node in graph.node]
@@ -80,11 +80,11 @@ def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
     To know these is to run machine code, which is done with what was compiled here alone. Where it is not done, or the
     kernels do not work here, there are no instructions, and ``why`` says what the matter is.
     """
-    from ...plugins.cpu import INDEX, LIBRARY, SWITCH, is_off
-    from ...plugins.cpu.pack import read_pack
-    from ...plugins.cpu.self_test import try_library
-    from ..store.stages import StageStore
-    from .cpu_kernels import was_compiled_here
+    from ....plugins.cpu import INDEX, LIBRARY, SWITCH, is_off
+    from ....plugins.cpu.pack import read_pack
+    from ....plugins.cpu.self_test import try_library
+    from ...store.stages import StageStore
+    from ..cpu_kernels import was_compiled_here
 
     if f"{KERNELS}/{INDEX}" not in manifest.files:
         return []
@@ -102,8 +102,8 @@ def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
 
 def _plugin_library(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
     """What the C++ library of our plugins is made for and by, where the engine has one."""
-    from ...plugins.tensorrt.library import INDEX, LIBRARY
-    from ...plugins.tensorrt.library.pack import read_index
+    from ....plugins.tensorrt.library import INDEX, LIBRARY
+    from ....plugins.tensorrt.library.pack import read_index
 
     if f"{KERNELS}/{LIBRARY}" not in manifest.files or f"{KERNELS}/{INDEX}" not in manifest.files:
         return None
@@ -112,7 +112,7 @@ def _plugin_library(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
 
 def _kernels(folder: Path) -> list[dict[str, Any]]:
     """List the compiled kernels of our plugins: op, SM, bytes, and what the compiler said of each entry point."""
-    from ...plugins.kernels.pack import read_pack
+    from ....plugins.kernels.pack import read_pack
 
     return [
         {

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ...engines.folder.manifest import Manifest
-from ..console.printing import size
-from ..precision.product_table import described
-from ..precision.recipes import STORED, first_words, rows_of
+from ....engines.folder.manifest import Manifest
+from ...console.printing import size
+from ...precision.product_table import described
+from ...precision.recipes import STORED, first_words, rows_of
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c1c1c; }

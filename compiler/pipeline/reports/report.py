@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...engines.folder.manifest import Manifest
-from ..precision.calibration.obtain_ranges import describe
-from ..precision.recipes import MULTIPLIED, STORED, first_words
-from ..store.phase_clock import Phases
-from .choose_k import KChoice
-from .plan_stages import Plans
+from ....engines.folder.manifest import Manifest
+from ...precision.recipes import MULTIPLIED, STORED, first_words
+from ...store.phase_clock import Phases
+from ..choose_k import KChoice
+from ..plan_stages import Plans
+from .graph_account import GraphAccount
 from .report_html import report_html
-from .shared_steps import Graphs
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class BuildReport:
     sizes: Mapping[str, int]
     choice: KChoice | None
     warnings: Sequence[str]
-    graphs: Graphs
+    graphs: GraphAccount
     plans: Plans | None
     wide: str
 
@@ -43,8 +42,8 @@ class BuildReport:
             "product_version": self.manifest.product_version,
             "phases": self.phases.done,
             "bytes": dict(self.sizes),
-            "shared_bytes": self.graphs.shared(),
-            "graphs": {name: stage.path.name for name, stage in self.graphs.stages().items()},
+            "shared_bytes": dict(self.graphs.shared),
+            "graphs": dict(self.graphs.names),
             "num_speculative_tokens": self.manifest.speculation.num_speculative_tokens,
             "warnings": list(self.warnings),
             "wide": self.wide,
@@ -53,8 +52,8 @@ class BuildReport:
         if self.choice:
             report["choose_k"] = {"speedup": round(self.choice.speedup, 3), **asdict(self.choice)}
         report |= self.graphs.products(self.plans.products() if self.plans else {})
-        if self.graphs.ranges:
-            report["calibration"] = describe(self.graphs.ranges)
+        if self.graphs.calibration:
+            report["calibration"] = dict(self.graphs.calibration)
         if plans:
             report["plans"] = {
                 name: {"seconds": round(plan.facts.seconds, 3), "peak_rss_bytes": plan.facts.peak_rss_bytes}

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.compiler.pipeline.report_html import report_html
+from peagle.compiler.pipeline.reports.report_html import report_html
 from peagle.compiler.precision.product_table import BuiltProduct, product_table
 from peagle.engines.folder.records import BackendRecord
 from tests.engines.folder.test_manifest import manifest_of

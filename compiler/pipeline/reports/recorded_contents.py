@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from ...engines.folder.checks import check_files
-from ...engines.folder.records import FileEntry
-from ...engines.folder.strict_json import decode
-from ...plugins.errors import EnvironmentProblem
-from ..checkpoints.checkpoint import Checkpoint
-from ..store.destination import EXPORT, QUANTIZED
+from ....engines.folder.checks import check_files
+from ....engines.folder.records import FileEntry
+from ....engines.folder.strict_json import decode
+from ....plugins.errors import EnvironmentProblem
+from ...checkpoints.checkpoint import Checkpoint
+from ...store.destination import EXPORT, QUANTIZED
 
 T = TypeVar("T")
 
@@ -69,9 +69,27 @@ def inspect_export(folder: Path, *, hashes: bool = True) -> tuple[ExportRecord, 
     """Return what ``export.json`` says, after a check of the files that it lists. Raises ``EnvironmentProblem``."""
     content = _read(folder / EXPORT)
     record = _decoded(ExportRecord, content | {"lowering": content.get("for")}, folder / EXPORT)
-    check_files(record.files, folder, hashes=hashes)
+    check_export(record.files, folder, hashes=hashes)
     size = sum(entry.size for entry in record.files.values())
     return record, {"export": str(folder), **content, "bytes": size}
+
+
+def check_export(
+    files: Mapping[str, FileEntry],
+    folder: Path,
+    *,
+    hashes: bool = True,
+    advance: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Refuse an export whose files are not those that were written; ``advance`` is told of the bytes as they are read.
+
+    Raises ``EnvironmentProblem``.
+    """
+    try:
+        check_files(files, folder, hashes=hashes, advance=advance)
+    except EnvironmentProblem as error:
+        why = error.why.replace("the manifest", EXPORT)
+        raise EnvironmentProblem(error.what, why=why, fix="copy the whole folder again, or export again") from None
 
 
 def inspect_quantized(folder: Path) -> tuple[QuantizedRecord, dict[str, Any]]:

@@ -1,0 +1,119 @@
+"""The last station of a build: the engine folder is put together, K chosen where it can be measured, and published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...engines.folder.manifest import Manifest
+from ..precision.recipes import first_words
+from ..request.build_platform import BuildPlatform
+from ..request.resolved_config import FILE_NAME as RESOLVED
+from ..store.publish import Assembly, assembling
+from ..store.stages import Stage
+from .check_numbers import kept_check, not_checked
+from .choose_k import KChoice, kept_choice, with_choice
+from .plan_stages import Plans
+from .reports.graph_account import GraphAccount
+from .reports.report import BuildReport
+from .shared_steps import PipelineRun, bytes_of
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """The published engine, its manifest, and what ``build_report.json`` says."""
+
+    path: Path
+    manifest: Manifest
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class EnginePieces:
+    """What an engine in ``out`` is put together from: by half, kept steps and the folders that they go to.
+
+    ``compiled`` are kernels and plugins, kernels first; ``furnish`` places what lies beside the graphs. ``depth`` is
+    the most drafts that are tried where no K was ``asked``; ``looked_up``: they are n-grams. ``wide`` is the type of
+    all that is not quantized.
+    """
+
+    out: Path
+    stages: Mapping[str, Stage]
+    folders: Mapping[str, str]
+    compiled: Sequence[Stage]
+    furnish: Callable[[Assembly], None]
+    account: GraphAccount
+    plans: Plans | None
+    wide: str
+    depth: int
+    asked: int | None
+    looked_up: bool
+
+    def place(self, assembly: Assembly, run: PipelineRun) -> None:
+        """Put all of it into an engine in the making."""
+        for name, stage in self.stages.items():
+            assembly.place_stage(stage, self.folders[name], run.progress)
+        for stage in self.compiled:
+            assembly.place_stage(stage, "plugins", run.progress)
+        self.furnish(assembly)
+
+
+def assemble(
+    run: PipelineRun,
+    pieces: EnginePieces,
+    platform: BuildPlatform,
+    manifest: Manifest,
+    warnings: Sequence[str],
+    notes: Sequence[str],
+    config: Callable[[Manifest], str],
+) -> BuildResult:
+    """Publish the engine that ``manifest`` describes, with its reports and the ``config`` that repeats the build.
+
+    ``warnings`` are told before what the choice of K has to tell, ``notes`` after it.
+    """
+    made_of = dict(pieces.stages) | ({"kernels": pieces.compiled[0]} if pieces.compiled else {})
+    sizes = bytes_of(pieces.stages)
+    told, k = list(warnings), manifest.speculation.num_speculative_tokens
+    with assembling(pieces.out, sizes) as assembly:
+        with run.phases("assemble"):
+            pieces.place(assembly, run)
+            manifest = assembly.write_manifest(manifest)
+        choice = None
+        if pieces.asked is None and platform.runs_here:
+            with run.phases("choose K") as record:
+                choice, record["reused"] = kept_choice(
+                    run, manifest, assembly.folder, made_of, pieces.depth, engine=pieces.out
+                )
+            manifest = with_choice(manifest, choice)
+        elif platform.runs_here:
+            with run.phases("check numbers") as record:
+                record["reused"] = kept_check(run, manifest, assembly.folder, made_of, name=pieces.out)
+        else:
+            told.append(not_checked(platform.gpus))
+        first = first_words(manifest.precision)
+        told = [*([first] if first else []), *told, *_of_choice(pieces, platform, choice, k), *notes]
+        report = BuildReport(manifest, run.phases, sizes, choice, told, pieces.account, pieces.plans, pieces.wide)
+        content = report.as_json()
+        assembly.place_text("build_report.json", json.dumps(content, indent=2) + "\n")
+        assembly.place_text("build_report.html", report.as_html(pieces.out.name))
+        assembly.place_text(RESOLVED, config(manifest))
+        with run.progress.step("publish"):
+            manifest = assembly.write_manifest(manifest)
+    return BuildResult(pieces.out, manifest, content)
+
+
+def _of_choice(pieces: EnginePieces, platform: BuildPlatform, choice: KChoice | None, k: int) -> list[str]:
+    """List what a user should know of a K that was not asked for."""
+    if pieces.asked is not None:
+        return []
+    if choice is None:
+        what = "the most that is looked up" if pieces.looked_up else "the depth that the head was trained for"
+        why = f"this machine cannot run an engine for {', '.join(platform.gpus)}"
+        return [f"K = {k} is {what}, not measured: {why}"]
+    if choice.speedup > 1:
+        return []
+    where = "; where text repeats what stands in it, one may" if pieces.looked_up else ""
+    return [f"on this machine no number of drafts decodes faster than plain decoding{where}"]

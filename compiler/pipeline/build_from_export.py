@@ -1,0 +1,169 @@
+"""From an export to an engine: plans of graphs that were made elsewhere, without the checkpoints and without torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...engines.folder.manifest import Manifest, format_of
+from ...plugins.errors import UsageError
+from ...plugins.optional_packages import require
+from ..console.progress import Progress
+from ..precision.recipes import MULTIPLIED
+from ..request.build_platform import BuildPlatform
+from ..request.export_platform import platform_of_export
+from ..request.request import DEFAULT_BATCH_SIZE, CompileRequest
+from ..store.destination import EXPORT, require_apart, require_publishable
+from ..store.made_for import MadeFor
+from ..store.publish import Assembly
+from ..store.stages import StageStore
+from .assemble_engine import BuildResult, EnginePieces, assemble
+from .build_record import GRAPH, RECORD, ExportFolder, read_export
+from .engine_manifest import of_plans
+from .graph_stages import MODEL
+from .plan_stages import PLAN, Plans, PlanSource, build_plans
+from .shared_steps import PipelineRun
+
+_OF_EXPORT = (EXPORT, RECORD, "export_report.json", "profiles.json", "data_loader.py", "load_network.py")
+
+
+def build_from(
+    request: CompileRequest, progress: Progress | None = None, store: StageStore | None = None
+) -> BuildResult:
+    """Build the engine ``request.out`` from the export ``request.source``.
+
+    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``; whatever goes wrong, ``request.out`` is either what
+    it was before or the finished engine, and finished plans are reused by the next build.
+    """
+    check_from(request)
+    run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
+    with run.phases("read", "read the export"):
+        export, manifest, platform = settle(request)
+    with run.phases("hash"):
+        export.check(run.progress)
+    speculation, shapes = manifest.speculation, manifest.shapes
+    precision = str(manifest.precision.get("recipe", ""))
+    drafter = manifest.drafter.origin.id if manifest.drafter else ""
+    made_for = MadeFor("build", manifest.target.origin.id, drafter, precision, platform.lowering.name)
+    run = replace(run, store=replace(run.store, made_for=made_for))
+    plans = build_plans(
+        run,
+        {name: _source(export, name) for name in manifest.parts},
+        platform,
+        request.plans,
+        max_k=speculation.max_num_speculative_tokens,
+        max_seq_len=shapes.max_seq_len,
+    )
+    manifest = _with_plans(manifest, plans, platform, export)
+    stages = plans.stages()
+    pieces = EnginePieces(
+        out=request.out,
+        stages=stages,
+        folders={name: name for name in stages},
+        compiled=plans.compiled(),
+        furnish=lambda assembly: _furnish(assembly, export),
+        account=export.account,
+        plans=plans,
+        wide=export.kept.wide,
+        depth=export.kept.depth,
+        asked=None if speculation.adapts else speculation.num_speculative_tokens,
+        looked_up=manifest.draft == "ngram",
+    )
+    warnings, notes = [*export.kept.warnings], plans.warnings()
+    return assemble(run, pieces, platform, manifest, warnings, notes, lambda made: _config(request, platform, made))
+
+
+def check_from(request: CompileRequest) -> None:
+    """Raise ``UsageError`` for what no engine can be built with."""
+    request.plans.check()
+    request.sizes.check(fix="leave it out, and it is the depth that the head was trained for")
+    require_apart(request.out, request.source)
+    require_publishable(request.out)
+
+
+def settle(request: CompileRequest) -> tuple[ExportFolder, Manifest, BuildPlatform]:
+    """The export, the manifest of what will be built of it, and the platform; hashes are not compared yet."""
+    if request.source is None:
+        raise UsageError("no export was named", fix="--from DIR")
+    export = read_export(request.source)
+    return export, _with_k(export, request), _platform(request, export)
+
+
+def _with_k(export: ExportFolder, request: CompileRequest) -> Manifest:
+    """The manifest with the K that was asked for. Raises ``UsageError`` for one that the caches have no room for."""
+    manifest, asked = export.kept.manifest, request.sizes.num_speculative_tokens
+    if asked is None:
+        return manifest
+    most = manifest.speculation.max_num_speculative_tokens
+    if not min(most, 1) <= asked <= most:
+        raise UsageError(
+            f"--num-speculative-tokens {asked} is not from {min(most, 1)} to {most}",
+            why="the caches of the export have room for so many drafts" if most else "the export is for plain decoding",
+            fix="leave it out, or export again with "
+            + (f"--num-speculative-tokens {asked}" if asked else "--draft none, for plain decoding"),
+        )
+    return replace(manifest, speculation=replace(manifest.speculation, num_speculative_tokens=asked, adapts=False))
+
+
+def _platform(request: CompileRequest, export: ExportFolder) -> BuildPlatform:
+    manifest = export.kept.manifest
+    form, types = manifest.backend.lowering, {*manifest.precision.values()}
+    platform = platform_of_export(request.backend, form, export.kept.gpus, types, str(export.path))
+    require("rtx", "building plans", "cuda.core", "cuda.bindings")
+    return platform
+
+
+def _source(export: ExportFolder, half: str) -> PlanSource:
+    size = sum(entry.size for name, entry in export.files.items() if name.startswith(f"{half}/{MODEL}"))
+    folder = export.path.absolute() / half
+    return PlanSource(folder / MODEL, export.key[half], size, export.account.proofs.get(half), folder / GRAPH)
+
+
+def _with_plans(manifest: Manifest, plans: Plans, platform: BuildPlatform, export: ExportFolder) -> Manifest:
+    """The manifest of the engine that these plans make."""
+    versions = {platform.backend: platform.version} | json.loads((export.path / EXPORT).read_bytes())["versions"]
+    versions |= plans.versions()
+    parts = {
+        name: replace(part, file=f"{name}/{PLAN}", plan=plans.halves[name].facts.plan)
+        for name, part in manifest.parts.items()
+    }
+    first = export.account.first_words(plans.products())
+    said = {name: text for name, text in manifest.precision.items() if name != MULTIPLIED}
+    backend = replace(manifest.backend, name=platform.backend, versions=versions, gpus=platform.gpus)
+    drafter = parts.get("drafter")
+    return replace(
+        manifest,
+        target=parts["target"],
+        drafter=drafter,
+        backend=backend,
+        precision=({MULTIPLIED: first} if first else {}) | said,
+        evidence=of_plans(platform, versions),
+        format_version=format_of(drafter, manifest.speculation),
+    )
+
+
+def _furnish(assembly: Assembly, export: ExportFolder) -> None:
+    """Copy what lies beside the graphs: configurations, tokenizer, templates and ranges."""
+    graphs = tuple(f"{name}/" for name in export.kept.manifest.parts)
+    for name in export.files:
+        beside = name not in _OF_EXPORT and not name.startswith(graphs)
+        if beside or Path(name).name == "config.json":
+            assembly.place_copy(export.path / name, name)
+
+
+def _config(request: CompileRequest, platform: BuildPlatform, manifest: Manifest) -> str:
+    speculation = manifest.speculation
+    content: dict[str, Any] = {
+        "from_export": str(request.source and request.source.absolute()),
+        "out": str(request.out),
+        "backend": platform.backend,
+        "gpus": platform.gpus,
+        "num_speculative_tokens": None if speculation.adapts else speculation.num_speculative_tokens,
+        "max_batch_size": request.plans.max_batch_size or DEFAULT_BATCH_SIZE,
+        "optimization_level": request.plans.optimization_level,
+        "workspace_gb": request.plans.workspace_gb,
+        "recipe": manifest.precision,
+    }
+    return json.dumps(content, indent=2) + "\n"

@@ -1,0 +1,148 @@
+"""``build.json`` of an export for TensorRT: what a build of its plans needs to know, beside the files of the folder.
+
+The host that builds them needs neither the checkpoints nor the packages that trace. ``GRAPH`` of a half is read in
+place of its ONNX file where that package is not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...engines.folder.manifest import Manifest
+from ...engines.folder.records import FileEntry
+from ...engines.folder.strict_json import decode
+from ...graphs.lowering import LOWERINGS
+from ...plugins.errors import EnvironmentProblem, UsageError
+from ...plugins.optional_packages import upgrade
+from ..checkpoints.target_and_drafter import Inputs
+from ..console.progress import Progress
+from ..request.build_platform import BuildPlatform
+from ..store.destination import EXPORT
+from ..store.publish import Assembly
+from ..tensorrt.graph_record import to_record
+from ..tensorrt.preflight import graph_of
+from .engine_manifest import engine_manifest
+from .reports.graph_account import GraphAccount
+from .reports.recorded_contents import check_export, inspect_export
+from .shared_steps import Graphs
+
+FORMAT_VERSION = 1
+RECORD = "build.json"
+GRAPH = "graph.json"
+_AGAIN = "copy the whole folder again, or export again"
+
+
+@dataclass(frozen=True)
+class BuildRecord:
+    """What ``build.json`` holds. ``manifest`` is that of an engine of these graphs, without plans and files.
+
+    ``depth`` is how many drafts are tried at most, ``gpus`` what the export was asked for, ``wide`` the type of what is
+    not quantized. ``warnings`` are those of the export; ``proofs``, ``calibration`` are as in ``GraphAccount``.
+    """
+
+    format_version: int
+    manifest: Manifest
+    depth: int
+    gpus: tuple[str, ...]
+    wide: str
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExportFolder:
+    """An export that plans can be built of: its record, and the files that it lists."""
+
+    path: Path
+    kept: BuildRecord
+    account: GraphAccount
+    files: Mapping[str, FileEntry]
+    key: Mapping[str, str]
+
+    def check(self, progress: Progress) -> None:
+        """Compare every file with its hash. Raises ``EnvironmentProblem``."""
+        with progress.step("hash the export", sum(entry.size for entry in self.files.values())) as advance:
+            check_export(self.files, self.path, advance=advance)
+
+
+def place_record(
+    assembly: Assembly, graphs: Graphs, inputs: Inputs, *, plain: bool, gpus: tuple[str, ...], warnings: list[str]
+) -> None:
+    """Write ``build.json`` and, for each half, ``graph.json``; ``plain``: nothing is to be drafted."""
+    blueprint = graphs.blueprint
+    platform = BuildPlatform("tensorrt", "", (), blueprint.lowering, runs_here=False)
+    asked = 0 if plain else None
+    manifest = engine_manifest(platform, blueprint.recipe, inputs, inputs.depth, asked, graphs, None, {})
+    kept = BuildRecord(FORMAT_VERSION, manifest, inputs.depth, gpus, blueprint.recipe.wide, tuple(warnings))
+    account = graphs.account()
+    content = asdict(kept) | {"proofs": dict(account.proofs), "calibration": account.calibration}
+    assembly.place_text(RECORD, json.dumps(content, indent=2) + "\n")
+    for name in graphs.compiled:
+        graph = graph_of(assembly.folder / name / "model.onnx")
+        assembly.place_text(f"{name}/{GRAPH}", json.dumps(to_record(graph)) + "\n")
+
+
+def read_export(folder: Path) -> ExportFolder:
+    """Read an export to build from; hashes are for ``check``.
+
+    Raises ``UsageError`` for a folder that is none or is for another backend, ``EnvironmentProblem`` for a damaged one.
+    """
+    if not (folder / EXPORT).is_file():
+        raise UsageError(
+            f"--from {folder} is not an export",
+            why=f"there is no {EXPORT} in it" if folder.is_dir() else "there is no such folder",
+            fix="name the folder that `peagle-compile export --for tensorrt --gpu NAME` made",
+        )
+    record, content = inspect_export(folder, hashes=False)
+    if RECORD not in record.files:
+        raise _of_no_use(folder, content)
+    kept, account = _kept(folder / RECORD)
+    names = kept.manifest.parts
+    needed = [f"{name}/{file}" for name in names for file in ("model.onnx", GRAPH)]
+    if absent := [name for name in needed if name not in record.files]:
+        raise EnvironmentProblem(
+            f"{folder / EXPORT} lists no {', '.join(absent)}", why=f"{RECORD} has that half", fix=_AGAIN
+        )
+    hashes = {
+        name: "-".join(record.files[file].sha256 for file in sorted(record.files) if file.startswith(f"{name}/model."))
+        for name in names
+    }
+    return ExportFolder(folder, kept, account, record.files, hashes)
+
+
+def _of_no_use(folder: Path, content: Mapping[str, Any]) -> UsageError:
+    form = str(content.get("for"))
+    if not form.startswith("tensorrt"):
+        why, fix = f"it is for {form}", "export again with --for tensorrt --gpu NAME"
+    else:
+        why = "it was exported without saying what drafts, or by an earlier peagle-compile"
+        fix = "export again, with --draft HEAD, ngram or none"
+    return UsageError(f"no engine can be built from {folder}", why=why, fix=fix)
+
+
+def _kept(path: Path) -> tuple[BuildRecord, GraphAccount]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise EnvironmentProblem(f"{path} cannot be read", why=str(error), fix=_AGAIN) from None
+    version = content.get("format_version") if isinstance(content, dict) else None
+    if type(version) is int and version > FORMAT_VERSION:
+        raise EnvironmentProblem(
+            f"{path} has format {version}, found a peagle-compile that reads format {FORMAT_VERSION}",
+            why="the export was made with a later version",
+            fix=f"install that version here ({upgrade()}), or export again with this one",
+        )
+    problems: list[str] = []
+    proofs, calibration = {}, None
+    if isinstance(content, dict):
+        proofs, calibration = content.pop("proofs", {}), content.pop("calibration", None)
+    kept = decode(BuildRecord, content, problems)
+    problems += [] if isinstance(proofs, dict) else ["proofs must be an object"]
+    if kept and (form := kept.manifest.backend.lowering) not in LOWERINGS:
+        problems.append(f"there is no lowering {form!r}")
+    if kept is None or problems:
+        raise EnvironmentProblem(f"{path} is not a record of ours", why="; ".join(problems), fix=_AGAIN)
+    return kept, GraphAccount(dict.fromkeys(kept.manifest.parts, ""), proofs, calibration=calibration)

@@ -1,0 +1,209 @@
+"""From an export to an engine on a host without the checkpoints and what traces; and what it is refused for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.hardware.machine import look
+from peagle.compiler.pipeline.build_record import GRAPH, RECORD
+from peagle.compiler.pipeline.export import export
+from peagle.compiler.request.verb_options import EXPORT
+from peagle.engines.folder.checks import check_files
+from peagle.engines.folder.manifest import Manifest
+from tests.fixtures.commands import Run
+from tests.models import CONFIGS, make_pair
+
+pytestmark = pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
+
+FAST = "qwen3"
+BLOCKER = """
+import sys
+HIDDEN = {hidden!r}
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in HIDDEN:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+RUN = "import sys; from peagle.compiler.cli import run_cli; sys.exit(run_cli(sys.argv[1:]))"
+Export = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These builds are ahead of time on any machine."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture(scope="module")
+def export_of(_own_stage_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Export:
+    """Export a tiny pair of a family for TensorRT on an RTX GPU; its checkpoints are gone afterwards."""
+    made: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in made:
+            folder = tmp_path_factory.mktemp(f"from-{family}")
+            pair = make_pair(folder, family)
+            request = EXPORT.request(
+                model=str(pair.target), draft=str(pair.head), out=folder / "export", lowering="tensorrt", gpus="sm_120",
+                max_seq_len=128, precision="bf16" if family == "gpt-oss" else "fp16",
+            )  # fmt: skip
+            made[family] = export(request).path
+            for checkpoint in (pair.target, pair.head):
+                shutil.rmtree(checkpoint)
+        return made[family]
+
+    return make
+
+
+@pytest.fixture
+def exported(export_of: Export, tmp_path: Path) -> Path:
+    """A copy of an export, to be changed as a test likes."""
+    return Path(shutil.copytree(export_of(FAST), tmp_path / "export"))
+
+
+@pytest.fixture(scope="module")
+def without_tracing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which no process can import what belongs to the extra ``export``."""
+    from peagle.plugins.optional_packages import EXTRAS
+
+    folder = tmp_path_factory.mktemp("blocked")
+    hidden = {name.partition(".")[0] for name in EXTRAS["export"]}
+    (folder / "sitecustomize.py").write_text(BLOCKER.format(hidden=hidden))
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    return dict(os.environ) | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in CONFIGS]
+)
+def test_an_export_becomes_an_engine_without_what_traces(
+    family: str, export_of: Export, without_tracing: dict[str, str], tmp_path: Path
+) -> None:
+    source, out = export_of(family), tmp_path / "engine"
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from peagle.compiler.cli import run_cli; sys.exit(run_cli(sys.argv[1:]))",
+    ]
+    asked = ["build", "--from", str(source), "--out", str(out), "--max-batch-size", "2", "-q", "--json"]
+    done = subprocess.run([*command, *asked], env=without_tracing, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    manifest = Manifest.read(out)
+    check_files(manifest.files, out)
+    assert (manifest.backend.name, manifest.backend.gpus) == ("tensorrt-rtx", ("sm_120",))
+    assert [item.level for item in manifest.evidence] == ["aot"]
+    for part in manifest.parts.values():
+        assert part.plan is not None
+        assert part.plan.layers["PLUGIN_V3"] == 1
+        assert part.plan.profiles[0].rows == (1, 2, 2)
+    beside = {"tokenizer.json", "target/config.json", "drafter/config.json", "plugins/kernels.json"}
+    assert beside <= {*manifest.files} | {"plugins/kernels.json"}
+    assert not [name for name in manifest.files if name.endswith((".onnx", ".data", GRAPH, RECORD))]
+    report = json.loads(done.stdout)
+    assert set(report["matmuls"]) == {"target", "drafter"}
+    shown = subprocess.run(
+        [*command, "inspect", str(out)], env=without_tracing, capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "for sm_120" in shown.stdout
+
+
+def _cut(folder: Path) -> None:
+    path = folder / "target" / "model.onnx.data"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _bend(folder: Path) -> None:
+    path = folder / "target" / "model.onnx.data"
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def _of(name: str, change: Callable[[dict[str, object]], object]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        path = folder / name
+        content = json.loads(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+        record = json.loads((folder / "export.json").read_text())
+        if name in record["files"]:  # as if it had been written so
+            from peagle.engines.folder.records import FileEntry
+
+            entry = FileEntry.of(path)
+            record["files"][name] = {"size": entry.size, "sha256": entry.sha256}
+            (folder / "export.json").write_text(json.dumps(record))
+
+    return apply
+
+
+def _lose(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "says"),
+    [
+        (_cut, 3, "bytes, built with"),
+        (_bend, 3, "is not the file that was built"),
+        (_lose("drafter/model.onnx"), 3, "is missing"),
+        (_lose("export.json"), 2, "is not an export"),
+        (_lose(RECORD), 3, "export again"),
+        (_of("export.json", lambda content: content["files"].pop(RECORD)), 2, "earlier peagle-compile"),
+        (_of(RECORD, lambda content: content.update(format_version=99)), 3, "has format 99"),
+        (_of(RECORD, lambda content: content["manifest"].pop("shapes")), 3, "manifest.shapes is missing"),
+        (_of(f"target/{GRAPH}", lambda content: content.pop("nodes")), 3, "is not the record of a graph"),
+        (_of(RECORD, lambda c: c["manifest"]["backend"].update(lowering="tensorrt-sm100")), 2, "for other GPUs"),
+        (_of(RECORD, lambda c: c["manifest"]["backend"].update(lowering="nonsense")), 3, "nonsense"),
+    ],
+)
+def test_what_is_no_whole_export_is_refused_and_nothing_is_written(
+    cli: Run, exported: Path, damage: Callable[[Path], None], code: int, says: str, tmp_path: Path
+) -> None:
+    damage(exported)
+    done = cli("build", "--from", exported, "--out", tmp_path / "engine", "-q")
+    assert (done.code, says in done.err) == (code, True), done.err
+    assert "fault in peagle-compile" not in done.err
+    assert {path.name for path in tmp_path.iterdir()} == {"export"}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (("--model", "demo"), 2, "--model and --from"),
+        (("--precision", "fp8", "--max-seq-len", 64), 2, "--precision, --max-seq-len and --from"),
+        (("--backend", "onnxruntime"), 2, "contradict each other"),
+        (("--gpu", "b200"), 3, "copy "),
+        (("--gpu", "h200", "--backend", "tensorrt-rtx"), 2, "makes no code for sm_90"),
+        (("--num-speculative-tokens", 60), 2, "is not from 1 to"),
+        (("--num-speculative-tokens", 0), 2, "--draft none"),
+        (("--max-batch-size", 0), 2, "--max-batch-size"),
+    ],
+)
+def test_what_an_export_cannot_become_is_refused(
+    cli: Run, export_of: Export, options: tuple[object, ...], code: int, says: str, tmp_path: Path
+) -> None:
+    done = cli("build", "--from", export_of(FAST), "--out", tmp_path / "engine", *options)
+    assert (done.code, says in done.err) == (code, True), done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_is_not_replaced_by_what_is_built_of_it(cli: Run, exported: Path) -> None:
+    done = cli("build", "--from", exported, "--out", exported)
+    assert (done.code, "is the folder that is read" in done.err) == (2, True)
+
+
+def test_the_plan_of_such_a_build_is_told_beforehand(cli: Run, export_of: Export, tmp_path: Path) -> None:
+    done = cli("build", "--from", export_of(FAST), "--out", tmp_path / "engine", "--dry-run")
+    assert done.code == 0, done.err
+    assert all(text in done.out for text in ("for sm_120", "form tensorrt", "fp16", "3.07 times", "nothing is written"))
+    assert list(tmp_path.iterdir()) == []
