@@ -1,12 +1,17 @@
 """Where the time of a round goes on ONNX Runtime: kernels by kind, for plain decoding and for one speculative round.
 
     python benchmarks/profile_round.py demo-engine [--context 1500] [--threads 2]
+    python benchmarks/profile_round.py demo-engine --requests 1 4 [--threads 2]     # whole rounds, of so many at once
 
 Three passes are profiled on the engine's own graphs, batch 1: the target over one column (plain decoding), the target
 over K + 1 columns (verification) and the drafter over what one round commits. ``run`` is the median of the unprofiled
 pass. ``floor`` is the time that reading its bytes takes, at the bandwidth that as many threads reach here when they add
 up memory: the weights of the graph, of which each is read once, and the keys and values of the context. The table below
 is the profiler's, whose own cost makes every kernel look longer by 1 us and more.
+
+Of whole rounds, with kernels of ours, there are the runs of target and drafter, what the lanes do around them in
+Python, and the rest: scheduler, texts. `tokens` are those of a round, of all requests; `prompts` and `moves` (of what a
+row's caches hold, when another has ended) are milliseconds in all, and prompts are not in tokens/s.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from typing import Any
 
 import numpy as np
 from cpu.passes import Passes, milliseconds
+from cpu.rounds import report_rounds
 
 from peagle.engines.folder.manifest import Manifest
 
@@ -86,9 +92,15 @@ def main() -> None:
     parser.add_argument("--k", type=int, help="drafts per round; default: the engine's")
     parser.add_argument("--context", type=int, default=128, help="tokens in the cache; default: %(default)s")
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
+    parser.add_argument(
+        "--requests", type=int, nargs="+", metavar="N", help="profile whole rounds of N requests at once"
+    )
     arguments = parser.parse_args()
     manifest = Manifest.read(arguments.engine)
     k = arguments.k or manifest.speculation.num_speculative_tokens
+    if arguments.requests:
+        report_rounds(arguments.engine, arguments.requests, k if manifest.drafter else 0, arguments.threads)
+        return
     arguments.bandwidth = bandwidth(arguments.threads)
     read = f"{arguments.bandwidth / 1e9:.1f} GB/s"
     print(f"threads: {arguments.threads}, which read {read}; {arguments.context} tokens of context\n")
