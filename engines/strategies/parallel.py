@@ -36,8 +36,8 @@ class ParallelDrafting:
         return self
 
     def prompt(self, lanes: Lanes, k: int) -> None:
-        """Run both models over a piece of a prompt, as a round whose window is that piece, all of it committed."""
-        self.round(lanes, max(k, 1))
+        """Run a round whose window is a piece of a prompt, all of it committed; with no drafts to follow it is held."""
+        self.round(lanes, k)
 
     def round(self, lanes: Lanes, k: int) -> None:
         """Verify, draft and lay out the next windows; emits between 1 and ``k`` + 1 tokens a row."""

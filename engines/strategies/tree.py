@@ -33,7 +33,7 @@ class TreeDrafting:
         return self
 
     def prompt(self, lanes: Lanes, k: int) -> None:
-        """Run both models over a piece of a prompt; the first drafts are a chain."""
+        """Run a round over a piece of a prompt; the first drafts are a chain."""
         self._chains.prompt(lanes, k)
 
     def round(self, lanes: Lanes, k: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ...requests.params import SamplingParams
 from ...requests.token_choice import TokenChoice
 from ..base import Chunk, KeptPrompt, Steps
 from .batch import BatchLanes
+from .held_columns import HeldColumns
 from .kernels import library_of
 from .lanes import Emitted, Row, SessionLanes, Sessions
 from .loaded_graphs import LOGITS, candidates_of, default_threads, hidden_size, open_session, tensors_of
@@ -31,6 +32,19 @@ _TRIED_COLUMNS = 24  # what weighs experts shows sums in another order in some t
 _KEPT_COLUMNS = 1024  # of rows that pieces of prompts were read in: each has the target's features of all its columns
 _OWN_KERNELS = "cpu"  # the lowering
 _WIDE = "fp32"
+
+
+@dataclass(frozen=True)
+class KeptRow:
+    """What a slot held when its prompt had been read: rows of caches, and columns that wait for the drafter."""
+
+    arrays: KeptArrays
+    held: HeldColumns
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory of the copies."""
+        return self.arrays.num_bytes + self.held.num_bytes
 
 
 class OnnxRuntimeBackend:
@@ -92,20 +106,24 @@ class OnnxRuntimeBackend:
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
         """Run the steps over one row that is as wide as the piece, on the slot's own caches."""
         row = self._prompt_row(self._lanes.arrays(slot), chunk)
+        row.held = self._lanes.held(slot)
         lanes = SessionPrompt(row, chunk, self._lanes.window(slot))
         steps(lanes, k)
         self._first = lanes.emission() if chunk.is_last else None
         self._lanes.has_read(slot, chunk)
 
-    def keep(self, slot: int, length: int) -> KeptArrays:
-        """Copy the slot's rows of the caches up to ``length``."""
-        return self._lanes.arrays(slot).keep(length)
+    def keep(self, slot: int, length: int) -> KeptRow:
+        """Copy the slot's rows of the caches up to ``length``, and what of that the drafter has yet to read."""
+        held = HeldColumns(length)
+        held.take(self._lanes.held(slot), length)
+        return KeptRow(self._lanes.arrays(slot).keep(length), held)
 
     def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
         """Write them to the rows of another."""
-        if not isinstance(kept, KeptArrays):
+        if not isinstance(kept, KeptRow):
             raise TypeError(f"{type(kept).__name__} was kept by another backend")
-        self._lanes.arrays(slot).restore(kept, length)
+        self._lanes.arrays(slot).restore(kept.arrays, length)
+        self._lanes.held(slot).take(kept.held, length)
         self._lanes.has_restored(slot, length)
 
     def first(self, slot: int) -> Emitted:

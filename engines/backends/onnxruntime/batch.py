@@ -29,6 +29,7 @@ from ...requests.token_choice import TokenChoice
 from ..base import Chunk
 from ..draft_tree import DraftTree, chain_ancestors
 from .batch_row import BatchRow
+from .held_columns import HeldColumns, read_held
 from .lanes import HELD, Emitted, Sessions
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
@@ -67,7 +68,8 @@ class BatchLanes:
         """Give the slot the row behind those that are taken."""
         self.retire(slot)
         row = len(self._requests)
-        self._requests[slot] = BatchRow(SlotArrays(self._caches, row), RowWindow(self._columns), row)
+        held = HeldColumns(self._sessions.most_held)
+        self._requests[slot] = BatchRow(SlotArrays(self._caches, row), RowWindow(self._columns), row, held)
         self._requests[slot].arrays.admit(params, numbers, choice)
 
     def arrays(self, slot: int) -> SlotArrays:
@@ -77,6 +79,10 @@ class BatchLanes:
     def window(self, slot: int) -> RowWindow:
         """The slot's window, which the end of a prompt lays out."""
         return self._requests[slot].window
+
+    def held(self, slot: int) -> HeldColumns:
+        """The slot's columns that the drafter has yet to read."""
+        return self._requests[slot].held
 
     def has_read(self, slot: int, chunk: Chunk) -> None:
         """Note a piece of the slot's prompt; after the last it takes part in rounds."""
@@ -115,7 +121,7 @@ class BatchLanes:
         self._emitted, self._drafted = k + 1, [0] * self._slots
         for slot, request in self._requests.items():
             choice = request.arrays.choice if request.is_busy else None
-            request.forget_gap()
+            request.held.go_on_at(int(request.window.start[0]))
             request.window.cut(min(k, self.limits[slot]) if self.limits else k, choice)
             self._drafted[slot] = int(request.window.draft_len[0]) if request.is_busy else 0
         rows, emitted = self._rows(), max(self._drafted) + 1
@@ -152,12 +158,19 @@ class BatchLanes:
 
     def _draft_all(self, k: int, size: int) -> None:
         rows = self._rows()
+        for request in rows:
+            if request.held.count > HELD:
+                self._read_held(request)
         columns = max((request.fed_columns for request in rows), default=0)
         if all(request.fed_start + columns + k - 1 <= self._caches.length for request in rows):
             self._draft(rows, k, size)
         else:  # one is so near its end that the columns of another do not fit behind it
             for request in rows:
                 self._draft([request], k, size)
+
+    def _read_held(self, request: BatchRow) -> None:
+        following, caches = int(request.window.input_ids[0, 0]), _rows_of(self._caches.drafter, [request])
+        read_held(self._sessions.drafter, request.held, following, caches, self._chain, request.row)
 
     def extend(self) -> None:
         """Run an autoregressive drafter over the last drafts of all rows at once, for those after them."""
@@ -171,13 +184,11 @@ class BatchLanes:
             request.following = [*request.following[0], draft], request.following[1]
 
     def hold(self) -> None:
-        """Keep what every row committed for its next drafter pass; make one when no more can be kept."""
-        rows = self._rows()
-        if any(request.fed_columns > HELD for request in rows):
-            self.draft(1)
-            return
+        """Keep what every row committed for its next drafter pass; one is made when no more can be kept."""
         arrays = self._target.of(*self._shape)
-        for at, request in enumerate(rows):
+        for at, request in enumerate(self._rows()):
+            if not request.held.has_room(request.committed):
+                self._read_held(request)
             request.hold(arrays["input_ids"][at], arrays["aux_hidden"][at])
 
     def advance(self, k: int) -> None:
@@ -256,8 +267,8 @@ class BatchLanes:
         arrays, made = self._drafter.of(len(rows), columns, k + 1), self._target.of(*self._shape)
         arrays["tokens"][:] = -1
         for at, request in enumerate(rows):
-            held, end, from_row = request.held, request.fed_columns, request.row
-            for name, kept in (("input_ids", request.held_ids), ("aux_hidden", request.held_features)):
+            held, end, from_row = request.held.count, request.fed_columns, request.row
+            for name, kept in (("input_ids", request.held.ids), ("aux_hidden", request.held.features)):
                 if held:
                     arrays[name][at, :held] = kept[:held]
                 arrays[name][at, held:end] = made[name][from_row, request.columns]
@@ -265,7 +276,7 @@ class BatchLanes:
             for name, length in zip(_LENGTHS, (request.fed_start, end, 0), strict=True):
                 arrays[name][at] = length
             arrays["num_tokens"][at], arrays["tokens"][at, 0] = 1, request.tokens[-1]
-            request.held = 0
+            request.held.clear()
         run(self._sessions.drafter, self._drafter_binding(rows, columns, k, arrays))
         laid_out = self._laid_out(rows, columns, k)
         for at, request in enumerate(rows):

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..draft_tree import DraftTree
-from .lanes import HELD
+from .held_columns import HeldColumns
 from .memory import RowWindow, SlotArrays
 
 
 @dataclass
 class BatchRow:
-    """One request that has a slot.
-
-    Held are columns that the target was fed and the drafter was not: the first of ``held_ids`` [n] and
-    ``held_features`` [n, F].
-    """
+    """One request that has a slot."""
 
     arrays: SlotArrays
     window: RowWindow
     row: int
+    held: HeldColumns
     is_busy: bool = False  # no longer reading its prompt
     known: int = 0  # positions of the caches that its prompt has written so far
     tokens: Sequence[int] = ()  # emitted
@@ -30,10 +27,6 @@ class BatchRow:
     tree: DraftTree | None = None  # of drafts, in place of those of that window
     path: Sequence[int] | None = None  # the columns that the last pass committed, where they are not the first ones
     nodes: Sequence[int] | None = None  # the drafts of a tree that the last pass accepted
-    held: int = 0
-    held_start: int = 0
-    held_ids: np.ndarray = field(default_factory=lambda: np.empty(0))
-    held_features: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     @property
     def committed(self) -> int:
@@ -48,28 +41,16 @@ class BatchRow:
     @property
     def fed_columns(self) -> int:
         """How many columns the drafter has not seen."""
-        return self.held + self.committed
+        return self.held.count + self.committed
 
     @property
     def fed_start(self) -> int:
         """The absolute position of the first of them."""
-        return self.held_start if self.held else int(self.window.start[0])
-
-    def forget_gap(self) -> None:
-        """Forget what is held where rounds that held nothing came after it: the drafter cannot be fed over a gap."""
-        if self.held_start + self.held != self.window.start[0]:
-            self.held = 0
+        return self.held.start if self.held.count else int(self.window.start[0])
 
     def hold(self, ids: np.ndarray, features: np.ndarray) -> None:
         """Keep what was committed of the columns of the last pass."""
-        if not self.held:
-            self.held_start = int(self.window.start[0])
-        if not self.held_ids.size:
-            self.held_ids = np.empty(HELD, ids.dtype)
-            self.held_features = np.empty((HELD, features.shape[1]), features.dtype)
-        begin, count = self.held, self.committed
-        self.held = end = begin + count
-        self.held_ids[begin:end], self.held_features[begin:end] = ids[self.columns], features[self.columns]
+        self.held.add(ids[self.columns], features[self.columns], int(self.window.start[0]))
 
     def close_up(self) -> None:
         """Move what the target's caches hold of an accepted path to where a chain would have put it."""

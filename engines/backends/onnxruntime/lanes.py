@@ -18,10 +18,12 @@ from ...requests.token_choice import TokenChoice
 from ..base import Chunk
 from ..draft_tree import chain_ancestors
 from .chain import Chain
+from .held_columns import HeldColumns, read_held
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
 
-HELD = 64  # columns that rounds without drafts keep for the drafter
+HELD = 64  # columns at least that are kept for the drafter, and at most that a round's own pass of it takes in
+HELD_BYTES = 16 << 20  # of features, that are kept of one row
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Sessions:
     is_told: bool
     candidates: int
 
+    @property
+    def most_held(self) -> int:
+        """How many columns of one row may wait for the drafter."""
+        return max(HELD, HELD_BYTES // (4 * max(self.features, 1)))
+
     def chain(self, rows: int) -> Chain | None:
         """What makes the further passes of an autoregressive drafter over so many rows; None for any other."""
         return Chain(self.drafter, rows, self.hidden, self.features) if self.hidden else None
@@ -78,10 +85,7 @@ class Row:
         self._next = RowWindow(emitted)
         self._committed: Arrays = {"window_len": np.zeros(1, i32), "draft_len": np.zeros(1, i32)}
         self._sessions, self._slot = sessions, slot
-        self.held = 0  # columns that the target was fed and the drafter was not
-        self._held_ids = np.zeros((1, HELD + emitted), i64)
-        self._held_features = np.zeros((1, HELD + emitted, sessions.features), f32)
-        self._held_start = np.zeros(1, i64)
+        self.held = HeldColumns(sessions.most_held)  # one for all rows of a text
         self._chain = sessions.chain(1)
         self._chained = 0  # drafts that passes of their own have made
         self._targets: dict[tuple[int, int, bool], Any] = {}
@@ -94,8 +98,7 @@ class Row:
 
     def verify(self, columns: int, emitted: int) -> None:
         """Run one target pass. Column p decides position p + 1, by the number of that position."""
-        if self._held_start[0] + self.held != self.window.start[0]:
-            self.held = 0  # rounds that held nothing came after it: the drafter cannot be fed over a gap
+        self.held.go_on_at(int(self.window.start[0]))
         first = int(self.window.start[0]) + self.window.committed
         numbers = self._slot.numbers[first : first + emitted]
         self._uniform[0, : len(numbers)] = numbers
@@ -137,9 +140,10 @@ class Row:
         return self._targets[key]
 
     def draft(self, k: int) -> None:
-        """Run one drafter pass over what ``verify`` committed, and before it what was held."""
-        run(self._sessions.drafter, self._catching_up(k) if self.held else self.drafter(k))
-        self.held, self._chained = 0, 1
+        """Run one drafter pass over what ``verify`` committed; what was held is read before it."""
+        self._read_held()
+        run(self._sessions.drafter, self.drafter(k))
+        self._chained = 1
 
     def extend(self) -> None:
         """Run an autoregressive drafter over its last draft, for the one after it."""
@@ -151,11 +155,14 @@ class Row:
             following.input_ids[0, self._chained] = draft
 
     def hold(self) -> None:
-        """Keep what ``verify`` committed for the next drafter pass; make one when no more can be kept."""
-        if self.held == HELD:
-            self.draft(1)
+        """Keep what ``verify`` committed for the next drafter pass; one is made when no more can be kept."""
+        count = self.window.committed - 1 + int(self.num_tokens[0])
+        if not self.held.has_room(count):
+            self._read_held()
+        if self.held.has_room(count):
+            self.held.add(self.window.input_ids[0, :count], self._features[0, :count], int(self.window.start[0]))
         else:
-            self._keep(1)
+            self.draft(1)
 
     def drafter(self, k: int) -> Any:
         """The drafter's binding for the columns that the last ``verify`` committed, and no others.
@@ -185,21 +192,9 @@ class Row:
                 logits.append(np.array(binding.get_outputs()[-1].numpy()[0]))
         return np.concatenate(logits)
 
-    def _catching_up(self, k: int) -> Any:
-        """The drafter's binding for what is held, and after it what the last ``verify`` committed."""
-        emitted = int(self.num_tokens[0])
-        self._keep(self.window.committed - 1 + emitted)
-        self._committed["window_len"][0], self._committed["draft_len"][0] = self.held, emitted - 1
-        ids, features = self._held_ids[:, : self.held], self._held_features[:, : self.held]
-        return self._bound(k, {"input_ids": ids, "aux_hidden": features, "start": self._held_start})
-
-    def _keep(self, count: int) -> None:
-        """Copy the first columns of the window and their features behind what is held."""
-        if not self.held:
-            self._held_start[:] = self.window.start
-        begin, self.held = self.held, self.held + count
-        self._held_ids[:, begin : self.held] = self.window.input_ids[:, :count]
-        self._held_features[:, begin : self.held] = self._features[:, :count]
+    def _read_held(self) -> None:
+        following, caches = int(self.window.input_ids[0, 0]), self._slot.drafter_caches
+        read_held(self._sessions.drafter, self.held, following, caches, self._chain, 0)
 
     def _bound(self, k: int, columns: Arrays) -> Any:
         caches = self._slot.drafter_caches
@@ -239,6 +234,7 @@ class SessionLanes:
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
         """Copy the policy to the arrays that the slot's bindings read, and keep its numbers and its choice."""
         self._arrays[slot].admit(params, numbers, choice)
+        self.rows[slot].held.clear()
 
     def arrays(self, slot: int) -> SlotArrays:
         """The slot's row of the caches, and its policy; for passes over it alone."""
@@ -250,7 +246,11 @@ class SessionLanes:
 
     def has_read(self, slot: int, chunk: Chunk) -> None:
         """Note a piece of the slot's prompt; after the last it takes part in rounds."""
-        self._busy[slot], self.rows[slot].held = chunk.is_last, 0
+        self._busy[slot] = chunk.is_last
+
+    def held(self, slot: int) -> HeldColumns:
+        """The slot's columns that the drafter has yet to read."""
+        return self.rows[slot].held
 
     def has_restored(self, slot: int, length: int) -> None:
         """Do nothing: a row stays where it is."""

@@ -43,8 +43,8 @@ class SessionPrompt:
             self._row.extend()
 
     def hold(self) -> None:
-        """Run the drafter at once: a piece is too wide to keep."""
-        self._row.draft(1)
+        """Keep the piece for the drafter's next pass, if there will be one."""
+        self._row.hold()
 
     def advance(self, k: int) -> None:
         """Lay out the slot's first window after the last piece; other pieces are followed by the next."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime import backend as onnxruntime
 from peagle.engines.backends.onnxruntime.lanes import SessionLanes
+from peagle.engines.policy.drafts_per_round import RoundAhead, RoundSeen
 from peagle.engines.scheduling.prefix_cache import LEAST_TOKENS, PrefixCache
 from peagle.plugins.errors import UsageError
 
@@ -29,7 +30,7 @@ def row_by_row(tiny_folder: Path) -> Engine:
     return engine
 
 
-def _keeping(engine: Engine, num_bytes: int, **options: int) -> Engine:
+def _keeping(engine: Engine, num_bytes: int, **options: Any) -> Engine:
     return Engine(
         engine.folder, engine.manifest, engine._backend, engine.tokenizer, prefix_cache_bytes=num_bytes, **options
     )
@@ -63,6 +64,41 @@ def test_text_and_drafts_are_those_of_prompts_that_are_read_whole(
         for submission, expected in zip(told, alone, strict=True):
             result = submission.result()
             assert (result.token_ids, result.acceptance) == (expected.token_ids, expected.acceptance)
+
+
+class Says:
+    """A policy that says this K until it is changed."""
+
+    most = 3
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    def choose(self, ahead: RoundAhead) -> int:
+        return self.k
+
+    def learn(self, seen: RoundSeen) -> None:
+        pass
+
+
+@pytest.mark.parametrize("lanes", ["tiny_engine", "row_by_row"])
+@pytest.mark.parametrize("max_prefill_tokens", [5, 64])
+def test_a_prompt_that_the_drafter_has_not_read_is_read_by_it_where_another_goes_on(
+    request: pytest.FixtureRequest, lanes: str, max_prefill_tokens: int
+) -> None:
+    """It was kept while nothing was drafted; drafts are those of a prompt that the drafter read at once."""
+    keeper, params = request.getfixturevalue(lanes), SamplingParams(max_tokens=30, ignore_eos=True)
+    shared, longer = SHARED[0], [*SHARED[0][:30], 8, 9, 8, 9, 11]
+    alone = [keeper.generate([each], params, num_speculative_tokens=3)[0] for each in (shared, longer)]
+    policy = Says(0)
+    with _keeping(keeper, 10**8, policy=policy, max_prefill_tokens=max_prefill_tokens) as engine:
+        assert engine.generate([shared], params)[0].acceptance.drafted == 0
+        policy.k = 3
+        for prompt, expected in ((longer, alone[1]), (shared, alone[0]), (longer, alone[1])):
+            result = engine.generate([prompt], params)[0]
+            assert result.cached_tokens >= 29
+            assert (result.token_ids, result.acceptance) == (expected.token_ids, expected.acceptance)
+        assert alone[0].acceptance.drafted
 
 
 def test_what_two_prompts_share_is_read_once(tiny_engine: Engine) -> None:

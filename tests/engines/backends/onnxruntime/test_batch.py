@@ -136,13 +136,14 @@ def test_prompts_of_a_width_that_was_read_before_bind_nothing_and_give_their_own
     assert len(bound) == (2 if k else 1)  # the target's, and the drafter's
 
 
-@pytest.mark.parametrize("held", [1, 3, 64])
-def test_the_drafter_catches_up_with_rounds_that_drafted_nothing(
-    folder: Path, alone: Engine, held: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("held", "room"), [(1, 0), (3, 0), (3, 1 << 20), (64, 1 << 20)])
+def test_the_drafter_catches_up_with_prompts_and_rounds_that_drafted_nothing(
+    folder: Path, alone: Engine, held: int, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where rows run one by one."""
     monkeypatch.setattr(batch, "HELD", held)
     monkeypatch.setattr(lanes, "HELD", held)
+    monkeypatch.setattr(lanes, "HELD_BYTES", room)
     with monkeypatch.context() as patch:
         patch.setattr(backend, "_OWN_KERNELS", "another")
         row_by_row = Engine.load(folder, max_batch_size=1, threads=1)

@@ -1,0 +1,47 @@
+"""Columns that wait for the drafter: without a gap, within their bound, and copied where a prompt is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.engines.backends.onnxruntime.held_columns import HeldColumns
+
+
+def columns(start: int, count: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Columns whose ids are their positions."""
+    ids = np.arange(start, start + count)
+    return ids, np.stack([ids, -ids], axis=1).astype(np.float32), start
+
+
+@given(st.integers(0, 9), st.lists(st.integers(1, 30), max_size=8), st.integers(0, 300))
+def test_what_is_held_is_what_was_fed_and_the_beginning_of_it_is_a_copy(
+    start: int, counts: list[int], length: int
+) -> None:
+    held, position = HeldColumns(100), start
+    for count in counts:
+        if held.has_room(count):
+            held.add(*columns(position, count))
+            position += count
+    assert held.count == position - start <= 100
+    assert held.ids[: held.count].tolist() == [*range(start, position)]
+    copy = HeldColumns(100)
+    copy.take(held, length)
+    assert copy.ids[: copy.count].tolist() == [at for at in range(start, position) if at < length]
+    if copy.count:
+        assert np.array_equal(copy.features[: copy.count], held.features[: copy.count])
+        held.features[0] = 7
+        assert copy.features[0, 0] == start
+        assert copy.start == start
+
+
+def test_over_a_gap_nothing_is_held() -> None:
+    held = HeldColumns(10)
+    held.add(*columns(3, 4))
+    held.go_on_at(7)
+    assert held.count == 4
+    held.go_on_at(8)
+    assert held.count == 0
+    held.add(*columns(8, 1))
+    assert (held.start, held.end) == (8, 9)
