@@ -145,10 +145,10 @@ def _with_plans(manifest: Manifest, plans: Plans, platform: BuildPlatform, expor
 
 
 def _furnish(assembly: Assembly, export: ExportFolder) -> None:
-    """Copy what lies beside the graphs: configurations, tokenizer, templates and ranges."""
-    graphs = tuple(f"{name}/" for name in export.kept.manifest.parts)
+    """Copy what lies beside the graphs: configurations, tokenizer, templates and ranges; plugins are compiled here."""
+    elsewhere = ("plugins/", *(f"{name}/" for name in export.kept.manifest.parts))
     for name in export.files:
-        beside = name not in _OF_EXPORT and not name.startswith(graphs)
+        beside = name not in _OF_EXPORT and not name.startswith(elsewhere)
         if beside or Path(name).name == "config.json":
             assembly.place_copy(export.path / name, name)
 

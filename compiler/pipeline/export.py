@@ -37,6 +37,7 @@ from ..store.phase_clock import peak_rss
 from ..store.publish import Assembly, assembling
 from ..store.stages import StageStore
 from .build_record import place_record
+from .plan_stages import library_of_export
 from .shared_steps import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
 
 FORMAT_VERSION = 1
@@ -102,6 +103,7 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
     graphs = compile_graphs(run, blueprint, request.calibration, model=request.pair.model, store=store_of_exports)
     stages = graphs.stages()
     sizes = bytes_of(stages)
+    library = library_of_export(run, sm_names(request.backend.gpus) if blueprint.lowering.is_tensorrt else ())
     with assembling(request.out, sizes) as assembly:
         with run.phases("assemble"):
             for name, stage in stages.items():
@@ -112,6 +114,9 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
                     assembly, graphs, job.inputs, plain=request.draft == "none", gpus=sm_names(request.backend.gpus),
                     warnings=[*job.warnings, *blueprint.warnings(), *graphs.account().notes()],
                 )  # fmt: skip
+            if library.stage:
+                assembly.place_stage(library.stage, "plugins", run.progress)
+        job = replace(job, warnings=(*job.warnings, *library.warnings))
         report = _report(job, graphs, run, sizes, imports)
         assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")
         with run.progress.step("publish"):

@@ -209,3 +209,16 @@ def build_plugin_library(run: PipelineRun, kernels: Stage) -> PluginLibraryStage
         return PluginLibraryStage(run.store.run("plugin-library", [digest(cubins), machine_name(), compilers], make))
     except (EnvironmentProblem, BuildError) as error:
         return PluginLibraryStage(None, (f"there is no C++ library of the plugins: {error.in_a_line}",))
+
+
+def library_of_export(run: PipelineRun, gpus: Sequence[str]) -> PluginLibraryStage:
+    """Compile the library for the GPUs that an export names; it does without what a library needs, and says so."""
+    if not gpus:
+        return PluginLibraryStage(None)
+    try:
+        with run.phases("plugin library") as record:
+            library = build_plugin_library(run, build_kernels(run, gpus))
+            record["reused"] = library.stage is not None and library.stage.reused
+            return library
+    except (EnvironmentProblem, BuildError) as error:
+        return PluginLibraryStage(None, (f"there is no C++ library of the plugins: {error.in_a_line}",))

@@ -99,6 +99,8 @@ def test_an_export_becomes_an_engine_without_what_traces(
     assert done.returncode == 0, done.stderr
     manifest = Manifest.read(out)
     check_files(manifest.files, out)
+    library = json.loads((source / "plugins" / "plugin_library.json").read_text())
+    assert (library["gpus"], "plugins/libpeagle_plugins.so" in manifest.files) == (["sm_120"], True)
     assert (manifest.backend.name, manifest.backend.gpus) == ("tensorrt-rtx", ("sm_120",))
     assert [item.level for item in manifest.evidence] == ["aot"]
     for part in manifest.parts.values():
