@@ -51,8 +51,8 @@ class _Probe:
 class _Place:
     """What is known of rounds of one kind: so many rows, drafted for in this way; and the K that they have now."""
 
-    def __init__(self, k: int, costs: RoundCosts) -> None:
-        self.k, self.costs = k, costs
+    def __init__(self, k: int, costs: RoundCosts, busy: int) -> None:
+        self.k, self.costs, self.busy = k, costs, max(busy, 1)
         self.since = 0  # rounds with this K
         self.weighed: object = None  # what was known, and of which texts, when ``best`` was found
         self.best = k
@@ -79,7 +79,7 @@ class Adaptive:
         self._texts: WeakKeyDictionary[object, AcceptanceRates] = WeakKeyDictionary()
         self._places: dict[object, _Place] = {}
         self._last: _Place | None = None
-        self._found = RoundAhead((), 0), _Place(start, RoundCosts([1.0], 1.0))  # the place of the last round
+        self._found = RoundAhead((), 0), _Place(start, RoundCosts([1.0], 1.0), 1)  # the place of the last round
         self._running: list[int] = []
         self._learnt = 0  # how often something was
         self._share, self._account = SHARE, 0.0 if self._prior.is_measured else _FIRST
@@ -201,8 +201,17 @@ class Adaptive:
         strategies = frozenset(row.strategy for row in ahead.rows)
         key = strategies, ahead.busy, ahead.least, ahead.on_host
         if key not in self._places:
-            last, prior = self._last, self._before(next(iter(strategies), self._of))
-            costs = RoundCosts(last.costs.shape(), _CARRIED) if last else RoundCosts(prior.costs, prior.ratios)
-            self._places[key] = _Place(last.k if last else self._start, costs)
+            self._places[key] = self._new_place(ahead)
         self._found = ahead, self._places[key]
         return self._places[key]
+
+    def _new_place(self, ahead: RoundAhead) -> _Place:
+        """What is known of rounds of another kind: their passes have as many columns more as they have rows more."""
+        last, strategies = self._last, {row.strategy for row in ahead.rows}
+        prior = self._before(next(iter(strategies), self._of))
+        shape, rows = (last.costs.shape(), ahead.busy / last.busy) if last else (prior.costs, float(ahead.busy))
+        costs = [1 + rows * (cost - 1) for cost in shape]
+        known = prior.ratios if last is None and ahead.busy == 1 else _CARRIED
+        place = _Place(last.k if last else self._start, RoundCosts(costs, known), ahead.busy)
+        place.since = DWELL if self._prior.is_measured else 0
+        return place

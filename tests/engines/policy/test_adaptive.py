@@ -171,6 +171,13 @@ def test_a_head_that_the_build_saw_fail_is_not_tried_at_first() -> None:
     assert sum(k > 0 for k in ks[:20]) <= 4
 
 
+def test_what_was_measured_of_one_row_is_not_taken_for_many() -> None:
+    """Each row has its columns: what a draft costs beside a round of four rows is four times as much."""
+    policy = of_a_build(PROSE)
+    rows = [RoundRow(Text(PROSE, 0), "parallel") for _ in range(4)]
+    assert policy.choose(RoundAhead(rows, 4)) < policy.choose(RoundAhead(rows[:1], 1))
+
+
 @pytest.mark.parametrize("wrong", [RANDOM, CODE])
 def test_what_was_measured_elsewhere_is_forgotten(wrong: Sequence[float]) -> None:
     """An engine that was built on another machine, or serves other texts."""
