@@ -26,7 +26,7 @@ from .graph_stages import MODEL
 from .plan_stages import PLAN, Plans, PlanSource, build_plans
 from .shared_steps import PipelineRun
 
-_OF_EXPORT = (EXPORT, RECORD, "export_report.json", "profiles.json", "data_loader.py", "load_network.py")
+_OF_EXPORT = (EXPORT, RECORD, "export_report.json")
 
 
 def build_from(

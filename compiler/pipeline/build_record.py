@@ -21,11 +21,14 @@ from ...plugins.optional_packages import upgrade
 from ..checkpoints.target_and_drafter import Inputs
 from ..console.progress import Progress
 from ..request.build_platform import BuildPlatform
+from ..request.request import DEFAULT_BATCH_SIZE
 from ..store.destination import EXPORT
 from ..store.publish import Assembly
 from ..tensorrt.graph_record import to_record
+from ..tensorrt.polygraphy_files import SCRIPTS, SHAPES, shapes_of
 from ..tensorrt.preflight import graph_of
 from .engine_manifest import engine_manifest
+from .plan_stages import profiles
 from .reports.graph_account import GraphAccount
 from .reports.recorded_contents import check_export, inspect_export
 from .shared_steps import Graphs
@@ -71,7 +74,7 @@ class ExportFolder:
 def place_record(
     assembly: Assembly, graphs: Graphs, inputs: Inputs, *, plain: bool, gpus: tuple[str, ...], warnings: list[str]
 ) -> None:
-    """Write ``build.json`` and, for each half, ``graph.json``; ``plain``: nothing is to be drafted."""
+    """Write ``build.json`` and, for each half, ``graph.json`` and what Polygraphy takes; ``plain``: nothing drafts."""
     blueprint = graphs.blueprint
     platform = BuildPlatform("tensorrt", "", (), blueprint.lowering, runs_here=False)
     asked = 0 if plain else None
@@ -83,6 +86,11 @@ def place_record(
     for name in graphs.compiled:
         graph = graph_of(assembly.folder / name / "model.onnx")
         assembly.place_text(f"{name}/{GRAPH}", json.dumps(to_record(graph)) + "\n")
+        sizes = profiles(name, DEFAULT_BATCH_SIZE, inputs.max_k, inputs.max_seq_len)
+        shapes = shapes_of(graph, sizes, gpus, manifest.shapes.vocab_size)
+        assembly.place_text(f"{name}/{SHAPES}", json.dumps(shapes, indent=2) + "\n")
+        for script, text in SCRIPTS.items():
+            assembly.place_text(f"{name}/{script}", text)
 
 
 def read_export(folder: Path) -> ExportFolder:
