@@ -20,8 +20,8 @@ from ..store.made_for import MadeFor
 from ..store.publish import Assembly
 from ..store.stages import StageStore
 from .assemble_engine import BuildResult, EnginePieces, assemble
-from .build_record import GRAPH, RECORD, ExportFolder, read_export
 from .engine_manifest import of_plans
+from .export_folder.build_record import GRAPH, RECORD, ExportFolder, read_export
 from .graph_stages import MODEL
 from .plan_stages import PLAN, Plans, PlanSource, build_plans
 from .shared_steps import PipelineRun

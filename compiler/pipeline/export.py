@@ -36,7 +36,7 @@ from ..store.made_for import MadeFor
 from ..store.phase_clock import peak_rss
 from ..store.publish import Assembly, assembling
 from ..store.stages import StageStore
-from .build_record import place_record
+from .export_folder.build_record import place_record
 from .plan_stages import library_of_export
 from .shared_steps import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
 

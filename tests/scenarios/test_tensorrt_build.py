@@ -285,7 +285,7 @@ def test_ctrl_c_while_tensorrt_builds_leaves_no_engine_and_the_next_build_resume
 ) -> None:
     cache, out = tmp_path / "cache", tmp_path / "engine"
     cache.mkdir()
-    for name in ("trace-target", "attach-target", "trace-drafter", "attach-drafter", "kernels"):
+    for name in ("trace-target", "attach-target", "trace-drafter", "attach-drafter", "kernels", "plugin-library"):
         (cache / name).symlink_to(StageStore.default().root / name)
     monkeypatch.setenv("PEAGLE_CACHE", str(cache))
     arguments = ["build", "demo", *RTX, "--out", str(out), "--json"]

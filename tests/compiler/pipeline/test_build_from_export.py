@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.hardware.machine import look
-from peagle.compiler.pipeline.build_record import GRAPH, RECORD
 from peagle.compiler.pipeline.export import export
+from peagle.compiler.pipeline.export_folder.build_record import GRAPH, RECORD
 from peagle.compiler.request.verb_options import EXPORT
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest

@@ -12,26 +12,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...engines.folder.manifest import Manifest
-from ...engines.folder.records import FileEntry
-from ...engines.folder.strict_json import decode
-from ...graphs.lowering import LOWERINGS
-from ...plugins.errors import EnvironmentProblem, UsageError
-from ...plugins.optional_packages import upgrade
-from ..checkpoints.target_and_drafter import Inputs
-from ..console.progress import Progress
-from ..request.build_platform import BuildPlatform
-from ..request.request import DEFAULT_BATCH_SIZE
-from ..store.destination import EXPORT
-from ..store.publish import Assembly
-from ..tensorrt.graph_record import to_record
-from ..tensorrt.polygraphy_files import SCRIPTS, SHAPES, shapes_of
-from ..tensorrt.preflight import graph_of
-from .engine_manifest import engine_manifest
-from .plan_stages import profiles
-from .reports.graph_account import GraphAccount
-from .reports.recorded_contents import check_export, inspect_export
-from .shared_steps import Graphs
+from ....engines.folder.manifest import Manifest
+from ....engines.folder.records import FileEntry
+from ....engines.folder.strict_json import decode
+from ....graphs.lowering import LOWERINGS
+from ....plugins.errors import EnvironmentProblem, UsageError
+from ....plugins.optional_packages import upgrade
+from ...checkpoints.target_and_drafter import Inputs
+from ...console.progress import Progress
+from ...request.build_platform import BuildPlatform
+from ...request.request import DEFAULT_BATCH_SIZE
+from ...store.destination import EXPORT
+from ...store.publish import Assembly
+from ...tensorrt.graph_record import to_record
+from ...tensorrt.preflight import graph_of
+from ..engine_manifest import engine_manifest
+from ..plan_stages import profiles
+from ..reports.graph_account import GraphAccount
+from ..reports.recorded_contents import check_export, inspect_export
+from ..shared_steps import Graphs
+from .polygraphy_files import SCRIPTS, SHAPES, shapes_of
 
 FORMAT_VERSION = 1
 RECORD = "build.json"

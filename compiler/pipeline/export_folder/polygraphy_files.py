@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...engines.folder.records import Profile
-from .lowered_graph import LoweredGraph
-from .node_rules import dim_at, profile_sizes
+from ....engines.folder.records import Profile
+from ...tensorrt.lowered_graph import LoweredGraph
+from ...tensorrt.node_rules import dim_at, profile_sizes
 
 SHAPES = "shapes.json"
 

@@ -1,0 +1,1 @@
+"""What an export for TensorRT holds beside its graphs."""
