@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.serving.server import Server
+from peagle.engines.serving.settings import ServerSettings
+from peagle.engines.serving.speculative_config import DefaultDrafts
 from tests.engines.serving.browser import PROGRAM, open_page
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium on this machine")
@@ -16,13 +19,23 @@ QUESTION = "def count_vowels(text):"
 ANSWERS = "[...document.querySelectorAll('.answer')].map(each => each.textContent)"
 
 
+@pytest.fixture
+def drafting_server(served_engine: Engine) -> Iterator[Server]:
+    """It drafts whether that pays or not, which on a busy machine is not sure."""
+    server = Server(served_engine, ServerSettings("demo", drafts=DefaultDrafts(num_speculative_tokens=3)), port=0)
+    server.start()
+    yield server
+    server.stop(at_once=True)
+    assert server.wait(10)
+
+
 @pytest.mark.parametrize("is_dark", [False, True])
 def test_a_question_is_answered_with_drafts_in_colour_and_the_same_without(
-    server: Server, served_engine: Engine, tmp_path: Path, *, is_dark: bool
+    drafting_server: Server, served_engine: Engine, tmp_path: Path, *, is_dark: bool
 ) -> None:
     expected = served_engine.chat([{"role": "user", "content": QUESTION}], SamplingParams(max_tokens=24)).text
     with open_page(tmp_path / "browser", is_dark=is_dark) as page:
-        page.call("Page.navigate", url=server.url)
+        page.call("Page.navigate", url=drafting_server.url)
         page.until("document.activeElement?.id === 'text'")
         page.value("document.getElementById('most').value = 24")
         page.call("Input.insertText", text=QUESTION)
