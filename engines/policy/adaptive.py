@@ -16,7 +16,7 @@ The policy is a function of the rounds it is told of; it looks at no clock, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from .acceptance_rates import AcceptanceRates, new_rates, rates_of_all, rates_of_text
@@ -99,15 +99,31 @@ class Adaptive:
             place.weighed, place.best = known, best if values[best] > margin * values[place.k] else place.k
         return place.best
 
+    def reach(self, ahead: RoundAhead, k: int) -> int:
+        """The window of most tokens a second, where what forms force may fill it; such drafts need no drafter's pass.
+
+        Their columns are taken to cost what rounds of as many drafts cost, which is more.
+        """
+        if all(row.forced <= k for row in ahead.rows):
+            return k
+        certain = [row for row in ahead.rows if row.forced]
+        others = replace(ahead, rows=[row for row in ahead.rows if not row.forced])
+        costs, brought = self._place(ahead).costs, self._tokens(others)[k]
+
+        def value(drafts: int) -> float:
+            forced = sum(1 + row.trust * min(row.forced, drafts) for row in certain)
+            return (brought + forced) / costs.ratio(max(drafts, ahead.least))
+
+        return max(range(k, self.most + 1), key=value)
+
     def learn(self, seen: RoundSeen) -> None:
         """Count what was accepted, time the round, and see whether it is time for a probe."""
         place = self._last = self._place(seen.ahead)
         self._count(seen, place)
         place.since += 1
-        verified = max((drafted for drafted, _ in seen.outcomes), default=0)
         if place.probe is not None and seen.k == place.probe.k:
             place.probe.lost += self._lost(seen, place)
-        if seen.seconds is not None and verified == seen.k:  # else the drafts were made for another K
+        if seen.seconds is not None and seen.verified == seen.k:  # else the drafts were made for another K
             self._learnt += place.costs.add(seen.k, seen.seconds)
         if place.probe is not None and seen.k == place.probe.k:
             place.probe.rounds -= 1
@@ -177,7 +193,8 @@ class Adaptive:
         """How many rounds of the present K a round cost beyond what it brought, reading for a drafter included."""
         tokens = self._tokens(seen.ahead)
         brought = sum(1 + len(accepted) for _, accepted in seen.outcomes) / tokens[place.k]
-        cost = None if seen.seconds is None else place.costs.cost_of(seen.seconds)
+        seconds = seen.seconds if seen.verified <= seen.k else None
+        cost = None if seconds is None else place.costs.cost_of(seconds)
         if cost is None:
             cost = place.costs.ratio(seen.k)
         return min(cost / place.costs.ratio(place.k), _MOST_OWED) - brought

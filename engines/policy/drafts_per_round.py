@@ -12,10 +12,16 @@ DraftsAsked = int | Literal["auto"]  # as a caller says K: so many, or as many a
 
 @dataclass(frozen=True)
 class RoundRow:
-    """One text in a round, known by identity alone, and the name of the strategy that drafts for it."""
+    """One text in a round, known by identity alone, and the name of the strategy that drafts for it.
+
+    ``forced`` tokens are what its form wants next, which no drafter is asked for; of those ``trust`` is how many are
+    accepted where they are verified.
+    """
 
     text: object
     strategy: str
+    forced: int = 0
+    trust: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -37,14 +43,21 @@ class RoundSeen:
     """What became of one: K as it was chosen, and for every row how many drafts were verified and which were accepted.
 
     Drafts are numbered from 0 in the order in which a smaller K would keep them: of a chain the first ones are
-    accepted, of a tree those of a path.
-    ``seconds`` is how long the round took, None where that cannot be told from what ran beside it.
+    accepted, of a tree those of a path. What a form forced is none of them, nor what came behind it.
+    ``seconds`` is how long the round took, None where that cannot be told from what ran beside it. ``widest`` is the
+    most drafts that a row verified, with those that a form forced; None: no form did.
     """
 
     ahead: RoundAhead
     k: int
     outcomes: Sequence[tuple[int, Sequence[int]]]
     seconds: float | None
+    widest: int | None = None
+
+    @property
+    def verified(self) -> int:
+        """The most drafts that a row verified."""
+        return max((drafted for drafted, _ in self.outcomes), default=0) if self.widest is None else self.widest
 
 
 class Policy(Protocol):
@@ -57,6 +70,10 @@ class Policy(Protocol):
 
     def choose(self, ahead: RoundAhead) -> int:
         """K of this round, 0 included; the same until something is learnt."""
+        ...
+
+    def reach(self, ahead: RoundAhead, k: int) -> int:
+        """How many drafts, ``k`` or more, a row of this round may verify where its form forces them."""
         ...
 
     def learn(self, seen: RoundSeen) -> None:
@@ -74,6 +91,11 @@ class Fixed:
         """Return that one K."""
         del ahead
         return self.most
+
+    def reach(self, ahead: RoundAhead, k: int) -> int:
+        """Return that K: who says one is given no other drafts, and with 0 none."""
+        del ahead
+        return k
 
     def learn(self, seen: RoundSeen) -> None:
         """Learn nothing."""

@@ -19,7 +19,7 @@ from ..requests.random_numbers import uniform_stream
 from ..requests.request import Request
 from ..requests.results import FinishReason
 from ..strategies.shared_rounds import SharedRounds
-from .asked_policies import asked_of, first_k, limits_of
+from .asked_policies import asked_of, emitted_of, first_k, limits_of
 from .passes import Flight, PromptReading
 from .prefix_cache import PrefixCache
 
@@ -183,7 +183,7 @@ class Scheduler:
         strategy = self._rounds.of_those_that_run()
         emission = self._backend.round(strategy.round, max(limits), replay=strategy.enqueues_only, limits=limits)
         owners = tuple(self._slots)
-        most = [limit + 1 for limit in limits]
+        most = emitted_of(asked, len(owners))
         self._launched(Flight(emission, owners, range(len(owners)), most, asked, began))
 
     def _launched(self, flight: Flight) -> None:

@@ -118,13 +118,14 @@ class BatchLanes:
 
     def verify(self, k: int) -> None:
         """Run the target over all rows at once, as wide as the most drafts of one, which are cut to ``k``."""
-        self._emitted, self._drafted = k + 1, [0] * self._slots
+        self._drafted = [0] * self._slots
         for slot, request in self._requests.items():
             choice = request.arrays.choice if request.is_busy else None
             request.held.go_on_at(int(request.window.start[0]))
             request.window.cut(min(k, self.limits[slot]) if self.limits else k, choice)
             self._drafted[slot] = int(request.window.draft_len[0]) if request.is_busy else 0
         rows, emitted = self._rows(), max(self._drafted) + 1
+        self._emitted = max(k + 1, emitted)
         if not rows:
             return
         columns = max(emitted, self._sessions.least_columns)

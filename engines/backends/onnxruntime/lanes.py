@@ -269,11 +269,12 @@ class SessionLanes:
 
     def verify(self, k: int) -> None:
         """Run the target over every busy row, one after the other, as wide as its drafts, which are cut to ``k``."""
-        self._emitted, self._drafted = k + 1, [0] * len(self.rows)
+        self._drafted = [0] * len(self.rows)
         for slot, row in self.running():
             row.window.cut(min(k, self.limits[slot]) if self.limits else k, self._arrays[slot].choice)
             self._drafted[slot] = drafts = int(row.window.draft_len[0])
             row.verify(drafts + 1, drafts + 1)
+        self._emitted = max(k, *self._drafted) + 1
 
     def draft(self, k: int) -> None:
         """Run the drafter over every busy row, one after the other."""

@@ -191,5 +191,5 @@ class RowWindow:
         self.draft_len[0] -= extra
         if extra and self.tree:
             self.tree = self.tree.cut(int(self.draft_len[0]))
-        if choice is not None and drafts:
+        if choice is not None:
             self.put_drafts(choice.drafts(self.drafts(), drafts))

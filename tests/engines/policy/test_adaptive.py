@@ -226,6 +226,29 @@ def test_what_other_rows_verify_anyway_is_not_held_against_drafts() -> None:
     assert values[1][5] > values[1][0]
 
 
+def test_what_forms_force_is_verified_where_its_columns_pay() -> None:
+    def reach(*forced: int, trust: float = 0.9, costs: Sequence[float] = CPU, k: int = 0) -> int:
+        policy = Adaptive(k, MOST, measured([1.0] * (MOST + 1), costs, MOST), "parallel")
+        rows = [RoundRow(Text(RANDOM, 0), "parallel", each, trust) for each in forced]
+        return policy.reach(RoundAhead(rows, len(rows)), k)
+
+    assert reach(0) == 0
+    assert reach(5) == 5
+    assert reach(2, k=4) == 4, "no round is made narrower"
+    assert reach(5, trust=0.02) == 0
+    assert reach(5, costs=[1.0 + 3 * k for k in range(MOST + 1)]) == 0
+    assert reach(8, 0, 0, 0) == 0, "three others would pay for the columns of one"
+    assert reach(8, 8, 8, 8) > 3
+
+
+def test_a_round_that_is_wider_than_its_k_is_no_measure_of_what_k_costs() -> None:
+    policy, ahead = adaptive(), RoundAhead([RoundRow(Text(RANDOM, 0), "parallel")], 1)
+    before = [policy.values(ahead) for _ in range(30) if policy.learn(RoundSeen(ahead, 0, [(0, ())], 1.0)) is None][-1]
+    for _ in range(30):
+        policy.learn(RoundSeen(ahead, 0, [(0, ())], 9.0, widest=6))
+    assert policy.values(ahead) == before
+
+
 def test_choosing_twice_is_choosing_once() -> None:
     policy, ahead = adaptive(), RoundAhead([RoundRow(Text(CODE, 0), "parallel")], 1)
     assert len({policy.choose(ahead) for _ in range(5)}) == 1

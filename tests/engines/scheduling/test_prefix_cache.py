@@ -77,6 +77,9 @@ class Says:
     def choose(self, ahead: RoundAhead) -> int:
         return self.k
 
+    def reach(self, ahead: RoundAhead, k: int) -> int:
+        return k
+
     def learn(self, seen: RoundSeen) -> None:
         pass
 

@@ -34,6 +34,9 @@ class Dice:
     def __init__(self, seed: int) -> None:
         self._dice, self.most = random.Random(seed), MOST
 
+    def reach(self, ahead: RoundAhead, k: int) -> int:
+        return k
+
     def learn(self, seen: RoundSeen) -> None:
         pass
 

@@ -1,0 +1,130 @@
+"""What forms force beside K: drafted where the policy drafts nothing, and no news of who drafts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.policy.adaptive import Adaptive
+from peagle.engines.policy.drafts_per_round import Policy, RoundAhead, RoundSeen
+from peagle.engines.policy.prior import measured
+from tests.models import VOCAB
+
+pytest.importorskip("llguidance")
+
+KEYS = ["abcdefghijkl", "mnopqrstuvwxyz"]
+FIXED_KEYS = {
+    "type": "object",
+    "properties": {key: {"enum": ["u", "v"]} for key in KEYS},
+    "required": KEYS,
+    "additionalProperties": False,
+}
+FORMS: list[dict[str, Any] | None] = [
+    None,
+    {"json": FIXED_KEYS, "disable_any_whitespace": True},
+    {"json": FIXED_KEYS},
+    {"regex": r"(ab|a){2,5}c|[x-z]+!"},
+    {"choice": ["yes", "yeast", 'no "and"', "no.", "n"]},
+    {"grammar": 'start: "(" inner ")"\ninner: start | /[a-c]/'},
+]
+LONG = {"choice": ["abcdefghijklmnopqrs"]}
+
+
+class Spoken:
+    """A policy that says ``k`` for ever, lets forms reach as far as there is room, and keeps what it is told."""
+
+    def __init__(self, k: int, most: int) -> None:
+        self.k, self.most, self.seen = k, most, list[RoundSeen]()
+
+    def choose(self, ahead: RoundAhead) -> int:
+        return self.k
+
+    def reach(self, ahead: RoundAhead, k: int) -> int:
+        return self.most
+
+    def learn(self, seen: RoundSeen) -> None:
+        self.seen.append(seen)
+
+
+def with_policy(engine: Engine, policy: Policy, strategy: str | None = None) -> Engine:
+    return Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, strategy=strategy, policy=policy)
+
+
+def room(engine: Engine) -> int:
+    return engine.manifest.speculation.max_num_speculative_tokens
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    prompts=st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=5), min_size=1, max_size=4),
+    forms=st.lists(st.sampled_from(FORMS), min_size=4, max_size=4),
+    temperature=st.sampled_from([0.0, 0.9]),
+    k=st.integers(0, 2),
+    strategy=st.sampled_from(["parallel", "tree", "ngram"]),
+)
+def test_what_is_forced_changes_no_text_alone_or_beside_others(
+    tiny_engine: Engine,
+    prompts: list[list[int]],
+    forms: list[dict[str, Any] | None],
+    temperature: float,
+    k: int,
+    strategy: str,
+) -> None:
+    params = [
+        SamplingParams(max_tokens=60, temperature=temperature, seed=at, structured_outputs=forms[at])
+        for at in range(len(prompts))
+    ]
+    plain = tiny_engine.generate(prompts, params, num_speculative_tokens=0)
+    forced = with_policy(tiny_engine, Spoken(k, room(tiny_engine)), strategy).generate(prompts, params)
+    assert [(each.token_ids, each.text, each.finish_reason) for each in forced] == [
+        (each.token_ids, each.text, each.finish_reason) for each in plain
+    ]
+    assert all(each.acceptance.grammar_drafted == 0 for each in plain), "who says 0 has plain decoding"
+
+
+@pytest.mark.parametrize("strategy", ["parallel", "tree", "ngram"])
+def test_a_policy_that_drafts_nothing_has_what_is_forced_for_nothing(tiny_engine: Engine, strategy: str) -> None:
+    """A round without drafts has as many columns as the form fills; and no pass of a drafter."""
+    policy = Spoken(0, room(tiny_engine))
+    engine = with_policy(tiny_engine, policy, strategy)
+    form = {"json": FIXED_KEYS, "disable_any_whitespace": True}
+    for drawn in ({}, {"temperature": 1.0, "seed": 3}):
+        params = SamplingParams(max_tokens=80, structured_outputs=form, **drawn)
+        (output,) = engine.generate([[5]], params)
+        assert list(json.loads(output.text)) == KEYS
+        told = output.acceptance
+        assert told.grammar_accepted == told.grammar_drafted == told.drafted > 0.7 * len(output.token_ids)
+        assert told.rounds + told.undrafted < 0.4 * len(output.token_ids)
+    assert {seen.k for seen in policy.seen} == {0}
+
+
+def test_what_is_forced_is_no_news_of_the_drafter(tiny_engine: Engine) -> None:
+    policy = Spoken(3, room(tiny_engine))
+    params = SamplingParams(max_tokens=40, structured_outputs=LONG)
+    (output,) = with_policy(tiny_engine, policy, "parallel").generate([[5]], params)
+    assert output.acceptance.accepted == output.acceptance.grammar_accepted > 12
+    assert [outcome for seen in policy.seen for outcome in seen.outcomes if outcome[0]] == []
+    assert max(seen.verified for seen in policy.seen) == room(tiny_engine), "nobody takes that for a round of three"
+
+
+def test_what_a_form_refuses_counts_against_the_drafter(tiny_engine: Engine) -> None:
+    policy = Spoken(3, room(tiny_engine))
+    params = SamplingParams(max_tokens=30, ignore_eos=False, structured_outputs={"regex": "[a-c]{40}"})
+    (output,) = with_policy(tiny_engine, policy, "parallel").generate([[5]], params)
+    drafted = sum(drafted for seen in policy.seen for drafted, _ in seen.outcomes)
+    assert output.acceptance.grammar_refused > 0
+    assert drafted > output.acceptance.drafted, "of a draft that was never verified it is known that it was wrong"
+
+
+def test_an_engine_whose_drafts_never_pay_still_drafts_what_is_forced(tiny_engine: Engine) -> None:
+    most = room(tiny_engine)
+    prior = measured([1.0] * (most + 1), [1.0 + 0.4 * k for k in range(most + 1)], most)
+    engine = with_policy(tiny_engine, Adaptive(0, most, prior, "parallel"), "parallel")
+    (output,) = engine.generate([[5]], SamplingParams(max_tokens=40, structured_outputs=LONG))
+    assert output.acceptance.grammar_accepted >= 15
+    assert output.acceptance.rounds + output.acceptance.undrafted <= 5
