@@ -67,6 +67,15 @@ def test_a_node_becomes_one_plugin_layer_and_builds_for_both_gpus_with_both_prof
     assert all(result["plans"].values()), result["log"]
 
 
+def test_a_parser_without_our_plugins_takes_the_bodies(write_model: Write) -> None:
+    """But for FP8 caches: TensorRT reads FP8 in DequantizeLinear alone."""
+    kinds = [(op, floats) for op, floats in KINDS if op != "CacheWriteFp8"]
+    cases = [case(write_model, op, floats) | {"ops": [], "gpus": []} for op, floats in kinds]
+    for kind, result in zip(kinds, results(run_aot(cases)), strict=True):
+        assert result["parsed"], (kind, result["log"])
+        assert "PLUGIN_V3" not in result["layers"], kind
+
+
 @pytest.mark.parametrize("op", list(ATTRIBUTES))
 def test_outputs_are_of_the_dtypes_and_shapes_of_the_spec(
     built: Mapping[tuple[str, str], Mapping[str, Any]], op: str

@@ -5,10 +5,12 @@ target itself says after each column. ``agreement`` tells which drafts are toler
 
 A greedy lossless batch pays for one ArgMax: sampling is behind an If, the lossy policy behind another, and the sort
 that top-k and top-p need behind a third, limited to the largest top_k when no row wants top_p alone. Cast targets:
-1 float32, 6 int32, 7 int64, 9 bool, 11 float64, 12 uint32.
+1 float32, 6 int32, 7 int64, 9 bool, 11 float64.
 """
 
 from __future__ import annotations
+
+SCRAMBLER = 0x45D9F3B  # as in the reference
 
 _SORTED_FLOOR = """
       # Sort no further than the row that needs most. Ties past the k-th share its value, so a value says it all.
@@ -53,22 +55,99 @@ _SORTED_FLOOR = """
 """
 
 
-def _scramble(name: str) -> str:
-    """Two rounds of ((x >> 16) ^ x) * c and a last shift: ``<name>_0`` uint32 -> ``<name>``."""
-    lines = []
-    for i in (0, 1):
-        lines += [
-            f'{name}_s{i} = BitShift<direction = "RIGHT">({name}_{i}, sixteen)',
-            f"{name}_x{i} = BitwiseXor({name}_s{i}, {name}_{i})",
-            f"{name}_w{i} = Cast<to=7>({name}_x{i})",
-            f"{name}_p{i} = Mul({name}_w{i}, scrambler)",
-            f"{name}_{i + 1} = Cast<to=12>({name}_p{i})",
-        ]
-    lines += [
-        f'{name}_s2 = BitShift<direction = "RIGHT">({name}_2, sixteen)',
-        f"{name} = BitwiseXor({name}_s2, {name}_2)",
-    ]
-    return "\n    ".join(lines)
+def _cut(name: str, of: str, by: str) -> str:
+    """An int64 that is not negative, by a power of two: ``<name>`` is what is left of it, ``<name>_up`` how often."""
+    return f"""
+    {name}_up = Div({of}, {by})
+    {name}_whole = Mul({name}_up, {by})
+    {name} = Sub({of}, {name}_whole)"""
+
+
+def _xor(name: str, a: str, b: str) -> str:
+    """a ^ b -> ``<name>``: int64 below 2**16, byte by byte out of ``xor_of_bytes``."""
+    return f"""{_cut(f"{name}_a", a, "n256")}{_cut(f"{name}_b", b, "n256")}
+    {name}_row = Mul({name}_a, n256)
+    {name}_at = Add({name}_row, {name}_b)
+    {name}_at_up = Add({name}_a_whole, {name}_b_up)
+    {name}_0 = Gather(xor_of_bytes, {name}_at)
+    {name}_1 = Gather(xor_of_bytes, {name}_at_up)
+    {name}_2 = Mul({name}_1, n256)
+    {name} = Add({name}_2, {name}_0)"""
+
+
+def _halves(name: str, of: str) -> str:
+    """The lower 16 bits of an int64 and the 16 above them, ``<name>_low`` and ``<name>_high``; of a NaN's cast, 0."""
+    return _cut(f"{name}_low", of, "n65536") + _cut(f"{name}_high", f"{name}_low_up", "n65536")
+
+
+def _scrambled(name: str, high: str, low: str) -> str:
+    """(high * 2**16 + low) times the scrambler, modulo 2**32, in products of 32 bits: ``<name>_high`` and ``_low``."""
+    return f"""
+    {name}_p = Mul({low}, scrambler_low){_cut(f"{name}_low", f"{name}_p", "n65536")}
+    {name}_q = Mul({high}, scrambler_low)
+    {name}_r = Mul({low}, scrambler_high)
+    {name}_s = Add({name}_q, {name}_r)
+    {name}_t = Add({name}_s, {name}_low_up){_cut(f"{name}_high", f"{name}_t", "n65536")}"""
+
+
+def _scramble(name: str, high: str, folded: str) -> str:
+    """Two rounds of ((x >> 16) ^ x) * c and a last shift: ``<name>_high`` and ``<name>_low``, both halves of 32 bits.
+
+    ``folded`` is the lower half after the first exclusive or, high ^ low.
+    """
+    return f"""{_scrambled(f"{name}_once", high, folded)}
+{_xor(f"{name}_again", f"{name}_once_high", f"{name}_once_low")}
+{_scrambled(f"{name}_twice", f"{name}_once_high", f"{name}_again")}
+    {name}_high = Identity({name}_twice_high)
+{_xor(f"{name}_low", f"{name}_twice_high", f"{name}_twice_low")}"""
+
+
+# TensorRT has neither unsigned 32-bit integers nor exclusive or, so words are pairs of int64 below 2**16.
+_HASH = f"""
+    n2 = Constant<value_int = 2>()
+    n256 = Constant<value_int = 256>()
+    n65536 = Constant<value_int = 65536>()
+    scrambler_high = Constant<value_int = {SCRAMBLER >> 16}>()
+    scrambler_low = Constant<value_int = {SCRAMBLER & 0xFFFF}>()
+    powers = Constant<value_ints = {[1 << i for i in range(8)]}>()
+
+    # xor_of_bytes: a ^ b = a + b - 2 (a & b) at 256 a + b; a & b is the sum of the powers of two that both have.
+    byte = Range(first_column, n256, step)
+    byte_down = Unsqueeze(byte, one)
+    shifted = Div(byte_down, powers)
+    bits = Mod(shifted, n2)
+    parts = Mul(bits, powers)
+    bits_f = Cast<to=1>(bits)
+    parts_f = Cast<to=1>(parts)
+    bits_across = Transpose<perm = [1, 0]>(bits_f)
+    in_both_f = MatMul(parts_f, bits_across)
+    in_both = Cast<to=7>(in_both_f)
+    in_both_twice = Mul(in_both, n2)
+    byte_sums = Add(byte_down, byte)
+    xor_square = Sub(byte_sums, in_both_twice)
+    xor_of_bytes = Reshape(xor_square, minus_one)
+
+    key_i = Cast<to=7>(u_24)
+    key_each = Unsqueeze(key_i, two)
+{_halves("key_at", "key_each")}
+{_xor("key_folded", "key_at_high", "key_at_low")}
+{_scramble("key", "key_at_high", "key_folded")}
+    vocab_0 = Squeeze(vocab, zero)
+    last_id_excluded = Add(vocab_0, step)
+    id_64 = Range(step, last_id_excluded, step)
+{_halves("id_at", "id_64")}
+{_xor("id_folded", "id_at_high", "id_at_low")}
+{_scramble("id", "id_at_high", "id_folded")}
+
+    # Of id ^ key the upper half, and the lower one folded: (a ^ b) ^ (c ^ d) = (a ^ c) ^ (b ^ d).
+{_xor("id_half", "id_high", "id_low")}
+{_xor("key_half", "key_high", "key_low")}
+{_xor("both_high", "id_high", "key_high")}
+{_xor("both_folded", "id_half", "key_half")}
+{_scramble("mixed", "both_high", "both_folded")}
+    mixed_up = Mul(mixed_high, n65536)
+    mixed = Add(mixed_up, mixed_low)
+"""
 
 
 _SAMPLED = f"""
@@ -97,22 +176,12 @@ _SAMPLED = f"""
       floor_plain = Identity(floor_min_p)
     }}>
 
-    # Noise from (uniform, token id). Products are taken in int64, where they fit, and cut to 32 bits.
+    # Noise from (uniform, token id).
     below_1 = Constant<value_float = 0.99999994>()
     bits_24 = Constant<value_float = 16777216.0>()
     u_in = Clip(uniform, zero_f, below_1)
     u_24 = Mul(u_in, bits_24)
-    key_0 = Cast<to=12>(u_24)
-    {_scramble("key")}
-    key_each = Unsqueeze(key, two)
-    vocab_0 = Squeeze(vocab, zero)
-    last_id_excluded = Add(vocab_0, step)
-    id_64 = Range(step, last_id_excluded, step)
-    id_0 = Cast<to=12>(id_64)
-    {_scramble("id")}
-    mixed_0 = BitwiseXor(id, key_each)
-    {_scramble("mixed")}
-    hashed = Cast<to=1>(mixed)
+{_HASH}    hashed = Cast<to=1>(mixed)
     unit = Constant<value_float = 2.3283064365386963e-10>()
     least = Constant<value_float = 1.1641532182693481e-10>()
     t_raw = Mul(hashed, unit)
@@ -138,8 +207,6 @@ OWN_TOKENS = f"""
   zero_f = Constant<value_float = 0.0>()
   one_f = Constant<value_float = 1.0>()
   zero_d = Constant<value = double {{0.0}}>()
-  sixteen = Constant<value = uint32 {{16}}>()
-  scrambler = Constant<value_int = 73244475>()
   width = Shape<start=1, end=2>(input_ids)
   columns = Shape<start=1, end=2>(logits)
   vocab = Shape<start=2, end=3>(logits)

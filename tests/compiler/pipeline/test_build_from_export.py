@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.hardware.machine import look
-from peagle.compiler.pipeline.export import export
 from peagle.compiler.pipeline.export_folder.build_record import GRAPH, RECORD
-from peagle.compiler.request.verb_options import EXPORT
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
 from tests.fixtures.commands import Run
-from tests.models import CONFIGS, make_pair
+from tests.fixtures.exports import Export
+from tests.models import CONFIGS
 
 pytestmark = pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
 
@@ -33,35 +32,12 @@ class Blocker:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Blocker())
 """
-RUN = "import sys; from peagle.compiler.cli import run_cli; sys.exit(run_cli(sys.argv[1:]))"
-Export = Callable[[str], Path]
 
 
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """These builds are ahead of time on any machine."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-
-@pytest.fixture(scope="module")
-def export_of(_own_stage_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Export:
-    """Export a tiny pair of a family for TensorRT on an RTX GPU; its checkpoints are gone afterwards."""
-    made: dict[str, Path] = {}
-
-    def make(family: str) -> Path:
-        if family not in made:
-            folder = tmp_path_factory.mktemp(f"from-{family}")
-            pair = make_pair(folder, family)
-            request = EXPORT.request(
-                model=str(pair.target), draft=str(pair.head), out=folder / "export", lowering="tensorrt", gpus="sm_120",
-                max_seq_len=128, precision="bf16" if family == "gpt-oss" else "fp16",
-            )  # fmt: skip
-            made[family] = export(request).path
-            for checkpoint in (pair.target, pair.head):
-                shutil.rmtree(checkpoint)
-        return made[family]
-
-    return make
 
 
 @pytest.fixture
