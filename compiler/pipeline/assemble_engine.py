@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ class BuildResult:
 class EnginePieces:
     """What an engine in ``out`` is put together from: by half, kept steps and the folders that they go to.
 
-    ``compiled`` are kernels and plugins, kernels first; ``furnish`` places what lies beside the graphs. ``depth`` is
-    the most drafts that are tried where no K was ``asked``; ``looked_up``: they are n-grams. ``wide`` is the type of
-    all that is not quantized.
+    ``compiled`` are kernels and plugins, kernels first; ``furnish`` places what lies beside the graphs. ``make_plans``
+    makes ``plans`` again for another K, with the manifest that they have. ``depth`` is the most drafts that are tried
+    where no K was ``asked``; ``looked_up``: they are n-grams. ``wide`` is the type of all that is not quantized.
     """
 
     out: Path
@@ -47,6 +47,7 @@ class EnginePieces:
     furnish: Callable[[Assembly], None]
     account: GraphAccount
     plans: Plans | None
+    make_plans: Callable[[int], tuple[Plans, Manifest]] | None
     wide: str
     depth: int
     asked: int | None
@@ -59,6 +60,22 @@ class EnginePieces:
         for stage in self.compiled:
             assembly.place_stage(stage, "plugins", run.progress)
         self.furnish(assembly)
+
+    def replanned(self, k: int, assembly: Assembly, run: PipelineRun) -> tuple[EnginePieces, Manifest] | None:
+        """Put plans for ``k`` in place of those that are there; None where there are none to make."""
+        if self.make_plans is None:
+            return None
+        plans, manifest = self.make_plans(k)
+        made = replace(self, plans=plans, stages=plans.stages())
+        for name, stage in self.stages.items():
+            assembly.drop_stage(stage, self.folders[name])
+            assembly.place_stage(made.stages[name], self.folders[name], run.progress)
+        return made, manifest
+
+    @property
+    def made_of(self) -> dict[str, Stage]:
+        """The steps that what it computes depends on."""
+        return {**self.stages, **({"kernels": self.compiled[0]} if self.compiled else {})}
 
 
 def assemble(
@@ -74,10 +91,8 @@ def assemble(
 
     ``warnings`` are told before what the choice of K has to tell, ``notes`` after it.
     """
-    made_of = dict(pieces.stages) | ({"kernels": pieces.compiled[0]} if pieces.compiled else {})
-    sizes = bytes_of(pieces.stages)
     told, k = list(warnings), manifest.speculation.num_speculative_tokens
-    with assembling(pieces.out, sizes) as assembly:
+    with assembling(pieces.out, bytes_of(pieces.stages)) as assembly:
         with run.phases("assemble"):
             pieces.place(assembly, run)
             manifest = assembly.write_manifest(manifest)
@@ -85,16 +100,19 @@ def assemble(
         if pieces.asked is None and platform.runs_here:
             with run.phases("choose K") as record:
                 choice, record["reused"] = kept_choice(
-                    run, manifest, assembly.folder, made_of, pieces.depth, engine=pieces.out
+                    run, manifest, assembly.folder, pieces.made_of, pieces.depth, engine=pieces.out
                 )
+            pieces, manifest = _with_plans_for(choice, k, pieces, manifest, assembly, run)
             manifest = with_choice(manifest, choice)
         elif platform.runs_here:
             with run.phases("check numbers") as record:
-                record["reused"] = kept_check(run, manifest, assembly.folder, made_of, name=pieces.out)
+                record["reused"] = kept_check(run, manifest, assembly.folder, pieces.made_of, name=pieces.out)
         else:
             told.append(not_checked(platform.gpus))
         first = first_words(manifest.precision)
         told = [*([first] if first else []), *told, *_of_choice(pieces, platform, choice, k), *notes]
+        told += pieces.plans.warnings() if pieces.plans else []
+        sizes = bytes_of(pieces.stages)
         report = BuildReport(manifest, run.phases, sizes, choice, told, pieces.account, pieces.plans, pieces.wide)
         content = report.as_json()
         assembly.place_text("build_report.json", json.dumps(content, indent=2) + "\n")
@@ -105,6 +123,23 @@ def assemble(
     return BuildResult(pieces.out, manifest, content)
 
 
+def _with_plans_for(
+    choice: KChoice, k: int, pieces: EnginePieces, manifest: Manifest, assembly: Assembly, run: PipelineRun
+) -> tuple[EnginePieces, Manifest]:
+    """Return what goes into the engine once its plans, made for ``k``, are made for the K that won by enough.
+
+    Their numbers are checked as those of the first were.
+    """
+    made = pieces.replanned(choice.k, assembly, run) if choice.is_worth_plans(k) else None
+    if made is None:
+        return pieces, manifest
+    again, manifest = made
+    manifest = assembly.write_manifest(manifest)
+    with run.phases("check numbers") as record:
+        record["reused"] = kept_check(run, manifest, assembly.folder, again.made_of, name=pieces.out)
+    return again, manifest
+
+
 def _of_choice(pieces: EnginePieces, platform: BuildPlatform, choice: KChoice | None, k: int) -> list[str]:
     """List what a user should know of a K that was not asked for."""
     if pieces.asked is not None:
@@ -113,7 +148,11 @@ def _of_choice(pieces: EnginePieces, platform: BuildPlatform, choice: KChoice | 
         what = "the most that is looked up" if pieces.looked_up else "the depth that the head was trained for"
         why = f"this machine cannot run an engine for {', '.join(platform.gpus)}"
         return [f"K = {k} is {what}, not measured: {why}"]
+    said = []
+    if pieces.plans and choice.k != k and not choice.is_worth_plans(k):
+        gain = f"{choice.gain_over(k):.2f} times as fast, too little to build them again"
+        said = [f"the plans are tuned for K = {k}; K = {choice.k} decoded {gain}"]
     if choice.speedup > 1:
-        return []
+        return said
     where = "; where text repeats what stands in it, one may" if pieces.looked_up else ""
-    return [f"on this machine no number of drafts decodes faster than plain decoding{where}"]
+    return [*said, f"on this machine no number of drafts decodes faster than plain decoding{where}"]

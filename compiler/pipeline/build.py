@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...engines.folder.manifest import Manifest
 from ..checkpoints.resolve_names import Resolved, resolve, resolve_target
 from ..checkpoints.target_and_drafter import Inputs, read_inputs, require_runner
 from ..console.progress import Progress
@@ -20,7 +21,7 @@ from ..store.stages import StageStore
 from .assemble_engine import BuildResult, EnginePieces, assemble
 from .cpu_kernels import cpu_kernels
 from .engine_manifest import engine_manifest
-from .plan_stages import PlanSource, build_plans
+from .plan_stages import Plans, PlanSource, Spans, build_plans
 from .shared_steps import Blueprint, PipelineRun, compile_graphs
 
 _FP8_TAKEN = "the checkpoint is FP8 with scales for its inputs, and so is the engine: --precision bf16 would widen it"
@@ -56,14 +57,22 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     platform = replace(platform, lowering=kernels.lowering)
     blueprint = _blueprint(inputs, recipe, platform)
     graphs = compile_graphs(run, blueprint, request.calibration, model=request.pair.model)
-    plans = None
-    if platform.makes_plans:
-        sources = {name: PlanSource.of(compiled) for name, compiled in graphs.compiled.items()}
-        plans = build_plans(run, sources, platform, request.plans, max_k=inputs.max_k, max_seq_len=inputs.max_seq_len)
-        versions |= plans.versions()
     asked = request.drafts_asked
-    k = inputs.depth if asked is None else asked
-    manifest = engine_manifest(platform, recipe, inputs, k, asked, graphs, plans, versions)
+
+    def described(k: int, plans: Plans | None) -> Manifest:
+        of_all = versions | (plans.versions() if plans else {})
+        return engine_manifest(platform, recipe, inputs, k, asked, graphs, plans, of_all)
+
+    def make_plans(k: int) -> tuple[Plans, Manifest]:
+        sources = {name: PlanSource.of(compiled) for name, compiled in graphs.compiled.items()}
+        plans = build_plans(run, sources, platform, request.plans, Spans(k, inputs.max_k, inputs.max_seq_len))
+        return plans, described(k, plans)
+
+    k, plans = inputs.depth if asked is None else asked, None
+    if platform.makes_plans:
+        plans, manifest = make_plans(k)
+    else:
+        manifest = described(k, None)
     compiled = [*plans.compiled()] if plans else [kernels.stage] if kernels.stage else []
     warnings += kernels.warnings
     stages = plans.stages() if plans else graphs.stages()
@@ -76,12 +85,13 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         furnish=lambda assembly: graphs.furnish(assembly, inputs.target.folder),
         account=account,
         plans=plans,
+        make_plans=make_plans if plans else None,
         wide=recipe.wide,
         depth=inputs.depth,
         asked=asked,
         looked_up=request.draft == "ngram",
     )
-    notes = [*blueprint.warnings(), *account.notes(), *(plans.warnings() if plans else ())]
+    notes = [*blueprint.warnings(), *account.notes()]
     return assemble(
         run, pieces, platform, manifest, warnings, notes,
         lambda made: resolved_config(request, platform, inputs, made),

@@ -23,7 +23,7 @@ from .assemble_engine import BuildResult, EnginePieces, assemble
 from .engine_manifest import of_plans
 from .export_folder.build_record import GRAPH, RECORD, ExportFolder, read_export
 from .graph_stages import MODEL
-from .plan_stages import PLAN, Plans, PlanSource, build_plans
+from .plan_stages import PLAN, Plans, PlanSource, Spans, build_plans
 from .shared_steps import PipelineRun
 
 _OF_EXPORT = (EXPORT, RECORD, "export_report.json")
@@ -48,15 +48,15 @@ def build_from(
     drafter = manifest.drafter.origin.id if manifest.drafter else ""
     made_for = MadeFor("build", manifest.target.origin.id, drafter, precision, platform.lowering.name)
     run = replace(run, store=replace(run.store, made_for=made_for))
-    plans = build_plans(
-        run,
-        {name: _source(export, name) for name in manifest.parts},
-        platform,
-        request.plans,
-        max_k=speculation.max_num_speculative_tokens,
-        max_seq_len=shapes.max_seq_len,
-    )
-    manifest = _with_plans(manifest, plans, platform, export)
+    sources = {name: _source(export, name) for name in manifest.parts}
+
+    def make_plans(k: int) -> tuple[Plans, Manifest]:
+        spans = Spans(k, speculation.max_num_speculative_tokens, shapes.max_seq_len)
+        plans = build_plans(run, sources, platform, request.plans, spans)
+        return plans, _with_plans(without, plans, platform, export)
+
+    without = manifest
+    plans, manifest = make_plans(speculation.num_speculative_tokens)
     stages = plans.stages()
     pieces = EnginePieces(
         out=request.out,
@@ -66,13 +66,14 @@ def build_from(
         furnish=lambda assembly: _furnish(assembly, export),
         account=export.account,
         plans=plans,
+        make_plans=make_plans,
         wide=export.kept.wide,
         depth=export.kept.depth,
         asked=None if speculation.adapts else speculation.num_speculative_tokens,
         looked_up=manifest.draft == "ngram",
     )
-    warnings, notes = [*export.kept.warnings], plans.warnings()
-    return assemble(run, pieces, platform, manifest, warnings, notes, lambda made: _config(request, platform, made))
+    said = export.kept.warnings
+    return assemble(run, pieces, platform, manifest, said, (), lambda made: _config(request, platform, made))
 
 
 def check_from(request: CompileRequest) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +19,9 @@ from .check_numbers import Ids, prompts_for, require_numbers
 from .shared_steps import PipelineRun
 
 _SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
+_BEHIND = 0.8  # of the fastest: what was slower in every turn, after two, is measured no more
+_PATIENCE = 3  # times the time there is, for every prompt to come up once
+_WORTH = 1.1  # times as fast as the K that plans were made for: enough to make them again
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ Decode = Callable[[Any, int], Decoded]  # of a prompt, with this K; 0 is plain d
 
 @dataclass(frozen=True)
 class Rate:
-    """Tokens per second of decoding at one K: median and extremes over the sweeps. K = 0 is plain decoding.
+    """Tokens per second of decoding at one K: median and extremes over its ``turns``. K = 0 is plain decoding.
 
     ``tokens_per_round`` is of all rounds; ``round_cost`` is in rounds of plain decoding, the median within a turn.
     """
@@ -48,6 +50,7 @@ class Rate:
     fastest: float
     tokens_per_round: float
     round_cost: float
+    turns: int
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,16 @@ class KChoice:
     @property
     def speedup(self) -> float:
         """How many times as fast as plain decoding in the same run."""
+        return self.gain_over(0)
+
+    def gain_over(self, k: int) -> float:
+        """How many times as fast as another K in the same run."""
         by_k = {rate.k: rate.tokens_per_second for rate in self.rates}
-        return by_k[self.k] / by_k[0]
+        return by_k[self.k] / by_k[k]
+
+    def is_worth_plans(self, k: int) -> bool:
+        """Whether plans that were made for ``k`` are to be made again for the K that was fastest."""
+        return self.k != k and self.gain_over(k) >= _WORTH
 
     @property
     def measured(self) -> MeasuredRounds:
@@ -81,31 +92,46 @@ def choose_k(
 ) -> KChoice:
     """Measure K = 0..``depth``, in turn on each prompt, so that a slow moment of the machine falls on all of them.
 
-    Stops early, after a whole sweep of one prompt, when ``seconds`` are spent.
+    A K that was far behind in two turns gets no more: the others have its time, and a backend drops what it kept for
+    it. Ends early, after a whole turn, when ``seconds`` of decoding are spent and every prompt has come up, or three
+    times as many. What is set up for a K, or read of a prompt, is not counted.
     """
-    depths = range(depth + 1)
-    measured: dict[int, list[Decoded]] = {k: [] for k in depths}
+    running = list(range(depth + 1))
+    measured: dict[int, list[Decoded]] = {k: [] for k in running}
     for k in (0, depth):  # first calls allocate
         decode(prompts[0], k)
-    started = time.monotonic()
+    spent = 0.0
     for turn in range(sweeps * len(prompts)):
-        rotation = turn % (depth + 1)
-        for k in (*depths[rotation:], *depths[:rotation]):
+        rotation = turn % len(running)
+        for k in (*running[rotation:], *running[:rotation]):
             measured[k].append(decode(prompts[turn % len(prompts)], k))
+            spent += measured[k][-1].seconds
         advance(1)
-        if time.monotonic() - started > seconds:
+        if spent > seconds * (1 if turn + 1 >= len(prompts) else _PATIENCE):
             break
+        if turn:
+            running = [k for k in running if not k or not _is_behind(k, {k: measured[k] for k in running if k})]
     rates = tuple(_rate(k, turns, measured[0]) for k, turns in measured.items())
-    best = max(rates[1:], key=lambda rate: rate.tokens_per_second)
-    return KChoice(best.k, rates)
+    fastest = max((rate for rate in rates if rate.k in running and rate.k), key=lambda rate: rate.tokens_per_second)
+    return KChoice(fastest.k, rates)
 
 
 def _rate(k: int, turns: Sequence[Decoded], plain: Sequence[Decoded]) -> Rate:
-    """Of the turns with one K, beside those without drafts."""
-    speeds = [each.tokens / _some(each.seconds) for each in turns]
-    costs = [_round_seconds(each) / _round_seconds(other) for each, other in zip(turns, plain, strict=True)]
+    """Of the turns with one K, beside the same ones without drafts."""
+    speeds = [_speed(each) for each in turns]
+    costs = [_round_seconds(each) / _round_seconds(other) for each, other in zip(turns, plain, strict=False)]
     tokens = 1.0 + sum(each.accepted for each in turns) / max(sum(each.rounds for each in turns), 1)
-    return Rate(k, statistics.median(speeds), min(speeds), max(speeds), tokens, statistics.median(costs))
+    return Rate(k, statistics.median(speeds), min(speeds), max(speeds), tokens, statistics.median(costs), len(turns))
+
+
+def _is_behind(k: int, measured: Mapping[int, Sequence[Decoded]]) -> bool:
+    """Whether one K was slow in every turn, beside the fastest of that turn: one slow moment says nothing."""
+    turns = zip(measured[k], zip(*measured.values(), strict=True), strict=True)
+    return all(_speed(own) < _BEHIND * max(map(_speed, every)) for own, every in turns)
+
+
+def _speed(decoded: Decoded) -> float:
+    return decoded.tokens / _some(decoded.seconds)
 
 
 def _round_seconds(decoded: Decoded) -> float:

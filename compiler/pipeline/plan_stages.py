@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from ...engines.folder.records import Profile
+from ...engines.folder.records import ONE, PREFILL, VERIFY, Profile
 from ...plugins.errors import BuildError, EnvironmentProblem
 from ...plugins.tensorrt.import_tensorrt import Product
 from ..precision.product_table import BuiltProduct
@@ -72,6 +72,15 @@ class Plans:
 
 
 @dataclass(frozen=True)
+class Spans:
+    """What plans are to cover: up to ``max_k`` drafts, of which ``k`` are usual, and ``max_seq_len`` tokens."""
+
+    k: int
+    max_k: int
+    max_seq_len: int
+
+
+@dataclass(frozen=True)
 class PlanSource:
     """A lowered graph to make a plan of: its file, what stands for its content, and the bytes of graph and weights.
 
@@ -97,15 +106,13 @@ def build_plans(
     sources: Mapping[str, PlanSource],
     platform: BuildPlatform,
     asked: PlanAsked,
-    *,
-    max_k: int,
-    max_seq_len: int,
+    spans: Spans,
 ) -> Plans:
     """Build the plans of all graphs, one after the other, and our kernels. Raises ``BuildError``."""
     halves = {}
     for name, source in sources.items():
         with run.phases(f"plan {name}") as record:
-            halves[name] = build_plan(run, name, source, platform, asked, max_k=max_k, max_seq_len=max_seq_len)
+            halves[name] = build_plan(run, name, source, platform, asked, spans)
             record["reused"] = halves[name].stage.reused
     with run.phases("kernels") as record:
         kernels = build_kernels(run, platform.gpus)
@@ -114,17 +121,19 @@ def build_plans(
     return Plans(halves, kernels, library)
 
 
-def profiles(half: str, max_batch_size: int, max_k: int, max_seq_len: int) -> tuple[Profile, ...]:
+def profiles(half: str, max_batch_size: int, spans: Spans) -> tuple[Profile, ...]:
     """Return the sizes that a plan serves; a drafter drafts at least one, and a target emits a column more than none.
 
-    Index 0 decodes all rows at once, index 1 reads a chunk of one row's prompt.
+    One decodes all rows at once, one a single row where there are more, and one reads a chunk of one row's prompt.
+    TensorRT looks for what is fastest at the usual sizes: at K, whatever more may be asked for later.
     """
-    most = max(max_k, 1) + 1
-    emitted = (2 if half == "drafter" else 1, most, most)
-    chunk = min(CHUNK, max_seq_len)
+    usual, most = (max(k, 1) + 1 for k in (spans.k, spans.max_k))
+    emitted = (2 if half == "drafter" else 1, usual, most)
+    columns, chunk = (1, spans.k + 1, spans.max_k + 1), min(CHUNK, spans.max_seq_len)
     return (
-        Profile("verify", (1, max_batch_size, max_batch_size), (1, max_k + 1, max_k + 1), emitted),
-        Profile("prefill", (1, 1, 1), (1, chunk, chunk), emitted),
+        Profile(VERIFY, (1, max_batch_size, max_batch_size), columns, emitted),
+        *([Profile(ONE, (1, 1, 1), columns, emitted)] if max_batch_size > 1 else []),
+        Profile(PREFILL, (1, 1, 1), (1, chunk, chunk), emitted),
     )
 
 
@@ -134,13 +143,11 @@ def build_plan(
     source: PlanSource,
     platform: BuildPlatform,
     asked: PlanAsked,
-    *,
-    max_k: int,
-    max_seq_len: int,
+    spans: Spans,
 ) -> PlanStage:
     """Build the TensorRT plan of the lowered graph of a half. Raises ``BuildError`` when TensorRT refuses it."""
     store = run.store
-    sizes = profiles(half, asked.max_batch_size or DEFAULT_BATCH_SIZE, max_k, max_seq_len)
+    sizes = profiles(half, asked.max_batch_size or DEFAULT_BATCH_SIZE, spans)
     plan_request = PlanRequest(
         name=half,
         graph=source.graph,

@@ -56,6 +56,12 @@ class Assembly:
                     copy_file(source, target, advance)
         shutil.rmtree(stage.path, ignore_errors=True)
 
+    def drop_stage(self, stage: Stage, below: str) -> None:
+        """Take out what was copied of a stage."""
+        for name in stage.files:
+            del self.files[f"{below}/{name}"]
+            (self.folder / below / name).unlink()
+
     def _place(self, below: str, name: str, entry: FileEntry) -> Path:
         """Count a file in; returns where it goes."""
         self.files[f"{below}/{name}"] = entry

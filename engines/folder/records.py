@@ -60,6 +60,10 @@ class Cache:
         return cache_width(self.head_dim, self.dtype)
 
 
+VERIFY, PREFILL = "verify", "prefill"  # the profiles of every plan
+ONE = "one"  # that of plans for several rows, for a round of one
+
+
 @dataclass(frozen=True)
 class Profile:
     """Sizes that an optimisation profile of a TensorRT plan covers, each (least, usual, most).

@@ -20,7 +20,6 @@ from peagle.compiler import verify as verification
 from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.hardware.machine import LocalGpu, Machine, look
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.request.build_platform import platform_of
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
@@ -102,10 +101,10 @@ def test_the_plans_cover_decoding_and_prompts(demo_plans: Path) -> None:
     assert manifest.drafter.plan is not None
     assert manifest.target.plan.profiles == (
         Profile("verify", (1, 8, 8), (1, 9, 9), (1, 9, 9)),
+        Profile("one", (1, 1, 1), (1, 9, 9), (1, 9, 9)),
         Profile("prefill", (1, 1, 1), (1, 512, 512), (1, 9, 9)),
     )
-    assert [profile.emitted for profile in manifest.drafter.plan.profiles] == [(2, 9, 9)] * 2
-    assert profiles("target", 4, 3, 64)[1] == Profile("prefill", (1, 1, 1), (1, 64, 64), (1, 4, 4))
+    assert [profile.emitted for profile in manifest.drafter.plan.profiles] == [(2, 9, 9)] * 3
 
 
 def test_a_rerun_reuses_every_step_and_says_the_same(demo_plans: Path, tmp_path: Path) -> None:
@@ -138,14 +137,15 @@ def test_inspect_needs_neither_a_gpu_nor_tensorrt(cli: Run, demo_plans: Path, mo
         monkeypatch.setitem(sys.modules, name, None)
     text = cli("inspect", demo_plans).out
     for said in (
-        "for sm_120", "verify: rows 1 to 8, columns 1 to 9", "prefill: rows 1, columns 1 to 512", "AcceptPrefix 1",
+        "for sm_120", "verify: rows 1 to 8, columns 1 to 9", "one: rows 1, columns 1 to 9",
+        "prefill: rows 1, columns 1 to 512", "AcceptPrefix 1",
         "fp16 (100.0% of the weights); as the plan itself has them",
         "PlaceholderDraft 1", "KV_CACHE_UPDATE 24", "24 caches float16 [?, 2, 2112, 32]", "input_ids int64 [?, ?]",
         "target/model.plan", "kernel NumbersAt", "registers", "plugin library", " and sm_120, ",
     ):  # fmt: skip
         assert said in text
     found = json.loads(cli("inspect", demo_plans, "--json").out)
-    assert [profile["name"] for profile in found["drafter"]["plan"]["profiles"]] == ["verify", "prefill"]
+    assert [profile["name"] for profile in found["drafter"]["plan"]["profiles"]] == ["verify", "one", "prefill"]
     assert {kernel["sm"] for kernel in found["kernels"]} == {"sm_120"}
     assert found["plugin_library"]["gpus"] == ["sm_120"]
     assert found["operators"] == {"target": None, "drafter": None}

@@ -27,7 +27,7 @@ from ...store.publish import Assembly
 from ...tensorrt.graph_record import to_record
 from ...tensorrt.preflight import graph_of
 from ..engine_manifest import engine_manifest
-from ..plan_stages import profiles
+from ..plan_stages import Spans, profiles
 from ..reports.graph_account import GraphAccount
 from ..reports.recorded_contents import check_export, inspect_export
 from ..shared_steps import Graphs
@@ -86,7 +86,7 @@ def place_record(
     for name in graphs.compiled:
         graph = graph_of(assembly.folder / name / "model.onnx")
         assembly.place_text(f"{name}/{GRAPH}", json.dumps(to_record(graph)) + "\n")
-        sizes = profiles(name, DEFAULT_BATCH_SIZE, inputs.max_k, inputs.max_seq_len)
+        sizes = profiles(name, DEFAULT_BATCH_SIZE, Spans(inputs.depth, inputs.max_k, inputs.max_seq_len))
         shapes = shapes_of(graph, sizes, gpus, manifest.shapes.vocab_size)
         assembly.place_text(f"{name}/{SHAPES}", json.dumps(shapes, indent=2) + "\n")
         for script, text in SCRIPTS.items():

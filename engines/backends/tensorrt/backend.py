@@ -14,12 +14,14 @@ from ....plugins.tensorrt.import_tensorrt import Product
 from ...folder.checks import check_gpu
 from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
+from ...folder.records import PREFILL, VERIFY
 from ...requests.params import SamplingParams, policy_of
 from ...requests.token_choice import TokenChoice
 from ..base import Chunk, KeptPrompt, Steps
-from .device import CapturedGraph, CudaDevice, Device, find_gpu
+from .device import CudaDevice, Device, find_gpu
+from .kept_rounds import KeptRound, KeptRounds
 from .lanes import PlanLanes
-from .loaded_graphs import PREFILL, VERIFY, Plan, Runtime, load_product, profile_of
+from .loaded_graphs import Plan, Runtime, load_product, profile_of
 from .memory import Memory, Sizer, WindowSizes, itemsize
 from .pinned import LateEmission, Staging
 from .prefill import PlanPrompt
@@ -59,7 +61,7 @@ class TensorRTBackend:
     """Runs the plans on the one stream of ``device``; ``trt`` is the module of either product.
 
     A round is enqueued step by step the first time, which sets up what it needs; the second time it is captured in a
-    CUDA graph, one for each K.
+    CUDA graph, one for each K and number of rows. Those that were not asked for longest are dropped.
     """
 
     lag = 1
@@ -86,21 +88,21 @@ class TensorRTBackend:
         self._staging = Staging(device, (memory.numbers_length + len(POLICY)) * itemsize("float32"))
         self._policies = [policy_of(SamplingParams()) for _ in range(num_slots)]
         self._logits_bytes: np.ndarray | None = None  # page-locked memory is kept as long as the device
-        self._seen: set[tuple[Steps, int]] = set()
-        self._graphs: dict[tuple[Steps, int], tuple[CapturedGraph, int]] = {}  # and K of the windows after it
+        self._rounds = KeptRounds(device)
 
     def begin(self) -> None:
         """Upload windows in which every slot is idle."""
         self._lanes.begin()
 
     def warm(self, steps: Steps, k: int) -> None:
-        """Run the round of a K that is new here once, wait for it, and capture it."""
+        """Run the rounds of a K that is new here once, with few rows and with all, wait for them, and capture them."""
         self._check(k)
-        if (steps, k) not in self._seen:
-            self._lanes.prepare(k)
-            self._run(steps, k, replay=True)
-            self._device.record().wait()
-            self._capture(steps, k)
+        for rows in self._lanes.row_sizes:
+            if not self._rounds.of((steps, k, rows)).has_run:
+                self._lanes.prepare(k)
+                kept = self._run(steps, k, rows, replay=True)
+                self._device.record().wait()
+                self._capture(kept, steps, k)
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
         """Upload the slot's policy and its table of numbers, zero from their end on; it takes no ``choice``."""
@@ -140,7 +142,7 @@ class TensorRTBackend:
         self._lanes.limits = limits
         if replay:
             self._lanes.prepare(k)
-        self._run(steps, k, replay)
+        self._run(steps, k, self._lanes.rows_needed, replay=replay)
         return self._lanes.emission()
 
     def retire(self, slot: int) -> None:
@@ -171,23 +173,24 @@ class TensorRTBackend:
             self._prompts.draft(num_speculative_tokens)
         return self._logits("draft_logits", num_speculative_tokens, self.manifest.shapes.draft_vocab_size)
 
-    def _run(self, steps: Steps, k: int, replay: bool) -> None:
-        if replay and (steps, k) in self._seen:
-            self._capture(steps, k)
-        captured = self._graphs.get((steps, k))
-        if captured is None:
+    def _run(self, steps: Steps, k: int, rows: int, *, replay: bool) -> KeptRound:
+        kept = self._rounds.of((steps, k, rows))
+        self._lanes.turn_to(rows, kept.passes)
+        if replay and kept.has_run:
+            self._capture(kept, steps, k)
+        if kept.graph is None:
             steps(self._lanes, k)
-            self._seen.add((steps, k))
+            kept.has_run = True
         else:
-            graph, after = captured
-            graph.replay()
-            self._lanes.advanced(after)
+            kept.graph.replay()
+            self._lanes.advanced(kept.drafts_after)
+        return kept
 
-    def _capture(self, steps: Steps, k: int) -> None:
+    def _capture(self, kept: KeptRound, steps: Steps, k: int) -> None:
         """Record a round that has run before, where a CUDA graph can hold it."""
-        if (steps, k) not in self._graphs and self._lanes.is_capturable():
-            graph = self._device.capture(lambda: steps(self._lanes, k))
-            self._graphs[steps, k] = graph, self._lanes.drafts_laid_out
+        if kept.graph is None and self._lanes.is_capturable():
+            kept.graph = self._device.capture(lambda: steps(self._lanes, k))
+            kept.drafts_after = self._lanes.drafts_laid_out
 
     def _check(self, k: int) -> None:
         if k > self._most_drafts:

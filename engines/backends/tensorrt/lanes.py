@@ -1,7 +1,9 @@
 """The lanes of all slots on TensorRT: their windows in one block, which passes of every K are bound to.
 
 The windows of a round lie side by side, as wide as its K, so they are moved apart or together when K changes. The host
-knows how many drafts each window has without looking: it is what launched the round that drafted.
+knows how many drafts each window has without looking: it is what launched the round that drafted. A round runs the
+first rows, up to the last busy one, so that few requests cost few rows; passes over fewer rows begin at the same
+addresses.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import numpy as np
 
 from ....plugins.errors import EnvironmentProblem
 from ....plugins.graph_contract import NEXT, WINDOW
+from .kept_rounds import PassKind
 from .kernels import NewestToken, choose_numbers
-from .loaded_graphs import VERIFY, Pass, Plan
+from .loaded_graphs import Pass, Plan, round_profile
 from .memory import Memory, Span, WindowSizes, itemsize, tensor_block
 from .pinned import LateEmission, Readback, Staging
 
@@ -38,9 +41,9 @@ def no_further_passes() -> EnvironmentProblem:
 
 
 class PlanLanes:
-    """Enqueues a round for all slots at once; a row for every slot, busy or not.
+    """Enqueues a round for all busy slots at once: a row for every slot from the first on, for ``rows`` of them.
 
-    An idle row runs with the others: its window is empty, and what its pass writes lies where no request reads.
+    An idle row among them runs too: its window is empty, and what its pass writes lies where no request reads.
     ``prepare`` comes before the steps of a round that is replayed, and what it does is no part of a CUDA graph; in
     other rounds ``verify`` does it, when drafts of the host's own are in place.
     """
@@ -62,7 +65,8 @@ class PlanLanes:
         self._counts = self._constants(np.arange(largest.columns + 1), np.int32)
         self._unforced = self._constants(np.full(rows, -1), np.int64)
         device.upload(self._round["forced_next"], self._unforced)
-        self._passes: dict[tuple[str, int, int], Pass] = {}
+        self.row_sizes = _row_sizes(rows)
+        self._rows, self._passes = rows, dict[PassKind, Pass]()
         self._busy, self._columns, self._verified = [False] * rows, 1, 0
         self._drafts, self._uploaded = [0] * rows, [_UNKNOWN] * rows  # of every window, and what its lengths say
         self._drafted: tuple[int, ...] = (0,) * rows
@@ -73,6 +77,7 @@ class PlanLanes:
         """Make every slot idle."""
         self._busy = [False] * self._memory.slots
         self._device.upload(self._window.base, self._idle)
+        self._device.upload(self._next.base, self._idle)  # of rows that a round leaves out it is copied as it is
 
     def retire(self, slot: int) -> None:
         """Make one slot idle."""
@@ -80,7 +85,18 @@ class PlanLanes:
         for name in ("start", "window_len", "draft_len"):
             size = itemsize("int64" if name == "start" else "int32")
             offset = self._window.offsets[name] + slot * size
-            self._device.upload(self._window.base + offset, self._idle[offset : offset + size])
+            for block in (self._window, self._next):
+                self._device.upload(block.base + offset, self._idle[offset : offset + size])
+
+    @property
+    def rows_needed(self) -> int:
+        """The least of ``row_sizes`` that has every busy slot."""
+        last = max((slot for slot, busy in enumerate(self._busy) if busy), default=0)
+        return next(rows for rows in self.row_sizes if rows > last)
+
+    def turn_to(self, rows: int, passes: dict[PassKind, Pass]) -> None:
+        """Let the next round run the first ``rows`` slots, with ``passes``, to which it adds what it lacks."""
+        self._rows, self._passes = rows, passes
 
     def place(self, slot: int, following: Mapping[str, int], drafts: int) -> None:
         """Make a slot busy, with the window of one row that lies at the addresses of the ``NEXT`` tensors."""
@@ -107,15 +123,15 @@ class PlanLanes:
         self._verified = k
 
     def verify(self, k: int) -> None:
-        """Enqueue the target over all windows, after the kernel that gathers their random numbers."""
+        """Enqueue the target over the windows, after the kernel that gathers their random numbers."""
         self.prepare(k)
-        memory, sizes = self._memory, WindowSizes(self._memory.slots, k + 1, emitted_columns(k))
+        memory, sizes = self._memory, WindowSizes(self._rows, k + 1, emitted_columns(k))
         choose_numbers(self._device, memory.numbers, memory.numbers_length, self.tensors, sizes)
         self._pass("target", sizes).enqueue()
 
     def draft(self, k: int) -> None:
-        """Enqueue the drafter over all windows; it writes the next ones itself."""
-        self._pass("drafter", WindowSizes(self._memory.slots, self._verified + 1, k + 1)).enqueue()
+        """Enqueue the drafter over the windows; it writes the next ones itself."""
+        self._pass("drafter", WindowSizes(self._rows, self._verified + 1, k + 1)).enqueue()
 
     def branch(self, k: int) -> None:
         """Draft a chain: no plan is told which columns see which."""
@@ -134,7 +150,7 @@ class PlanLanes:
         if k:
             self._device.copy(self._window.base, self._next.base, self._window.size)
         else:
-            sizes = WindowSizes(self._memory.slots, self._verified + 1, emitted_columns(self._verified))
+            sizes = WindowSizes(self._rows, self._verified + 1, emitted_columns(self._verified))
             self._newest.enqueue(self.tensors, sizes)
             self._device.copy(self._window.base, self._next.base, self._window.offsets["window_len"])
         self.advanced(k)
@@ -169,11 +185,11 @@ class PlanLanes:
 
     def emission(self) -> LateEmission:
         """Fetch what the round emits, i32 [slots, K + 1]; who reads it waits for the copy."""
-        k, tensors = self._verified, self.tensors
-        return self._readback.start(tensors["tokens"], tensors["num_tokens"], emitted_columns(k), k + 1, self._drafted)
+        k, tensors, shape = self._verified, self.tensors, (self._rows, emitted_columns(self._verified))
+        return self._readback.start(tensors["tokens"], tensors["num_tokens"], *shape, k + 1, self._drafted)
 
     def is_capturable(self) -> bool:
-        """Whether a CUDA graph can hold every pass there is."""
+        """Whether a CUDA graph can hold every pass of the round."""
         return all(run.is_capturable for run in self._passes.values())
 
     def _lay_out(self, columns: int) -> None:
@@ -191,12 +207,12 @@ class PlanLanes:
         self._device.copy(ids, spare, self._memory.slots * columns * _ID)
 
     def _pass(self, half: str, sizes: WindowSizes) -> Pass:
-        """The pass of one half that is bound to these sizes; made when they are first seen."""
+        """The pass of one half that is bound to these sizes; made when the round has none."""
         key = half, sizes.columns, sizes.emitted
         if key not in self._passes:
             memory, plan = self._memory, self._plans[half]
-            run = plan.context(VERIFY, *self._scratch)
-            cache_shapes, cache_addresses = memory.caches[half].all_rows()
+            run = plan.context(round_profile(plan.part, sizes.rows), *self._scratch)
+            cache_shapes, cache_addresses = memory.caches[half].first_rows(sizes.rows)
             shapes = memory.sizer.shapes(plan.part.inputs, sizes)
             run.bind({**shapes, **cache_shapes}, {**self.tensors, **cache_addresses})
             self._passes[key] = run
@@ -214,3 +230,8 @@ class PlanLanes:
         constants = self._device.pinned(values.shape, dtype)
         constants[:] = values
         return constants
+
+
+def _row_sizes(slots: int) -> tuple[int, ...]:
+    """How many rows a round may have: 1, 2, 4, .. and all, so that few kinds of rounds serve any number of requests."""
+    return (*(1 << power for power in range(slots.bit_length()) if 1 << power < slots), slots)

@@ -15,12 +15,10 @@ from ....plugins.tensorrt.import_tensorrt import Product, load
 from ...folder.checks import REBUILD, check_runtime
 from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
-from ...folder.records import Part, Profile
+from ...folder.records import ONE, PREFILL, VERIFY, Part, Profile
 from .device import Device
 
 Shape = tuple[int, ...]
-
-VERIFY, PREFILL = "verify", "prefill"  # the profiles of every plan
 
 
 def load_product(name: Product, manifest: Manifest) -> Any:
@@ -118,7 +116,7 @@ class Plan:
         if hasattr(trt, "DynamicShapesKernelSpecializationStrategy"):  # TensorRT-RTX compiles kernels as it runs
             config = self.engine.create_runtime_config()
             config.set_execution_context_allocation_strategy(strategy)
-            if profile == VERIFY:  # one shape, captured once: it must be the right kernel from the start
+            if profile != PREFILL:  # one shape, captured once: it must be the right kernel from the start
                 eager = trt.DynamicShapesKernelSpecializationStrategy.EAGER
                 config.dynamic_shapes_kernel_specialization_strategy = eager
             context = self.engine.create_execution_context(runtime_config=config)
@@ -140,6 +138,11 @@ def profile_index(part: Part, name: str) -> int:
     if name not in names:
         raise EnvironmentProblem(f"a plan has no profile {name!r}", why=f"it has {', '.join(names)}", fix=REBUILD)
     return names.index(name)
+
+
+def round_profile(part: Part, rows: int) -> str:
+    """The name of the profile for a round of so many rows; plans of earlier builds have one for all."""
+    return ONE if rows == 1 and any(profile.name == ONE for profile in _profiles(part)) else VERIFY
 
 
 def profile_of(part: Part, name: str) -> Profile:

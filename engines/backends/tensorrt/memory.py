@@ -132,9 +132,10 @@ class Caches:
             )
         self._addresses = {name: device.allocate(slots * size) for name, size in self._rows.items()}
 
-    def all_rows(self) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-        """Shapes and addresses of the whole caches, for a pass over all slots."""
-        return self._shapes, _in_place(self._addresses)
+    def first_rows(self, rows: int) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
+        """Shapes and addresses of the rows of the first slots, for a pass over those."""
+        shapes = {name: (rows, *shape[1:]) for name, shape in self._shapes.items()}
+        return shapes, _in_place(self._addresses)
 
     def row(self, slot: int) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
         """Shapes and addresses of one slot's rows, for a pass of one row."""

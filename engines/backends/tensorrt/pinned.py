@@ -31,7 +31,7 @@ class Staging:
 
 
 class LateEmission:
-    """An emission whose tokens are on their way down."""
+    """An emission whose tokens are on their way down, of the first rows; the others ran in no pass, and have none."""
 
     def __init__(self, tokens: np.ndarray, num_tokens: np.ndarray, drafted: Sequence[int], arrived: Event) -> None:
         self._tokens, self._num_tokens, self._arrived = tokens, num_tokens, arrived
@@ -44,7 +44,10 @@ class LateEmission:
         """Wait for the copy the first time; then return what came, however often it is asked for."""
         if self._read is None:
             self._arrived.wait()
-            self._read = self._tokens.copy(), self._num_tokens.copy()
+            ran, rows = len(self._tokens), len(self.drafted)
+            tokens, counts = np.full((rows, self._tokens.shape[1]), -1, np.int32), np.zeros(rows, np.int32)
+            tokens[:ran], counts[:ran] = self._tokens, self._num_tokens
+            self._read = tokens, counts
         return self._read
 
 
@@ -58,9 +61,13 @@ class Readback:
         self._holders: list[LateEmission | None] = [None] * places
         self._turn = 0
 
-    def start(self, tokens: int, num_tokens: int, emitted: int, shown: int, drafted: Sequence[int]) -> LateEmission:
-        """Fetch ``tokens`` i32 [rows, emitted], of which ``shown`` columns matter, and ``num_tokens`` i32 [rows]."""
-        rows = len(drafted)
+    def start(
+        self, tokens: int, num_tokens: int, rows: int, emitted: int, shown: int, drafted: Sequence[int]
+    ) -> LateEmission:
+        """Fetch ``tokens`` i32 [rows, emitted], of which ``shown`` columns matter, and ``num_tokens`` i32 [rows].
+
+        ``drafted`` is of all rows, of which only the first ``rows`` may have run.
+        """
         turn, self._turn = self._turn, (self._turn + 1) % len(self._holders)
         holder = self._holders[turn]
         if holder is not None:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ....plugins.graph_contract import NEXT, POLICY, TENSORS, WINDOW
+from ...folder.records import PREFILL
 from ..base import Chunk
 from .kernels import NewestToken, choose_numbers
 from .lanes import PlanLanes, emitted_columns, no_further_passes
-from .loaded_graphs import PREFILL, Plan
+from .loaded_graphs import Plan
 from .memory import Memory, WindowSizes, tensor_block
 from .pinned import LateEmission, Readback, Staging
 
@@ -94,7 +95,7 @@ class PlanPrompt:
     def emission(self) -> LateEmission:
         """Fetch what the pass emits, one row; who reads it waits for the copy."""
         tensors, emitted = self.tensors, emitted_columns(self._k)
-        return self._readback.start(tensors["tokens"], tensors["num_tokens"], emitted, self._k + 1, (0,))
+        return self._readback.start(tensors["tokens"], tensors["num_tokens"], 1, emitted, self._k + 1, (0,))
 
     def _sizes(self) -> WindowSizes:
         return WindowSizes(1, self._columns, emitted_columns(self._k))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -66,11 +67,11 @@ def test_one_slow_moment_does_not_decide() -> None:
 
     def decode(_: str, k: int) -> Decoded:
         calls[k] += 1
-        return took(100.0 if k == 2 and calls[k] == 2 else {0: 1.0, 1: 0.6, 2: 0.5}[k])
+        return took(10.0 if k == 2 and calls[k] == 2 else {0: 1.0, 1: 0.6, 2: 0.5}[k])
 
     choice = choose_k(decode, PROMPTS, 2)
     assert choice.k == 2
-    assert choice.rates[2].slowest == pytest.approx(0.1)
+    assert choice.rates[2].slowest == pytest.approx(1.0)
 
 
 def test_it_stops_after_a_whole_sweep_when_time_is_up() -> None:
@@ -83,6 +84,52 @@ def test_it_stops_after_a_whole_sweep_when_time_is_up() -> None:
     choice = choose_k(decode, PROMPTS, 3, seconds=0.0)
     assert len(calls) == 2 + 4
     assert len(choice.rates) == 4
+
+
+def test_what_is_far_behind_after_two_turns_leaves_its_time_to_the_others() -> None:
+    calls: Counter[int] = Counter()
+
+    def decode(_: str, k: int) -> Decoded:
+        calls[k] += 1
+        return took({0: 1.0, 1: 0.52, 2: 0.5, 3: 0.7, 4: 2.0}[k])
+
+    choice = choose_k(decode, PROMPTS, 4)
+    assert choice.k == 2
+    assert {rate.k: rate.turns for rate in choice.rates} == {0: 6, 1: 6, 2: 6, 3: 2, 4: 2}
+    assert calls == {0: 7, 1: 6, 2: 6, 3: 2, 4: 3}  # the first and the last also once before
+    assert len(choice.measured.costs) == 5
+
+
+def test_one_that_was_given_up_does_not_win_in_the_end() -> None:
+    """What is left becomes slower, and so would it have."""
+    turns: Counter[int] = Counter()
+
+    def decode(_: str, k: int) -> Decoded:
+        turns[k] += 1
+        return took({0: 1.0, 1: 0.5, 2: 0.8}[k] * (4 if turns[1] > 2 else 1))
+
+    choice = choose_k(decode, PROMPTS, 2)
+    assert choice.rates[2].tokens_per_second > choice.rates[1].tokens_per_second
+    assert choice.k == 1
+
+
+@pytest.mark.parametrize(("seconds", "turns"), [(100.0, 6), (3.9, 2), (1.9, 2), (0.6, 1)])
+def test_every_prompt_comes_up_unless_that_takes_three_times_as_long(seconds: float, turns: int) -> None:
+    """A turn takes two seconds."""
+    choice = choose_k(lambda _, k: took(1.0), PROMPTS, 1, seconds=seconds)
+    assert {rate.turns for rate in choice.rates} == {turns}
+
+
+def test_only_what_was_decoded_counts_as_time_spent() -> None:
+    """Not what is set up for a K: here every call takes long, and decodes for no time at all."""
+    choice = choose_k(lambda _, k: time.sleep(0.002) or took(1e-6), PROMPTS, 2, seconds=0.003)
+    assert {rate.turns for rate in choice.rates} == {6}
+
+
+@pytest.mark.parametrize(("of", "worth"), [(3, False), (2, False), (1, True)])
+def test_plans_are_made_again_for_a_k_that_is_faster_by_a_margin(of: int, worth: bool) -> None:
+    choice = choose_k(lambda _, k: took({0: 1.0, 1: 0.9, 2: 0.53, 3: 0.5}[k]), PROMPTS, 3)
+    assert (choice.k, choice.is_worth_plans(of)) == (3, worth)
 
 
 def test_the_bundled_prompts_are_what_verify_needs() -> None:

@@ -10,7 +10,7 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.model_half import drafter_half, target_half
-from peagle.compiler.pipeline.plan_stages import profiles
+from peagle.compiler.pipeline.plan_stages import Spans, profiles
 from peagle.compiler.precision.kv_cache_scales import NarrowCaches
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine
@@ -59,7 +59,7 @@ def plan_manifest(manifest: Manifest, graphs: dict[str, Path], folder: Path, row
         session = quiet_session(graph)
         values = [*session.get_inputs(), *session.get_outputs()]
         tensors = tuple(PlanTensor(v.name, DTYPES[v.type], tuple(-1 for _ in v.shape)) for v in values)
-        sizes = profiles(name, rows, most, length)
+        sizes = profiles(name, rows, Spans(most // 2, most, length))
         write_plan(folder / name / "model.plan", graph, sizes)
         part: Part = getattr(manifest, name)
         halves[name] = replace(

@@ -11,6 +11,7 @@ import ctypes
 import enum
 import json
 import math
+import weakref
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +104,8 @@ class _Engine:
         self.outputs = {o.name: o for o in self.session.get_outputs()}
         self.num_io_tensors = len(self.inputs) + len(self.outputs)
         self.num_optimization_profiles = len(self.profiles)
+        self.contexts = weakref.WeakSet[_Context]()
+        self.runs: list[tuple[str, int]] = []  # of what was enqueued or recorded: the profile and its rows
 
     def get_tensor_name(self, index: int) -> str:
         return [*self.inputs, *self.outputs][index]
@@ -131,6 +134,7 @@ class _Context:
         self._profile: Profile | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
+        engine.contexts.add(self)
 
     def set_device_memory(self, memory: int, size: int) -> None:
         self._engine.device.view(memory, (size,), np.uint8)
@@ -172,6 +176,7 @@ class _Context:
         unbound = {*engine.inputs, *engine.outputs} - set(self._addresses)
         if unbound or self._needs_memory or self._profile is None:
             return engine.logger.refuse(f"not ready: {sorted(unbound)} have no address")
+        engine.runs.append((self._profile.name, self._shapes["window_len"][0]))
         inputs = {
             name: engine.device.view(self._addresses[name], self._shapes[name], _numpy(value.type))
             for name, value in engine.inputs.items()

@@ -18,6 +18,8 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Chunk
 from peagle.engines.backends.tensorrt import backend as tensorrt
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
+from peagle.engines.backends.tensorrt.kept_rounds import KeptRounds
+from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import Profile
 from peagle.engines.requests.params import policy_of
 from peagle.engines.requests.random_numbers import uniform_stream
@@ -143,6 +145,66 @@ def test_an_idle_row_points_behind_all_that_a_request_can_hold(plans: Plans) -> 
     starts = device.view(tensors["start"], (3,), np.int64).tolist()
     assert 2 <= starts[0] <= 6
     assert starts[1:] == [engine.max_seq_len] * 2
+    backend.round(parallel.round, 3, replay=True).read()  # of one row: the next windows of the others are copied too
+    device.record().wait()
+    assert device.view(tensors["window_len"], (3,), np.int32).tolist() == [4, 0, 0]
+    assert device.view(tensors["start"], (3,), np.int64).tolist()[1:] == [engine.max_seq_len] * 2
+
+
+def _runs(engine: Engine) -> list[tuple[str, int]]:
+    """What the target's plan runs from now on: profile and rows of each pass."""
+    runs: list[tuple[str, int]] = engine._backend._lanes._plans["target"].engine.runs  # type: ignore[attr-defined]
+    runs.clear()
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("requests", "rounds"), [(1, {("one", 1)}), (2, {("verify", 2), ("one", 1)}), (3, {("verify", 3), ("verify", 2)})]
+)
+def test_a_round_has_as_many_rows_as_are_busy_and_one_row_its_own_profile(
+    wide: dict[str, Path],
+    tiny_engine: Engine,
+    tmp_path: Path,
+    requests: int,
+    rounds: set[tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every round is enqueued, none replayed, so that each is seen; the last request ends before the others."""
+    monkeypatch.setattr(_Context, "is_stream_capturable", lambda self, stream: False, raising=False)
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    engine, _ = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=3)
+    params = [replace(GREEDY, max_tokens=32, ignore_eos=True)] * (requests - 1) + [replace(GREEDY, max_tokens=8)]
+    engine.generate([[5]], GREEDY, num_speculative_tokens=5)  # which runs one of each, to be ready
+    runs = _runs(engine)
+    engine.generate([[5, 6, 7 + slot] for slot in range(requests)], params, num_speculative_tokens=5)
+    assert rounds <= {*runs} <= {("prefill", 1), ("one", 1), *rounds}
+
+
+def test_plans_without_a_profile_for_one_row_run_it_at_that_of_all(
+    wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
+) -> None:
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    manifest = _with_profiles(manifest, tmp_path, wide, without="one")
+    engine, _ = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=2)
+    assert _told(engine, MIXED, 4) == _told(tiny_engine, MIXED, 4)
+    runs = _runs(engine)
+    engine.generate(PROMPTS[:1], GREEDY, num_speculative_tokens=3)
+    assert {*runs} == {("prefill", 1), ("verify", 1), ("verify", 2)}
+
+
+def test_contexts_and_graphs_of_rounds_that_are_not_asked_for_are_dropped(
+    wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KeptRounds.__init__, "__defaults__", (3,))
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    engine, device = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=2)
+    for k in (0, 1, 2, 3, 4, 5, 6, 3):
+        assert _told(engine, GREEDY, k) == _told(tiny_engine, GREEDY, k)
+    rounds, plans = engine._backend._rounds, engine._backend._lanes._plans  # type: ignore[attr-defined]
+    assert len(rounds) == 3
+    for plan in plans.values():
+        assert len(plan.engine.contexts) <= 3 + 1  # and that of prompts
+    assert device.replays > 0
 
 
 def test_a_round_that_cannot_be_captured_is_enqueued_every_time(
@@ -179,15 +241,17 @@ def test_a_prompt_longer_than_the_profile_comes_in_pieces(
     assert _told(engine, MIXED, 4) == _told(tiny_engine, MIXED, 4)
 
 
-def _with_profiles(manifest: object, folder: Path, graphs: dict[str, Path], prefill_columns: int) -> object:
+def _with_profiles(
+    manifest: Manifest, folder: Path, graphs: dict[str, Path], prefill_columns: int = 96, without: str = ""
+) -> Manifest:
     changed = {}
     for name, graph in graphs.items():
         part = getattr(manifest, name)
-        verify, prefill = part.plan.profiles
-        sizes = (verify, replace(prefill, columns=(1, prefill_columns, prefill_columns)))
+        *rounds, prefill = (profile for profile in part.plan.profiles if profile.name != without)
+        sizes = (*rounds, replace(prefill, columns=(1, prefill_columns, prefill_columns)))
         write_plan(folder / name / "model.plan", graph, sizes)
         changed[name] = replace(part, plan=replace(part.plan, profiles=sizes))
-    return replace(manifest, **changed)  # type: ignore[type-var]
+    return replace(manifest, **changed)
 
 
 def test_logits_are_onnx_runtime_s(plans: Plans, tiny_engine: Engine) -> None:
@@ -282,7 +346,8 @@ def test_shapes_outside_of_a_profile_are_refused_with_the_logger_s_words(
     wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
 ) -> None:
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
-    small = (Profile("verify", (1, 1, 1), (1, 3, 3), (1, 3, 3)), Profile("prefill", (1, 1, 1), (1, 9, 9), (1, 3, 3)))
+    few = Profile("verify", (1, 1, 1), (1, 3, 3), (1, 3, 3))
+    small = (few, replace(few, name="one"), Profile("prefill", (1, 1, 1), (1, 9, 9), (1, 3, 3)))
     write_plan(tmp_path / "target" / "model.plan", wide["target"], small)
     with pytest.raises(EnvironmentProblem, match=r"does not take input_ids.*\n.*S = 5 is outside of 1..3"):
         _backend(manifest, tmp_path, slots=1).warm(STRATEGIES["parallel"].round, 4)

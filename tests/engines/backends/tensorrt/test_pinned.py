@@ -24,5 +24,5 @@ def test_what_is_left_unread_survives_the_reuse_of_its_place() -> None:
     late = []
     for value in range(5):
         device.enqueue(lambda value=value: device.view(tokens, (2,), np.int32).fill(value))  # type: ignore[misc]
-        late.append(readback.start(tokens, count, emitted=2, shown=1, drafted=(0,)))
+        late.append(readback.start(tokens, count, rows=1, emitted=2, shown=1, drafted=(0,)))
     assert [emission.read()[0].tolist() for emission in reversed(late)] == [[[v]] for v in (4, 3, 2, 1, 0)]

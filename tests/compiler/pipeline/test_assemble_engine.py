@@ -1,0 +1,130 @@
+"""Plans in an engine in the making: made again, and put in the place of the first, where another K than theirs wins.
+
+No plan runs here, so what is measured and checked is given; the files, the manifest and the report are real.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.pipeline import assemble_engine
+from peagle.compiler.pipeline.assemble_engine import BuildResult, EnginePieces, assemble
+from peagle.compiler.pipeline.choose_k import KChoice, Rate
+from peagle.compiler.pipeline.plan_stages import PLAN, Plans, PlanStage, PluginLibraryStage, Spans, profiles
+from peagle.compiler.pipeline.reports.graph_account import GraphAccount
+from peagle.compiler.pipeline.shared_steps import PipelineRun
+from peagle.compiler.request.build_platform import BuildPlatform
+from peagle.compiler.store.stages import StageStore
+from peagle.compiler.tensorrt.worker_protocol import PlanFacts
+from peagle.engines.folder.checks import check_files
+from peagle.engines.folder.manifest import Manifest
+from peagle.engines.folder.records import BackendRecord, PlanRecord, PlanTensor
+from peagle.graphs.lowering import LOWERINGS
+
+DEPTH = 8
+PLATFORM = BuildPlatform("tensorrt-rtx", "1.7", ("sm_120",), LOWERINGS["tensorrt"], runs_here=True)
+
+
+def chosen(k: int, faster: float) -> KChoice:
+    """K won, so many times as fast as the trained depth."""
+    speeds = {0: 1.0, DEPTH: 2.0, k: 2.0 * faster}
+    return KChoice(k, tuple(Rate(i, speeds.get(i, 1.0), 1.0, 1.0, 1.0, 1.0, 2) for i in range(DEPTH + 1)))
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The plans whose numbers were checked, by what is in their files."""
+    seen: list[str] = []
+
+    def check(run: object, manifest: Manifest, folder: Path, made_of: object, *, name: Path) -> bool:
+        seen.append((folder / "target" / PLAN).read_text())
+        return False
+
+    monkeypatch.setattr(assemble_engine, "kept_check", check)
+    return seen
+
+
+def assembled(
+    demo_engine: Path, folder: Path, choice: KChoice, monkeypatch: pytest.MonkeyPatch, asked: int | None = None
+) -> BuildResult:
+    """An engine whose plans are text that names the K they were made for."""
+    monkeypatch.setattr(assemble_engine, "kept_choice", lambda *_, **__: (choice, False))
+    run, manifest = PipelineRun.begin(StageStore(folder / "store"), None), Manifest.read(demo_engine)
+    kernels = run.store.run("kernels", [], lambda stage: (stage / "kernels.json").write_text("{}"))
+
+    def make_plans(k: int) -> tuple[Plans, Manifest]:
+        halves = {}
+        for name in manifest.parts:
+            stage = run.store.run(f"plan-{name}", [k], lambda stage: (stage / PLAN).write_text(f"for K = {k}"))
+            names = (*manifest.parts[name].inputs, *manifest.parts[name].outputs)
+            tensors = tuple(PlanTensor(each, "int32", (-1,)) for each in names)
+            record = PlanRecord(profiles(name, 8, Spans(k, DEPTH, 512)), {}, {}, tensors)
+            halves[name] = PlanStage(stage, PlanFacts(record, 9, 1.0, 1, {}, (f"{name} for {k}",)))
+        parts = {
+            name: replace(part, file=f"{name}/{PLAN}", plan=halves[name].facts.plan)
+            for name, part in manifest.parts.items()
+        }
+        backend = BackendRecord("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": "1.7"}, ("sm_120",))
+        speculation = replace(manifest.speculation, num_speculative_tokens=k, measured=None)
+        made = replace(
+            manifest, target=parts["target"], drafter=parts["drafter"], backend=backend, speculation=speculation
+        )
+        return Plans(halves, kernels, PluginLibraryStage(None)), made
+
+    plans, made = make_plans(DEPTH)
+    pieces = EnginePieces(
+        out=folder / "engine",
+        stages=plans.stages(),
+        folders={name: name for name in manifest.parts},
+        compiled=plans.compiled(),
+        furnish=lambda assembly: None,
+        account=GraphAccount({}),
+        plans=plans,
+        make_plans=make_plans,
+        wide="fp16",
+        depth=DEPTH,
+        asked=asked,
+        looked_up=False,
+    )
+    return assemble(run, pieces, PLATFORM, made, [], [], lambda manifest: "{}")
+
+
+def test_plans_are_made_again_for_a_k_that_wins_by_a_margin(
+    demo_engine: Path, tmp_path: Path, checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = assembled(demo_engine, tmp_path, chosen(3, 1.4), monkeypatch)
+    manifest = Manifest.read(result.path)
+    check_files(manifest.files, result.path)
+    for name, part in manifest.parts.items():
+        assert (result.path / name / PLAN).read_text() == "for K = 3"
+        assert part.plan is not None
+        assert {profile.emitted[1] for profile in part.plan.profiles} == {4}
+    assert manifest.speculation.num_speculative_tokens == 3
+    assert manifest.speculation.measured is not None
+    assert checked == ["for K = 3"]
+    assert result.report["warnings"] == ["target for 3", "drafter for 3"]
+    assert json.loads((result.path / "build_report.json").read_text())["choose_k"]["k"] == 3
+
+
+def test_plans_stay_where_little_would_be_gained_and_it_is_said(
+    demo_engine: Path, tmp_path: Path, checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = assembled(demo_engine, tmp_path, chosen(5, 1.05), monkeypatch)
+    manifest = Manifest.read(result.path)
+    assert (result.path / "target" / PLAN).read_text() == "for K = 8"
+    assert manifest.speculation.num_speculative_tokens == 5
+    assert not checked
+    said = "the plans are tuned for K = 8; K = 5 decoded 1.05 times as fast, too little to build them again"
+    assert said in result.report["warnings"]
+
+
+def test_plans_for_a_k_that_was_asked_for_are_checked_and_stay(
+    demo_engine: Path, tmp_path: Path, checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = assembled(demo_engine, tmp_path, chosen(3, 9.9), monkeypatch, asked=8)
+    assert (result.path / "target" / PLAN).read_text() == "for K = 8"
+    assert checked == ["for K = 8"]

@@ -1,0 +1,42 @@
+"""What a backend keeps of its rounds: those of the last few kinds, the others dropped when the device is done."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.engines.backends.base import Lanes
+from peagle.engines.backends.tensorrt.kept_rounds import KeptRounds
+from tests.engines.backends.host_device import HostDevice
+
+
+def steps(lanes: Lanes, k: int) -> None:
+    """A round that does nothing."""
+
+
+@given(asked=st.lists(st.integers(0, 6), max_size=30), most=st.integers(1, 4))
+def test_the_last_kinds_asked_for_are_there_and_no_others(asked: list[int], most: int) -> None:
+    rounds, kept = KeptRounds(HostDevice(), most), dict[int, object]()
+    for k in asked:
+        fresh = rounds.of((steps, k, 1))
+        assert (fresh is kept.get(k)) == (k in kept)
+        kept = {**{each: kept[each] for each in kept if each != k}, k: fresh}
+        kept = {each: kept[each] for each in [*kept][-most:]}
+        assert len(rounds) == len(kept)
+
+
+def test_a_round_is_not_dropped_while_it_runs() -> None:
+    device, done = HostDevice(), list[int]()
+    rounds = KeptRounds(device, most=1)
+    rounds.of((steps, 1, 1))
+    device.enqueue(lambda: done.append(1))
+    rounds.of((steps, 1, 1))
+    assert not done
+    rounds.of((steps, 2, 1))
+    assert done == [1]
+
+
+def test_rounds_of_more_rows_are_another_kind() -> None:
+    rounds = KeptRounds(HostDevice())
+    assert rounds.of((steps, 1, 1)) is not rounds.of((steps, 1, 2))
+    assert rounds.of((steps, 1, 1)) is rounds.of((steps, 1, 1))
