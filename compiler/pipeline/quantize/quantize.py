@@ -115,5 +115,5 @@ def _report(
         "phases": phase.done,
         "seconds": round(sum(record["seconds"] for record in phase.done), 1),
         "peak_rss_bytes": peak_rss(),
-        "warnings": list(scales.facts.warnings),
+        "warnings": [*scales.facts.warnings, *work.warnings],
     }

@@ -16,6 +16,8 @@ from .modelopt_config import listed_modules
 
 _WEIGHT = ".weight"
 _CACHES = {"k": "k_proj.k_scale", "v": "v_proj.v_scale"}
+_EXPERTS = ".experts"
+_ONE_ELSEWHERE = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,15 @@ class CacheScale:
 
 @dataclass(frozen=True)
 class Worklist:
-    """``matrices`` by stored name, ``caches`` by the name of their scale; ModelOpt's list of what stays wide."""
+    """``matrices`` by stored name, ``caches`` by the name of their scale; ModelOpt's list of what stays wide.
+
+    ``warnings`` are about who cannot read it.
+    """
 
     matrices: Mapping[str, QuantizedMatrix]
     caches: Mapping[str, CacheScale]
     exclude_modules: Sequence[str]
+    warnings: Sequence[str]
 
 
 def make_worklist(target: Target, patterns: Sequence[str] = (), *, kv_cache: bool = False) -> Worklist:
@@ -115,7 +121,28 @@ def make_worklist(target: Target, patterns: Sequence[str] = (), *, kv_cache: boo
         if key not in matrices and len(shape) > 1 and not key.endswith("bias")
     }
     modules = [matrix.module for matrix in matrices.values()]
-    return Worklist(matrices, _cache_scales(target) if kv_cache else {}, listed_modules(wide, modules))
+    caches = _cache_scales(target) if kv_cache else {}
+    return Worklist(matrices, caches, listed_modules(wide, modules), _torn_apart(modules, out))
+
+
+def _torn_apart(narrow: Iterable[str], wide: Iterable[str]) -> list[str]:
+    """A warning of what others multiply as one matrix and is quantised in part: they know one type for it."""
+    torn = sorted({*map(_as_one, narrow)} & {*map(_as_one, wide)})
+    if not torn:
+        return []
+    return [
+        f"{listed(torn)}: some of these matrices are FP8 and some wide, which TensorRT-LLM and vLLM cannot read, for "
+        "they multiply them as one; exclude all of them or none, or build from it with peagle-compile only"
+    ]
+
+
+def _as_one(module: str) -> str:
+    """What others multiply a matrix within: the experts of a layer, q with k and v, gate with up."""
+    layer, experts, _ = module.partition(f"{_EXPERTS}.")
+    if experts:
+        return f"{layer}{_EXPERTS}"
+    parent, _, name = module.rpartition(".")
+    return next((f"{parent}.{'/'.join(names)}" for names in _ONE_ELSEWHERE if name in names), module)
 
 
 def _matrices(name: str, stored: Sequence[tuple[str, ...]], *, experts: bool) -> list[QuantizedMatrix]:

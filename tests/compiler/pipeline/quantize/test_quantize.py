@@ -199,6 +199,8 @@ def test_the_configuration_says_what_was_done(tiny: Tiny, tmp_path: Path) -> Non
     out = quantized(target, tmp_path / "out", exclude=("layers.1.*", "*.down_proj"))
     described = json.loads((out / "hf_quant_config.json").read_text())
     config = json.loads((out / "config.json").read_text())
+    report = json.loads((out / QUANTIZED).read_text())
+    assert "model.layers.0.mlp.experts" in report["warnings"][0], "down_proj is wide, gate and up are not"
     assert described["producer"]["name"] == "peagle-compile"
     assert described["quantization"]["quant_algo"] == "FP8"
     assert described["quantization"]["kv_cache_quant_algo"] is None
@@ -213,6 +215,24 @@ def test_the_configuration_says_what_was_done(tiny: Tiny, tmp_path: Path) -> Non
     assert raw["model.layers.1.self_attn.q_proj.weight"].dtype == torch.float32
     assert raw["model.layers.0.mlp.experts.2.down_proj.weight"].dtype == torch.float32
     assert raw["model.layers.0.mlp.experts.2.up_proj.weight"].dtype == torch.float8_e4m3fn
+
+
+@pytest.mark.parametrize(
+    ("family", "patterns", "torn"),
+    [
+        ("qwen3", ("layers.1.*", "*.down_proj", "*.o_proj"), ""),
+        ("qwen3", ("layers.2.mlp.up_proj",), "model.layers.2.mlp.gate_proj/up_proj"),
+        ("llama", ("layers.0.self_attn.v_proj",), "model.layers.0.self_attn.q_proj/k_proj/v_proj"),
+        ("qwen3-moe", ("*.experts.*",), ""),
+        ("qwen3-moe", ("layers.0.mlp.experts.3",), "model.layers.0.mlp.experts"),
+        ("gpt-oss", ("layers.0.mlp.experts.down_proj",), "model.layers.0.mlp.experts"),
+    ],
+)
+def test_what_other_runtimes_cannot_read_in_part_is_said(
+    family: str, patterns: tuple[str, ...], torn: str, tiny: Tiny
+) -> None:
+    warnings = make_worklist(Target.open(tiny(family).target), patterns).warnings
+    assert [torn in warning for warning in warnings] == [True] * bool(torn)
 
 
 def test_shards_stay_as_they_are(tiny: Tiny, tmp_path: Path) -> None:
