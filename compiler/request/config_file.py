@@ -62,14 +62,14 @@ def typed(value: Any, kind: Any, option: Option, key: str) -> Any:
         return _texts(value, option, key)
     result = _read(value, inner) if isinstance(value, str) and inner not in (str, Path) else _taken(value, inner)
     if result is None:
-        raise UsageError(f"{key} {_shown(value)} is not {_KINDS[inner]}", fix=f"see {option.flag}: {option.help}")
+        raise UsageError(f"{key} {shown(value)} is not {_KINDS[inner]}", fix=f"see {option.flag}: {option.help}")
     if option.least is not None and result < option.least:
-        raise UsageError(f"{key} {_shown(result)} is below {option.least}", fix=f"see {option.flag}: {option.help}")
+        raise UsageError(f"{key} {shown(result)} is below {option.least}", fix=f"see {option.flag}: {option.help}")
     return result
 
 
-def _shown(value: Any) -> str:
-    """A value for an error, cut short: aliases in a small file can make an enormous one."""
+def shown(value: Any) -> str:
+    """Write a value for an error, cut short: aliases in a small file can make an enormous one."""
     short = reprlib.Repr()
     short.maxlevel, short.maxstring = 2, 80
     try:
@@ -85,7 +85,7 @@ def _optional(kind: Any) -> bool:
 def _texts(value: Any, option: Option, key: str) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise UsageError(f"{key} {_shown(value)} is not a list of texts", fix=f"see {option.flag}: {option.help}")
+        raise UsageError(f"{key} {shown(value)} is not a list of texts", fix=f"see {option.flag}: {option.help}")
     if option.split:
         texts = [part.strip() for text in texts for part in text.split(",")]
     return tuple(texts)

@@ -11,18 +11,28 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from ....plugins.errors import UsageError
+from ...console.printing import note
 from ...request.config_file import read_config, read_settings
+from ...request.neighbours import (
+    before,
+    final,
+    is_theirs,
+    read_answers,
+    read_settings_of_theirs,
+    read_speculative_config,
+)
 from ...request.verb_options import Entry, Form
 from .completion import completion
 
 _ARGUMENT, _CONFIG, _SETTINGS, _CONTEXT = "model_argument", "config", "settings", "context"
+_SPECULATION = "speculative_config"
 _OWN = {
     _CONFIG: Annotated[
         Path | None,
         typer.Option(
             "--config",
-            help="Options from a YAML or JSON file, such as the resolved_config.yaml of a build. What stands on the "
-            "command line comes before --set, and that before the file.",
+            help="Options from a YAML or JSON file, such as the resolved_config.yaml of a build, in our names, "
+            "TensorRT-LLM's or vLLM's. What stands on the command line comes before --set, and that before the file.",
             show_default=False,
         ),
     ],
@@ -36,13 +46,25 @@ _OWN = {
         ),
     ],
 }
+_OF_DRAFTS = {
+    _SPECULATION: Annotated[
+        str | None,
+        typer.Option(
+            "--speculative-config",
+            metavar="JSON",
+            help="The head and K as vLLM takes them, for example the JSON that `serve` is given.",
+            show_default=False,
+        ),
+    ],
+}
 
 
 def asks(form: Form) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb that takes a ``request`` the options of ``form``, ``--config`` and ``--set``, before its own."""
+    """Give a verb that takes a ``request`` the options of ``form``, ```--config`` and ``--set``, before its own."""
 
     def wrap(verb: Callable[..., None]) -> Callable[..., None]:
-        parameters = [*_form_parameters(form), *(_keyword(name, kind, None) for name, kind in _OWN.items())]
+        own = (_OF_DRAFTS if any(entry.option.name == "draft" for entry in form) else {}) | _OWN
+        parameters = [*_form_parameters(form), *(_keyword(name, kind, None) for name, kind in own.items())]
         asked = {parameter.name for parameter in parameters}
         hints = get_type_hints(verb, include_extras=True)
         for name, parameter in inspect.signature(verb).parameters.items():
@@ -115,6 +137,7 @@ def _nullable(kind: Any, *, split: bool) -> Any:
 def _merged(form: Form, answers: dict[str, Any]) -> dict[str, Any]:
     """The answers of the command line before those of ``--set``, and these before the file's."""
     path, settings = answers.pop(_CONFIG, None), answers.pop(_SETTINGS, None) or ()
+    speculation = answers.pop(_SPECULATION, None)
     argument = answers.pop(_ARGUMENT, None)
     if argument is not None:
         if "model" in answers:
@@ -132,10 +155,22 @@ def _merged(form: Form, answers: dict[str, Any]) -> dict[str, Any]:
             )
         if former is not None:
             answers[entry.option.name] = former
-    merged = form.flat(read_config(path), f"--config {path}") if path else {}
+    said = [read_answers(form, read_config(path), f"--config {path}")] if path else []
     once: dict[str, Any] = {}
+    theirs = []
     for name, text in read_settings(settings):
+        if is_theirs(name):
+            theirs.append((name, text))
+            continue
         entry = form.find(name, f"--set {name}")
         several = entry.type == tuple[str, ...]
         once[entry.option.name] = [*once.get(entry.option.name, []), text] if several else text
-    return merged | once | answers
+    said.append(read_settings_of_theirs(form, theirs, once))
+    if speculation is not None:
+        said.append(read_speculative_config(form, speculation, answers))
+    merged: dict[str, Any] = {}
+    for each in said:
+        merged = before(each.answers, merged)
+        for text in each.left_out:
+            note(f"note: {text}")
+    return final(before(answers, merged))

@@ -94,3 +94,37 @@ def test_quantize_takes_the_precision_that_it_makes_and_no_other(cli: Run, tmp_p
     assert "build --precision int8" in done.err
     asked = cli("quantize", "demo", "--precision", "fp8", "--out", tmp_path / "out", "--calib-method", "entropy")
     assert "'entropy'" in asked.err
+
+
+def test_names_of_others_are_read_in_every_place_and_what_is_left_out_is_told(cli: Run, tmp_path: Path) -> None:
+    file = tmp_path / "llm-api.yaml"
+    file.write_text("model: demo\nmax_num_tokens: 8192\nspeculative_config: {max_draft_len: 98}\n")
+    told = cli("build", "--config", file)
+    assert told.code == 2
+    assert f"note: --config {file}: not read: max_num_tokens" in told.err
+    assert "--num-speculative-tokens 98 is above" in told.err
+    changed = cli("build", "--config", file, "--set", "speculative-config.max_draft_len=97")
+    assert "--num-speculative-tokens 97 is above" in changed.err
+    said = ("--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 96}')
+    for verb in ("build", "export"):
+        done = cli(verb, "--config", file, "--set", "num_speculative_tokens=97", *said)
+        assert "--num-speculative-tokens 96 is above" in done.err, verb
+    assert "--speculative-config" not in cli("quantize", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--set", "tensor_parallel_size=2"), "an engine runs on one GPU"),
+        (("--set", "max_model_len=64", "--set", "max_seq_len=65"), "contradict each other"),
+        (("--speculative-config", '{"num_speculative_tokens": 3}', "--num-speculative-tokens", 4), "contradict"),
+        (("--speculative-config", "{"), "--speculative-config is no JSON"),
+        (
+            ("--draft", "ngram", "--speculative-config", '{"method": "eagle3"}'),
+            "--draft 'ngram' and speculative_config",
+        ),
+    ],
+)
+def test_what_others_names_cannot_mean_is_refused(cli: Run, arguments: tuple[object, ...], says: str) -> None:
+    done = cli("build", "demo", "--dry-run", *arguments)
+    assert (done.code, says in done.err) == (2, True), done.err

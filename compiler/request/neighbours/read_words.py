@@ -1,0 +1,238 @@
+"""Answers for a form out of a mapping of ours, of TensorRT-LLM's or of vLLM's names, or of all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....plugins.errors import UsageError, nearest
+from ...checkpoints.without_head import head_of
+from ..config_file import shown, typed
+from ..verb_options import Form
+from .words import ANY_HEAD, BUILD_CONFIG, GROUPS, UNREAD, WORDS, Word
+
+SPECULATIVE_CONFIG = "speculative_config"
+_PAGE = "docs/from-tensorrt-llm.md lists the names that are read"
+
+
+@dataclass(frozen=True)
+class Said:
+    """Answers by the name of our option, and what was left out of them, for people."""
+
+    answers: Mapping[str, Any]
+    left_out: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """One ``answer`` for an ``option``, as it was ``spelled``; ``left`` out of it is this, and ``told`` is why."""
+
+    spelled: str
+    option: str = ""
+    answer: Any = None
+    left: str = ""
+    told: str = ""
+
+
+def read_answers(form: Form, content: Mapping[Any, Any], where: str, beside: Mapping[str, Any] | None = None) -> Said:
+    """What ``content`` answers; ``where`` it is from, for errors, and ``beside`` are answers that were said with it.
+
+    Raises ``UsageError`` for a name that nobody has, for what no option here means, and for two names that mean one
+    option and do not say the same.
+    """
+    found = [Spoken(form.find(name, where).option.flag, name, value) for name, value in (beside or {}).items()]
+    for key, value in content.items():
+        found += _read(form, key, value, where)
+    answers: dict[str, Spoken] = {}
+    for each in (each for each in found if each.answer is not None):
+        if each.option in answers:
+            each = _one_of(form, answers[each.option], each, where)
+        answers[each.option] = each
+    return Said({option: each.answer for option, each in answers.items()}, tuple(_together(found, where)))
+
+
+def before(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The answers of both, the ``first`` where both have one; that some head drafts is said by any that is named."""
+    merged = {**second, **first}
+    if first.get("draft") is ANY_HEAD:
+        named = second.get("draft")
+        merged["draft"] = named if head_of(named) is not None else ANY_HEAD
+    return merged
+
+
+def final(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """The answers for ``Form.request``; that some head drafts is what is asked for by saying nothing."""
+    return {option: None if answer is ANY_HEAD else answer for option, answer in answers.items()}
+
+
+def read_speculative_config(form: Form, text: str, beside: Mapping[str, Any]) -> Said:
+    """What ``--speculative-config`` answers ``beside`` the other options of a command line. Raises ``UsageError``."""
+    where = "--speculative-config"
+    return read_answers(form, {SPECULATIVE_CONFIG: _parsed(text, where)}, where, beside)
+
+
+def _parsed(text: str, where: str) -> dict[str, Any]:
+    """The JSON object that a text is."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where} is no JSON", why=str(error), fix="give an object, as vLLM takes it") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{where} is no JSON object", fix='for example {"method": "ngram"}')
+    return content
+
+
+def is_theirs(name: str) -> bool:
+    """Whether a name of ``--set`` is a neighbour's."""
+    return _is_theirs(_normal(name))
+
+
+def read_settings_of_theirs(form: Form, settings: Iterable[tuple[str, str]], beside: Mapping[str, Any]) -> Said:
+    """What ``--set NAME=TEXT`` answers in a neighbour's words, ``beside`` those of ours. Raises ``UsageError``."""
+    content: dict[str, Any] = {}
+    for name, text in settings:
+        path = _normal(name)
+        value = _listed(name, text) if text.lstrip().startswith(("{", "[")) else text
+        word = _word(path)
+        if word is not None and word.turned is not None and isinstance(value, str):  # a list, one of them each time
+            value = [*content.get(path, []), value]
+        content[path] = value
+    return read_answers(form, content, "--set", beside)
+
+
+def _listed(name: str, text: str) -> Any:
+    """The list or mapping that a text is."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except Exception as error:  # as of a file: the loader also raises what int(), date() and deep nesting raise
+        why = " ".join(str(error).split())
+        raise UsageError(f"--set {name} is neither YAML nor JSON", why=why, fix='for example ["a", "b"]') from None
+
+
+def _read(form: Form, key: Any, value: Any, where: str) -> Iterator[Spoken]:
+    path = _normal(key)
+    if path == SPECULATIVE_CONFIG and isinstance(value, str):  # as vLLM's files have it
+        value = _parsed(value, f"{where}: {path}")
+    ours = isinstance(value, Mapping) and path == "backend"  # ours is a group as well
+    if ours or not _is_theirs(path):
+        for option, answer in form.flat({key: value}, where).items():
+            yield Spoken(str(key), option, answer)
+        return
+    if isinstance(value, Mapping) and path in (*GROUPS, BUILD_CONFIG):
+        for name, inner in value.items():
+            below = _normal(name)
+            if path == BUILD_CONFIG and (below == BUILD_CONFIG or below in GROUPS):
+                raise _unknown(f"{path}.{below}", where)
+            yield from _in_group(form, f"{path}.{below}", inner, where)
+    elif value is not None or path not in (*GROUPS, BUILD_CONFIG):
+        yield from _in_group(form, path, value, where)
+
+
+def _in_group(form: Form, path: str, value: Any, where: str) -> Iterator[Spoken]:
+    word = _word(path)
+    if word is None:
+        inner = path.removeprefix(f"{BUILD_CONFIG}.")
+        if inner == path:
+            raise _unknown(path, where)
+        for option, answer in form.flat({inner: value}, where).items():
+            yield Spoken(path, option, answer)
+        return
+    said = _answer(word, path, value, where)
+    if said.option and said.answer is not None and said.answer is not ANY_HEAD:
+        try:
+            entry = form.find(said.option, where)
+        except UsageError:
+            raise UsageError(
+                f"{where}: {path} is {said.option} here, which {form.verb} does not ask for", fix="leave it out"
+            ) from None
+        typed(said.answer, entry.type, entry.option, f"{where}: {path}")
+    yield said
+
+
+def _answer(word: Word, path: str, value: Any, where: str) -> Spoken:
+    """What a word makes of a value."""
+    if value is None or value in ("", [], {}, ()):
+        return Spoken(path)
+    text = _text(value)
+    if text in word.spelled:
+        answer = word.spelled[text]
+        return Spoken(path, left=path, told=word.why) if answer is UNREAD else Spoken(path, word.option, answer)
+    if word.only:
+        raise UsageError(f"{where}: {path} {shown(value)} is not to be had here", why=word.why, fix=word.fix)
+    if not word.option:
+        return Spoken(path, left=path, told=word.why)
+    answer, left = word.turned(value) if word.turned else (value, [])
+    return Spoken(path, word.option, answer, f"{', '.join(left)} of {path}" if left else "", word.why)
+
+
+def _one_of(form: Form, first: Spoken, second: Spoken, where: str) -> Spoken:
+    """Which of two that mean one option says it. Raises ``UsageError`` if they do not say the same."""
+    if ANY_HEAD in (first.answer, second.answer):
+        other = first if second.answer is ANY_HEAD else second
+        same = other.answer is ANY_HEAD or head_of(other.answer) is not None
+    else:
+        other, entry = first, form.find(first.option, where)
+        one, two = (typed(each.answer, entry.type, entry.option, each.spelled) for each in (first, second))
+        same = one == two
+    if same:
+        return other
+    raise UsageError(
+        f"{where}: {_in_words(first)} and {_in_words(second)} contradict each other",
+        why=f"both mean {form.find(first.option, where).option.flag}",
+        fix="leave one of the two out",
+    )
+
+
+def _in_words(said: Spoken) -> str:
+    return f"{said.spelled} {'(a head)' if said.answer is ANY_HEAD else shown(said.answer)}"
+
+
+def _together(found: Iterable[Spoken], where: str) -> Iterator[str]:
+    """What is left out, told once for all that have one reason."""
+    names: dict[str, list[str]] = {}
+    for each in found:
+        if each.left:
+            names.setdefault(each.told, []).append(each.left)
+    for why, left in names.items():
+        yield f"{where}: not read: {', '.join(left)} ({why})"
+
+
+def _normal(key: Any) -> str:
+    return str(key).strip().replace("-", "_") if isinstance(key, str) else _text(key)
+
+
+def _text(value: Any) -> str:
+    """A scalar as it is spelled in the table; empty for what is none, or of too many digits."""
+    if not isinstance(value, str | int | float):
+        return ""
+    try:
+        return str(value).strip().lower()
+    except ValueError:
+        return ""
+
+
+def _is_theirs(path: str) -> bool:
+    root = path.partition(".")[0]
+    return path in (*GROUPS, BUILD_CONFIG) or root in (*GROUPS, BUILD_CONFIG) or _word(path) is not None
+
+
+def _word(path: str) -> Word | None:
+    """The word of a path, or of what it is below where that has no option."""
+    bare = path.removeprefix(f"{BUILD_CONFIG}.")
+    if bare in WORDS:
+        return WORDS[bare]
+    above = WORDS.get(bare.rpartition(".")[0])
+    return above if above is not None and not above.option else None
+
+
+def _unknown(path: str, where: str) -> UsageError:
+    near = nearest(path, WORDS)
+    return UsageError(
+        f"{where}: {path!r} is not known here",
+        why=f"did you mean {' or '.join(near)}?" if near else "it is no option of TensorRT-LLM or vLLM that is read",
+        fix=_PAGE,
+    )

@@ -1,0 +1,50 @@
+"""Every name of the table means an option that a verb has, or says why none does; the page has them all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.request.neighbours.words import ANY_HEAD, GROUPS, TABLE, UNREAD, WORDS, Word
+from peagle.compiler.request.verb_options import BUILD, QUANTIZE
+from peagle.engines.serving import speculative_config
+
+PAGE = Path(__file__).parents[4] / "docs" / "from-tensorrt-llm.md"
+by_key = pytest.mark.parametrize("word", TABLE, ids=lambda word: word.keys.split()[0])
+
+
+def test_no_name_stands_in_the_table_twice() -> None:
+    assert len(WORDS) == sum(len(word.keys.split()) for word in TABLE)
+
+
+@by_key
+def test_a_name_means_an_option_of_a_verb_or_says_why_none_does(word: Word) -> None:
+    known = {entry.option.name for form in (BUILD, QUANTIZE) for entry in form}
+    assert word.option in known | {""}
+    drops = not word.option or UNREAD in word.spelled.values()
+    assert word.why or not (drops or word.only)
+    assert bool(word.fix) == word.only, "what is refused says what to do, and nothing else does"
+    assert word.option or all(answer in (None, UNREAD) for answer in word.spelled.values())
+
+
+@by_key
+def test_values_are_spelled_in_lower_case_and_names_with_underscores(word: Word) -> None:
+    assert all(text == text.lower() for text in word.spelled)
+    assert "-" not in word.keys
+    assert all(key.count(".") == 0 or key.partition(".")[0] in GROUPS for key in word.keys.split())
+
+
+def test_the_page_has_every_name_that_means_an_option() -> None:
+    page = PAGE.read_text()
+    named = set(re.findall(r"`([\w.]+)`", page))
+    assert {key for word in TABLE if word.option for key in word.keys.split()} <= named
+
+
+def test_what_serve_takes_of_vllm_s_json_means_the_same_to_a_build() -> None:
+    keys = {"method", "num_speculative_tokens", "acceptance_tolerance", *speculative_config._IGNORED}
+    assert {f"speculative_config.{key}" for key in keys} <= WORDS.keys()
+    methods = WORDS["speculative_config.method"].spelled
+    for method, draft in speculative_config._METHODS.items():
+        assert methods[method] is (draft or ANY_HEAD) or methods[method] == draft
