@@ -6,7 +6,9 @@
 SmolLM2-135M with two heads: that of the registry, and one of its shape with random weights, whose drafts are never
 accepted. Engines are built where they are not there yet. The bundled questions, code and prose in turn, end-of-sequence
 ignored. All ways take turns on each group of questions, so that a slow moment of the machine falls on all. A turn is a
-whole call, prompts included. Each batch size begins with a freshly loaded engine, whose policy knows nothing.
+whole call, prompts included, and a rest follows it: a program of real-time priority that never sleeps is stopped for
+50 ms of every second, and a call on which that falls is a tenth longer. Each batch size begins with a freshly loaded
+engine, whose policy knows nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ WORK = Path("build/bench-policy")
 HEAD = Path(bundled.__file__).parent / "heads" / "smollm2-135m-p-eagle"
 HEADS = ("random", "trained")
 KEPT = ("d2t", "t2d", "norm")  # tensors of the random head that are the trained one's
+REST = 0.15  # of a call, after it
 Way = Mapping[str, Any]
 
 
@@ -82,6 +85,7 @@ def measure(engine: Engine, ways: Mapping[str, Way], groups: Sequence[list[list[
             began = time.perf_counter()
             outputs = engine.generate(group, params, **ways[name])
             seconds = time.perf_counter() - began
+            time.sleep(REST * seconds)
             rounds = sum(each.acceptance.tokens_per_round for each in outputs) / len(outputs)
             turn[name] = sum(len(each.token_ids) for each in outputs) / seconds, rounds
             texts.add(tuple(each.token_ids for each in outputs))

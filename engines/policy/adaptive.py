@@ -9,7 +9,8 @@ What is not tried is not known, so now and then a few rounds are a probe: with f
 next K's or none where there are some. Probes are paid for: a small share of every round goes to an account, a probe is
 made when the account covers what it is expected to lose, and what it did lose is taken from there. A probe halves that
 share, a new text doubles it, and a change of K or a probe that went better than expected restores it. So a drafter that
-is no good costs its first few rounds, and then that share.
+is no good costs its first few rounds, and then that share. Where nothing is drafted a probe is a round that drafts, which
+may have to read a prompt, and one that verifies; it goes on as long as it goes better than expected.
 
 The policy is a function of the rounds it is told of; it looks at no clock, and draws nothing.
 """
@@ -26,10 +27,12 @@ from .round_costs import RoundCosts
 
 MORE, FEWER = 1.05, 1.015  # by so much a K of more drafts, or of fewer, must be better
 DWELL = 6  # rounds before K changes again
-SHARE, LEAST_SHARE = 0.02, 0.0025  # of a round, for probes
+SHARE, LEAST_SHARE = 0.02, 0.005  # of a round, for probes
+OFF_SHARE = 0.6  # of that share, where nothing is drafted
 _FIRST, _MOST_SAVED = 3.0, 4.0  # what the account begins with, where nothing was measured, and may hold, in rounds
 _MOST_OWED = 16.0  # rounds, of a probe that cost more than was saved for it
 _PROBE, _LEAST_PRICE = 4, 0.25  # rounds that a probe has, and is counted for at least
+_LOOK, _READING = 3, 1.5  # rounds of one where nothing is drafted, and what it costs beside its drafts, if unknown
 _SURPRISE = 1.1  # so much better than expected a probe is no more of the same
 _PROBED = 2  # drafts, where there are none
 _CARRIED = 2.0  # ratios that the costs of rounds of another kind count for
@@ -37,15 +40,18 @@ _CARRIED = 2.0  # ratios that the costs of rounds of another kind count for
 
 @dataclass
 class _Probe:
-    """So many ``rounds`` of ``k`` drafts, which were ``expected`` to be worth so much of the present K.
+    """So many ``rounds`` of ``k`` drafts for these ``texts``, ``expected`` to be worth so much of the present K.
 
-    ``lost`` is what they cost, in rounds of that.
+    They are taken to bring ``brings`` times its tokens. ``price`` is what the drafts were to cost and ``lost`` what they did, in rounds of that, both beyond what they bring.
     """
 
     k: int
     rounds: int
+    texts: list[int]
     expected: float
-    lost: float
+    brings: float
+    price: float = 0.0
+    lost: float = 0.0
 
 
 class _Place:
@@ -59,6 +65,7 @@ class _Place:
         self.probe: _Probe | None = None
         self.probed: dict[int, int] = {}  # K -> how often
         self.price = _LEAST_PRICE  # of the next probe, in rounds
+        self.looked = _READING  # what a look at drafts costs beside that, where there are none
 
     def change(self, k: int) -> None:
         self.k, self.since, self.probe, self.price = k, 0, None, _LEAST_PRICE
@@ -87,11 +94,12 @@ class Adaptive:
     def choose(self, ahead: RoundAhead) -> int:
         """K of this round: that of a probe, else the present one, unless another is worth more by a margin."""
         place = self._place(ahead)
-        if place.probe is not None:
+        texts = [id(row.text) for row in ahead.rows]
+        if place.probe is not None and place.probe.texts == texts:
             return place.probe.k
         if place.since < DWELL:
             return place.k
-        known = self._learnt, [id(row.text) for row in ahead.rows]
+        known = self._learnt, texts
         if place.weighed != known:
             values = self.values(ahead)
             best = max(range(self.most + 1), key=values.__getitem__)
@@ -121,6 +129,8 @@ class Adaptive:
         place = self._last = self._place(seen.ahead)
         self._count(seen, place)
         place.since += 1
+        if place.probe is not None and place.probe.texts != self._running:
+            self._pay(place, place.probe)  # one of them has ended: there is no more to see
         if place.probe is not None and seen.k == place.probe.k:
             place.probe.lost += self._lost(seen, place)
         if seen.seconds is not None and seen.verified == seen.k:  # else the drafts were made for another K
@@ -168,26 +178,43 @@ class Adaptive:
 
     def _save(self, place: _Place, ahead: RoundAhead) -> None:
         """Put the share of a round aside, and begin a probe where that is enough for it."""
-        self._account = min(self._account + self._share, _MOST_SAVED)
+        is_off = place.k == 0
+        self._account = min(self._account + self._share * (OFF_SHARE if is_off else 1.0), _MOST_SAVED)
         if place.since < DWELL or self._account < place.price or self.most == 0:
             return
         k, values = self._candidate(place), self.values(ahead)
-        ratio = place.costs.ratio(k) / place.costs.ratio(place.k)
+        rounds, ratio = (_LOOK if is_off else _PROBE), place.costs.ratio(k) / place.costs.ratio(place.k)
         after = float(k == 0)  # after a round without drafts there are none to verify
-        price = _PROBE * max(1 - values[k] / values[place.k], 0.0) * ratio + after
-        place.price = min(max(price, _LEAST_PRICE), _MOST_SAVED)
+        price = rounds * max(1 - values[k] / values[place.k], 0.0) * ratio
+        place.price = min(max(price + (place.looked if is_off else after), _LEAST_PRICE), _MOST_SAVED)
         if self._account >= place.price:
             place.price = _LEAST_PRICE
-            place.probe = _Probe(k, _PROBE, values[k] / values[place.k], after)
+            expected, brings = values[k] / values[place.k], self._brings(ahead, k, place)
+            place.probe = _Probe(k, rounds, self._running, expected, brings, price, after)
             place.probed[k] = place.probed.get(k, 0) + 1
             self._share = max(self._share / 2, LEAST_SHARE)
 
     def _end(self, place: _Place, probe: _Probe, ahead: RoundAhead) -> None:
-        """End a probe and pay for it; where it went better than was known, the next is to come soon."""
-        self._account = max(self._account - max(probe.lost, _LEAST_PRICE), -_MOST_OWED)
-        place.probe, values = None, self.values(ahead)
+        """End a probe; where it went better than was known, it goes on, or the next is to come soon."""
+        self._pay(place, probe)
+        values, brought = self.values(ahead), self._brings(ahead, probe.k, place)
         if values[probe.k] > _SURPRISE * probe.expected * values[place.k]:
             self._share = SHARE
+        if place.k == 0 and brought > _SURPRISE * probe.brings:  # the drafts are there, and other texts may be like it
+            self._account = _MOST_SAVED
+            place.probe = _Probe(probe.k, _PROBE, probe.texts, values[probe.k] / values[0], brought)
+
+    def _brings(self, ahead: RoundAhead, k: int, place: _Place) -> float:
+        """How many times the tokens of a round of the present K one of ``k`` is expected to bring."""
+        tokens = self._tokens(ahead)
+        return tokens[k] / tokens[place.k]
+
+    def _pay(self, place: _Place, probe: _Probe) -> None:
+        """Take what a probe lost from the account."""
+        self._account = max(self._account - max(probe.lost, _LEAST_PRICE), -_MOST_OWED)
+        if place.k == 0 and probe.price:
+            place.looked = (place.looked + max(probe.lost - probe.price, 0.0)) / 2
+        place.probe = None
 
     def _lost(self, seen: RoundSeen, place: _Place) -> float:
         """How many rounds of the present K a round cost beyond what it brought, reading for a drafter included."""

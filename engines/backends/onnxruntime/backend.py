@@ -77,6 +77,7 @@ class OnnxRuntimeBackend:
         self._kind: type[BatchLanes] | type[SessionLanes] = BatchLanes if takes_rows else SessionLanes
         self._lanes = self._idle_lanes()
         self._first: Emitted | None = None
+        self._is_warm = False
         self._prompt_rows: OrderedDict[tuple[int, int, int], Row] = OrderedDict()  # the last used one at the end
         if _rounds(manifest) and (library is None or not self._columns_are_their_own()):
             self._sessions = replace(self._sessions, least_columns=_LEAST_COLUMNS)
@@ -92,7 +93,11 @@ class OnnxRuntimeBackend:
         self._lanes.begin()
 
     def warm(self, steps: Steps, k: int) -> None:
-        """Do nothing: a shape is bound when it is first seen."""
+        """Have memory for drafts, once, where some will be made; a shape is bound when it is first seen."""
+        del steps
+        if k and not self._is_warm:
+            self._is_warm = True
+            self._caches.touch_drafter()
 
     @property
     def shows_logits(self) -> bool:

@@ -187,10 +187,13 @@ class BatchLanes:
     def hold(self) -> None:
         """Keep what every row committed for its next drafter pass; one is made when no more can be kept."""
         arrays = self._target.of(*self._shape)
+        ids, features = arrays["input_ids"], arrays["aux_hidden"]
         for at, request in enumerate(self._rows()):
-            if not request.held.has_room(request.committed):
+            count = request.committed
+            if not request.held.has_room(count):
                 self._read_held(request)
-            request.hold(arrays["input_ids"][at], arrays["aux_hidden"][at])
+            start, columns = int(request.window.start[0]), slice(count) if request.path is None else request.columns
+            request.held.add(ids[at, columns], features[at, columns], start)
 
     def advance(self, k: int) -> None:
         """Lay out the next window of every busy row in place of the last."""

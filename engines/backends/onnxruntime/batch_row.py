@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..draft_tree import DraftTree
 from .held_columns import HeldColumns
 from .memory import RowWindow, SlotArrays
@@ -47,10 +45,6 @@ class BatchRow:
     def fed_start(self) -> int:
         """The absolute position of the first of them."""
         return self.held.start if self.held.count else int(self.window.start[0])
-
-    def hold(self, ids: np.ndarray, features: np.ndarray) -> None:
-        """Keep what was committed of the columns of the last pass."""
-        self.held.add(ids[self.columns], features[self.columns], int(self.window.start[0]))
 
     def close_up(self) -> None:
         """Move what the target's caches hold of an accepted path to where a chain would have put it."""

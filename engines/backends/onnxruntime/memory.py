@@ -23,6 +23,7 @@ from ..draft_tree import DraftTree
 
 Arrays = dict[str, np.ndarray]
 _LINE = 64  # bytes
+_TOUCHED = 64  # positions
 _WIDE = "float32"  # of the graphs
 
 
@@ -38,6 +39,14 @@ class CacheArrays:
             self.drafter = _allocate(manifest.drafter, slots, length) if manifest.drafter else {}
         except MemoryError as error:  # a limit of the process
             raise _no_room(row_bytes(manifest), slots, length, str(error)) from error
+
+    def touch_drafter(self) -> None:
+        """Have the drafter's first pages given now, and not in the first round of each slot that drafts.
+
+        Those of the target come with the prompts. With huge pages one of them may be all that a layer has.
+        """
+        for cache in self.drafter.values():
+            cache[:, :, :_TOUCHED] = 0
 
 
 def check_room(row: int, slots: int, length: int) -> None:
