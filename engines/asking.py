@@ -128,6 +128,11 @@ class Asking:
         chats = self.conversations
         return chats.has_template and chats.template.calls_tools and not any(hidden.get(each) for each in (OPEN, CLOSE))
 
+    def prepare_forms(self) -> None:
+        """Read what forms need, where requests can have them."""
+        if self._shows_logits:
+            self._grammars.prepare()
+
     def calls(self, tools: Objects, most: int | None) -> StructuredOutputsParams:
         """The form of an answer that calls tools, ``most`` at most, and says nothing else. Raises ``UsageError``."""
         if not self.can_call_tools:

@@ -173,6 +173,13 @@ class Engine:
         """Whether its chat template shows tools, and calls of them in a form that can be read out of an answer."""
         return self._asking.can_call_tools
 
+    def prepare_forms(self) -> None:
+        """Read the vocabulary for forms of texts, which the first request that has one would wait for otherwise.
+
+        Does nothing without the extra ``[grammar]``. A server calls it in a thread of its own when it answers.
+        """
+        self._asking.prepare_forms()
+
     def calls_of(self, tools: Sequence[Mapping[str, Any]], most: int | None = None) -> StructuredOutputsParams:
         """Return the form of an answer that calls ``tools``, ``most`` times at most (1 or None), and says nothing else.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,11 @@ class Grammars:
             path = GrammarPath(matcher.deep_copy(), self._vocab, sorted(ends), tokenizer.eos_tokens, self.tally)
         self.tally.begin(asked.kind)
         return path
+
+    def prepare(self) -> None:
+        """Read the vocabulary now; where that cannot be, who asks for a form is told so."""
+        with suppress(EnvironmentProblem):
+            self._vocabulary()
 
     def _vocabulary(self) -> LLTokenizer:
         require("grammar", "structured output")

@@ -9,8 +9,8 @@ What is not tried is not known, so now and then a few rounds are a probe: with f
 next K's or none where there are some. Probes are paid for: a small share of every round goes to an account, a probe is
 made when the account covers what it is expected to lose, and what it did lose is taken from there. A probe halves that
 share, a new text doubles it, and a change of K or a probe that went better than expected restores it. So a drafter that
-is no good costs its first few rounds, and then that share. Where nothing is drafted a probe is a round that drafts, which
-may have to read a prompt, and one that verifies; it goes on as long as it goes better than expected.
+is no good costs its first few rounds, and then that share. Where nothing is drafted a probe is a round that drafts,
+which may have to read a prompt, and two that verify; it goes on where drafts are accepted.
 
 The policy is a function of the rounds it is told of; it looks at no clock, and draws nothing.
 """
@@ -32,7 +32,7 @@ OFF_SHARE = 0.6  # of that share, where nothing is drafted
 _FIRST, _MOST_SAVED = 3.0, 4.0  # what the account begins with, where nothing was measured, and may hold, in rounds
 _MOST_OWED = 16.0  # rounds, of a probe that cost more than was saved for it
 _PROBE, _LEAST_PRICE = 4, 0.25  # rounds that a probe has, and is counted for at least
-_LOOK, _READING = 3, 1.5  # rounds of one where nothing is drafted, and what it costs beside its drafts, if unknown
+_LOOK, _READING = 3, 1.5  # rounds of one where nothing is drafted; what it costs beside them until it is known
 _SURPRISE = 1.1  # so much better than expected a probe is no more of the same
 _PROBED = 2  # drafts, where there are none
 _CARRIED = 2.0  # ratios that the costs of rounds of another kind count for
@@ -42,7 +42,8 @@ _CARRIED = 2.0  # ratios that the costs of rounds of another kind count for
 class _Probe:
     """So many ``rounds`` of ``k`` drafts for these ``texts``, ``expected`` to be worth so much of the present K.
 
-    They are taken to bring ``brings`` times its tokens. ``price`` is what the drafts were to cost and ``lost`` what they did, in rounds of that, both beyond what they bring.
+    They are taken to bring ``brings`` times its tokens. ``price`` is what the drafts were to cost and ``lost`` what
+    they did, in rounds of that, both beyond what they bring.
     """
 
     k: int

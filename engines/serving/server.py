@@ -66,8 +66,9 @@ class Server:
         return f"http://{host}:{self.port}"
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Begin to answer; what forms of texts need is read meanwhile."""
         self._thread.start()
+        threading.Thread(target=self._state.engine.prepare_forms, name="forms").start()
 
     def stop(self, *, at_once: bool = False) -> None:
         """Take no more requests; those that run end, within ``drain_seconds``, unless they are cut off ``at_once``."""

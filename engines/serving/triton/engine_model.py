@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,6 +46,8 @@ class EngineModel:
         )
         self._courier = Courier(utilities, counters, settings.request_seconds)
         self._listener = Listener(settings.name, settings.instances, self._begin)
+        self._forms = threading.Thread(target=engine.prepare_forms, name="forms")
+        self._forms.start()
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Let the engine run requests; their answers are the courier's."""
@@ -63,6 +66,7 @@ class EngineModel:
         self._listener.close()
         self._engine.close()
         self._courier.close()
+        self._forms.join()
 
     def _begin(self, sender: Any, tensors: Tensors, name: str = "") -> None:
         """Submit a request, or refuse it; of Triton, or of a model in front."""

@@ -62,6 +62,29 @@ def test_a_text_that_nothing_ends_is_refused(tiny_engine: Engine) -> None:
         tiny_engine.submit([5], SamplingParams(ignore_eos=True, structured_outputs={"regex": "a"}))
 
 
+def test_who_prepares_waits_for_no_vocabulary_later(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    copy = folder / "tokenizer.json"
+    copy.write_bytes((tiny_folder / "tokenizer.json").read_bytes())
+    grammars = Grammars(folder, END, VOCAB)
+    grammars.prepare()
+    copy.unlink()
+    assert grammars.path(StructuredOutputsParams(regex="ab"), END) is not None
+
+
+def test_what_cannot_be_prepared_is_told_to_who_asks(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = Grammars(tiny_folder / "gone", END, VOCAB)
+    damaged.prepare()
+    with pytest.raises(EnvironmentProblem, match="cannot be used for grammars"):
+        damaged.path(StructuredOutputsParams(regex="ab"), END)
+    monkeypatch.setattr(optional_packages, "is_there", lambda module: module != "llguidance")
+    without = Grammars(tiny_folder, END, VOCAB)
+    without.prepare()
+    with pytest.raises(EnvironmentProblem, match="structured output"):
+        without.path(StructuredOutputsParams(regex="ab"), END)
+
+
 @pytest.mark.parametrize("vocab", [40, VOCAB, 200])
 def test_ids_that_the_tokenizer_does_not_have_never_follow(tiny_folder: Path, vocab: int) -> None:
     path = Grammars(tiny_folder, END, vocab).path(StructuredOutputsParams(regex="[!-~]+"), END)

@@ -202,7 +202,7 @@ def test_what_was_measured_of_one_row_is_not_taken_for_many() -> None:
 def test_where_the_build_saw_that_nothing_pays_hardly_anything_is_lost(
     costs: list[float], busy: int, tokens: int, reading: float, seed: int
 ) -> None:
-    """Whatever drafts cost that are never accepted, up to three times a round; prompts that a drafter reads included."""
+    """Whatever drafts cost that are never accepted, up to three times a round; what a drafter reads included."""
     machine = Machine((1.0, *costs), of_a_build(NONE, (1.0, *costs)), noise=0.1, seed=seed, reading=reading)
     machine.run([NONE] * (2000 * busy // tokens + busy), tokens, busy)
     assert machine.after[399] < 1.04 * 400
