@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -19,7 +19,7 @@ from .flags.speaks import Voice, speaks
 if TYPE_CHECKING:
     from ...engines.folder.manifest import Manifest
     from ..verify import Verification
-    from ..verify.measure_precision import MeasureRequest
+    from ..verify.measure_precision import MeasureRequest, Reference
 
 
 @interruptible("verify.json in the engine folder holds the parts that were done")
@@ -66,6 +66,15 @@ def verify(
     bisect: Annotated[
         bool, typer.Option("--bisect", help="Find the layers that cost most, and what to leave wide with --exclude.")
     ] = False,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="streamed|pair",
+            help="Compare with the target in FP32 layer by layer, one in memory at a time (logits alone), or with the "
+            "whole pair. (default: streamed for engines that run on a GPU, else pair)",
+            show_default=False,
+        ),
+    ] = None,
     only: Annotated[
         str | None,
         typer.Option(
@@ -81,8 +90,8 @@ def verify(
 
     Greedy and seeded sampling, with speculation on and off, alone and among others; then logits against torch for an
     FP32 engine, and for every other one perplexity, logits, layers, greedy text and acceptance length against the same
-    pair in FP32. These two take the checkpoints that the engine was built from. Writes verify.json into its folder,
-    after each part.
+    pair in FP32; on a GPU perplexity and logits alone, unless --reference pair. These two take the checkpoints that the
+    engine was built from. Writes verify.json into its folder, after each part, and its hash into engine.json.
 
     Example: peagle-compile verify demo-engine
     """
@@ -105,7 +114,8 @@ def verify(
 
     manifest = Manifest.read(engine)
     require_parts(manifest, parts)
-    request = _request(manifest, data, max_perplexity_increase, bisect)
+    request = _request(manifest, data, max_perplexity_increase, bisect, reference)
+    request.check()
     with voice.work() as progress:
         with progress.step("check the files", sum(entry.size for entry in manifest.files.values())) as advance:
             check_files(manifest.files, engine, advance=advance)
@@ -135,14 +145,17 @@ def verify(
         )
 
 
-def _request(manifest: Manifest, data: Path | None, increase: float | None, bisect: bool) -> MeasureRequest:
+def _request(
+    manifest: Manifest, data: Path | None, increase: float | None, bisect: bool, reference: str | None
+) -> MeasureRequest:
     from ..verify.measure_precision import MeasureRequest
     from ..verify.precision_limits import LIMITS, limits_of
 
     recipe, caches = (manifest.precision.get(name, "") for name in ("recipe", "kv_cache"))
-    if recipe not in LIMITS or increase is None:
-        return MeasureRequest(data, bisect)
-    return MeasureRequest(data, bisect, replace(limits_of(recipe, caches), perplexity_increase=increase / 100))
+    limits = None
+    if recipe in LIMITS and increase is not None:
+        limits = replace(limits_of(recipe, caches), perplexity_increase=increase / 100)
+    return MeasureRequest(data, bisect, limits, reference=cast("Reference | None", reference))
 
 
 def _depths(text: str) -> list[int]:

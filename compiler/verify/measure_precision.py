@@ -1,15 +1,20 @@
-"""Measure one engine's precision, from its checkpoints to the numbers."""
+"""Measure one engine's precision, from its checkpoints to the numbers.
+
+Against the same pair in FP32, made whole, or against the target's own logits layer by layer, where a pair is too large.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from ...engines.folder.manifest import Manifest
 from ...graphs.lowering import ORT, lowering_named
-from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
+from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
+from ..checkpoints.target import Target
 from ..console.progress import Advance, Progress
 from ..hardware.packages import export_versions
 from ..precision.recipes import Recipe
@@ -19,10 +24,11 @@ from .bisect import Bisection, BisectTrial, bisect, rebuild_command
 from .engine_origin import Origins, is_reference, on_cpu, recipe_of, reference_recipe
 from .generation import AcceptanceLength, GreedyAgreement, compare_acceptance, compare_tokens, generate
 from .held_out_texts import Texts, read_texts
-from .logits import LayerError, compare_layers, compare_logits
-from .precision_cost import EMULATED, RUN, Precision
+from .logits import Array, LayerError, LogitsTally, compare_layers, compare_logits
+from .parity import Passes, whole_passes
+from .precision_cost import EMULATED, RUN, STREAMED, Precision
 from .precision_limits import PrecisionLimits, checks_of, limits_of
-from .unpublished_pairs import Workshop
+from .unpublished_pairs import Workshop, scratch
 
 if TYPE_CHECKING:
     from ...engines import Engine
@@ -30,18 +36,45 @@ if TYPE_CHECKING:
 _LAYER_TEXTS, _LAYER_TOKENS = 8, 256
 _SAME = 1e-3  # nats: more than another order of sums makes, less than any rounding to eight bits
 
+Reference = Literal["streamed", "pair"]
+
 
 @dataclass(frozen=True)
 class MeasureRequest:
     """How to measure.
 
     ``data``: texts instead of the bundled ones. ``limits``: instead of the recipe's. ``store``: kept steps.
+    ``reference``: what it is compared with; None lets the engine decide.
     """
 
     data: Path | None = None
     bisect: bool = False
     limits: PrecisionLimits | None = None
     store: StageStore | None = field(default=None)
+    reference: Reference | None = None
+
+    def check(self) -> None:
+        """Raise ``UsageError`` for a reference that there is not, or that nothing can be bisected with."""
+        if self.reference not in (None, *get_args(Reference)):
+            raise UsageError(f"--reference {self.reference} is not known", fix="it is streamed or pair")
+        if self.bisect and self.reference == "streamed":
+            raise UsageError(
+                "--bisect does not go with --reference streamed",
+                why="it makes the target anew with other weights left wide, which takes it whole",
+                fix="leave out one of the two",
+            )
+
+    def reference_of(self, manifest: Manifest) -> Reference:
+        """What an engine is compared with. Of one for a GPU the pair in FP32 is taken to be too large for its host."""
+        if self.reference:
+            return self.reference
+        return "streamed" if manifest.backend.gpus and not self.bisect else "pair"
+
+    def passes(self, manifest: Manifest) -> Passes:
+        """Return what makes passes of the target in torch."""
+        if self.reference_of(manifest) == "pair":
+            return whole_passes
+        return streamed_passes_in((self.store or StageStore.default()).root)
 
 
 def measure(
@@ -64,10 +97,50 @@ def measure(
         drafter = manifest.drafter.origin.id if manifest.drafter else ""
         made_for = MadeFor("verify", manifest.target.origin.id, drafter, name)
         store = replace(request.store or StageStore.default(), made_for=made_for)
+        if engine and request.reference_of(manifest) == "streamed":
+            return _against_streamed(engine, origins, recipe, texts, request, progress)
         workshop = Workshop(folder, manifest, origins, store, progress)
         return _Measurement(workshop, recipe, engine, texts, request).result()
     except (EnvironmentProblem, BuildError) as error:
         return Precision(name, skipped=_said(error), texts=texts.name)
+
+
+def _against_streamed(
+    engine: Engine, origins: Origins, recipe: Recipe, texts: Texts, request: MeasureRequest, progress: Progress
+) -> Precision:
+    """Compare the engine's logits with those of its target in FP32, of which one layer at a time is in memory."""
+    from ..precision.calibration.streamed_passes import num_steps
+
+    limits, tally = request.limits or limits_of(recipe.name, recipe.kv_cache), LogitsTally()
+    target, total = origins.target.with_taps(()), len(texts.ids) * num_steps(origins.target)
+    with progress.step("compare logits with FP32, layer by layer", total) as advance:
+        passes = streamed_passes_in((request.store or StageStore.default()).root)
+        for ids, (logits, _) in zip(texts.ids, passes(target, texts.ids, advance), strict=True):
+            tally.add(logits, engine.target_logits(ids), ids)
+    found = tally.comparison()
+    command = f"`peagle-compile verify {engine.folder} --only precision --reference pair`"
+    return Precision(
+        recipe=recipe.name,
+        measured=RUN,
+        against=STREAMED,
+        texts=texts.name,
+        limits=limits,
+        logits=found,
+        checks=checks_of(limits, found, None, None),
+        notes=(f"greedy text, acceptance and layers are left out: they take the whole pair in FP32; {command}",),
+    )
+
+
+def streamed_passes_in(root: Path) -> Passes:
+    """Return what makes passes with one layer in memory; streams between layers lie below ``root`` meanwhile."""
+
+    def passes(target: Target, texts: Sequence[Sequence[int]], advance: Advance) -> Iterator[tuple[Array, Array]]:
+        from ..precision.calibration.streamed_passes import streamed_passes
+
+        with scratch(root) as store:
+            yield from streamed_passes(target, texts, store.root, advance)
+
+    return passes
 
 
 def _said(error: PeagleError) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,16 +17,18 @@ from ..checkpoints.checkpoint import CONFIG, GGUF, Checkpoint
 from ..checkpoints.head_weights import HeadWeights, open_head
 from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
-from ..console.progress import Progress
+from ..console.progress import Advance, Progress
+from .logits import Array
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ...engines import Engine
-    from ...graphs.targets import TargetSpec
 
 TOLERANCE = 1e-4  # of the largest logit: FP32 sums in another order
 _PROMPTS = 4
+
+Pairs = list[tuple[Array, Array]]
+# Of a target, texts and who is told of progress: the logits [len, V] and tapped features [len, A*H] of each text.
+Passes = Callable[[Target, Sequence[Sequence[int]], Advance], Iterator[tuple[Array, Array]]]
 
 
 @dataclass(frozen=True)
@@ -39,19 +42,38 @@ class Parity:
     tolerance: float = TOLERANCE
 
 
-def compare_with_sources(engine: Engine, prompts: Sequence[Prompt], progress: Progress) -> tuple[Parity, ...]:
-    """Compare target and drafter logits with torch's, each skipped with a reason where that cannot be done here."""
+def compare_with_sources(
+    engine: Engine, prompts: Sequence[Prompt], progress: Progress, passes: Passes
+) -> tuple[Parity, ...]:
+    """Compare target and drafter logits with torch's, each skipped with a reason where that cannot be done here.
+
+    ``passes`` makes those of the target.
+    """
     target, drafter = engine.manifest.target.origin, engine.manifest.drafter
     ids = [engine.tokenizer.encode(prompt.text)[: engine.max_seq_len - 1] for prompt in prompts[:_PROMPTS]]
     with progress.step("compare logits with torch"):
-        checks = [_compare("target logits", "transformers", (target,), lambda: _target_pairs(engine, ids))]
+        expected = cache(lambda: list(passes(_target(engine), ids, lambda _: None)))
+        checks = [_compare("target logits", "transformers", (target,), lambda: _target_pairs(engine, ids, expected()))]
         if drafter:
             origins, oracle = (target, drafter.origin), "graphs/drafters/torch_reference.py"
-            checks.append(_compare("drafter logits", oracle, origins, lambda: _drafter_pairs(engine, drafter, ids)))
+            checks.append(
+                _compare("drafter logits", oracle, origins, lambda: _drafter_pairs(engine, drafter, ids, expected()))
+            )
         return tuple(checks)
 
 
-Pairs = list[tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]]
+def whole_passes(target: Target, texts: Sequence[Sequence[int]], advance: Advance) -> Iterator[tuple[Array, Array]]:
+    """Yield what ``Passes`` does, from the model as transformers loads it."""
+    from transformers.utils import logging
+
+    from ...graphs.drafters.torch_reference import load_target, target_pass
+
+    logging.disable_progress_bar()
+    model = _of_numbers(target) if target.checkpoint.gguf else load_target(target.folder, target.config)
+    for ids in texts:
+        logits, features = target_pass(model, target.spec, ids)
+        yield logits.numpy(), features.numpy()
+        advance(1)
 
 
 def _compare(name: str, oracle: str, origins: Sequence[Origin], pairs: Callable[[], Pairs]) -> Parity:
@@ -87,11 +109,8 @@ def _incomparable(origin: Origin) -> str:
     return ""
 
 
-def _target_pairs(engine: Engine, prompts: Sequence[Sequence[int]]) -> Pairs:
-    from ...graphs.drafters.torch_reference import target_pass
-
-    model, spec = _target(engine)
-    return [(engine.target_logits(ids), target_pass(model, spec, ids)[0].numpy()) for ids in prompts]
+def _target_pairs(engine: Engine, prompts: Sequence[Sequence[int]], expected: Pairs) -> Pairs:
+    return [(engine.target_logits(ids), logits) for ids, (logits, _) in zip(prompts, expected, strict=True)]
 
 
 def drafter_of(folder: Path, drafter: Part) -> Checkpoint:
@@ -100,41 +119,34 @@ def drafter_of(folder: Path, drafter: Part) -> Checkpoint:
     return replace(checkpoint, config=read_json(folder / "drafter" / CONFIG, "build the engine again"))
 
 
-def _drafter_pairs(engine: Engine, drafter: Part, prompts: Sequence[Sequence[int]]) -> Pairs:
+def _drafter_pairs(engine: Engine, drafter: Part, prompts: Sequence[Sequence[int]], expected: Pairs) -> Pairs:
     """Logits of the drafts after the token that greedy adds to each prompt, as ``Engine.draft_logits`` defines them."""
     import numpy as np
     import torch
 
     from ...graphs.drafters import read_drafter
-    from ...graphs.drafters.torch_reference import draft_logits, target_pass
+    from ...graphs.drafters.torch_reference import draft_logits
 
-    model, spec = _target(engine)
+    target = _target(engine)
     checkpoint = drafter_of(engine.folder, drafter)
-    head = read_drafter(checkpoint.config, checkpoint.shapes, spec)
-    stored = HeadWeights(checkpoint, head, Target.open(Path(engine.manifest.target.origin.source)))
+    head = read_drafter(checkpoint.config, checkpoint.shapes, target.spec)
+    stored = HeadWeights(checkpoint, head, target)
     weights = {
         name: torch.from_numpy(np.concatenate(list(stored.read(name, shape))))
         for name, shape in head.expected_shapes().items()
     }
     k = engine.num_speculative_tokens
     pairs = []
-    for ids in prompts:
-        logits, features = target_pass(model, spec, ids)
+    for ids, (logits, features) in zip(prompts, expected, strict=True):
         extended = [*ids, int(logits[-1].argmax())]
-        pairs.append((engine.draft_logits(ids, k), draft_logits(weights, head, extended, features, k).numpy()))
+        theirs = draft_logits(weights, head, extended, torch.from_numpy(features), k).numpy()
+        pairs.append((engine.draft_logits(ids, k), theirs))
     return pairs
 
 
-def _target(engine: Engine) -> tuple[Any, TargetSpec]:
-    """The target in transformers, and its facts with the taps that the engine was built with."""
-    from transformers.utils import logging
-
-    from ...graphs.drafters.torch_reference import load_target
-
-    logging.disable_progress_bar()
-    target = Target.open(Path(engine.manifest.target.origin.source))
-    model = _of_numbers(target) if target.checkpoint.gguf else load_target(target.folder, target.config)
-    return model, target.spec.with_taps(engine.manifest.shapes.taps)
+def _target(engine: Engine) -> Target:
+    """The target with the taps that the engine was built with."""
+    return Target.open(Path(engine.manifest.target.origin.source)).with_taps(engine.manifest.shapes.taps)
 
 
 def _of_numbers(target: Target) -> Any:

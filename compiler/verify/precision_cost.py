@@ -15,11 +15,16 @@ from .precision_limits import Check, PrecisionLimits
 Status = Literal["passed", "failed", "skipped"]
 EMULATED = "emulated on ONNX Runtime, FP32 arithmetic"
 RUN = "the engine itself"
+PAIR = "FP32 on ONNX Runtime"
+STREAMED = "FP32 in torch, layer by layer"
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The measures of one engine. ``measured`` says what was run in its place; ``skipped`` why nothing was measured.
+    """The measures of one engine.
+
+    ``measured`` says what was run in its place, ``against`` what it was compared with, ``skipped`` why nothing was
+    measured.
 
     ``layers`` are of the recipe rebuilt from the checkpoint; where that is not what the engine computes, ``notes`` say
     so. ``drafter_acceptance`` compares the drafter alone, wide and quantized, on the same quantized target.
@@ -38,6 +43,7 @@ class Precision:
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
     bisection: Bisection | None = field(default=None)
+    against: str = PAIR
 
     @property
     def status(self) -> Status:

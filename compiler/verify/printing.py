@@ -62,7 +62,7 @@ def precision_lines(precision: Precision) -> list[Line]:
     title = f"precision {precision.recipe}"
     if precision.skipped:
         return [(title, f"skipped: {precision.skipped}")]
-    rows = [(title, f"{precision.status}: {precision.measured}, against FP32 on ONNX Runtime")]
+    rows = [(title, f"{precision.status}: {precision.measured}, against {precision.against}")]
     limits, logits = precision.limits, precision.logits
     if limits and logits:
         rows.append(("measured on", f"{precision.texts}: {logits.texts} texts, {logits.tokens} tokens"))

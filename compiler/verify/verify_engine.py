@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engines.folder.manifest import Manifest
+from ...engines.folder.manifest import Manifest, is_engine
+from ...engines.folder.records import FileEntry
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..bundled.prompts import Prompt, code_prompts
 from ..console.half_made import half_made
@@ -159,7 +160,7 @@ def verify(
     names the parts to check (all: none). The file is written after each, so that an interrupted run keeps those that
     were done.
     """
-    progress = progress or Quiet()
+    progress, request = progress or Quiet(), request or MeasureRequest()
     prompts = code_prompts() if prompts is None else prompts
     most = engine.manifest.speculation.max_num_speculative_tokens
     depths = [i for i in k if i <= most] or [most]
@@ -185,10 +186,11 @@ def verify(
             done = replace(done, not_run=_NO_DRAFTS)
         done = _kept(engine.folder, _reached(done, "losslessness"))
     if "parity" in asked:
-        parity = _unlike_torch(engine.manifest) or compare_with_sources(engine, prompts, progress)
+        parity = _unlike_torch(engine.manifest)
+        parity = parity or compare_with_sources(engine, prompts, progress, request.passes(engine.manifest))
         done = _kept(engine.folder, _reached(replace(done, parity=parity), "parity"))
     if "precision" in asked:
-        precision = measure(engine.folder, engine.manifest, engine, request or MeasureRequest(), progress)
+        precision = measure(engine.folder, engine.manifest, engine, request, progress)
         done = _kept(engine.folder, _reached(replace(done, precision=precision), "precision"))
     return done
 
@@ -269,10 +271,26 @@ def _unlike_torch(manifest: Manifest) -> tuple[Parity, ...]:
 
 
 def _kept(folder: Path, verification: Verification) -> Verification:
-    """Write ``verify.json`` so that a reader sees the old file or the new one."""
+    """Write ``verify.json`` so that a reader sees the old file or the new one, and list it in the manifest.
+
+    At no moment does the manifest list another content than is there: whoever loads the engine meanwhile can.
+    """
     path = folder / FILE_NAME
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with half_made(temporary):
         temporary.write_text(json.dumps(verification.as_json(), indent=2, allow_nan=False) + "\n")
+        _list(folder, None)
         temporary.replace(path)
+    _list(folder, FileEntry.of(path))
     return verification
+
+
+def _list(folder: Path, entry: FileEntry | None) -> None:
+    """Let the manifest of an engine list its ``verify.json`` so, or not at all."""
+    if not is_engine(folder):
+        return
+    manifest = Manifest.read(folder)
+    files = {name: each for name, each in manifest.files.items() if name != FILE_NAME}
+    files = dict(sorted((files | ({FILE_NAME: entry} if entry else {})).items()))
+    if files != manifest.files:
+        replace(manifest, files=files).write(folder)

@@ -32,8 +32,8 @@ FORMAT_VERSION = 6
 class Manifest:
     """All of ``engine.json``.
 
-    ``files`` lists every other file by its posix path, but ``verify.json`` and ``tune.json``, which their verbs write
-    later. An engine that looks its drafts up in the text has no ``drafter``, and neither has one for plain decoding.
+    ``files`` lists every other file by its posix path; ``verify.json`` when it has been written. An engine that looks
+    its drafts up in the text has no ``drafter``, and neither has one for plain decoding.
     """
 
     product_version: str

@@ -35,6 +35,7 @@ def _of_the_disk(world: World, code: int, arguments: Sequence[str]) -> str | Non
     new = [path for path in new if os.path.realpath(world.root / path) not in of_a_log]
     if code not in (0, 4):
         left = [path for path in new if path != "engine/verify.json"]
+        changed = [path for path in changed if path != "engine/engine.json" or left == new]  # which lists it
         return f"exit code {code}, and yet changed {changed[:3]}, new {left[:3]}" if changed or left else None
     if half := [path for path in new if ".building" in path or path.endswith((".old", ".tmp"))]:
         return f"left {half[:3]}"

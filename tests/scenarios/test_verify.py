@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,10 @@ from peagle.compiler.precision.precision_options import CalibrationAsked, Precis
 from peagle.compiler.precision.recipes import RECIPES, wide_type
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
-from peagle.compiler.verify import FILE_NAME, verify_elsewhere
+from peagle.compiler.verify import FILE_NAME, measure_precision, verify_elsewhere
 from peagle.compiler.verify.bisect import CACHES
 from peagle.compiler.verify.measure_precision import MeasureRequest, measure
-from peagle.compiler.verify.precision_cost import EMULATED, RUN, Precision
+from peagle.compiler.verify.precision_cost import EMULATED, RUN, STREAMED, Precision
 from peagle.compiler.verify.precision_limits import LIMITS, PrecisionLimits
 from peagle.engines import Engine
 from peagle.engines.folder.manifest import Manifest
@@ -111,6 +111,20 @@ def test_an_fp32_engine_has_no_precision_to_measure(int8: Path) -> None:
     manifest = Manifest.read(int8)
     for table in ({}, RECIPES["fp32"].record()):
         assert measure(int8, replace(manifest, precision=table), None, MeasureRequest(), Quiet()) is None
+
+
+def test_the_same_layer_by_layer_gives_the_same_numbers_without_a_pair(
+    int8: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = measured(int8, MeasureRequest(data))
+    monkeypatch.setattr(measure_precision, "Workshop", lambda *_: pytest.fail("it made the pair"))
+    found = measured(int8, MeasureRequest(data, reference="streamed"))
+    assert (found.status, found.measured, found.against) == (whole.status, RUN, STREAMED)
+    assert whole.logits is not None
+    assert found.logits is not None
+    assert asdict(found.logits) == pytest.approx(asdict(whole.logits), rel=1e-3)
+    assert (found.greedy, found.acceptance, found.layers) == (None, None, ())
+    assert f"verify {int8} --only precision --reference pair" in found.notes[0]
 
 
 @pytest.mark.slow

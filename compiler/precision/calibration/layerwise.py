@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....graphs.names import layer_prefix
+from ....graphs.names import LM_HEAD, layer_prefix
 from ....plugins.errors import BuildError
 from ...checkpoints.target import Target
 from .observers import EXPERTS, register
@@ -66,7 +66,7 @@ class Layerwise:
         with self._weighted(layer, layer_prefix(index)):
             yield layer
 
-    def run(self, layer: nn.Module, index: int, hidden: Tensor, cache: Any) -> Tensor:
+    def run(self, layer: nn.Module, index: int, hidden: Tensor, cache: Any = None) -> Tensor:
         """``layer``, which is that of ``index``, on one stream ``[1,S,H]``; keys and values pass through ``cache``."""
         args, keywords = self._call(index, hidden)
         result: Tensor = layer(hidden, *args, **{**keywords, "past_key_values": cache})
@@ -77,6 +77,13 @@ class Layerwise:
         """The norm between the last layer and the head, with its weights."""
         with self._weighted(self._norm, "model.norm."):
             yield self._norm
+
+    @contextmanager
+    def head(self) -> Iterator[Callable[[Tensor], Tensor]]:
+        """What makes logits ``[1,S,V]`` of the stream ``[1,S,H]`` that leaves the last layer, with its weights."""
+        with self.norm() as norm, self._weighted(self.model.lm_head, f"{LM_HEAD}."):
+            # With stubs for layers the model does to the normed stream what it does to logits, and nothing else.
+            yield lambda hidden: self.model(inputs_embeds=norm(hidden), use_cache=False).logits
 
     def _call(self, index: int, hidden: Tensor) -> Call:
         """What the modelling code gives that layer beside the stream: masks and rotary embedding of its kind."""

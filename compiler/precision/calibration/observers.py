@@ -21,7 +21,7 @@ EXPERTS = "peagle-calibration"  # what the experts function is registered as in 
 
 Array = np.ndarray[Any, Any]
 
-_watch: ContextVar[Watch] = ContextVar("watch")
+_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 class Watch:
@@ -137,7 +137,7 @@ class Watch:
 
 
 def watched_experts(self: Any, hidden: Tensor, experts: Tensor, scores: Tensor) -> Tensor:
-    """An ``ExpertsInterface`` function: the loop of the modelling code, watched.
+    """An ``ExpertsInterface`` function: the loop of the modelling code, watched where somebody does.
 
     hidden ``[N,H]``, experts and scores ``[N,A]``; operation by operation what transformers' eager experts compute.
     """
@@ -148,9 +148,11 @@ def watched_experts(self: Any, hidden: Tensor, experts: Tensor, scores: Tensor) 
         if not len(token):
             continue
         inputs = hidden[token]
-        watch.expert(self, "gate_up_proj", expert, inputs)
+        if watch:
+            watch.expert(self, "gate_up_proj", expert, inputs)
         gated = self._apply_gate(_project(self, "gate_up_proj", expert, inputs))
-        watch.expert(self, "down_proj", expert, gated)
+        if watch:
+            watch.expert(self, "down_proj", expert, gated)
         output = _project(self, "down_proj", expert, gated) * scores[token, rank, None]
         result.index_add_(0, token, output.to(result.dtype))
     return result

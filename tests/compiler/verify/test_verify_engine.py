@@ -15,8 +15,9 @@ from peagle.compiler.precision.recipes import MULTIPLIED, RECIPES
 from peagle.compiler.verify import FILE_NAME, Verification, require_parts, verify, verify_engine, verify_folder
 from peagle.compiler.verify.printing import lines
 from peagle.engines import Engine
+from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
-from peagle.engines.folder.records import Speculation
+from peagle.engines.folder.records import FileEntry, Speculation
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 from tests.fixtures.commands import Run
 
@@ -45,6 +46,35 @@ def test_losslessness_alone_needs_the_engine_alone(folder: Path, cli: Run, monke
     assert found["passed"] is found["losslessness"]["passed"] is True
     assert found["parts"] == {"losslessness": "done", "parity": "left out", "precision": "left out"}
     assert json.loads((folder / FILE_NAME).read_text()) == found
+
+
+def test_what_was_found_is_a_file_of_the_engine_with_its_hash(folder: Path, cli: Run) -> None:
+    for _ in range(2):  # the second time it is listed, and replaced
+        assert cli("verify", folder, *SHORT, "--only", "losslessness").code == 0
+        manifest = Manifest.read(folder)
+        assert manifest.files[FILE_NAME] == FileEntry.of(folder / FILE_NAME)
+        check_files(manifest.files, folder)
+    (folder / FILE_NAME).write_text("{}")
+    assert FILE_NAME in cli("inspect", folder).err
+
+
+def test_whenever_it_ends_the_engine_can_be_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two files that change there is no moment in which they contradict each other."""
+    one = Verification(str(folder), "1", None)
+    verify_engine._kept(folder, one)
+    write = Manifest.write
+
+    def stopped(manifest: Manifest, where: Path) -> None:
+        if FILE_NAME in manifest.files:
+            raise KeyboardInterrupt
+        write(manifest, where)
+
+    monkeypatch.setattr(Manifest, "write", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        verify_engine._kept(folder, replace(one, not_run="another content"))
+    check_files(Manifest.read(folder).files, folder)
+    assert FILE_NAME not in Manifest.read(folder).files
+    assert "another content" in (folder / FILE_NAME).read_text()
 
 
 def test_an_interrupted_run_keeps_the_parts_that_were_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.trace import trace_target
 from peagle.plugins.errors import BuildError, UsageError
 from tests.compiler.precision.calibration.conftest import Calibrate, random_samples
+from tests.compiler.precision.calibration.residents import resident_bytes, uncounted
 from tests.compiler.precision.calibration.whole import whole_model
 from tests.models import CONFIGS, Pair
 
@@ -137,17 +137,8 @@ class Residents:
 
     @contextmanager
     def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
-        gc.freeze()  # what is there already does not count
-        try:
-            yield lambda _: self.bytes.append(_resident())
-        finally:
-            gc.unfreeze()
-
-
-def _resident() -> int:
-    gc.collect()
-    found = (each for each in gc.get_objects() if type(each) is torch.nn.Parameter and not each.is_meta)
-    return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in found}.values())
+        with uncounted():
+            yield lambda _: self.bytes.append(resident_bytes())
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3-moe"])

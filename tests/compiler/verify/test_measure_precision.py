@@ -1,0 +1,65 @@
+"""What an engine's precision is measured against: by default nothing that a GPU's host has no memory for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.verify import measure_precision, verify
+from peagle.compiler.verify.measure_precision import MeasureRequest
+from peagle.compiler.verify.precision_cost import RUN, STREAMED
+from peagle.compiler.verify.verify_engine import code_prompts
+from peagle.engines import Engine
+from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
+from tests.fixtures.commands import Run
+from tests.models import Pair
+
+
+@pytest.fixture
+def on_gpu(tiny_pair: Pair, tiny_engine: Engine, tmp_path: Path) -> Engine:
+    """The tiny pair as plans in FP16, on a stand-in for TensorRT."""
+    graphs = lowered(tiny_pair.target, tiny_pair.head, "float16", tiny_engine.manifest.shapes.cache_length)
+    manifest = plan_manifest(tiny_engine.manifest, graphs, tmp_path)
+    manifest = replace(manifest, precision=RECIPES["fp16"].record())
+    for name in ("tokenizer.json", "drafter/config.json"):
+        (tmp_path / name).write_bytes((tiny_engine.folder / name).read_bytes())
+    engine, _ = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=1)
+    return engine
+
+
+def test_an_engine_on_a_gpu_is_verified_without_the_pair_in_fp32(
+    on_gpu: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All parts, as by default: nothing is traced, attached, or loaded whole."""
+    data = tmp_path / "data.jsonl"
+    ids = [[(7 * i + j * j) % 90 + 2 for j in range(40)] for i in range(3)]
+    data.write_text("".join(json.dumps({"input_ids": each}) + "\n" for each in ids))
+    monkeypatch.setattr(measure_precision, "Workshop", lambda *_: pytest.fail("it made the pair"))
+    monkeypatch.setattr("peagle.graphs.drafters.torch_reference.load_target", lambda *_: pytest.fail("it was loaded"))
+    found = verify(on_gpu, prompts=code_prompts(1), max_tokens=8, k=(2,), request=MeasureRequest(data))
+    assert found.passed
+    assert found.precision is not None
+    assert (found.precision.status, found.precision.measured, found.precision.against) == ("passed", RUN, STREAMED)
+    assert found.precision.logits is not None
+    assert found.precision.logits.tokens == 120
+    assert 0 < found.precision.logits.kl_mean < 1e-4, "FP16 rounds, and little"
+    assert "--reference pair" in found.precision.notes[0]
+
+
+def test_what_is_compared_with_follows_from_the_engine_unless_it_is_said(on_gpu: Engine, tiny_engine: Engine) -> None:
+    gpu, cpu = on_gpu.manifest, tiny_engine.manifest
+    asked = (MeasureRequest(), MeasureRequest(bisect=True), MeasureRequest(reference="pair"))
+    assert [each.reference_of(gpu) for each in asked] == ["streamed", "pair", "pair"]
+    assert [each.reference_of(cpu) for each in asked] == ["pair"] * 3
+    assert MeasureRequest(reference="streamed").reference_of(cpu) == "streamed"
+
+
+def test_references_that_cannot_be_are_refused(cli: Run, tiny_folder: Path) -> None:
+    done = cli("verify", tiny_folder, "--reference", "none")
+    assert (done.code, "it is streamed or pair" in done.err) == (2, True)
+    done = cli("verify", tiny_folder, "--reference", "streamed", "--bisect")
+    assert (done.code, "--bisect does not go with --reference streamed" in done.err) == (2, True)
