@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
+from ...plugins.errors import BuildError, EnvironmentProblem
 from ..precision.recipes import first_words
 from ..request.build_platform import BuildPlatform
 from ..request.resolved_config import FILE_NAME as RESOLVED
@@ -61,16 +62,13 @@ class EnginePieces:
             assembly.place_stage(stage, "plugins", run.progress)
         self.furnish(assembly)
 
-    def replanned(self, k: int, assembly: Assembly, run: PipelineRun) -> tuple[EnginePieces, Manifest] | None:
-        """Put plans for ``k`` in place of those that are there; None where there are none to make."""
-        if self.make_plans is None:
-            return None
-        plans, manifest = self.make_plans(k)
+    def with_plans(self, plans: Plans, assembly: Assembly, run: PipelineRun) -> EnginePieces:
+        """Put these plans in the place of those that are there."""
         made = replace(self, plans=plans, stages=plans.stages())
         for name, stage in self.stages.items():
             assembly.drop_stage(stage, self.folders[name])
             assembly.place_stage(made.stages[name], self.folders[name], run.progress)
-        return made, manifest
+        return made
 
     @property
     def made_of(self) -> dict[str, Stage]:
@@ -102,7 +100,8 @@ def assemble(
                 choice, record["reused"] = kept_choice(
                     run, manifest, assembly.folder, pieces.made_of, pieces.depth, engine=pieces.out
                 )
-            pieces, manifest = _with_plans_for(choice, k, pieces, manifest, assembly, run)
+            pieces, manifest, said = _with_plans_for(choice, k, pieces, manifest, assembly, run)
+            told += said
             manifest = with_choice(manifest, choice)
         elif platform.runs_here:
             with run.phases("check numbers") as record:
@@ -125,19 +124,25 @@ def assemble(
 
 def _with_plans_for(
     choice: KChoice, k: int, pieces: EnginePieces, manifest: Manifest, assembly: Assembly, run: PipelineRun
-) -> tuple[EnginePieces, Manifest]:
+) -> tuple[EnginePieces, Manifest, list[str]]:
     """Return what goes into the engine once its plans, made for ``k``, are made for the K that won by enough.
 
-    Their numbers are checked as those of the first were.
+    Their numbers are checked as those of the first were. Where they stay as they were, what is to be told of that.
     """
-    made = pieces.replanned(choice.k, assembly, run) if choice.is_worth_plans(k) else None
-    if made is None:
-        return pieces, manifest
-    again, manifest = made
-    manifest = assembly.write_manifest(manifest)
+    if pieces.make_plans is None or choice.k == k:
+        return pieces, manifest, []
+    gain = f"the plans are tuned for K = {k}; K = {choice.k} decoded {choice.gain_over(k):.2f} times as fast"
+    if not choice.is_worth_plans(k):
+        return pieces, manifest, [f"{gain}, too little to build them again"]
+    try:
+        plans, described = pieces.make_plans(choice.k)
+    except (BuildError, EnvironmentProblem) as error:  # those that are there are whole
+        return pieces, manifest, [f"{gain}, and they could not be built again: {error.in_a_line}"]
+    again = pieces.with_plans(plans, assembly, run)
+    manifest = assembly.write_manifest(described)
     with run.phases("check numbers") as record:
         record["reused"] = kept_check(run, manifest, assembly.folder, again.made_of, name=pieces.out)
-    return again, manifest
+    return again, manifest, []
 
 
 def _of_choice(pieces: EnginePieces, platform: BuildPlatform, choice: KChoice | None, k: int) -> list[str]:
@@ -148,11 +153,7 @@ def _of_choice(pieces: EnginePieces, platform: BuildPlatform, choice: KChoice | 
         what = "the most that is looked up" if pieces.looked_up else "the depth that the head was trained for"
         why = f"this machine cannot run an engine for {', '.join(platform.gpus)}"
         return [f"K = {k} is {what}, not measured: {why}"]
-    said = []
-    if pieces.plans and choice.k != k and not choice.is_worth_plans(k):
-        gain = f"{choice.gain_over(k):.2f} times as fast, too little to build them again"
-        said = [f"the plans are tuned for K = {k}; K = {choice.k} decoded {gain}"]
     if choice.speedup > 1:
-        return said
+        return []
     where = "; where text repeats what stands in it, one may" if pieces.looked_up else ""
-    return [*said, f"on this machine no number of drafts decodes faster than plain decoding{where}"]
+    return [f"on this machine no number of drafts decodes faster than plain decoding{where}"]

@@ -24,6 +24,7 @@ from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import BackendRecord, PlanRecord, PlanTensor
 from peagle.graphs.lowering import LOWERINGS
+from peagle.plugins.errors import BuildError
 
 DEPTH = 8
 PLATFORM = BuildPlatform("tensorrt-rtx", "1.7", ("sm_120",), LOWERINGS["tensorrt"], runs_here=True)
@@ -49,7 +50,12 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def assembled(
-    demo_engine: Path, folder: Path, choice: KChoice, monkeypatch: pytest.MonkeyPatch, asked: int | None = None
+    demo_engine: Path,
+    folder: Path,
+    choice: KChoice,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: int | None = None,
+    again: BuildError | None = None,
 ) -> BuildResult:
     """An engine whose plans are text that names the K they were made for."""
     monkeypatch.setattr(assemble_engine, "kept_choice", lambda *_, **__: (choice, False))
@@ -57,6 +63,8 @@ def assembled(
     kernels = run.store.run("kernels", [], lambda stage: (stage / "kernels.json").write_text("{}"))
 
     def make_plans(k: int) -> tuple[Plans, Manifest]:
+        if again and k != DEPTH:
+            raise again
         halves = {}
         for name in manifest.parts:
             stage = run.store.run(f"plan-{name}", [k], lambda stage: (stage / PLAN).write_text(f"for K = {k}"))
@@ -120,6 +128,20 @@ def test_plans_stay_where_little_would_be_gained_and_it_is_said(
     assert not checked
     said = "the plans are tuned for K = 8; K = 5 decoded 1.05 times as fast, too little to build them again"
     assert said in result.report["warnings"]
+
+
+def test_plans_that_cannot_be_made_again_leave_the_first_and_it_is_said(
+    demo_engine: Path, tmp_path: Path, checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = assembled(demo_engine, tmp_path, chosen(3, 1.4), monkeypatch, again=BuildError("the disk is full"))
+    check_files(Manifest.read(result.path).files, result.path)
+    assert (result.path / "target" / PLAN).read_text() == "for K = 8"
+    assert result.manifest.speculation.num_speculative_tokens == 3
+    said = (
+        "the plans are tuned for K = 8; K = 3 decoded 1.40 times as fast, and they could not be built again: the disk"
+    )
+    assert [said in warning for warning in result.report["warnings"]] == [True, False, False]
+    assert not checked
 
 
 def test_plans_for_a_k_that_was_asked_for_are_checked_and_stay(
