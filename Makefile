@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-policy bench-export bench-kernels bench-aot bench-precisions bench-triton test test-gpu test-triton triton-server test-oldest test-newest lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-policy bench-export bench-kernels bench-aot bench-precisions bench-rounding bench-triton test test-gpu test-triton triton-server test-oldest test-newest lint lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,10 @@ bench-aot: $(STAMP) ## time and memory of TensorRT-RTX builds of real width, ahe
 bench-precisions: $(STAMP) ## plain decoding in FP32, INT8 and INT4 on this CPU, beside each other
 	@echo "Measuring (minutes; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/precisions.py $(ARGS)
+
+bench-rounding: $(STAMP) ## what rounding a weight costs, beside the plain way, for every recipe
+	@echo "Measuring (a minute; keep the machine idle) ..."
+	@$(BIN)/python benchmarks/rounding.py $(ARGS)
 
 bench-triton: $(STAMP) demo-engine triton-server ## what Triton Inference Server adds to the time of a request
 	@echo "Measuring (minutes; keep the machine idle) ..."

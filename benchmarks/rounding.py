@@ -1,14 +1,21 @@
-"""What it costs to read a weight of a BF16 checkpoint and to round it, in nanoseconds of one core.
+"""What it costs to read a weight of a BF16 checkpoint and to round it, in nanoseconds, and what that cost before.
 
-    python benchmarks/rounding.py                           # with the [export] extra installed
+    make bench-rounding                                     # a minute; ARGS="--rows 65536" takes a larger matrix
 
-The figures of ``compiler/forecast/build_work.py`` come from here. A matrix of 8192 x 2048 random numbers is written as
-safetensors and read in pieces, then rounded as a build does it: codes, scales and the loss. CPU time of this process is
-counted, so that a busy machine changes little; the median of five turns and their range.
+A matrix of random BF16 numbers is written as safetensors. In every turn, for every recipe, it is read and rounded as a
+build does it (codes, scales, and the loss) three times: in the plain way, whole pieces of 64 MB one after the other on
+one thread with every step over the whole piece, as builds did it once; then as they do it now, with this process held
+to one processor, and with all that it may use. A matrix with one scale, or one for each row, is read twice. What is
+printed is the median of the turns and their range, and the median of the ratios within a turn.
+
+The seconds that a forecast is made of are those of the column "one processor", less what reading takes.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import statistics
 import tempfile
 import time
@@ -19,60 +26,136 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from peagle.compiler.checkpoints.safetensors import read_header, read_rows
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
 from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.precision.rounding import scale_and_least
+from peagle.compiler.precision.rounding.in_order import processors
+from peagle.compiler.precision.rounding.numbers_to_codes import block_scales, rounded, scales_for, values_of
 from peagle.compiler.precision.weight_selection import Selection
 from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.graphs.lowering import LOWERINGS
+from peagle.graphs.quantization.quantized_weight import QuantizedWeight
 from peagle.graphs.targets.checkpoint_pieces import Array
 from peagle.graphs.targets.weight_roles import RoledWeight
+from peagle.plugins.number_types import powers_of_two
 
 NAME = "model.layers.0.mlp.up_proj.weight"
-SHAPE = (8192, 2048)
-PIECE, TURNS = 4096, 5
+COLUMNS = 2048
+PIECE = 64 << 20
+READ = ("read", "")
+RECIPES_ON = (
+    ("fp8", "tensorrt"), ("int8", "tensorrt"), ("mxfp8", "tensorrt"), ("int4", "tensorrt"), ("int8", "ort"),
+    ("int4", "ort"), ("int8", "cpu"), ("int4", "cpu"),
+)  # fmt: skip
 
 
-def per_weight(work: Callable[[], object]) -> str:
-    """The CPU time of ``work`` by weight: median and range."""
-    taken = []
-    for _ in range(TURNS):
-        began = time.process_time()
+def plainly(stored: QuantizedWeight, checkpoint: Checkpoint) -> None:
+    """Codes, scales and the loss in the plain way."""
+
+    def pieces() -> Iterator[Array]:
+        return checkpoint.pieces(NAME, PIECE)
+
+    few, at = None, 0
+    if not stored.block:
+        of_rows = np.concatenate([abs(rows).max(axis=1) for rows in pieces()])
+        few = scales_for(of_rows if stored.scale else np.full_like(of_rows, of_rows.max()), stored.codes)
+    for rows in pieces():
+        grouped = rows.reshape(len(rows), -1, stored.block or COLUMNS)
+        if stored.packed == "q4_1":
+            scales = scale_and_least.fit(grouped, np.ones(grouped.shape[1:], np.float32))
+            codes = scale_and_least.codes_of(grouped, scales)
+            moved = scale_and_least.values_of(codes, scales) - grouped
+        else:
+            if few is not None:
+                scales, at = few[at : at + len(rows), None], at + len(rows)
+            elif stored.powers:
+                scales = powers_of_two(abs(grouped).max(axis=-1))
+            else:
+                scales = block_scales(grouped, stored.codes)
+            codes = rounded(grouped, scales[..., None], stored.codes)
+            moved = values_of(codes, scales[..., None], stored.codes) - grouped
+        for numbers in (moved, grouped):
+            np.einsum("ijk,ijk->i", numbers, numbers).sum(dtype=np.float64)
+
+
+def now(source: RoundedHere, shape: tuple[int, ...]) -> None:
+    """The same as a build does it."""
+    for pieces in (source.codes(NAME, shape), source.scales(NAME, shape)):
+        for _ in pieces:
+            pass
+
+
+def read(checkpoint: Checkpoint, piece: int | None = None) -> None:
+    """Every number once, and nothing else."""
+    for _ in checkpoint.pieces(NAME, piece) if piece else checkpoint.pieces(NAME):
+        pass
+
+
+def on_one(work: Callable[[], None]) -> None:
+    """Do ``work`` with this process held to one processor."""
+    all_of_them = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(all_of_them)})
+    try:
         work()
-        taken.append((time.process_time() - began) * 1e9 / (SHAPE[0] * SHAPE[1]))
-    return f"{statistics.median(taken):5.1f} ns ({min(taken):.1f} to {max(taken):.1f})"
+    finally:
+        os.sched_setaffinity(0, all_of_them)
+
+
+def nanoseconds(work: Callable[[], None], count: int) -> float:
+    """Wall time of ``work`` for each of so many numbers."""
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) * 1e9 / count
+
+
+def told(values: list[float]) -> str:
+    """Median and range."""
+    return f"{statistics.median(values):5.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
 def main() -> None:
     """Measure and print."""
-    weights = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32).astype(ml_dtypes.bfloat16)
-
-    def read(name: str, shape: tuple[int, ...]) -> Iterator[Array]:
-        yield from (weights[i : i + PIECE].astype(np.float32) for i in range(0, shape[0], PIECE))
-
-    squares = np.ones(SHAPE[1:], np.float32)
-    ranges = Scales({}, {}, {}, Facts("", "", "", {}, "", "", "", 0, 0, {}), {NAME: squares})
-
-    def rounding(kind: str, lowering: str) -> None:
-        weight = RoledWeight(NAME, SHAPE, "mlp", 1)
-        source = RoundedHere(Selection(RECIPES[kind], {NAME: weight}), LOWERINGS[lowering], read, ranges)
-        for pieces in (source.codes(NAME, SHAPE), source.scales(NAME, SHAPE)):
-            for _ in pieces:
-                pass
-
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=16384, help="rows of the matrix, of 2048 columns")
+    parser.add_argument("--turns", type=int, default=5, help="turns of all recipes")
+    args = parser.parse_args()
+    shape = (args.rows, COLUMNS)
+    ranges = Scales({}, {}, {}, Facts("", "", "", {}, "", "", "", 0, 0, {}), {NAME: np.ones(COLUMNS, np.float32)})
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model.safetensors")
-        save_file({NAME: weights}, path)
-        entry = read_header(path)[NAME]
+        numbers = np.random.default_rng(0).standard_normal(shape, dtype=np.float32).astype(ml_dtypes.bfloat16)
+        save_file({NAME: numbers}, Path(folder, "model.safetensors"))
+        Path(folder, "config.json").write_text(json.dumps({}))
+        checkpoint = Checkpoint.open(Path(folder))
 
-        def reading() -> None:
-            for i in range(0, SHAPE[0], PIECE):
-                read_rows(NAME, entry, i, i + PIECE).astype(np.float32)
+        def source(kind: str, lowering: str) -> RoundedHere:
+            wide, weight = "bf16" if lowering == "tensorrt" else "fp32", RoledWeight(NAME, shape, "mlp", 1)
+            selection = Selection(RECIPES[kind].on(wide, LOWERINGS[lowering]), {NAME: weight})
+            return RoundedHere(selection, LOWERINGS[lowering], lambda name, _: checkpoint.pieces(name), ranges)
 
-        print(f"read       {per_weight(reading)}")
-    for kind, lowering in (*((kind, "tensorrt") for kind in ("fp8", "int8", "mxfp8", "int4")), ("int4", "cpu")):
-        name = kind if lowering == "tensorrt" else f"{kind}, {lowering}"
-        print(f"{name:10} {per_weight(lambda k=kind, by=lowering: rounding(k, by))}")  # type: ignore[misc]
+        def turn(kind: str, lowering: str) -> list[float]:
+            stored = source(kind, lowering).storage()[0][NAME]
+
+            def as_now() -> None:
+                now(source(kind, lowering), shape)
+
+            ways = (lambda: plainly(stored, checkpoint), lambda: on_one(as_now), as_now)
+            return [nanoseconds(way, numbers.size) for way in ways]
+
+        def reading() -> list[float]:
+            before, after = (
+                nanoseconds(lambda p=piece: read(checkpoint, p), numbers.size)  # type: ignore[misc]
+                for piece in (PIECE, None)
+            )
+            return [before, after, after]
+
+        print(f"{shape[0]} x {shape[1]} numbers in BF16; nanoseconds for each, reading included")
+        print(f"{'':20}{'plain':22}{'one processor':22}{f'{processors()} of them':22}times as fast")
+        turns = [{READ: reading()} | {pair: turn(*pair) for pair in RECIPES_ON} for _ in range(args.turns)]
+        for pair in (READ, *RECIPES_ON):
+            plain, one, every = (list(column) for column in zip(*(each[pair] for each in turns), strict=True))
+            times = statistics.median(before / after for before, after in zip(plain, every, strict=True))
+            print(f"{' for '.join(filter(None, pair)):20}{told(plain):22}{told(one):22}{told(every):22}{times:.1f}")
 
 
 if __name__ == "__main__":

@@ -45,12 +45,14 @@ class Cut:
 
 def whole_matrices(runs: Iterable[Array], rows: int, columns: int) -> Iterator[Array]:
     """Yield a stack from consecutive runs of its values: some matrices at a time, ``[n, rows, columns]``."""
-    size, rest = rows * columns, None
+    size, rest, count = rows * columns, list[Array](), 0
     for run in runs:
-        values = run.reshape(-1) if rest is None else np.concatenate([rest, run.reshape(-1)])
-        whole = values.size // size * size
+        rest.append(run.reshape(-1))
+        count += run.size
+        whole = count // size * size
         if whole:
+            values = rest[0] if len(rest) == 1 else np.concatenate(rest)
             yield values[:whole].reshape(-1, rows, columns)
-        rest = values[whole:] if whole < values.size else None
-    if rest is not None:
-        raise BuildError("a stack of matrices ends within one", why=f"{rest.size} values are left of {size}")
+            rest, count = [values[whole:]] if whole < count else [], count - whole
+    if rest:
+        raise BuildError("a stack of matrices ends within one", why=f"{count} values are left of {size}")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CONFIG = "config.json"
 MODELOPT_CONFIG = "hf_quant_config.json"
 GGUF = "gguf"
-PIECE = 64 << 20
+PIECE = 4 << 20  # bytes of float32: what is read of a weight at a time stays in a cache on its way
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from ..checkpoints.target_and_drafter import cache_length
 from ..hardware.gpus import find_gpu
 from ..precision.multiplied_share import foreseen_refusal, foretold
 from ..precision.recipes import Recipe
+from ..precision.rounding.in_order import ROOM
 from .build_work import BuildWork
 from .record import TABLES, DrafterSize, Forecast, GraphSize, HostMemory, KvCache, Time, Verdict, fit
 from .weight_bytes import BYTES, head_weights, line, too_wide, weight_lines
@@ -170,9 +171,9 @@ def _graph(trials: Trials, lowering: Lowering) -> GraphSize:
 
 
 def _buffers(census: tuple[RoledWeight, ...]) -> int:
-    """Bytes of the pieces that a checkpoint is read in, of which one expert is the least."""
+    """Bytes of the pieces that a checkpoint is read in, of which one expert is the least, and that wait for threads."""
     expert = max((math.prod(each.shape[1:]) for each in census if each.role == "experts"), default=0)
-    return _PIECES_AT_ONCE * max(PIECE, expert * int(BYTES["fp32"]))
+    return _PIECES_AT_ONCE * max(PIECE, expert * int(BYTES["fp32"])) + ROOM
 
 
 def _verdict(gpu: str | None, recipe: Recipe, weight_bytes: int, kv: KvCache, slots: int | None) -> Verdict | None:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from ...graphs.quantization.quantized_weight import QuantizedWeight, Rounding
 from ...graphs.targets.checkpoint_pieces import Array, Shape
 from ...plugins.errors import BuildError
-from ...plugins.number_types import BY_PRECISION, FLOAT16, powers_of_two, scales_of, to_e8m0
+from ...plugins.number_types import scales_of, to_e8m0
 from ...plugins.ops.quantized_linear.packed_weights import gguf_codes, gguf_scales
 from ...plugins.problems import counted, listed
 from ..checkpoints.formats.fp8_with_scales import Loss
@@ -22,7 +23,9 @@ from ..checkpoints.target import StoredBlocks
 from .quantization_schemes import AFFINE, Scheme, rounds_input, scheme_of, serves_embedding, stored_scheme
 from .recipes import LM_HEAD
 from .rounding import scale_and_least
-from .rounding.numbers_to_codes import LARGEST, block_scales, rounded, scales_for, values_of
+from .rounding.coded_rows import Coding, row_magnitudes
+from .rounding.in_order import in_order
+from .rounding.numbers_to_codes import LARGEST, scales_for
 from .weight_selection import Selection
 
 if TYPE_CHECKING:
@@ -126,33 +129,12 @@ class RoundedHere:
         if stored := self._kept(weight):
             yield from (gguf_codes(self._scheme(weight).packed, rows) for rows in stored.read())
             return
-        loss = self._losses.setdefault(name, Loss())
-        how, at, of_blocks = self._scheme(weight), 0, []
-        for rows in self.read(name, shape):
-            values = rows.reshape(-1, shape[-1])
-            self._require_room(name, values)
-            scales = self._of_rows(weight, values, at)
-            of_blocks += [scales] if how.block else []
-            grouped = self._blocks(weight, values) if how.block else values[:, None]
-            if how.packed == AFFINE:
-                codes = scale_and_least.codes_of(grouped, scales)
-                loss.add(grouped, scale_and_least.values_of(codes, scales))
-            else:
-                codes = rounded(grouped, scales[..., None], how.codes)
-                loss.add(grouped, values_of(codes, scales[..., None], how.codes))
-            at += len(values)
-            yield codes.reshape(len(values), -1)
+        loss, of_blocks = self._losses.setdefault(name, Loss()), []
+        for rows in in_order(self._coding(weight).coded, self.read(name, shape)):
+            loss.join(rows.loss)
+            of_blocks += [] if rows.scales is None else [rows.scales]
+            yield rows.codes
         self._of_blocks[name] = of_blocks
-
-    def _require_room(self, name: str, values: Array) -> None:
-        """Raise ``BuildError`` for numbers that would be infinite where codes are made wide again."""
-        recipe = self.selection.recipe
-        if recipe.wide == "fp16" and values.size and abs(values).max() > FLOAT16.largest:
-            raise BuildError(
-                f"{name} holds numbers beyond {FLOAT16.largest:.0f}, which float16 has no place for",
-                why=f"in {recipe.name} it is multiplied, or added to, in float16",
-                fix="convert the checkpoint to bfloat16 (its narrow recipes compute in it), or leave it wide",
-            )
 
     def scales(self, name: str, shape: Shape) -> Iterator[Array]:
         """The scales of a weight: of blocks as they come, else all at once."""
@@ -164,9 +146,7 @@ class RoundedHere:
             yield self._few(weight)
             return
         kept = self._of_blocks.pop(name, None)
-        for scales in kept or (
-            self._of_rows(weight, rows.reshape(-1, shape[-1]), 0) for rows in self.read(name, shape)
-        ):
+        for scales in kept or in_order(self._coding(weight).scales, self.read(name, shape)):
             yield to_e8m0(scales) if self._scheme(weight).powers else scales
 
     @property
@@ -255,29 +235,12 @@ class RoundedHere:
         of_rows = how.group == "row" or (is_stack and self._rounds(weight))
         return shape[:-1] if of_rows else shape[:-2]
 
-    def _of_rows(self, weight: RoledWeight, values: Array, at: int) -> Array:
-        """``[rows, groups]`` for some rows, the first of which is number ``at`` of the weight.
-
-        With least values ``[rows, blocks, 2]``.
-        """
-        how = self._scheme(weight)
-        if how.block:
-            blocks = self._blocks(weight, values)
-            if how.packed == AFFINE:
-                return scale_and_least.fit(blocks, self._importance(weight))
-            if how.powers:
-                return powers_of_two(abs(blocks).max(axis=-1))
-            return self._as_stored(block_scales(blocks, how.codes), how)
-        few = self._few(weight).reshape(-1)
-        of_group = math.prod(weight.shape[:-1]) // len(few)  # rows
-        return few[np.arange(at, at + len(values)) // of_group][:, None]
-
-    def _blocks(self, weight: RoledWeight, values: Array) -> Array:
-        """``[rows, blocks, block]`` of some rows, with zeros behind each that ends within one."""
-        block = self._block(weight)
-        missing = -values.shape[1] % block
-        whole = np.pad(values, ((0, 0), (0, missing))) if missing else values
-        return whole.reshape(len(whole), -1, block)
+    def _coding(self, weight: RoledWeight) -> Coding:
+        """How its rows become codes; of few scales these are looked for first."""
+        how, block, wide = self._scheme(weight), self._block(weight), self.selection.recipe.wide
+        few = None if how.block else self._few(weight)
+        importance = self._importance(weight) if how.packed == AFFINE else None
+        return Coding(weight.name, weight.shape, how, wide, block, few, importance)
 
     def _few(self, weight: RoledWeight) -> Array:
         """The scales of a weight that has few: one pass over it, once."""
@@ -285,16 +248,8 @@ class RoundedHere:
             shape, how = self._scale_shape(weight), self._scheme(weight)
             amax = np.zeros(math.prod(shape), np.float32)
             of_group, at = math.prod(weight.shape[:-1]) // len(amax), 0
-            for rows in self.read(weight.name, weight.shape):
-                largest = abs(rows.reshape(-1, weight.shape[-1])).max(axis=1)
+            for largest in in_order(partial(row_magnitudes, weight.shape[-1]), self.read(weight.name, weight.shape)):
                 np.maximum.at(amax, np.arange(at, at + len(largest)) // of_group, largest)
                 at += len(largest)
             self._scales[weight.name] = scales_for(amax, how.codes).reshape(shape)
         return self._scales[weight.name]
-
-    def _as_stored(self, scales: Array, how: Scheme) -> Array:
-        """Rounded to the type that the graph keeps scales of blocks in, so that codes fit what they are scaled by."""
-        kind = FLOAT16 if how.packed else BY_PRECISION[self.selection.recipe.wide]
-        with np.errstate(over="ignore"):  # what is packed is looked at
-            stored: Array = scales.astype(kind.dtype).astype(np.float32)
-        return np.where(stored == 0, np.float32(1), stored)  # too small for it: all codes are zero

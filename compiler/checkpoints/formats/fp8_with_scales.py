@@ -76,7 +76,7 @@ class ScaledFp8:
         largest = self._scales(begin, end).max(axis=1, keepdims=True) if scale is None else np.float32(scale)
         codes = to_e4m3(values / largest)
         if loss is not None:
-            loss.add(values, as_numbers(_FP8, codes) * largest)
+            loss.add(values, as_numbers(_FP8, codes) * largest - values)
         return codes
 
     def row_scales(self) -> Array:
@@ -137,10 +137,15 @@ class Loss:
     def __init__(self) -> None:
         self._moved = self._length = 0.0
 
-    def add(self, before: Array, after: Array) -> None:
-        """Some rows more."""
-        self._moved += _squares(after - before)
+    def add(self, before: Array, moved: Array) -> None:
+        """Some rows more, and what rounding added to each number of them."""
+        self._moved += _squares(moved)
         self._length += _squares(before)
+
+    def join(self, other: Loss) -> None:
+        """All the rows of another measure more."""
+        self._moved += other._moved
+        self._length += other._length
 
     @property
     def relative(self) -> float:

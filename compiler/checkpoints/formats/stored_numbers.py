@@ -19,9 +19,7 @@ _FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3
 def as_numbers(dtype: str, raw: Array) -> Array:
     """Floats as float32; integers and booleans as they are."""
     if dtype == "BF16":
-        wide = raw.astype(np.uint32)
-        wide <<= np.uint32(16)
-        return wide.view(np.float32)
+        return np.left_shift(raw, 16, dtype=np.uint32).view(np.float32)
     if dtype == "F16":
         return raw.astype(np.float32)
     if dtype == "F8_E4M3":

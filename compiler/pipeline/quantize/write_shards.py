@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from ....plugins.number_types import E4M3, scales_of, to_e4m3, usable
-from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.checkpoint import PIECE, Checkpoint
 from ...checkpoints.safetensors import Shard, Slot, TensorEntry, read_rows, writing_shard
 from ...checkpoints.weight_files import INDEX, SINGLE
 from ...console import interrupts
 from ...console.progress import Advance, Progress
 from ...precision.calibration.saved_ranges import Array, Scales
+from ...precision.rounding.in_order import in_order
 from .select_matrices import Worklist
-
-PIECE = 16 << 20  # bytes of float32
 
 Layout = dict[str, dict[str, Slot]]
 _SCALE = Slot("F32", (), 4)
@@ -85,13 +84,14 @@ class _Writer:
         scale = scale_for(max(map(self._magnitude, together)))
         shard.write(matrix.weight_scale, _number(scale))
         shard.write(matrix.input_scale, _number(scale_for(matrix.input_amax(self._scales))))
-        for values in self._checkpoint.pieces(key, self._piece):
-            shard.write(key, to_e4m3(values / scale))
-            advance(values.size)
+        for codes in in_order(lambda _, values: to_e4m3(values / scale), self._checkpoint.pieces(key, self._piece)):
+            shard.write(key, codes)
+            advance(codes.size)
 
     def _magnitude(self, key: str) -> float:
         if key not in self._magnitudes:
-            self._magnitudes[key] = magnitude(self._checkpoint.pieces(key, self._piece))
+            pieces = self._checkpoint.pieces(key, self._piece)
+            self._magnitudes[key] = max(in_order(lambda _, piece: magnitude(piece), pieces), default=0.0)
         return self._magnitudes[key]
 
 
@@ -111,9 +111,9 @@ def _stored_rows(key: str, entry: TensorEntry, piece: int) -> Iterator[Array]:
         yield read_rows(key, entry, at, min(at + step, length))
 
 
-def magnitude(pieces: Iterable[Array]) -> float:
-    """The largest |x| of a tensor that comes in pieces; 0 if it is empty."""
-    return max((max(float(piece.max()), -float(piece.min())) for piece in pieces if piece.size), default=0.0)
+def magnitude(piece: Array) -> float:
+    """The largest |x| of some numbers; 0 of none."""
+    return max(float(piece.max()), -float(piece.min())) if piece.size else 0.0
 
 
 def scale_for(amax: float) -> Array:

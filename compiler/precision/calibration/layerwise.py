@@ -18,7 +18,6 @@ from .observers import EXPERTS, register
 Dtype = Literal["float32", "bfloat16"]
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
-_PIECE = 16 << 20
 _EMBEDDING = "model.embed_tokens.weight"
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -138,7 +137,7 @@ class Layerwise:
         sources = self._target.sources
         for piece in sources.pieces(name, shape):
             for key in piece.keys:
-                yield from self._target.checkpoint.pieces(sources.key(key), _PIECE)
+                yield from self._target.checkpoint.pieces(sources.key(key))
 
 
 class _Stub(nn.Module):

@@ -31,7 +31,9 @@ SMALLEST: Mapping[str, float] = {
 _E4M3_VALUES: Array = np.arange(256, dtype=np.uint8).view(E4M3.dtype).astype(np.float32)
 # What the largest number of a block of four bits becomes: above 8 it is clipped, which often suits the others.
 _TRIED = (6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5)
-_AT_ONCE = 2**16  # numbers, so that they stay in the cache while every scale is tried
+_PLAIN = _TRIED.index(8.0)
+_AT_ONCE = 2**18  # numbers
+_SHORT = 64
 
 
 def scales_for(amax: Array, codes: Codes) -> Array:
@@ -42,6 +44,20 @@ def scales_for(amax: Array, codes: Codes) -> Array:
     return usable(scales_of(amax, LARGEST[codes]))
 
 
+def magnitudes(groups: Array) -> Array:
+    """The largest |x| of every group, ``[.., columns]`` -> ``[..]``.
+
+    Of short groups by halves: NumPy looks for the maximum of 32 numbers at a time as long as it takes to round them.
+    """
+    if not 1 < groups.shape[-1] <= _SHORT:
+        found: Array = np.maximum(groups.max(axis=-1), -groups.min(axis=-1))
+        return found
+    largest = abs(groups)
+    while largest.shape[-1] % 2 == 0:
+        largest = np.maximum(largest[..., 0::2], largest[..., 1::2])
+    return np.asarray(largest.max(axis=-1))
+
+
 def block_scales(blocks: Array, codes: Codes) -> Array:
     """The scale of every block, ``[.., columns]`` -> ``[..]`` float32; 1 where all numbers are (next to) zero.
 
@@ -49,7 +65,7 @@ def block_scales(blocks: Array, codes: Codes) -> Array:
     the side that has one code more, by a negative scale if it must be. That is for the codes of ONNX Runtime
     (``uint4``); TensorRT asks for positive scales, which those of ``int4`` are. Nothing but the block decides.
     """
-    amax = abs(blocks).max(axis=-1)
+    amax = magnitudes(blocks)
     if codes not in ("int4", "uint4"):
         return scales_for(amax, codes)
     rows = blocks.reshape(-1, blocks.shape[-1])
@@ -63,29 +79,29 @@ def block_scales(blocks: Array, codes: Codes) -> Array:
 
 def _least(rows: Array, largest: Array, codes: Codes) -> Array:
     """The scale that moves a row least, of ``largest`` over each of ``_TRIED``; the first of equals."""
-    least = np.full(len(rows), np.inf, np.float32)
-    best = usable((largest / np.float32(8)).astype(np.float32))
-    error = np.empty_like(rows)
-    with np.errstate(over="ignore"):  # of a square: then nothing is better than what it started from
-        for code in _TRIED:
-            scales = usable((largest / np.float32(code)).astype(np.float32))
-            of_row = scales[:, None]
-            np.divide(rows, of_row, out=error)
+    scales = usable((largest / np.array(_TRIED, np.float32)[:, None]).astype(np.float32))
+    error, squared = np.empty_like(rows), np.empty(scales.shape, np.float32)
+    with np.errstate(over="ignore"):  # of a square: what it started from is better then
+        for each, of_each in zip(scales, squared, strict=True):
+            np.divide(rows, each[:, None], out=error)
             np.rint(error, out=error)
             np.clip(error, SMALLEST[codes], LARGEST[codes], out=error)
-            error *= of_row
+            error *= each[:, None]
             error -= rows
-            squared = np.einsum("ij,ij->i", error, error)
-            better = squared < least
-            least[better], best[better] = squared[better], scales[better]
-    return best
+            np.einsum("ij,ij->i", error, error, out=of_each)
+    squared[~np.isfinite(squared)] = np.inf
+    best = squared.argmin(axis=0)
+    found: Array = scales[best, np.arange(len(rows))]
+    return np.where(np.isinf(squared.min(axis=0)), scales[_PLAIN], found)
 
 
 def rounded(values: Array, scales: Array, codes: Codes) -> Array:
     """``values / scales`` to the nearest code, ties to even; beyond the last, the last. Shapes broadcast."""
     if codes == "float8_e4m3fn":
         return to_e4m3(values / scales).view(E4M3.dtype)
-    whole = _whole(values, scales, codes) + MIDDLE.get(codes, 0)
+    whole = np.divide(values, scales)
+    np.clip(np.rint(whole, out=whole), SMALLEST[codes], LARGEST[codes], out=whole)
+    whole += np.float32(MIDDLE.get(codes, 0))
     result: Array = whole.astype(np.int16).astype(BY_NUMPY[codes].dtype)
     return result
 
@@ -93,17 +109,13 @@ def rounded(values: Array, scales: Array, codes: Codes) -> Array:
 def values_of(codes: Array, scales: Array, kind: Codes) -> Array:
     """The values of codes, float32. Those of E4M3 are looked up: three times as fast as to convert them."""
     if kind == "float8_e4m3fn":
-        looked_up: Array = _E4M3_VALUES.take(codes.view(np.uint8))
+        looked_up: Array = _E4M3_VALUES.take(codes.view(np.uint8), mode="wrap")
         looked_up *= scales
         return looked_up
-    numbers: Array = (codes.astype(np.float32) - np.float32(MIDDLE.get(kind, 0))) * scales
+    numbers: Array = codes.astype(np.float32)
+    numbers -= np.float32(MIDDLE.get(kind, 0))
+    numbers *= scales
     return numbers
-
-
-def _whole(values: Array, scales: Array, codes: Codes) -> Array:
-    """The codes as numbers around zero."""
-    whole: Array = np.clip(np.rint(values / scales), SMALLEST[codes], LARGEST[codes])
-    return whole
 
 
 def largest_of(wide: str) -> float:

@@ -12,7 +12,7 @@ LARGEST_CODE = 15
 _TRIED = (0.9, 1.0, 1.1)
 _REFITS = 4  # of each: the best scale and least value for the codes, then the codes for these
 _LITTLE = 1e-4
-_AT_ONCE = 2**16  # numbers, so that they stay in the cache meanwhile
+_AT_ONCE = 2**18  # numbers
 
 
 def fit(blocks: Array, importance: Array | None = None) -> Array:
@@ -69,7 +69,7 @@ def _fit(rows: Array, importance: Array | None) -> Array:
     total = weighted.sum(axis=1)
     least_error = np.full(len(rows), np.inf, np.float32)
     best = np.stack([np.ones_like(low), _stored(low)], axis=1)
-    codes = np.empty_like(rows)
+    codes, error, counted = np.empty_like(rows), np.empty_like(rows), np.empty_like(rows)
     for span in _TRIED:
         scale = (high - low) * np.float32(span / LARGEST_CODE)
         least = (low + high) / 2 - scale * np.float32(LARGEST_CODE / 2)
@@ -79,8 +79,11 @@ def _fit(rows: Array, importance: Array | None) -> Array:
             np.subtract(rows, least[:, None], out=codes)
             codes /= scale[:, None]
             np.clip(np.rint(codes, out=codes), 0, LARGEST_CODE, out=codes)
-            error = codes * scale[:, None] + least[:, None] - rows
-            squared = np.einsum("ij,ij->i", error, error if importance is None else error * importance)
+            np.multiply(codes, scale[:, None], out=error)
+            error += least[:, None]
+            error -= rows
+            as_much = error if importance is None else np.multiply(error, importance, out=counted)
+            squared = np.einsum("ij,ij->i", error, as_much)
             better = squared < least_error
             least_error[better] = squared[better]
             best[better, 0], best[better, 1] = scale[better], least[better]

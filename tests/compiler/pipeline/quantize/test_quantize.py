@@ -27,6 +27,7 @@ from peagle.compiler.pipeline.quantize import quantize
 from peagle.compiler.pipeline.quantize.select_matrices import make_worklist
 from peagle.compiler.pipeline.quantize.write_shards import write
 from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
+from peagle.compiler.precision.rounding import in_order
 from peagle.compiler.request.verb_options import QUANTIZE
 from peagle.compiler.store.destination import QUANTIZED
 from peagle.graphs.targets.skeleton import Skeleton
@@ -256,8 +257,9 @@ def test_shards_stay_as_they_are(tiny: Tiny, tmp_path: Path) -> None:
         assert torch.equal(as_bytes(tensor), as_bytes(raw[name])), name
 
 
-def test_no_tensor_is_in_memory_whole(tmp_path: Path) -> None:
-    """Matrices of 7.7 MB, wide and narrow, in pieces of 64 kB: less than 1 MB is ever held."""
+def test_no_tensor_is_in_memory_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices of 7.7 MB, wide and narrow, in pieces of 64 kB, with two threads: less than 2 MB is ever held."""
+    monkeypatch.setattr(in_order, "processors", lambda: 2)
     config = CONFIGS["llama"] | {"num_hidden_layers": 1, "intermediate_size": 40_000, "vocab_size": 40_000}
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file({n: torch.ones(shape) for n, shape in Skeleton(config).shapes.items()}, tmp_path / "model.safetensors")
@@ -271,7 +273,7 @@ def test_no_tensor_is_in_memory_whole(tmp_path: Path) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 1_000_000
+    assert peak < 2_000_000
 
 
 # ---------------------------------------------------------------------------------------------------- refusals

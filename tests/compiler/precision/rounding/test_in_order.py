@@ -1,0 +1,69 @@
+"""Threads share the work on a stream: results in its order, little of it at a time, and no error is lost."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.compiler.precision.rounding import in_order as module
+from peagle.compiler.precision.rounding.in_order import in_order
+from peagle.plugins.errors import BuildError
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=st.lists(st.integers(0, 5), max_size=20), threads=st.integers(1, 4), seed=st.integers(0, 9))
+def test_results_come_in_the_order_of_the_runs_whoever_is_done_first(sizes: list[int], threads: int, seed: int) -> None:
+    pauses = np.random.default_rng(seed).random(sum(sizes) + 1) * 1e-3
+
+    def work(begin: int, values: np.ndarray) -> list[int]:
+        time.sleep(pauses[begin])
+        return [begin, *values]
+
+    ends = np.cumsum([0, *sizes])
+    runs = [np.arange(begin, end) for begin, end in itertools.pairwise(ends)]
+    assert list(in_order(work, iter(runs), threads)) == [[begin, *run] for begin, run in zip(ends, runs, strict=False)]
+
+
+@pytest.mark.parametrize(("room", "most"), [(1 << 30, 5), (100, 3), (1, 2)])
+def test_few_runs_are_held_at_a_time(room: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each of three threads, one that waits and one that was just read; and no more than there is room for."""
+    monkeypatch.setattr(module, "ROOM", room)
+    taken = done = 0
+
+    def runs() -> Iterator[np.ndarray]:
+        nonlocal taken
+        for _ in range(20):
+            taken += 1
+            assert taken - done <= most
+            yield np.zeros(50, np.uint8)
+
+    for _ in in_order(lambda _, values: values.size, runs(), 3):
+        done += 1
+    assert (taken, done) == (20, 20)
+
+
+def test_an_error_in_a_thread_is_raised_where_results_are_taken() -> None:
+    def work(begin: int, _: np.ndarray) -> int:
+        if begin == 6:
+            raise BuildError("the seventh is not a number")
+        return begin
+
+    found = []
+    with pytest.raises(BuildError, match="the seventh"):
+        found.extend(in_order(work, (np.zeros(2) for _ in range(9)), 2))
+    assert found in ([], [0, 2, 4])
+
+
+def test_who_stops_early_leaves_no_thread_behind() -> None:
+    before = threading.active_count()
+    results = in_order(lambda begin, _: begin, (np.zeros(1) for _ in range(100)), 3)
+    assert (next(results), next(results)) == (0, 1)
+    results.close()
+    assert threading.active_count() == before
