@@ -143,8 +143,11 @@ def _value(rng: random.Random, world: World, parameter: Parameter) -> str:
 
 
 def _name(rng: random.Random) -> str:
+    from peagle.compiler.request.neighbours.words import WORDS
     from peagle.compiler.request.verb_options import BUILD, GROUPS
 
+    if rng.random() < 0.3:
+        return rng.choice(list(WORDS))
     names = [entry.option.name for entry in BUILD]
     one = rng.choice(names) if rng.random() < 0.9 else nasty.argument(rng)
     return f"{rng.choice(list(GROUPS))}.{one}" if rng.random() < 0.2 else one
@@ -167,13 +170,15 @@ def _config(rng: random.Random, world: World) -> str:
 
 def _document(rng: random.Random, path: Path) -> bytes:
     """Options, in groups or not, as JSON, which is YAML as well."""
+    from peagle.compiler.request.neighbours.words import BUILD_CONFIG
+    from peagle.compiler.request.neighbours.words import GROUPS as OTHERS
     from peagle.compiler.request.verb_options import GROUPS
 
     content: dict[str, Any] = {_name(rng): nasty.value(rng) for _ in range(rng.randint(1, 3))}
     if rng.random() < 0.3:
         content[rng.choice(list(GROUPS))] = nasty.value(rng)
     if rng.random() < 0.3:
-        content[rng.choice(list(GROUPS))] = {_name(rng): nasty.value(rng)}
+        content[rng.choice([*GROUPS, *OTHERS, BUILD_CONFIG])] = {_name(rng).rpartition(".")[2]: nasty.value(rng)}
     if rng.random() < 0.1:
         content["config"] = str(path)
     return json.dumps(content).encode()

@@ -96,7 +96,7 @@ def read_settings_of_theirs(form: Form, settings: Iterable[tuple[str, str]], bes
         path = _normal(name)
         value = _listed(name, text) if text.lstrip().startswith(("{", "[")) else text
         word = _word(path)
-        if word is not None and word.turned is not None and isinstance(value, str):  # a list, one of them each time
+        if word is not None and word.several and isinstance(value, str):  # one of them each time
             value = [*content.get(path, []), value]
         content[path] = value
     return read_answers(form, content, "--set", beside)

@@ -19,7 +19,7 @@ class Word:
     ``option`` is ours that means the same. ``spelled`` is what a value of theirs, in lower case, is here: None asks for
     nothing, and ``UNREAD`` is left out. Another value goes through ``turned``, which also returns what it left out, or
     is taken as it is; with ``only`` it is refused. Where there is no option it is left out. What is left out is told,
-    with ``why``; what is refused, with ``fix`` as well.
+    with ``why``; what is refused, with ``fix`` as well. Of ``several`` texts ``--set`` may give one at a time.
     """
 
     keys: str
@@ -27,6 +27,7 @@ class Word:
     spelled: Mapping[str, Any] = field(default_factory=dict)
     turned: Callable[[Any], tuple[Any, list[str]]] | None = None
     only: bool = False
+    several: bool = False
     why: str = ""
     fix: str = ""
 
@@ -35,6 +36,7 @@ UNREAD: Final = object()
 ANY_HEAD: Final = object()  # of ``draft``: a head, whichever was named or the model brings
 GROUPS = ("kv_cache_config", "quant_config", "calib_config", "speculative_config")
 BUILD_CONFIG = "build_config"  # whose keys are also those of a file for `trtllm-build --build_config`
+_UNITS = {"k": 1000, "K": 1 << 10, "m": 1000_000, "M": 1 << 20}
 _ALWAYS_WIDE = ("lm_head", "embed_tokens", "gate", "router", "norm")
 
 
@@ -45,6 +47,12 @@ def _inputs_of_layers(value: Any) -> tuple[Any, list[str]]:
         return [str(int(layer) + 1) for layer in captured], []
     except (TypeError, ValueError):
         return value, []
+
+
+def _number(value: Any) -> tuple[Any, list[str]]:
+    """A number as vLLM's options are written: 16k is 16,000 and 16K 16,384."""
+    unit = _UNITS.get(value[-1:]) if isinstance(value, str) else None
+    return (int(value[:-1]) * unit, []) if unit and value[:-1].isdecimal() and len(value) < 10 else (value, [])
 
 
 def _rounded_modules(value: Any) -> tuple[Any, list[str]]:
@@ -77,7 +85,8 @@ TABLE: tuple[Word, ...] = (
     # ------------------------------------------------------------------------------------------ sizes
     Word("max_num_seqs", "max_batch_size"),
     Word("max_decoder_seq_len", "max_seq_len"),
-    Word("max_model_len", "max_seq_len", {"auto": UNREAD, "-1": UNREAD}, why="--max-seq-len is 2048 unless told"),
+    Word("max_model_len", "max_seq_len", {"auto": UNREAD, "-1": UNREAD}, turned=_number,
+         why="--max-seq-len is 2048 unless told"),
     Word("max_input_len", why="a prompt may be as long as max_seq_len leaves room for"),
     Word("max_num_tokens opt_num_tokens opt_batch_size max_num_batched_tokens", why=_PASSES),
     Word("max_beam_width", spelled=_nothing("1"), only=True, why="there is no beam search", fix="leave it out, or 1"),
@@ -155,7 +164,7 @@ TABLE: tuple[Word, ...] = (
          why="caches are kept in fp8 (TensorRT) or int8 (ONNX Runtime)", fix="leave it out"),
     Word("kv_cache_config.dtype kv_cache_dtype", "kv_cache_dtype",
          {"auto": None, "fp8_e4m3": "fp8", "float16": "fp16", "bfloat16": "bf16"}),
-    Word("quant_config.exclude_modules", "exclude", turned=_rounded_modules,
+    Word("quant_config.exclude_modules", "exclude", turned=_rounded_modules, several=True,
          why="of head, embedding, routers and norms the recipe decides; see --lm-head-precision"),
     Word("quant_config.group_size", why="blocks are of 32"),
     Word("quant_config.smoothquant_val quant_config.clamp_val", spelled=_nothing("0.5"), only=True,
@@ -189,7 +198,7 @@ TABLE: tuple[Word, ...] = (
         fix=_DRAFTS_FIX,
     ),
     Word("speculative_config.mask_token_id", "mask_token_id"),
-    Word("speculative_config.eagle3_layers_to_capture", "taps", turned=_inputs_of_layers),
+    Word("speculative_config.eagle3_layers_to_capture", "taps", turned=_inputs_of_layers, several=True),
     Word("speculative_config.parallel_drafting", why="whether a head drafts in one pass stands in its config.json"),
     Word(
         "speculative_config.draft_len_schedule speculative_config.max_concurrency speculative_config.acceptance_window "
