@@ -11,6 +11,9 @@ columns then, and ``draft_hidden``, which the last pass gave as ``next_draft_hid
 Where drafts may be a tree, which a lowering decides, the target is told the ``ancestors`` of every column, the earlier
 ones of its window that it sees, and ``uniform`` has for each draft the number of its position. A parallel drafter gives
 the C likeliest ids of every position then, best first, and the logarithms of their probabilities.
+
+Where a backend cannot be told how long each row is, its graphs read the first R positions of every cache, which the
+host chooses so that they hold every busy row; ``positions`` are their numbers, 0 to R - 1.
 """
 
 from __future__ import annotations
@@ -58,6 +61,7 @@ TENSORS: Mapping[str, GraphTensor] = {
     "ancestors": GraphTensor("bool", ("B", "S", "S")),
     "candidate_ids": GraphTensor("int64", ("B", "E-1", "C")),
     "candidate_scores": GraphTensor(WIDE, ("B", "E-1", "C")),
+    "positions": GraphTensor("int64", ("R",)),
 }
 
 WINDOW = ("input_ids", "start", "window_len", "draft_len")  # what both halves are fed
@@ -74,12 +78,14 @@ AUTOREGRESSIVE_INPUTS = (*DRAFTER_INPUTS, HIDDEN)
 AUTOREGRESSIVE_OUTPUTS = (*DRAFTER_OUTPUTS, NEXT_HIDDEN)
 ANCESTORS = "ancestors"
 CANDIDATES = ("candidate_ids", "candidate_scores")
+POSITIONS = "positions"
 
 MOST_CANDIDATES = 8  # of a position; less likely ones are in no tree of a size that pays
 
 MAX_DRAFTS = 63  # of a round: the kernel of AcceptPrefix looks at 64 emission columns, and one is the bonus token's
 
-PROFILE_FIELDS = {"B": "rows", "S": "columns", "E": "emitted"}  # dims that vary, and their field of a plan's profile
+# Dims that vary, and their field of a plan's profile.
+PROFILE_FIELDS = {"B": "rows", "S": "columns", "E": "emitted", "R": "positions"}
 
 
 def cache_names(layers: int) -> tuple[str, ...]:

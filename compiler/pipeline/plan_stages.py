@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...engines.folder.records import ONE, PREFILL, VERIFY, Profile
+from ...graphs.lowering import TENSORRT
 from ...plugins.errors import BuildError, EnvironmentProblem
 from ...plugins.tensorrt.import_tensorrt import Product
+from ..checkpoints.target_and_drafter import cache_length
 from ..precision.product_table import BuiltProduct
 from ..request.build_platform import BuildPlatform
 from ..request.request import DEFAULT_BATCH_SIZE, PlanAsked
@@ -22,6 +24,7 @@ from .shared_steps import PipelineRun
 
 PLAN = "model.plan"
 CHUNK = 512  # the most columns of a prompt in one pass
+FEWEST_POSITIONS, USUAL_POSITIONS = 1024, 4096  # of the caches that a pass reads; fewer cost next to nothing
 _FACTS = "plan.json"
 _GB = 10**9
 
@@ -130,10 +133,12 @@ def profiles(half: str, max_batch_size: int, spans: Spans) -> tuple[Profile, ...
     usual, most = (max(k, 1) + 1 for k in (spans.k, spans.max_k))
     emitted = (2 if half == "drafter" else 1, usual, most)
     columns, chunk = (1, spans.k + 1, spans.max_k + 1), min(CHUNK, spans.max_seq_len)
+    length = cache_length(spans.max_seq_len, spans.max_k, TENSORRT)
+    positions = (min(FEWEST_POSITIONS, length), min(USUAL_POSITIONS, length), length)
     return (
-        Profile(VERIFY, (1, max_batch_size, max_batch_size), columns, emitted),
-        *([Profile(ONE, (1, 1, 1), columns, emitted)] if max_batch_size > 1 else []),
-        Profile(PREFILL, (1, 1, 1), (1, chunk, chunk), emitted),
+        Profile(VERIFY, (1, max_batch_size, max_batch_size), columns, emitted, positions),
+        *([Profile(ONE, (1, 1, 1), columns, emitted, positions)] if max_batch_size > 1 else []),
+        Profile(PREFILL, (1, 1, 1), (1, chunk, chunk), emitted, positions),
     )
 
 

@@ -47,7 +47,8 @@ def dim_at(dim: int | str, sizes: Mapping[str, int]) -> int | None:
 
 def profile_sizes(profile: Profile, index: int) -> dict[str, int]:
     """Return the sizes of the symbols at the least (0), usual (1) or most (2) of a profile."""
-    return {symbol: getattr(profile, field)[index] for symbol, field in PROFILE_FIELDS.items()}
+    given = {symbol: getattr(profile, field) for symbol, field in PROFILE_FIELDS.items()}
+    return {symbol: sizes[index] for symbol, sizes in given.items() if sizes}
 
 
 def _of_moe_layer(gpus: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from ...engines.folder.records import PlanRecord, Profile
 from ...engines.folder.strict_json import decode
 from ...plugins import errors
 from ...plugins.errors import BuildError, PeagleError, UsageError
+from ...plugins.graph_contract import PROFILE_FIELDS
 from ...plugins.tensorrt.import_tensorrt import Product
 from ..hardware.gpus import PRODUCTS
 from ..precision.product_table import BuiltProduct
@@ -165,7 +166,10 @@ def raised(record: dict[str, str]) -> PeagleError:
 def _complaints(profile: Profile) -> list[str]:
     """List what is wrong with a profile: each of its sizes is three numbers that ascend, from 1 on."""
     problems = []
-    for what, sizes in (("rows", profile.rows), ("columns", profile.columns), ("emitted", profile.emitted)):
+    for what in PROFILE_FIELDS.values():
+        sizes = getattr(profile, what)
+        if what == "positions" and not sizes:  # of a graph that reads its caches whole
+            continue
         if len(sizes) != 3 or list(sizes) != sorted(sizes) or min(sizes, default=0) < 1:
             problems.append(f"{what} {sizes} are not three ascending sizes of 1 or more")
     return problems

@@ -175,7 +175,8 @@ def _plan(part: dict[str, Any]) -> list[tuple[str, Any]]:
         (
             f"  profile {index}",
             f"{profile['name']}: rows {_range(profile['rows'])}, columns {_range(profile['columns'])}, "
-            f"emitted {_range(profile['emitted'])}",
+            f"emitted {_range(profile['emitted'])}"
+            + (f", positions {_range(profile['positions'])}" if profile["positions"] else ""),
         )
         for index, profile in enumerate(plan["profiles"])
     ]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from ...plugins.errors import EnvironmentProblem
-from ...plugins.graph_contract import HIDDEN, KEPT, cache_names
+from ...plugins.graph_contract import HIDDEN, KEPT, PROFILE_FIELDS, cache_names
 from ...plugins.op_spec import FLOAT8
 from .records import BackendRecord, FileEntry, MeasuredRounds, Part, PlanRecord, Shapes, Speculation
 
@@ -162,8 +162,10 @@ def part_contradictions(name: str, part: Part, backend: BackendRecord) -> list[s
     if part.is_autoregressive:
         problems.append(f"{name}.inputs: no plan is fed {HIDDEN}: it makes all drafts in one pass")
     for profile in plan.profiles:
-        for field in ("rows", "columns", "emitted"):
+        for field in PROFILE_FIELDS.values():
             sizes = getattr(profile, field)
+            if field == "positions" and not part.reads_positions and not sizes:
+                continue
             if len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]:
                 problems.append(f"{name}.plan: {field} of the profile {profile.name!r} must be three sizes in order")
     if not plan.profiles:

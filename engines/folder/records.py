@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...plugins.graph_contract import ANCESTORS, CANDIDATES, HIDDEN, cache_width
+from ...plugins.graph_contract import ANCESTORS, CANDIDATES, HIDDEN, POSITIONS, cache_width
 from ...plugins.number_types import BY_NAME
 
 _PIECE = 1 << 20
@@ -68,13 +68,15 @@ ONE = "one"  # that of plans for several rows, for a round of one
 class Profile:
     """Sizes that an optimisation profile of a TensorRT plan covers, each (least, usual, most).
 
-    ``rows`` B, ``columns`` S of the window, ``emitted`` E = K + 1.
+    ``rows`` B, ``columns`` S of the window, ``emitted`` E = K + 1, ``positions`` R of the caches that are read; none
+    of these where a plan reads them whole.
     """
 
     name: str
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     emitted: tuple[int, ...]
+    positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,11 @@ class Part:
     def verifies_trees(self) -> bool:
         """Whether it is a target that is told which columns of a window each of them sees."""
         return ANCESTORS in self.inputs
+
+    @property
+    def reads_positions(self) -> bool:
+        """Whether it is told how much of its caches to read."""
+        return POSITIONS in self.inputs
 
     @property
     def names_candidates(self) -> bool:

@@ -55,8 +55,9 @@ def test_the_architecture_page_gives_their_types_and_shapes() -> None:
             for name in row:
                 assert (TENSORS[name].dtype, TENSORS[name].dims) == (TYPES[match[1]], dims)
                 described += 1
-    # Three of the drafter's are "as the target's"; two of EAGLE-3 drafters and three of trees stand in the text below.
-    assert described == len(TENSORS) - 3 - 2 - 3
+    # Three of the drafter's are "as the target's"; those of EAGLE-3 (2), trees (3) and TensorRT (1) stand in the text.
+    assert described == len(TENSORS) - 3 - 2 - 3 - 1
+    assert "`positions` i64 [R]" in PAGE
     assert "`draft_hidden` and `next_draft_hidden`, *w* [B,H]" in PAGE
     assert "`ancestors` bool [B,S,S]" in PAGE
     assert "`candidate_ids` i64 and `candidate_scores` *w*, [B,K,C]" in PAGE

@@ -23,12 +23,12 @@ from tests.models import make_pair
 
 GPUS = ("sm_89", "sm_120")
 PROFILES = (
-    Profile("verify", (1, 4, 8), (1, 5, 7), (1, 5, 7)),
-    Profile("prefill", (1, 1, 1), (1, 64, 64), (1, 5, 7)),
+    Profile("verify", (1, 4, 8), (1, 5, 7), (1, 5, 7), (16, 64, 128)),
+    Profile("prefill", (1, 1, 1), (1, 64, 64), (1, 5, 7), (16, 64, 128)),
 )
 
 
-def _graph(folder: Path, family: str, width: Dtype) -> tuple[Path, int]:
+def fp8_target(folder: Path, family: str, width: Dtype) -> tuple[Path, int]:
     """The lowered target of a family with caches of codes, and how many layers it has."""
     pair = make_pair(folder, family)
     spec, _ = pair.specs()
@@ -41,7 +41,7 @@ def _graph(folder: Path, family: str, width: Dtype) -> tuple[Path, int]:
 
 
 def test_what_the_parser_must_find_is_counted(tmp_path: Path) -> None:
-    graph, layers = _graph(tmp_path, "qwen3", "float16")
+    graph, layers = fp8_target(tmp_path, "qwen3", "float16")
     found = survey(graph, GPUS, PROFILES)
     assert found.plugins == {"AcceptPrefix": 1, "CacheWriteFp8": layers}
     assert found.layers["KV_CACHE_UPDATE"] == 0
@@ -60,7 +60,7 @@ def test_what_the_parser_must_find_is_counted(tmp_path: Path) -> None:
 )
 def test_a_plan_has_fp8_caches(tmp_path: Path, family: str, width: Dtype) -> None:
     pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
-    graph, layers = _graph(tmp_path / "pair", family, width)
+    graph, layers = fp8_target(tmp_path / "pair", family, width)
     plugins = {"PLUGIN_V3": 1 + layers, "KV_CACHE_UPDATE": 0}
     asked = request(graph, name="target", gpus=GPUS, profiles=PROFILES, layers=plugins)
     facts = build_plan(asked, tmp_path / "model.plan", Quiet())

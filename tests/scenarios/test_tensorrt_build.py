@@ -100,9 +100,9 @@ def test_the_plans_cover_decoding_and_prompts(demo_plans: Path) -> None:
     assert manifest.target.plan is not None
     assert manifest.drafter.plan is not None
     assert manifest.target.plan.profiles == (
-        Profile("verify", (1, 8, 8), (1, 9, 9), (1, 9, 9)),
-        Profile("one", (1, 1, 1), (1, 9, 9), (1, 9, 9)),
-        Profile("prefill", (1, 1, 1), (1, 512, 512), (1, 9, 9)),
+        Profile("verify", (1, 8, 8), (1, 9, 9), (1, 9, 9), (1024, 2112, 2112)),
+        Profile("one", (1, 1, 1), (1, 9, 9), (1, 9, 9), (1024, 2112, 2112)),
+        Profile("prefill", (1, 1, 1), (1, 512, 512), (1, 9, 9), (1024, 2112, 2112)),
     )
     assert [profile.emitted for profile in manifest.drafter.plan.profiles] == [(2, 9, 9)] * 3
 

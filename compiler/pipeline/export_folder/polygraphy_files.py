@@ -39,12 +39,13 @@ from pathlib import Path
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-SIZES = {"B": 1, "S": 4, "E": 5}
+SHAPES = json.loads((HERE / "shapes.json").read_bytes())
+SIZES = {"B": 1, "S": 4, "E": 5, "R": SHAPES["profiles"]["verify"]["positions"][0][0]}
 
 
 def load_data():
     """One window of a new request: random ids, empty caches, greedy."""
-    vocabulary = json.loads((HERE / "shapes.json").read_bytes())["vocab_size"]
+    vocabulary = SHAPES["vocab_size"]
     rng = np.random.default_rng(0)
     feed = {}
     for each in json.loads((HERE / "graph.json").read_bytes())["inputs"]:
@@ -57,6 +58,8 @@ def load_data():
             value = rng.random(shape)
         elif name == "aux_hidden":
             value = rng.standard_normal(shape)
+        elif name == "positions":
+            value = np.arange(SIZES["R"])
         else:
             constants = {"window_len": SIZES["S"], "num_tokens": 1, "forced_next": -1, "top_p": 1}
             value = np.full(shape, constants.get(name, 0))

@@ -25,6 +25,7 @@ from .loaded_graphs import Plan, Runtime, load_product, profile_of
 from .memory import Memory, Sizer, WindowSizes, itemsize
 from .pinned import LateEmission, Staging
 from .prefill import PlanPrompt
+from .reach import Reach, lengths_of
 
 KERNELS = "plugins"  # the engine folder's pack of compiled kernels
 
@@ -61,7 +62,8 @@ class TensorRTBackend:
     """Runs the plans on the one stream of ``device``; ``trt`` is the module of either product.
 
     A round is enqueued step by step the first time, which sets up what it needs; the second time it is captured in a
-    CUDA graph, one for each K and number of rows. Those that were not asked for longest are dropped.
+    CUDA graph, one for each K, number of rows and length of the caches that is read. Those that were not asked for
+    longest are dropped.
     """
 
     lag = 1
@@ -83,8 +85,10 @@ class TensorRTBackend:
         self._memory = memory = Memory(device, manifest, num_slots, (decode, one))
         size = max(plan.scratch_bytes() for plan in plans.values())
         scratch = (device.allocate(size) if size else 0, size)
-        self._lanes = PlanLanes(memory, plans, self._most_drafts, scratch, places=self.lag + 1)
-        self._prompts = PlanPrompt(memory, plans, self._lanes, one, scratch)
+        lengths = lengths_of(manifest.parts.values(), manifest.shapes.cache_length)
+        self._reach = Reach(lengths, num_slots)
+        self._lanes = PlanLanes(memory, plans, self._reach, self._most_drafts, scratch, places=self.lag + 1)
+        self._prompts = PlanPrompt(memory, plans, self._lanes, self._reach, one, scratch)
         self._staging = Staging(device, (memory.numbers_length + len(POLICY)) * itemsize("float32"))
         self._policies = [policy_of(SamplingParams()) for _ in range(num_slots)]
         self._logits_bytes: np.ndarray | None = None  # page-locked memory is kept as long as the device
@@ -95,11 +99,14 @@ class TensorRTBackend:
         self._lanes.begin()
 
     def warm(self, steps: Steps, k: int) -> None:
-        """Run the rounds of a K that is new here once, with few rows and with all, wait for them, and capture them."""
+        """Run the rounds of a K that is new here once, with few rows and with all, wait for them, and capture them.
+
+        They are those of short texts; longer ones are captured when a text comes to be as long.
+        """
         self._check(k)
         for rows in self._lanes.row_sizes:
-            if not self._rounds.of((steps, k, rows)).has_run:
-                self._lanes.prepare(k)
+            self._lanes.prepare(k)
+            if not self._rounds.of((steps, k, rows, self._lanes.positions)).has_run:
                 kept = self._run(steps, k, rows, replay=True)
                 self._device.record().wait()
                 self._capture(kept, steps, k)
@@ -143,7 +150,7 @@ class TensorRTBackend:
         if replay:
             self._lanes.prepare(k)
         self._run(steps, k, self._lanes.rows_needed, replay=replay)
-        return self._lanes.emission()
+        return self._lanes.late_emission()
 
     def retire(self, slot: int) -> None:
         """Upload an idle window for the slot."""
@@ -174,7 +181,7 @@ class TensorRTBackend:
         return self._logits("draft_logits", num_speculative_tokens, self.manifest.shapes.draft_vocab_size)
 
     def _run(self, steps: Steps, k: int, rows: int, *, replay: bool) -> KeptRound:
-        kept = self._rounds.of((steps, k, rows))
+        kept = self._rounds.of((steps, k, rows, self._lanes.positions))
         self._lanes.turn_to(rows, kept.passes)
         if replay and kept.has_run:
             self._capture(kept, steps, k)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from ..base import Steps
 from .device import CapturedGraph, Device
 from .loaded_graphs import Pass
+from .memory import WindowSizes
 
-MOST = 16  # kinds of rounds; contexts and graphs take memory of the GPU
+MOST = 32  # kinds of rounds; contexts and graphs take memory of the GPU
 
-RoundKind = tuple[Steps, int, int]  # steps, K and rows
-PassKind = tuple[str, int, int]  # half, columns and emitted columns
+RoundKind = tuple[Steps, int, int, int]  # steps, K, rows, and positions of the caches that are read
+PassKind = tuple[str, WindowSizes]  # half and sizes
 
 
 @dataclass

@@ -20,6 +20,7 @@ from .kernels import NewestToken, choose_numbers
 from .loaded_graphs import Pass, Plan, round_profile
 from .memory import Memory, Span, WindowSizes, itemsize, tensor_block
 from .pinned import LateEmission, Readback, Staging
+from .reach import Reach
 
 _ROUND = ("forced_next", "uniform", "tokens", "num_tokens")
 _ID = itemsize("int64")
@@ -48,16 +49,20 @@ class PlanLanes:
     other rounds ``verify`` does it, when drafts of the host's own are in place.
     """
 
-    def __init__(self, memory: Memory, plans: Mapping[str, Plan], most_drafts: int, scratch: Span, places: int) -> None:
+    def __init__(
+        self, memory: Memory, plans: Mapping[str, Plan], reach: Reach, most_drafts: int, scratch: Span, places: int
+    ) -> None:
         device, rows = memory.device, memory.slots
         self._memory, self._device, self._plans, self._scratch = memory, device, plans, scratch
+        self._reach, self.positions = reach, reach.lengths[-1]  # of the caches that the passes of a round read
         widest = emitted_columns(most_drafts)  # of a window, too: the next one is copied whole
         largest = WindowSizes(rows, widest, widest)
         self._window = tensor_block(device, memory.sizer, WINDOW, largest)
         self._next = tensor_block(device, memory.sizer, NEXT, largest)
         self._round = tensor_block(device, memory.sizer, _ROUND, largest)
-        blocks = (memory.scratch, memory.policy, self._round, self._window, self._next)
+        blocks = (memory.policy, self._round, self._window, self._next)
         self.tensors = {name: address for block in blocks for name, address in block.addresses.items()}
+        self.tensors |= memory.shared
         self._newest = NewestToken(device, largest)
         self._readback = Readback(device, rows, largest.emitted, places)
         self._staging = Staging(device, rows * largest.columns * _ID)
@@ -76,12 +81,15 @@ class PlanLanes:
     def begin(self) -> None:
         """Make every slot idle."""
         self._busy = [False] * self._memory.slots
+        for slot in range(self._memory.slots):
+            self._reach.place(slot, None)
         self._device.upload(self._window.base, self._idle)
         self._device.upload(self._next.base, self._idle)  # of rows that a round leaves out it is copied as it is
 
     def retire(self, slot: int) -> None:
         """Make one slot idle."""
         self._busy[slot] = False
+        self._reach.place(slot, None)
         for name in ("start", "window_len", "draft_len"):
             size = itemsize("int64" if name == "start" else "int32")
             offset = self._window.offsets[name] + slot * size
@@ -98,8 +106,11 @@ class PlanLanes:
         """Let the next round run the first ``rows`` slots, with ``passes``, to which it adds what it lacks."""
         self._rows, self._passes = rows, passes
 
-    def place(self, slot: int, following: Mapping[str, int], drafts: int) -> None:
-        """Make a slot busy, with the window of one row that lies at the addresses of the ``NEXT`` tensors."""
+    def place(self, slot: int, following: Mapping[str, int], drafts: int, start: int) -> None:
+        """Make a slot busy, with the window of one row that lies at the addresses of the ``NEXT`` tensors.
+
+        It begins at ``start``.
+        """
         if not any(self._busy):
             self._columns = drafts + 1
         columns = min(self._columns, drafts + 1)
@@ -107,6 +118,7 @@ class PlanLanes:
         self._device.copy(row, following["next_input_ids"], columns * _ID)
         self._device.copy(self._window["start"] + slot * _ID, following["next_start"], _ID)
         self._busy[slot], self._drafts[slot], self._uploaded[slot] = True, columns - 1, _UNKNOWN
+        self._reach.place(slot, start)
 
     def prepare(self, k: int) -> None:
         """Lay the windows out for a round of ``k``, without the drafts that it does not verify."""
@@ -121,17 +133,18 @@ class PlanLanes:
                     self._device.upload(address, self._counts[count : count + 1])
         self._drafted = tuple(drafts * busy for drafts, busy in zip(self._drafts, self._busy, strict=True))
         self._verified = k
+        self.positions = self._reach.of_windows(k + max(k, 1))  # those of the drafter's pass, which has more
 
     def verify(self, k: int) -> None:
         """Enqueue the target over the windows, after the kernel that gathers their random numbers."""
         self.prepare(k)
-        memory, sizes = self._memory, WindowSizes(self._rows, k + 1, emitted_columns(k))
+        memory, sizes = self._memory, WindowSizes(self._rows, k + 1, emitted_columns(k), self.positions)
         choose_numbers(self._device, memory.numbers, memory.numbers_length, self.tensors, sizes)
         self._pass("target", sizes).enqueue()
 
     def draft(self, k: int) -> None:
         """Enqueue the drafter over the windows; it writes the next ones itself."""
-        self._pass("drafter", WindowSizes(self._rows, self._verified + 1, k + 1)).enqueue()
+        self._pass("drafter", WindowSizes(self._rows, self._verified + 1, k + 1, self.positions)).enqueue()
 
     def branch(self, k: int) -> None:
         """Draft a chain: no plan is told which columns see which."""
@@ -188,6 +201,12 @@ class PlanLanes:
         k, tensors, shape = self._verified, self.tensors, (self._rows, emitted_columns(self._verified))
         return self._readback.start(tensors["tokens"], tensors["num_tokens"], *shape, k + 1, self._drafted)
 
+    def late_emission(self) -> LateEmission:
+        """``emission`` of a round that has been launched whole; what the windows reach to follows from it."""
+        emission = self.emission()
+        emission.heard = self._reach.launched(self._drafted)
+        return emission
+
     def is_capturable(self) -> bool:
         """Whether a CUDA graph can hold every pass of the round."""
         return all(run.is_capturable for run in self._passes.values())
@@ -208,7 +227,7 @@ class PlanLanes:
 
     def _pass(self, half: str, sizes: WindowSizes) -> Pass:
         """The pass of one half that is bound to these sizes; made when the round has none."""
-        key = half, sizes.columns, sizes.emitted
+        key = half, sizes
         if key not in self._passes:
             memory, plan = self._memory, self._plans[half]
             run = plan.context(round_profile(plan.part, sizes.rows), *self._scratch)

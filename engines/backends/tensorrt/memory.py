@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from ....plugins.errors import EnvironmentProblem
-from ....plugins.graph_contract import POLICY, TENSORS, WIDE, cache_names, written
+from ....plugins.graph_contract import POLICY, POSITIONS, TENSORS, WIDE, cache_names, written
 from ....plugins.number_types import BY_NAME
 from ...folder.manifest import Manifest
 from ...folder.records import Part
@@ -27,11 +29,12 @@ def itemsize(dtype: str) -> int:
 
 @dataclass(frozen=True)
 class WindowSizes:
-    """B rows, S columns of the window, E emitted columns; K is E - 1."""
+    """B rows, S columns of the window, E emitted columns, R positions of the caches that are read; K is E - 1."""
 
     rows: int
     columns: int
     emitted: int
+    positions: int = 0
 
 
 class Sizer:
@@ -52,6 +55,7 @@ class Sizer:
     def shape(self, name: str, sizes: WindowSizes) -> tuple[int, ...]:
         """The shape of a tensor at these sizes."""
         dims = {**self._fixed, "B": sizes.rows, "S": sizes.columns, "E": sizes.emitted, "E-1": sizes.emitted - 1}
+        dims["R"] = sizes.positions
         return tuple(dims[dim] for dim in TENSORS[name].dims)
 
     def bytes(self, name: str, sizes: WindowSizes) -> int:
@@ -102,10 +106,16 @@ class Memory:
             for half, part in manifest.parts.items()
         }
         self.numbers = device.allocate(slots * self.numbers_length * itemsize("float32"))
+        self.positions = _counted(device, manifest.shapes.cache_length)
         self.policy = tensor_block(device, self.sizer, POLICY, WindowSizes(slots, 1, 2))
         self.scratch = Block(
             device, {name: max(self.sizer.bytes(name, sizes) for sizes in largest) for name in SCRATCH}
         )
+
+    @property
+    def shared(self) -> Addresses:
+        """What every pass over the windows of any slot is bound to: large outputs, and the numbers of positions."""
+        return {**self.scratch.addresses, POSITIONS: self.positions}
 
     def numbers_of(self, slot: int) -> int:
         """Address of a slot's table of random numbers."""
@@ -141,6 +151,15 @@ class Caches:
         """Shapes and addresses of one slot's rows, for a pass of one row."""
         shapes = {name: (1, *shape[1:]) for name, shape in self._shapes.items()}
         return shapes, _in_place({name: at + slot * self._rows[name] for name, at in self._addresses.items()})
+
+
+def _counted(device: Device, length: int) -> int:
+    """The address of 0, 1, ...: however many of them a pass is given, they are the first."""
+    numbers = device.pinned((length,), np.int64)
+    numbers[:] = np.arange(length)
+    address = device.allocate(numbers.nbytes)
+    device.upload(address, numbers)
+    return address
 
 
 def _in_place(addresses: Addresses) -> dict[str, int]:

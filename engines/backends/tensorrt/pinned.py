@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -38,6 +38,7 @@ class LateEmission:
         self.drafted = drafted
         self.pass_seconds: tuple[float, float] | None = None  # nobody waits for a pass
         self.nodes: Mapping[int, Sequence[int]] = {}  # there are no trees
+        self.heard: Callable[[np.ndarray], None] | None = None  # told the counts when they are read
         self._read: tuple[np.ndarray, np.ndarray] | None = None
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
@@ -48,6 +49,8 @@ class LateEmission:
             tokens, counts = np.full((rows, self._tokens.shape[1]), -1, np.int32), np.zeros(rows, np.int32)
             tokens[:ran], counts[:ran] = self._tokens, self._num_tokens
             self._read = tokens, counts
+            if self.heard is not None:
+                self.heard(counts)
         return self._read
 
 

@@ -14,6 +14,7 @@ from .lanes import PlanLanes, emitted_columns, no_further_passes
 from .loaded_graphs import Plan
 from .memory import Memory, WindowSizes, tensor_block
 from .pinned import LateEmission, Readback, Staging
+from .reach import Reach
 
 _INPUTS = (*WINDOW, "forced_next", *POLICY)
 _RESULTS = ("uniform", "tokens", "num_tokens", *NEXT)
@@ -31,23 +32,25 @@ class PlanPrompt:
         memory: Memory,
         plans: Mapping[str, Plan],
         slots: PlanLanes,
+        reach: Reach,
         largest: WindowSizes,
         scratch: tuple[int, int],
     ) -> None:
         device, sizer = memory.device, memory.sizer
-        self._memory, self._device, self._plans, self._slots = memory, device, plans, slots
+        self._memory, self._device, self._plans, self._slots, self._reach = memory, device, plans, slots, reach
         self._passes = {name: plan.context(PREFILL, *scratch) for name, plan in plans.items()}
         self._inputs = tensor_block(device, sizer, _INPUTS, largest)
         self._results = tensor_block(device, sizer, _RESULTS, largest)
         self._staging = Staging(device, self._inputs.size)
         self._newest = NewestToken(device, largest)
         self._readback = Readback(device, 1, largest.emitted, places=2)
-        self.tensors = {**memory.scratch.addresses, **self._inputs.addresses, **self._results.addresses}
-        self._slot, self._columns, self._k, self._is_last = 0, 1, 0, False
+        self.tensors = {**memory.shared, **self._inputs.addresses, **self._results.addresses}
+        self._slot, self._columns, self._end, self._k, self._is_last = 0, 1, 1, 0, False
 
     def feed(self, slot: int, chunk: Chunk, policy: Mapping[str, np.ndarray], draft_len: int = 0) -> None:
         """Upload ``chunk`` as the window; after the last piece ``advance`` makes the slot busy."""
         self._slot, self._columns, self._is_last = slot, len(chunk.ids), chunk.is_last
+        self._end = chunk.start + self._columns
         values = {
             "input_ids": chunk.ids, "start": chunk.start, "window_len": len(chunk.ids), "draft_len": draft_len,
             "forced_next": chunk.forced_next, **policy,
@@ -68,7 +71,7 @@ class PlanPrompt:
 
     def draft(self, k: int) -> None:
         """Enqueue the drafter over the piece."""
-        self._enqueue("drafter", WindowSizes(1, self._columns, k + 1))
+        self._enqueue("drafter", WindowSizes(1, self._columns, k + 1, self._reach.holding(self._end + k)))
 
     def branch(self, k: int) -> None:
         """Draft a chain: no plan is told which columns see which."""
@@ -87,7 +90,7 @@ class PlanPrompt:
         if not k:
             self._newest.enqueue(self.tensors, self._sizes())
         if self._is_last:
-            self._slots.place(self._slot, self.tensors, k)
+            self._slots.place(self._slot, self.tensors, k, self._end)
 
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
         """Drop them: a prompt is followed by what the drafter says, or by nothing."""
@@ -98,7 +101,7 @@ class PlanPrompt:
         return self._readback.start(tensors["tokens"], tensors["num_tokens"], 1, emitted, self._k + 1, (0,))
 
     def _sizes(self) -> WindowSizes:
-        return WindowSizes(1, self._columns, emitted_columns(self._k))
+        return WindowSizes(1, self._columns, emitted_columns(self._k), self._reach.holding(self._end))
 
     def _enqueue(self, half: str, sizes: WindowSizes) -> None:
         cache_shapes, cache_addresses = self._memory.caches[half].row(self._slot)

@@ -1,18 +1,18 @@
 """Attention for TensorRT: two ``TensorScatter`` into the network's own caches, then ``Attention`` under a shared mask.
 
-Caches of codes are written by our own op, for TensorRT's update takes no FP8, and dequantised as a whole in front of
-the attention, for the standard operator takes none either: half the memory, but a pass over the cache in every step.
+A pass reads as much of the caches as its input ``positions`` is long, and not all T of them: the host gives the least
+of a few lengths that holds every busy row (``engines.backends.tensorrt.reach``), so a round's cost follows the context.
 
-The query heads that share a key head lie below one another as rows of that head, so that both have equally many. Given
-more query heads than key heads, TensorRT writes keys and values out once per query head, whole cache, in every layer.
+Caches of codes are written by our own op, for TensorRT's update takes no FP8, and dequantised in front of the
+attention, for the standard operator takes none either.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from ....plugins.errors import BuildError
+from ....plugins.graph_contract import POSITIONS, TENSORS, is_cache
 from ....plugins.op_spec import DOMAIN
 from ...node_tape import Nodes
 from .decomposed_attention import spelled_attention
@@ -29,13 +29,24 @@ _Masks = dict[tuple[object, ...], ir.Value]
 
 def apply(model: ir.Model) -> None:
     """Rewrite every layer of attention in place; layers that see the same positions share one mask."""
-    masks: _Masks = {}
-    for node in tuple(model.graph):
-        if node.domain == DOMAIN and node.op_type == "CachedAttention":
-            _rewrite(model.graph, node, masks)
+    layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type == "CachedAttention"]
+    if not layers:
+        return
+    positions, masks = _positions(model.graph), _Masks()
+    for node in layers:
+        _rewrite(model.graph, node, positions, masks)
 
 
-def _rewrite(graph: ir.Graph, node: ir.Node, masks: _Masks) -> None:
+def _positions(graph: ir.Graph) -> ir.Value:
+    """The numbers of the positions that are read, a new input before the caches."""
+    kind = TENSORS[POSITIONS]
+    value = ir.Value(name=POSITIONS, shape=ir.Shape(kind.dims), type=ir.TensorType(ir.DataType.INT64))
+    at = next(index for index, each in enumerate(graph.inputs) if is_cache(each.name or ""))
+    graph.inputs.insert(at, value)
+    return value
+
+
+def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks) -> None:
     q, k, v, k_cache, v_cache, start, *rest = node.inputs
     window, scale, softcap = (node.attributes[name].value for name in ("window", "scale", "softcap"))
     op, cache = Nodes(), k_cache.shape
@@ -45,25 +56,23 @@ def _rewrite(graph: ir.Graph, node: ir.Node, masks: _Masks) -> None:
             f"{node.name or node.op_type} attends along a tree", why="the lowering for TensorRT has windows of one path"
         )
     is_plain = sinks is not None or bool(softcap) or cache[3] > _WIDEST_HEAD
-    heads, groups = q.shape[1], cache[1]
-    # Folded onto a single key head, the queries would be of one head, which TensorRT has no attention kernel for.
-    sharing = 1 if is_plain or groups == 1 else heads // groups
-    positions = (start, str(q.shape[2]), q.dtype, cache[2], window, sharing)
-    if positions not in masks:
-        masks[positions] = additive_mask(op, q, start, cache[2], window, sharing)
-    mask = masks[positions]
+    seen = (start, str(q.shape[2]), q.dtype, window)
+    if seen not in masks:
+        masks[seen] = additive_mask(op, q, start, positions, window)
+    mask, reach = masks[seen], op.Shape(positions)
     if k_cache.dtype == ir.DataType.FLOAT8E4M3FN:
-        (k_out, v_out), (keys, values) = _in_codes(op, node)
+        (k_out, v_out), (whole_keys, whole_values) = _in_codes(op, node)
         round_apart(graph, q)  # the write is a plugin: k and v come before it, q behind
     else:
-        keys = k_out = op.TensorScatter(k_cache, k, start, axis=2)
-        values = v_out = op.TensorScatter(v_cache, v, start, axis=2)
+        whole_keys = k_out = op.TensorScatter(k_cache, k, start, axis=2)
+        whole_values = v_out = op.TensorScatter(v_cache, v, start, axis=2)
+    # Also why TensorRT lets query heads share a key head: whole caches it writes out once per query head instead.
+    first, axis = op.constant([0]), op.constant([2])
+    keys, values = (op.Slice(whole, first, reach, axis) for whole in (whole_keys, whole_values))
     if is_plain:
-        heads_first = spelled_attention(op, q, keys, values, mask, sinks, cache=cache, scale=scale, softcap=softcap)
-    elif sharing > 1:
-        rows = op.Reshape(q, op.constant([0, groups, -1, cache[3]]))
-        mixed = op.Attention(rows, keys, values, mask, scale=scale)
-        heads_first = op.Reshape(mixed, op.constant([0, heads, -1, cache[3]]))
+        heads_first = spelled_attention(
+            op, q, keys, values, mask, sinks, reach=reach, cache=cache, scale=scale, softcap=softcap
+        )
     else:
         heads_first = op.Attention(q, keys, values, mask, scale=scale)
     y = op.Transpose(heads_first, perm=[0, 2, 1, 3])
@@ -92,21 +101,18 @@ def _scale(op: Nodes, scale: float) -> ir.Value:
     return value
 
 
-def additive_mask(op: Nodes, q: ir.Value, start: ir.Value, length: int, window: int, sharing: int = 1) -> ir.Value:
-    """Make the mask ``[B,1,S,T]``, in the type of ``q`` ``[B,H,S,D]``, 0 where position ``start + s`` sees a slot.
+def additive_mask(op: Nodes, q: ir.Value, start: ir.Value, positions: ir.Value, window: int) -> ir.Value:
+    """Make the mask ``[B,1,S,R]``, in the type of ``q`` ``[B,H,S,D]``, 0 where position ``start + s`` sees another.
 
-    The rows are there ``sharing`` times, ``[B,1,sharing * S,T]``, for heads that lie below one another.
+    What stands behind all R, in an idle row, sees as the last of them does: a row of nothing seen could be no numbers.
     """
     width = op.Squeeze(op.Shape(q, start=2, end=3), op.constant([0]))
     columns = op.Range(op.constant(0), width, op.constant(1))
     position = op.Add(op.Unsqueeze(start, op.constant([1])), columns)
-    if sharing > 1:
-        repeated = op.Expand(op.Unsqueeze(position, op.constant([1])), op.constant([1, sharing, 1]))
-        position = op.Reshape(repeated, op.constant([0, -1]))
+    position = op.Min(position, op.Sub(op.Shape(positions), op.constant([1])))
     position = op.Unsqueeze(position, op.constant([1, 3]))
-    slot = op.constant(np.arange(length))
-    visible = op.LessOrEqual(slot, position)
+    visible = op.LessOrEqual(positions, position)
     if window:
-        visible = op.And(visible, op.Greater(slot, op.Sub(position, op.constant(window))))
+        visible = op.And(visible, op.Greater(positions, op.Sub(position, op.constant(window))))
     hidden = op.constant(_UNSEEN.get(q.dtype, _UNSEEN_WIDE), q.dtype)
     return op.Where(visible, op.constant(0.0, q.dtype), hidden)

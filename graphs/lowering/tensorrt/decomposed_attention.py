@@ -23,26 +23,28 @@ def spelled_attention(
     mask: ir.Value,
     sinks: ir.Value | None,
     *,
+    reach: ir.Value,
     cache: ir.Shape,
     scale: float,
     softcap: float,
 ) -> ir.Value:
-    """Attend with heads first, ``[B,Hq,S,D]``, over whole caches of shape ``cache``; a sink is a score ``[Hq]``.
+    """Attend with heads first, ``[B,Hq,S,D]``, over the first R = ``reach`` positions of caches of shape ``cache``.
 
-    Products are taken in the graph's type, the softmax in float32.
+    A sink is a score ``[Hq]``. Products are taken in the graph's type, the softmax in float32.
     """
-    heads, groups, length, size = q.shape[1], cache[1], cache[2], cache[3]
+    heads, groups, size = q.shape[1], cache[1], cache[3]
     mantissa, exponent = math.frexp(scale)  # the power of two scales the queries without rounding them
     queries = op.Mul(q, op.constant(2.0**exponent, q.dtype))
     grouped = op.Reshape(queries, op.constant([0, groups, -1, size]))
     products = op.MatMul(grouped, op.Transpose(k, perm=[0, 1, 3, 2]))
-    wide = op.Cast(op.Reshape(products, op.constant([0, heads, -1, length])), to=_WIDE)
+    by_head, by_group = (op.Concat(op.constant([0, count, -1]), reach, axis=0) for count in (heads, groups))
+    wide = op.Cast(op.Reshape(products, by_head), to=_WIDE)
     scores = op.Mul(wide, op.constant(mantissa, _WIDE))
     if softcap:
         bound = op.constant(softcap, _WIDE)
         scores = op.Mul(op.Tanh(op.Div(scores, bound)), bound)
     shares = _shares(op, op.Add(scores, op.Cast(mask, to=_WIDE)), sinks)
-    weights = op.Reshape(op.Cast(shares, to=q.dtype), op.constant([0, groups, -1, length]))
+    weights = op.Reshape(op.Cast(shares, to=q.dtype), by_group)
     return op.Reshape(op.MatMul(weights, v), op.constant([0, heads, -1, size]))
 
 

@@ -75,11 +75,11 @@ def test_without_a_library_the_build_goes_on_and_says_so(
 
 
 def test_plans_are_tuned_for_one_row_all_rows_and_prompts_at_the_usual_k() -> None:
-    emitted = (1, 6, 19)
-    assert profiles("target", 8, Spans(5, 18, 4096)) == (
-        Profile("verify", (1, 8, 8), (1, 6, 19), emitted),
-        Profile("one", (1, 1, 1), (1, 6, 19), emitted),
-        Profile("prefill", (1, 1, 1), (1, 512, 512), emitted),
+    emitted, positions = (1, 6, 19), (1024, 4096, 30_080)
+    assert profiles("target", 8, Spans(5, 18, 30_000)) == (
+        Profile("verify", (1, 8, 8), (1, 6, 19), emitted, positions),
+        Profile("one", (1, 1, 1), (1, 6, 19), emitted, positions),
+        Profile("prefill", (1, 1, 1), (1, 512, 512), emitted, positions),
     )
     assert {each.emitted for each in profiles("drafter", 8, Spans(5, 18, 4096))} == {(2, 6, 19)}
 
@@ -95,8 +95,9 @@ def test_every_profile_is_three_sizes_in_order_and_covers_what_may_be_asked_for(
 ) -> None:
     k, length = data.draw(st.integers(0, max_k)), data.draw(st.integers(1, 9999))
     for profile in profiles(half, rows, Spans(k, max_k, length)):
-        for sizes in (profile.rows, profile.columns, profile.emitted):
+        for sizes in (profile.rows, profile.columns, profile.emitted, profile.positions):
             assert 1 <= sizes[0] <= sizes[1] <= sizes[2]
         assert profile.emitted[2] == max(max_k, 1) + 1
+        assert profile.positions[2] >= length + 2 * max(max_k, 1), "the whole cache"
         if profile.name != "prefill":
             assert profile.columns[1:] == (k + 1, max_k + 1)

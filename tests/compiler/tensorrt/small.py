@@ -45,8 +45,8 @@ class Watched:
 
 def profiles(columns: int = 8) -> tuple[Profile, ...]:
     return (
-        Profile("verify", (1, 2, 4), (1, 3, 5), (1, 3, 5)),
-        Profile("prefill", (1, 1, 1), (1, columns, columns), (1, 3, 5)),
+        Profile("verify", (1, 2, 4), (1, 3, 5), (1, 3, 5), (4, 8, CACHE)),
+        Profile("prefill", (1, 1, 1), (1, columns, columns), (1, 3, 5), (4, 8, CACHE)),
     )
 
 

@@ -33,8 +33,8 @@ Make = Callable[[str, Width], Halves]
 def _profiles(part: str) -> tuple[Profile, ...]:
     least = 2 if part == "drafter" else 1
     return (
-        Profile("verify", (1, 4, 8), (1, 5, 7), (least, 5, 7)),
-        Profile("prefill", (1, 1, 1), (1, 64, 64), (least, 5, 7)),
+        Profile("verify", (1, 4, 8), (1, 5, 7), (least, 5, 7), (16, 32, 64)),
+        Profile("prefill", (1, 1, 1), (1, 64, 64), (least, 5, 7), (16, 64, 64)),
     )
 
 

@@ -51,6 +51,7 @@ def test_facts_that_are_none_are_refused() -> None:
         ({"profiles": (Profile("prefill", (2, 1, 1), (1, 1, 1), (1, 1, 1)),)}, "prefill"),
         ({"profiles": (Profile("verify", (1, 1), (1, 1, 1), (1, 1, 1)),)}, "rows"),
         ({"profiles": (Profile("verify", (1, 1, 1), (0, 1, 1), (1, 1, 1)),)}, "columns"),
+        ({"profiles": (Profile("verify", (1, 1, 1), (1, 1, 1), (1, 1, 1), (9, 8, 9)),)}, "positions"),
     ],
 )
 def test_an_impossible_request_is_refused_before_a_process_starts(changes: dict[str, Any], word: str) -> None:

@@ -24,6 +24,8 @@ from peagle.graphs.trace import Dtype
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.stand_in import DTYPES, VERSION, quiet_session, stand_in, write_plan
 
+FEWEST_POSITIONS = 16  # of the caches that a pass reads: small texts then read several lengths of them
+
 
 def lowered(target: Path, drafter: Path, dtype: Dtype, cache_length: int, cache_scale: float = 0.0) -> dict[str, Path]:
     """Both halves of a checkpoint pair, traced in ``dtype`` and lowered for TensorRT, with their weights.
@@ -59,7 +61,9 @@ def plan_manifest(manifest: Manifest, graphs: dict[str, Path], folder: Path, row
         session = quiet_session(graph)
         values = [*session.get_inputs(), *session.get_outputs()]
         tensors = tuple(PlanTensor(v.name, DTYPES[v.type], tuple(-1 for _ in v.shape)) for v in values)
-        sizes = profiles(name, rows, Spans(most // 2, most, length))
+        positions = (FEWEST_POSITIONS, 2 * FEWEST_POSITIONS, manifest.shapes.cache_length)
+        spans = Spans(most // 2, most, length)
+        sizes = tuple(replace(each, positions=positions) for each in profiles(name, rows, spans))
         write_plan(folder / name / "model.plan", graph, sizes)
         part: Part = getattr(manifest, name)
         halves[name] = replace(

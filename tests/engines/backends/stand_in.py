@@ -22,6 +22,7 @@ import onnxruntime
 
 from peagle.engines.backends.tensorrt.device import ALIGNMENT
 from peagle.engines.folder.records import Profile
+from peagle.plugins.graph_contract import PROFILE_FIELDS
 from peagle.plugins.number_types import BY_NAME
 from tests.engines.backends.host_device import HostDevice
 
@@ -158,7 +159,7 @@ class _Context:
 
     def _range(self, dim: str) -> tuple[int, int]:
         assert self._profile is not None
-        sizes = {"B": self._profile.rows, "S": self._profile.columns, "E": self._profile.emitted}[dim]
+        sizes = getattr(self._profile, PROFILE_FIELDS[dim])
         return sizes[0], sizes[-1]
 
     def set_tensor_address(self, name: str, memory: int) -> bool:

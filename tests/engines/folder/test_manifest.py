@@ -349,11 +349,22 @@ def test_plans_are_read_back(engine: Path) -> None:
         ({"profiles": (Profile("p", (1, 8), (1, 9, 9), (1, 9, 9)),)}, "rows of the profile 'p'"),
         ({"profiles": (Profile("p", (1, 8, 4), (1, 9, 9), (1, 9, 9)),)}, "rows of the profile 'p'"),
         ({"profiles": (Profile("p", (1, 8, 8), (1, 9, 9), (0, 9, 9)),)}, "emitted of the profile 'p'"),
+        ({"profiles": (Profile("p", (1, 8, 8), (1, 9, 9), (1, 9, 9), (16, 8)),)}, "positions of the profile 'p'"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(engine: Path, changes: dict[str, Any], complaint: str) -> None:
     with_plans(engine, **changes).write(engine)
     assert complaint in refusal(engine).why
+
+
+def test_a_plan_that_is_told_what_to_read_has_profiles_that_say_how_much(engine: Path) -> None:
+    manifest = with_plans(engine)
+    target, plan = manifest.target, manifest.target.plan
+    assert plan is not None
+    told = dataclasses.replace(plan, tensors=(*plan.tensors, PlanTensor("positions", "int64", (-1,))))
+    part = dataclasses.replace(target, inputs=(*target.inputs, "positions"), plan=told)
+    dataclasses.replace(manifest, target=part).write(engine)
+    assert "positions of the profile 'verify'" in refusal(engine).why
 
 
 def test_plans_and_gpus_come_together(engine: Path) -> None:

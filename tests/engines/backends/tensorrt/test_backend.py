@@ -19,6 +19,7 @@ from peagle.engines.backends.base import Chunk
 from peagle.engines.backends.tensorrt import backend as tensorrt
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.backends.tensorrt.kept_rounds import KeptRounds
+from peagle.engines.backends.tensorrt.reach import lengths_of
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import Profile
 from peagle.engines.requests.params import policy_of
@@ -94,6 +95,7 @@ def _plain(graph: Path, manifest_length: int, prompt: list[int], params: Samplin
     session = quiet_session(graph)
     caches = {i.name: np.zeros((1, *i.shape[1:]), np.float16) for i in session.get_inputs() if "_cache." in i.name}
     names = [o.name for o in session.get_outputs()]
+    caches["positions"] = np.arange(next(iter(caches.values())).shape[2])
     numbers, start, window, tokens = uniform_stream(params.seed or 0, manifest_length), 0, prompt, list[int]()
     while len(tokens) < params.max_tokens:
         inputs = {
@@ -102,7 +104,7 @@ def _plain(graph: Path, manifest_length: int, prompt: list[int], params: Samplin
             "forced_next": np.array([-1], np.int64), "uniform": numbers[None, start + len(window)][None],
         }  # fmt: skip
         outputs = dict(zip(names, session.run(None, inputs | policy_of(params) | caches), strict=True))
-        caches = {name: outputs[f"{name}.out"] for name in caches}
+        caches |= {name: outputs[f"{name}.out"] for name in caches if f"{name}.out" in outputs}
         tokens.append(int(outputs["tokens"][0, 0]))
         start, window = start + len(window), tokens[-1:]
     return tokens
@@ -127,6 +129,31 @@ def test_a_round_is_captured_once_per_k_and_replayed(plans: Plans) -> None:
     rounds_ = [o.acceptance.rounds for o in engine.generate(PROMPTS, GREEDY, num_speculative_tokens=2)]
     assert device.captures == captures
     assert device.replays - replays >= max(rounds_)
+
+
+def test_rounds_read_as_much_of_the_caches_as_the_texts_ask_for(plans: Plans) -> None:
+    """What short texts cost is not for the length of the caches to say."""
+    engine, device = plans
+    backend = engine._backend
+    assert isinstance(backend, TensorRTBackend)
+    for length, expected in ((3, 16), (20, 108)):
+        greedy = SamplingParams(max_tokens=4, ignore_eos=True)
+        engine.generate([[7] * length] * 2, greedy, num_speculative_tokens=2, draft="peagle-chain")
+        assert backend._lanes.positions == expected, "of the last round"
+    addresses = backend._lanes.tensors["positions"]
+    assert device.view(addresses, (108,), np.int64).tolist() == list(range(108))
+
+
+def test_a_plan_that_is_not_told_reads_its_caches_whole(
+    wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
+) -> None:
+    """Engines that were built before plans were told."""
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    whole = {
+        name: replace(part, inputs=tuple(n for n in part.inputs if n != "positions"))
+        for name, part in manifest.parts.items()
+    }
+    assert lengths_of(whole.values(), manifest.shapes.cache_length) == (manifest.shapes.cache_length,)
 
 
 def test_an_idle_row_points_behind_all_that_a_request_can_hold(plans: Plans) -> None:
