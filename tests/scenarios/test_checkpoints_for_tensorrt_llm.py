@@ -95,7 +95,8 @@ def inline_settings(written: Written) -> None:
     inline = written.config["quantization_config"]
     assert inline["quant_method"] == "modelopt"
     assert (inline["quant_algo"], inline["ignore"]) == ("FP8", written.quantization["exclude_modules"])
-    assert ("kv_cache_scheme" in inline) == written.kv_cache
+    scheme = inline.get("kv_cache_scheme")
+    assert (scheme and (scheme["type"], scheme["num_bits"])) == (("float", 8) if written.kv_cache else None)
 
 
 def patterns(written: Written) -> None:
@@ -175,7 +176,8 @@ RULES: dict[str, tuple[str, Check]] = {
      "(llmapi/llm_utils.py, quantization/mode.py)", algorithm),
     "cache algorithm": ("kv_cache_quant_algo is null or FP8 (llmapi/llm_utils.py)", cache_algorithm),
     "inline": ("config.json: quantization_config is not read beside hf_quant_config.json; releases after 1.2 warn if "
-     "the two differ (_torch/model_config.py)", inline_settings),
+     "the two differ in quant_algo, in ignore, or in kv_cache_scheme, which is FP8 as a float of 8 bits "
+     "(_torch/model_config.py, quantization/modelopt_config.py)", inline_settings),
     "patterns": ("exclude_modules are fnmatch patterns of whole names, case and all; a parent's name does not name "
      "what is below it, and no regular expressions (models/modeling_utils.py)", patterns),
     "exclusion": ("a module is FP8 unless it is excluded, or what it is fused of is: qkv_proj by q_proj, gate_up_proj "
