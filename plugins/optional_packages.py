@@ -26,8 +26,11 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     },
     "cpu": {"ziglang": "ziglang"},
     "rtx": {"tensorrt_rtx": "tensorrt-rtx", "cuda.core": "cuda-core", "cuda.bindings": "cuda-bindings"},
-    "tensorrt": {"tensorrt": "tensorrt"},
+    "tensorrt": {"tensorrt": "tensorrt", "cuda.core": "cuda-core", "cuda.bindings": "cuda-bindings"},
     "grammar": {"llguidance": "llguidance"},
+    "serve": {
+        "msgspec": "msgspec", "prometheus_client": "prometheus-client", "starlette": "starlette", "uvicorn": "uvicorn",
+    },
 }  # fmt: skip
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -54,7 +57,9 @@ def require(extra: str, what: str, *modules: str) -> None:
 def typed(error: ImportError) -> EnvironmentProblem | None:
     """What a failed import says to a user; None where the module is none of an extra's."""
     name = error.name or ""
-    for extra, modules in EXTRAS.items():
+    # Of two extras that have the module, the one of which more is there.
+    by_what_is_there = sorted(EXTRAS, key=lambda extra: -sum(map(is_there, EXTRAS[extra])))
+    for extra, modules in ((extra, EXTRAS[extra]) for extra in by_what_is_there):
         for module, distribution in modules.items():
             if name == module or name.startswith(f"{module}."):
                 if not is_there(module):

@@ -10,6 +10,7 @@ from typing import Any
 from ...engines.folder.manifest import Manifest, format_of
 from ...plugins.errors import UsageError
 from ...plugins.optional_packages import require
+from ...plugins.tensorrt.import_tensorrt import EXTRA_OF
 from ..console.progress import Progress
 from ..precision.recipes import MULTIPLIED
 from ..request.build_platform import BuildPlatform
@@ -112,7 +113,7 @@ def _platform(request: CompileRequest, export: ExportFolder) -> BuildPlatform:
     manifest = export.kept.manifest
     form, types = manifest.backend.lowering, {*manifest.precision.values()}
     platform = platform_of_export(request.backend, form, export.kept.gpus, types, str(export.path))
-    require("rtx", "building plans", "cuda.core", "cuda.bindings")
+    require(EXTRA_OF[platform.backend], "building plans")
     return platform
 
 

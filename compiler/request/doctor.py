@@ -29,10 +29,14 @@ CUDA_PACKAGES = ("cuda-core", "cuda-bindings")
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether a backend can build and run here, and in which precisions. An empty reason means that it can."""
+    """Whether a backend can build, from checkpoints or an export, and run here, and in which precisions.
+
+    An empty reason means that it can.
+    """
 
     backend: str
     cannot_build: str
+    cannot_build_exports: str
     cannot_run: str
     precisions: tuple[PrecisionSupport, ...]
 
@@ -106,27 +110,40 @@ def diagnose() -> Diagnosis:
         cpu_compiler=_cpu_compiler(),
         rtx_link=link,
         abilities=(
-            Ability(ONNXRUNTIME, cannot_build or broken, broken, support(ONNXRUNTIME, machine)),
-            _tensorrt("tensorrt", machine, cannot_build or cuda.nvrtc_problem, packages, ""),
-            _tensorrt("tensorrt-rtx", machine, cannot_build or cuda.nvrtc_problem, packages, link_problem),
+            Ability(
+                ONNXRUNTIME, cannot_build or broken, "exports are for TensorRT", broken, support(ONNXRUNTIME, machine)
+            ),
+            _tensorrt("tensorrt", machine, cannot_build, cuda.nvrtc_problem, packages, ""),
+            _tensorrt("tensorrt-rtx", machine, cannot_build, cuda.nvrtc_problem, packages, link_problem),
         ),
     )
 
 
 def _tensorrt(
-    product: Product, machine: Machine, cannot_compile: str, packages: Mapping[str, str | None], link_problem: str
+    product: Product,
+    machine: Machine,
+    cannot_trace: str,
+    cannot_compile: str,
+    packages: Mapping[str, str | None],
+    link_problem: str,
 ) -> Ability:
     """Whether a TensorRT product builds and runs; both read a plan on a GPU of theirs, TensorRT builds there too."""
     ours = [sm_name(sm) for sm in machine.sms if product == "tensorrt" or sm in RTX_SMS]
     installed = "" if product in machine.products else f"not installed: {install(EXTRA_OF[product])}"
-    cannot_build = installed or cannot_compile or link_problem
-    if not cannot_build:
-        cannot_build = _problem(lambda: choose_backend(product, None, [] if ours else _named(product), machine))
-    cannot_run = installed or link_problem or ("" if packages["cuda-core"] else "cuda-core is not installed")
+    cannot_plan = installed or cannot_compile or link_problem
+    if not cannot_plan:
+        cannot_plan = _problem(lambda: choose_backend(product, None, [] if ours else _named(product), machine))
+    cannot_run = (
+        installed
+        or link_problem
+        or ("" if packages["cuda-core"] else f"cuda-core is not installed: {install(EXTRA_OF[product])}")
+    )
     if not cannot_run and not ours:
         architectures = ", ".join(sm_name(sm) for sm in machine.sms)
         cannot_run = f"it has no code for {architectures}" if architectures else "there is no NVIDIA GPU"
-    return Ability(product, cannot_build, cannot_run, support(product, machine))
+    return Ability(
+        product, installed or cannot_trace or cannot_plan, cannot_plan, cannot_run, support(product, machine)
+    )
 
 
 def _named(product: str) -> list[str]:

@@ -19,7 +19,7 @@ from .flags.shared_flags import Json
 
 if TYPE_CHECKING:
     from ..forecast.readiness import Need, Readiness
-    from ..request.doctor import Cuda
+    from ..request.doctor import Ability, Cuda
     from ..request.precision_support import PrecisionSupport
 
 
@@ -94,7 +94,7 @@ def doctor(
         if report.rtx_link:
             rows.append(("libtensorrt_rtx.so", report.rtx_link))
         for ability in report.abilities:
-            rows.append((f"build {ability.backend}", _answer(ability.cannot_build, ability.precisions)))
+            rows.append((f"build {ability.backend}", _built(ability)))
             rows.append((f"run {ability.backend}", _answer(ability.cannot_run)))
         typer.echo(columns(rows))
     if not report.healthy:
@@ -152,6 +152,13 @@ def _need(need: Need) -> str:
 def _driver(cuda: Cuda) -> str:
     newest = f"runs CUDA {cuda.driver_supports} and older" if cuda.driver_supports else ""
     return ", ".join(filter(None, (cuda.driver, newest))) or "none"
+
+
+def _built(ability: Ability) -> str:
+    answer = _answer(ability.cannot_build, ability.precisions)
+    if not ability.cannot_build or ability.cannot_build_exports:
+        return answer
+    return f"what was exported elsewhere, with `build --from`; of checkpoints {answer}"
 
 
 def _answer(why_not: str, precisions: Sequence[PrecisionSupport] = ()) -> str:

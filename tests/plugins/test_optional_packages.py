@@ -121,6 +121,15 @@ def test_a_failed_import_is_told_by_whose_module_it_was(monkeypatch: pytest.Monk
     assert typed(ImportError("no name")) is None
 
 
+def test_a_package_of_two_extras_comes_with_the_one_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    for product, extra in (("tensorrt", "rtx"), ("tensorrt_rtx", "tensorrt")):
+        with monkeypatch.context() as patch:
+            patch.setattr(optional_packages, "is_there", lambda name, absent=product: name not in (absent, "cuda.core"))
+            told = typed(ModuleNotFoundError("No module named 'cuda.core'", name="cuda.core"))
+        assert told is not None
+        assert told.fix == install(extra)
+
+
 def test_every_package_of_an_extra_is_one_of_pyprojects() -> None:
     for extra, modules in EXTRAS.items():
         declared = {re.split(r"[<>=~ ]", line)[0] for line in PYPROJECT["project"]["optional-dependencies"][extra]}

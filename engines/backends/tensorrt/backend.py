@@ -37,7 +37,7 @@ def load(folder: Path, manifest: Manifest, product: Product, num_slots: int) -> 
     them: no GPU, another GPU, another version, a plan that TensorRT refuses.
     """
     check_slots(manifest, num_slots)
-    check_gpu(manifest.backend, find_gpu())
+    check_gpu(manifest.backend, find_gpu(manifest.backend.name))
     trt = load_product(product, manifest)
     from ....plugins.kernels.pack import read_pack
     from ....plugins.tensorrt.register import register

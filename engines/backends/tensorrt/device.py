@@ -14,6 +14,7 @@ import numpy as np
 from ....plugins.errors import EnvironmentProblem, PeagleError
 from ....plugins.op_spec import OpSpec
 from ....plugins.optional_packages import install
+from ....plugins.tensorrt.import_tensorrt import EXTRA_OF
 
 if TYPE_CHECKING:
     from ....plugins.kernels.launch import Launcher
@@ -81,15 +82,18 @@ class Device(Protocol):
         ...
 
 
-def find_gpu() -> str | None:
-    """The architecture of the first GPU, as ``sm_120``; None where there is no GPU or no driver."""
+def find_gpu(product: str) -> str | None:
+    """The architecture of the first GPU, as ``sm_120``; None where there is no GPU or no driver.
+
+    Raises ``EnvironmentProblem`` without the package, with how it comes along with ``product``.
+    """
     try:
         from cuda.core import Device as Gpu
     except ImportError as error:
         raise EnvironmentProblem(
             "the package cuda-core is not installed",
             why=f"TensorRT engines run through it ({error})",
-            fix=install("rtx"),
+            fix=install(EXTRA_OF[product]),
         ) from error
     try:
         major, minor = Gpu(0).compute_capability

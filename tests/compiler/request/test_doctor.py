@@ -116,6 +116,16 @@ def test_it_names_the_extra_that_building_needs(cli: Run, monkeypatch: pytest.Mo
     assert f"no: missing torch: {install('export')}" in cli("doctor").out
 
 
+def test_without_torch_plans_are_built_of_exports(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "look", lambda: Machine((), RTX))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build tensorrt-rtx")]
+    assert "what was exported elsewhere, with `build --from`; of checkpoints no: missing torch" in line
+    assert not {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports
+    monkeypatch.setattr(doctor, "look", lambda: Machine())
+    assert "not installed" in {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports
+
+
 def test_every_precision_of_a_cpu_is_told_as_it_is(cli: Run) -> None:
     (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build onnxruntime")]
     assert "yes: fp32, int8, int4; fp8, mxfp8 emulated; not fp16, bf16 (on a CPU it computes in fp32)" in line

@@ -396,20 +396,20 @@ def test_caches_whose_rows_are_not_aligned_serve_one_request_at_a_time(
 def test_without_a_gpu_loading_says_what_the_engine_is_for(
     plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensorrt, "find_gpu", lambda: None)
+    monkeypatch.setattr(tensorrt, "find_gpu", lambda _: None)
     with pytest.raises(EnvironmentProblem, match=r"built for sm_120 with tensorrt-rtx.*no NVIDIA GPU"):
         tensorrt.load(tmp_path, plans[0].manifest, "tensorrt-rtx", 1)
 
 
 def test_another_gpu_is_refused(plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorrt, "find_gpu", lambda: "sm_90")
+    monkeypatch.setattr(tensorrt, "find_gpu", lambda _: "sm_90")
     with pytest.raises(EnvironmentProblem, match=r"built for sm_120.*found sm_90"):
         tensorrt.load(tmp_path, plans[0].manifest, "tensorrt-rtx", 1)
 
 
 def test_another_version_is_refused(plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorrt_rtx")
-    monkeypatch.setattr(tensorrt, "find_gpu", lambda: "sm_120")
+    monkeypatch.setattr(tensorrt, "find_gpu", lambda _: "sm_120")
     with pytest.raises(EnvironmentProblem, match=r"built with tensorrt-rtx 0.0.1, found \d"):
         tensorrt.load(tmp_path, plans[0].manifest, "tensorrt-rtx", 1)
 
@@ -419,9 +419,9 @@ def test_a_machine_where_cuda_does_not_start_is_refused(
 ) -> None:
     """All of ``load`` up to CUDA itself: the module, its version, the plugins, the folder's kernels."""
     version = pytest.importorskip("tensorrt_rtx").__version__
-    if tensorrt.find_gpu() is not None:
+    if tensorrt.find_gpu("tensorrt") is not None:
         pytest.skip("there is a GPU here")
-    monkeypatch.setattr(tensorrt, "find_gpu", lambda: "sm_120")
+    monkeypatch.setattr(tensorrt, "find_gpu", lambda _: "sm_120")
     backend = replace(plans[0].manifest.backend, versions={"tensorrt-rtx": version})
     write_pack(tmp_path / tensorrt.KERNELS, [])
     with pytest.raises(EnvironmentProblem, match="CUDA does not start"):

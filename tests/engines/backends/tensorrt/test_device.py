@@ -55,8 +55,9 @@ def test_nothing_is_set_up_while_a_graph_is_captured() -> None:
         device.capture(lambda: device.record().wait())
 
 
-def test_a_missing_cuda_core_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("product", "extra"), [("tensorrt-rtx", "rtx"), ("tensorrt", "tensorrt")])
+def test_a_missing_cuda_core_is_named(product: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.core", None)
     with pytest.raises(EnvironmentProblem, match="cuda-core is not installed") as caught:
-        devices.find_gpu()
-    assert install("rtx") in caught.value.fix
+        devices.find_gpu(product)
+    assert install(extra) in caught.value.fix
