@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any
 from ..console.printing import size
 from .plan_programs import ONNX_LAYERS, PRODUCT, Held, Program, Step
 
-_COPIES = 2  # of a plan while it is inspected: as it was read, and as TensorRT has it
 _PRODUCTS = ("gemm", "matmul", "matrix", "fully", "convolution")
 _TYPES = (  # the first that a description has
     (("fp8", "e4m3"), "float8e4m3fn"),
@@ -35,10 +35,11 @@ def inspected(trt: Any, logger: Any, plan: Path) -> tuple[list[Program], list[st
     out of it loses the plan.
     """
     held, free = plan.stat().st_size, free_memory()
-    if _COPIES * held > free:
+    if held > free:  # TensorRT's copy; the file itself is mapped, and its pages are given up where memory is short
         return _not_inspected(f"it has {size(held)}, and {size(free)} of memory are free")
     try:
-        engine = trt.Runtime(logger).deserialize_cuda_engine(plan.read_bytes())
+        with plan.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            engine = trt.Runtime(logger).deserialize_cuda_engine(content)
         text = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
         answer = json.loads(text)
     except Exception as error:  # of whatever kind: the engine is built, and its inspection is no part of that

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...engines.folder.records import PlanTensor
@@ -17,21 +18,26 @@ from .callbacks import Log
 from .lowered_graph import Value
 from .preflight import Survey
 
+_PLUGIN = "PLUGIN_V3"
 _FIX = "`peagle-compile doctor` shows the versions; TensorRT must be 10.15 or newer, TensorRT-RTX 1.7 or newer"
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A network, and the parser, which maps the weights and must outlive the build. ``layers`` counts by type."""
+    """A network, and the parser, which maps the weights and must outlive the build. ``layers`` counts by type.
+
+    ``unlike`` are the types of layers of which the graph has another number of nodes.
+    """
 
     network: Any
     parser: Any
     layers: Mapping[str, int]
     tensors: tuple[PlanTensor, ...]
+    unlike: tuple[str, ...] = ()
 
 
 def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Parsed:
-    """Parse ``survey.graph`` strongly typed. Raises ``BuildError`` unless every layer and tensor is as surveyed."""
+    """Parse ``survey.graph`` strongly typed. Raises ``BuildError`` unless every plugin and tensor is as surveyed."""
     path = survey.graph.path
     network = builder.create_network(_flags(trt))
     parser = trt.OnnxParser(network, logger)
@@ -48,17 +54,47 @@ def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Pars
     inputs = [network.get_input(i) for i in range(network.num_inputs)]
     outputs = [network.get_output(i) for i in range(network.num_outputs)]
     problems = [
-        *_count_problems(layers, survey),
+        *_plugin_problems(layers, survey),
         *_tensor_problems("input", inputs, survey.graph.inputs),
         *_tensor_problems("output", outputs, survey.graph.outputs),
     ]
     if problems:
-        raise BuildError(
-            f"TensorRT made something else of {path} than it says",
-            why="; ".join(problems),
-            fix="build the engine again with --force; if it comes back, this version of TensorRT is not supported",
-        )
-    return Parsed(network, parser, dict(layers), tuple(_tensor(tensor) for tensor in (*inputs, *outputs)))
+        raise _something_else(path, problems)
+    return Parsed(
+        network,
+        parser,
+        dict(layers),
+        tuple(_tensor(tensor) for tensor in (*inputs, *outputs)),
+        tuple(
+            f"{layers[kind]} layers {kind}, the graph has nodes for {count}"
+            for kind, count in survey.layers.items()
+            if kind != _PLUGIN and layers[kind] != count
+        ),
+    )
+
+
+def settle_unlike(product: str, parsed: Parsed, path: Path) -> list[str]:
+    """What to warn of where the numbers of layers are not those of the graph.
+
+    Raises ``BuildError`` for TensorRT-RTX, whose types of layers are known. Those of TensorRT nobody has seen: one that
+    goes by another name is no fault, and what is multiplied in which type is proved from products, not from these.
+    """
+    if not parsed.unlike:
+        return []
+    if product == "tensorrt-rtx":
+        raise _something_else(path, parsed.unlike)
+    return [
+        f"in the {path.parent.name} TensorRT has {'; '.join(parsed.unlike)}: its names for them may be others than "
+        "TensorRT-RTX's, or it took them apart, which costs speed; `peagle-compile verify` compares what is computed"
+    ]
+
+
+def _something_else(path: Path, problems: Sequence[str]) -> BuildError:
+    return BuildError(
+        f"TensorRT made something else of {path} than it says",
+        why="; ".join(problems),
+        fix="build the engine again with --force; if it comes back, this version of TensorRT is not supported",
+    )
 
 
 def plugin_complaint() -> str:
@@ -103,18 +139,17 @@ def _fault(error: Any) -> str:
     return node + " ".join(error.desc().split())
 
 
-def _count_problems(layers: Mapping[str, int], survey: Survey) -> Iterator[str]:
-    for kind, expected in survey.layers.items():
-        count = layers.get(kind, 0)
-        if count == expected:
-            continue
-        text = f"{count} layers {kind}, the graph has nodes for {expected}"
-        if kind == "PLUGIN_V3" and count < expected:
-            text += (
-                f" ({', '.join(survey.plugins)}): the function body was taken instead, as TensorRT does without a word "
-                f"where {' and '.join(SELECTION)} of a node match no plugin"
-            )
-        yield text
+def _plugin_problems(layers: Mapping[str, int], survey: Survey) -> Iterator[str]:
+    count, expected = layers.get(_PLUGIN, 0), survey.layers[_PLUGIN]
+    if count == expected:
+        return
+    text = f"{count} layers {_PLUGIN}, the graph has nodes for {expected}"
+    if count < expected:
+        text += (
+            f" ({', '.join(survey.plugins)}): the function body was taken instead, as TensorRT does without a word "
+            f"where {' and '.join(SELECTION)} of a node match no plugin"
+        )
+    yield text
 
 
 def _tensor_problems(kind: str, tensors: list[Any], expected: tuple[Value, ...]) -> Iterator[str]:

@@ -32,6 +32,8 @@ log = callbacks.Log()
 logger = callbacks.logger(trt, log)
 try:
     parsed = parse_network.parse(trt, trt.Builder(logger), logger, log, found)
+    print(parse_network.settle_unlike("tensorrt", parsed, Path(path)))
+    parse_network.settle_unlike("tensorrt-rtx", parsed, Path(path))
     print(dict(parsed.layers))
 except PeagleError as error:
     print(error)
@@ -75,6 +77,22 @@ def test_a_silent_fallback_to_the_body_is_explained(tmp_path: Path) -> None:
     said = _said(tmp_path, _use_a_body_that_parses)
     assert "0 layers PLUGIN_V3, the graph has nodes for 1 (AcceptPrefix): the function body was taken instead" in said
     assert "plugin_namespace" in said
+
+
+def _no_scatter(made: object) -> None:
+    """The cache is what it was: a graph that parses, and has no layer for an update."""
+    for node in made.graph.node:  # type: ignore[attr-defined]
+        if node.op_type == "TensorScatter":
+            node.op_type = "Identity"
+            del node.input[1:], node.attribute[:]
+
+
+def test_another_number_of_layers_stops_tensorrt_rtx_and_is_told_of_tensorrt(tmp_path: Path) -> None:
+    warned, _, refused = _said(tmp_path, _no_scatter).partition("\n")
+    assert "0 layers KV_CACHE_UPDATE, the graph has nodes for 1" in warned
+    assert "its names for them may be others" in warned
+    assert "TensorRT made something else of" in refused
+    assert "0 layers KV_CACHE_UPDATE, the graph has nodes for 1" in refused
 
 
 def _one_more_output(made: object) -> None:
