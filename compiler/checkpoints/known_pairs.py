@@ -172,6 +172,22 @@ PAIRS = {
             unknown=("the mask token id", "the head's sizes", "whether its vocabulary is reduced"),
         ),
         Pair(
+            name="qwen3-coder-30b-fp8",
+            description="Qwen3-Coder 30B-A3B Instruct, as its makers publish it in FP8 (blocks of 128 x 128)",
+            target=HubRepo("Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8"),
+            drafter=HubRepo("amazon/Qwen3-Coder-30B-A3B-Instruct-P-EAGLE"),
+            trained_depth=18,
+            taps=(2, 24, 45),
+            taps_source=_RUNTIME_DEFAULT,
+            size=TargetSize(30_532_122_624, 29_896_998_912, 31_170_895_872),
+            licences=(_APACHE, ""),
+            notes=(
+                _NEVER_LOADED,
+                "half the download, for `--precision fp8`; the head learned from an FP8 target",
+            ),
+            unknown=("the mask token id", "the head's sizes", "whether its vocabulary is reduced"),
+        ),
+        Pair(
             name="gpt-oss-20b",
             description="GPT-OSS 20B (mixture of experts, MXFP4)",
             target=HubRepo("openai/gpt-oss-20b"),

@@ -21,9 +21,17 @@ from peagle.plugins.errors import BuildError, UsageError
 BUNDLED = [name for name, pair in PAIRS.items() if isinstance(pair.target, Local)]
 PUBLISHED = [name for name in PAIRS if name not in BUNDLED]
 BILLIONS = {
-    "smollm2-135m": 0.1, "qwen3-coder-30b": 30.5, "gpt-oss-20b": 20.9, "gpt-oss-120b": 116.8, "gemma-4-31b": 30.7,
+    "smollm2-135m": 0.1, "qwen3-coder-30b": 30.5, "qwen3-coder-30b-fp8": 30.5, "gpt-oss-20b": 20.9,
+    "gpt-oss-120b": 116.8, "gemma-4-31b": 30.7,
 }  # fmt: skip
-DEPTHS = {"demo": 8, "smollm2-135m": 8, "qwen3-coder-30b": 18, "gpt-oss-20b": 10, "gpt-oss-120b": 8}
+DEPTHS = {
+    "demo": 8,
+    "smollm2-135m": 8,
+    "qwen3-coder-30b": 18,
+    "qwen3-coder-30b-fp8": 18,
+    "gpt-oss-20b": 10,
+    "gpt-oss-120b": 8,
+}
 
 
 @pytest.mark.parametrize("name", BUNDLED)
@@ -235,5 +243,7 @@ def test_registered_sizes_are_those_of_the_bundled_configuration(name: str) -> N
     size, experts = PAIRS[name].size, roles.get("experts", 0)
     assert size.parameters == sum(roles.values())
     assert size.in_layers == sum(roles.get(role, 0) for role in ("attention", "mlp", "experts"))
-    in_mxfp4 = experts if "quantization_config" in config else 0
-    assert size.published_bytes == 2 * (size.parameters - in_mxfp4) + in_mxfp4 * 17 // 32
+    method = config.get("quantization_config", {}).get("quant_method")
+    in_mxfp4, in_fp8 = experts if method == "mxfp4" else 0, size.in_layers if method == "fp8" else 0
+    narrow = in_mxfp4 * 17 // 32 + in_fp8 + 2 * in_fp8 // 128**2  # scales of blocks are bytes, and bfloat16
+    assert size.published_bytes == 2 * (size.parameters - in_mxfp4 - in_fp8) + narrow
