@@ -10,6 +10,7 @@ from ....engines.folder.manifest import Manifest
 from ...console.printing import size
 from ...precision.product_table import described
 from ...precision.recipes import STORED, first_words, rows_of
+from .rate_picture import rate_picture
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c1c1c; }
@@ -104,6 +105,7 @@ def _speed(choice: Mapping[str, Any]) -> Iterable[str]:
         (rate["k"], *(f"{rate[name]:.1f}" for name in ("tokens_per_second", "slowest", "fastest")))
         for rate in choice["rates"]
     ]
+    yield rate_picture(choice["rates"], choice["k"])
     yield _table(("drafts", "tokens per second, median", "slowest", "fastest"), rates)
 
 

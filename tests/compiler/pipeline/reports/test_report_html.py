@@ -93,7 +93,9 @@ def test_the_page_says_what_the_engine_is_of_and_what_is_known_of_it() -> None:
             "calibration": "bundled",
         },
     )
-    page = _Page(report_html(report | {"choose_k": {"k": 2, "speedup": 3.0, "rates": rates}}, manifest, "engine")).text
+    whole = _Page(report_html(report | {"choose_k": {"k": 2, "speedup": 3.0, "rates": rates}}, manifest, "engine"))
+    assert (whole.tags.count("svg"), whole.tags.count("circle"), whole.open) == (1, 3, [])
+    page = whole.text
     for said in (
         "demo (Qwen3ForCausalLM)", "ab" * 32, "cd" * 32, "tensorrt-rtx 1.7.1, lowered for tensorrt", "sm_89, sm_120",
         "parity", "against torch", "bf16", "layers.[0, 1].*, *.down_proj", "percentile, percent 99.99", "e5" * 32,
