@@ -107,7 +107,9 @@ class SizeOptions:
         "Tokens drafted per round; 0 is the same as --draft none. (default: as many as pay, at first the fastest, "
         "measured)",
     )
-    max_seq_len: int = option("--max-seq-len", "Longest prompt and output together, in tokens.", 2048)
+    max_seq_len: int = option(
+        "--max-seq-len", "Longest prompt and output together, in tokens; caches grow with it, as --dry-run shows.", 2048
+    )
 
     def check(self, *, why: str = "", fix: str) -> None:
         """Raise ``UsageError`` for a size that cannot be; ``why`` and ``fix`` are about too few drafts."""
