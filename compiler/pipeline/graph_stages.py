@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...graphs.targets.checkpoint_pieces import Array
-from ..checkpoints.checkpoint import Checkpoint
 from ..console.progress import Progress
 from ..hardware.packages import export_versions
 from ..store.stages import Stage, StageStore
@@ -100,7 +98,7 @@ def attach(
         from ...graphs.stream_weights import attach as stream
         from ...graphs.stream_weights import leave, needed_weights, refer
         from ..precision.quantization_proof import QuantizedGraphs
-        from ..store.atomic_files import require_space
+        from ..store.atomic_files import require_space, writing
 
         semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)
         shapes = needed_weights(semantic)
@@ -139,7 +137,8 @@ def attach(
             runs = half.read(name, shape)
             return packed_tiles(runs, shape[1]) if name in packed else runs
 
-        with progress.step(f"attach {half.name} weights", lowered.total_bytes) as advance:
+        step = progress.step(f"attach {half.name} weights", lowered.total_bytes)
+        with writing(store.root, lowered.total_bytes), step as advance:
             runs = stream(
                 lowered,
                 read,
@@ -153,7 +152,7 @@ def attach(
         if quantized:
             (folder / files.precision).write_text(json.dumps(quantized.record(), indent=2) + "\n")
 
-    attached = store.run(f"attach-{half.name}", key, make, needed=_weight_bytes(half.checkpoint))
+    attached = store.run(f"attach-{half.name}", key, make)
     precision = None
     if half.quantized:  # whose table is this build's: what of it the graph does not depend on may be another's
         recipe = half.quantized.selection.recipe.record()
@@ -177,8 +176,3 @@ def _contract(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
     graph = onnx.load_model(path, load_external_data=False).graph
     return tuple(value.name for value in graph.input), tuple(value.name for value in graph.output)
-
-
-def _weight_bytes(checkpoint: Checkpoint) -> int:
-    """The bytes that the weights of a checkpoint take in FP32."""
-    return 4 * sum(math.prod(shape) for shape in checkpoint.shapes.values())

@@ -52,15 +52,16 @@ def move_into_place(ready: Path, final: Path) -> None:
 def writing(where: Path, needed: int) -> Iterator[None]:
     """Turn what the system answers to reads and writes into errors that say what to do.
 
-    ``where`` is what is written, or is around it; ``needed`` is in bytes, to be named when the disk is full.
+    ``where`` is what is written, or is around it; ``needed`` is in bytes, to be named when the disk is full, if known.
     """
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
+            wanted = f"{_size(needed)} were needed there, " if needed else ""
             raise BuildError(
                 f"the disk of {where} is full",
-                why=f"{_size(needed)} were needed there, {_size(free_bytes(where))} are free; {_RESUME}",
+                why=f"{wanted}{_size(free_bytes(where))} are free; {_RESUME}",
                 fix="free some space, or point --out and PEAGLE_CACHE to another disk, and run the same command again",
             ) from error
         if error.errno in _NAMES:

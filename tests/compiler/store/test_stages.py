@@ -182,6 +182,9 @@ def test_a_full_disk_says_what_was_needed_and_that_the_build_resumes(store: Stag
     assert "nothing was published" in caught.value.why
     assert "goes on from there" in caught.value.why
     assert folders(store) == []
+    with pytest.raises(BuildError) as caught:
+        store.run("trace", ["x"], Maker(OSError(errno.ENOSPC, "No space left on device")))
+    assert "needed" not in caught.value.why
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
