@@ -16,8 +16,8 @@ def rate_picture(rates: Sequence[Mapping[str, Any]], chosen: int) -> str:
     ``rates`` have ``k``, ``tokens_per_second``, ``slowest`` and ``fastest``.
     """
     ordered = sorted(rates, key=lambda rate: rate["k"])
-    first, last = ordered[0]["k"], ordered[-1]["k"]
-    most = max(rate["fastest"] for rate in ordered) or 1.0
+    first, last = int(ordered[0]["k"]), int(ordered[-1]["k"])
+    most = max(float(rate["fastest"]) for rate in ordered) or 1.0
 
     def x(k: int) -> float:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (k - first) / max(last - first, 1)
