@@ -20,7 +20,7 @@ from tests.plugins.tensorrt.rtx_builds import needs_rtx
 
 pytestmark = [pytest.mark.slow, needs_rtx]
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ("compiler", "engines", "graphs", "plugins", "LICENSE", "README.md", "pyproject.toml")
 ABSENT = {"torch", "transformers", "onnx", "onnx-ir", "onnxscript", "ml-dtypes", "safetensors", "gguf", "ziglang"}
 SYSTEM = "/usr/local/bin:/usr/bin:/bin"
