@@ -23,9 +23,9 @@ from .requests.request import Request
 from .requests.structured_outputs import StructuredOutputsParams
 from .requests.token_choice import choice_of
 from .strategies.asked import adaptive_policy, decoding, named_strategy, own_strategy
+from .text.answer_styles import READ, can_call
 from .text.chat import Chat, Objects
 from .text.tokenizer import Tokenizer
-from .text.tool_calls import CLOSE, OPEN
 from .text.transcript import Transcript
 
 Prompt = str | Sequence[int]
@@ -103,7 +103,9 @@ class Asking:
         decoded = self.decoding(draft, num_speculative_tokens)
         (each,) = params_of(params, 1)
         _, ids = self.written(messages, **options)
-        return self.request("the conversation", ids, each, *decoded, ends=self.conversations.ends)
+        chats = self.conversations
+        shows_special = chats.style == "channels"
+        return self.request("the conversation", ids, each, *decoded, ends=chats.ends, shows_special=shows_special)
 
     def written(
         self,
@@ -124,9 +126,7 @@ class Asking:
     @property
     def can_call_tools(self) -> bool:
         """Whether the template shows tools, and calls in a form that is read, of tokens that are not left out."""
-        hidden = self._tokenizer.added_texts()
-        chats = self.conversations
-        return chats.has_template and chats.template.calls_tools and not any(hidden.get(each) for each in (OPEN, CLOSE))
+        return can_call(self.conversations.style, self._tokenizer.added_texts())
 
     def prepare_forms(self) -> None:
         """Read what forms need, where requests can have them."""
@@ -135,13 +135,14 @@ class Asking:
 
     def calls(self, tools: Objects, most: int | None) -> StructuredOutputsParams:
         """The form of an answer that calls tools, ``most`` at most, and says nothing else. Raises ``UsageError``."""
-        if not self.can_call_tools:
+        style = self.conversations.style
+        if style is None or not self.can_call_tools:
             raise UsageError(
                 "tools cannot be called by this model",
-                why="its chat template has no calls in a form that is read here (Hermes, Qwen3, Qwen3-Coder)",
+                why=f"its chat template has no calls in a form that is read here ({READ})",
                 fix="describe them in a message, and ask for JSON by structured_outputs",
             )
-        return call_form(tools, in_tags=self.conversations.template.calls_in_tags, most=most)
+        return call_form(tools, style, most=most)
 
     def request(
         self,
@@ -152,6 +153,8 @@ class Asking:
         policy: Policy,
         delivery: Delivery | None = None,
         ends: frozenset[int] = frozenset(),
+        *,
+        shows_special: bool = False,
     ) -> Request:
         """The request of one prompt, which the caller knows by ``name``; ``ends`` are further ids that end its text."""
         manifest, tokenizer = self._manifest, self._tokenizer
@@ -162,7 +165,8 @@ class Asking:
         grammar = partial(self._grammars.path, params.structured_outputs, frozenset() if params.ignore_eos else ends)
         words, shows_logits = tokenizer.words(params.bad_words), self._shows_logits
         choice = choice_of(params, ids, ends | stops, words, manifest, shows_logits=shows_logits, grammar=grammar)
-        transcript = Transcript(params, tokenizer, room, stops if params.ignore_eos else ends | stops)
+        ends = stops if params.ignore_eos else ends | stops
+        transcript = Transcript(params, tokenizer, room, ends, shows_special=shows_special)
         scored = params.prompt_logprobs
         return Request(
             ids,

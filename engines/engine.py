@@ -33,6 +33,8 @@ from .strategies.asked import drafts_of
 from .strategies.base import STRATEGIES
 from .stream import Stream
 from .submission import AsyncSubmission, Submission
+from .text.answer_styles import Style
+from .text.channels import spoken
 from .text.tokenizer import Tokenizer
 
 MAX_QUEUE_SIZE = 256
@@ -167,6 +169,18 @@ class Engine:
     def can_chat(self) -> bool:
         """Whether it has a chat template. Raises ``EnvironmentProblem`` for one that is damaged."""
         return self._asking.conversations.has_template
+
+    @property
+    def answer_style(self) -> Style | None:
+        """How chat answers call tools and tell thoughts, by the template; None where they are text and nothing else.
+
+        With ``"channels"`` (GPT-OSS) the text of a chat shows the special tokens between its channels.
+        """
+        return self._asking.conversations.style
+
+    def spoken(self, answer: str) -> str:
+        """Return what the text of a chat answer says: without thoughts, where the model tells them apart."""
+        return spoken(answer) if self.answer_style == "channels" else answer
 
     @property
     def can_call_tools(self) -> bool:

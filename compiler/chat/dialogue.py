@@ -46,8 +46,8 @@ class Dialogue:
 
     def answer(self, text: str) -> None:
         """Add the answer to the last question; without a word the question is taken back as well."""
-        if text:
-            self._turns.append({"role": "assistant", "content": text})
+        if said := self._engine.spoken(text):
+            self._turns.append({"role": "assistant", "content": said})
         else:
             self.take_back()
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from ...plugins.errors import UsageError
 from ..requests.structured_outputs import StructuredOutputsParams
+from ..text.answer_styles import Style
+from ..text.channels import CHANNEL, CONSTRAIN, END, FUNCTIONS, MESSAGE, START
 from ..text.tool_calls import CLOSE, OPEN, is_told_as_text
 from .grammar_text import WHITESPACE
 
@@ -20,15 +22,23 @@ _SHARED = ("$defs", "definitions")  # that a parameter's own schema may refer to
 _NOT_IN_TEXT = ("</parameter>", "<parameter=", "</function>", CLOSE)
 
 
-def call_form(tools: Sequence[Mapping[str, Any]], *, in_tags: bool, most: int | None = None) -> StructuredOutputsParams:
+def call_form(tools: Sequence[Mapping[str, Any]], style: Style, *, most: int | None = None) -> StructuredOutputsParams:
     """Return the form of one call or more, ``most`` at most (1, or None for any number), of these tools.
 
-    ``tools`` are as OpenAI has them, each with a name. ``in_tags``: as Qwen3-Coder writes calls, else as JSON.
-    Raises ``UsageError`` for parameters that are no schema of an object, and for those that this form of calls cannot
-    hold to.
+    ``tools`` are as OpenAI has them, each with a name. In the styles of Llama 3 and GPT-OSS it is one call in any case,
+    as their templates have it; the latter may think before. Raises ``UsageError`` for parameters that are no schema of
+    an object, and for those that this form of calls cannot hold to.
     """
     more = "" if most == 1 else ' ("\\n" one)*'
     rules = [f"start: one{more}", f'one: "{OPEN}\\n" call "\\n{CLOSE}"']
+    if style == "llama":
+        rules = ["start: call"]
+    elif style == "channels":
+        rules = [
+            f"start: thought? {CHANNEL} call",
+            f'thought: {CHANNEL} "analysis" {MESSAGE} TEXT {END} {START} "assistant"',
+        ]
+        rules.append("TEXT: /(?s:.*)/")
     kinds, named = [], set[str]()
     for at, tool in enumerate(tools):
         function = tool["function"]
@@ -40,8 +50,8 @@ def call_form(tools: Sequence[Mapping[str, Any]], *, in_tags: bool, most: int | 
         named.add(name)
         schema = _object_schema(f"tools[{at}].function.parameters", function.get("parameters"))
         kinds.append(f"c{at}")
-        rules += _in_tags(at, name, schema) if in_tags else _as_json(at, name, schema)
-    if in_tags:
+        rules += _in_tags(at, name, schema) if style == "tags" else _as_json(at, name, schema, style)
+    if style == "tags":
         rules.append(f"BAD: /(?s:.*)({'|'.join(text.replace('/', chr(92) + '/') for text in _NOT_IN_TEXT)})(?s:.*)/")
     return StructuredOutputsParams(grammar="\n".join([*rules, f"call: {' | '.join(kinds)}"]) + "\n")
 
@@ -55,9 +65,13 @@ def _object_schema(name: str, given: Any) -> dict[str, Any]:
     return {"type": "object", **given}
 
 
-def _as_json(at: int, name: str, schema: Mapping[str, Any]) -> list[str]:
-    """The rules of a call as a JSON object, its two keys as models write them."""
-    before = '{"name": ' + json.dumps(name, ensure_ascii=False) + ', "arguments": '
+def _as_json(at: int, name: str, schema: Mapping[str, Any], style: Style) -> list[str]:
+    """The rules of a call as a JSON object, its two keys as models write them; or as a message to the function."""
+    if style == "channels":
+        to = _quoted(f"commentary to={FUNCTIONS}{_recipient(name, at)} ")
+        return [f'c{at}: {to} {CONSTRAIN} "json" {MESSAGE} a{at}', f"a{at}: {_json(schema)}"]
+    key = "parameters" if style == "llama" else "arguments"
+    before = '{"name": ' + json.dumps(name, ensure_ascii=False) + f', "{key}": '
     return [f'c{at}: {_quoted(before)} a{at} "}}"', f"a{at}: {_json(schema)}"]
 
 
@@ -101,6 +115,15 @@ def _text(place: str, schema: Any) -> str:
         if limit != "" and (type(limit) is not int or limit < 0):
             raise UsageError(f"{place}: minLength and maxLength are numbers of characters", fix="correct the schema")
     return f"(/(?s:.){{{least},{most}}}/ & ~BAD)"
+
+
+def _recipient(name: str, at: int) -> str:
+    """A name as a recipient. Raises ``UsageError`` for what would end it."""
+    if not name or any(sign.isspace() or sign == "<" for sign in name):
+        raise UsageError(
+            f"tools[{at}].function.name cannot be a recipient: {name[:60]!r}", fix="use letters, digits, _ and -"
+        )
+    return name
 
 
 def _tag(text: str, place: str) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..requests.messages import Message, messages_of, template_arguments_of, tools_of
+from .answer_styles import Style
+from .channels import ENDS
 from .template_files import read_templates
 from .tokenizer import Tokenizer
 
@@ -36,8 +38,15 @@ class Chat:
         return ChatTemplate.open(self._folder)
 
     @cached_property
+    def style(self) -> Style | None:
+        """How answers call tools and tell thoughts, None where they are text; also without a template."""
+        return self.template.style if self.has_template else None
+
+    @cached_property
     def ends(self) -> frozenset[int]:
-        """The token that ends an answer by the template, which need not be one of the engine's end-of-text tokens."""
+        """The tokens that end an answer by the template, which need not be among the engine's end-of-text tokens."""
+        if self.style == "channels":  # what follows an answer in a conversation ends each of its messages
+            return self._tokenizer.ids_of(ENDS)
         end = self.template.end_of_turn(self._ids, self._tokenizer.is_added)
         return frozenset() if end is None else frozenset({end})
 

@@ -11,10 +11,10 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.exceptions import SecurityError
 
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
+from .answer_styles import Style, style_of
 from .meter import TooMuchError
 from .sandbox import Sandbox, TemplateRefusal
 from .template_files import DEFAULT, read_special_tokens, read_templates
-from .tool_calls import OPEN, TAG
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -48,14 +48,9 @@ class ChatTemplate:
         return cls(templates, read_special_tokens(folder))
 
     @property
-    def calls_tools(self) -> bool:
-        """Whether it shows tools to the model, and calls of them in a form that ``tool_calls`` reads."""
-        return any(OPEN in source and "tools" in source for source in self._sources.values())
-
-    @property
-    def calls_in_tags(self) -> bool:
-        """Whether calls have a tag for the function and one for each parameter, and are no JSON."""
-        return any(OPEN in source and TAG in source for source in self._sources.values())
+    def style(self) -> Style | None:
+        """How the model calls tools and says what it thinks; None where that is no form that is read here."""
+        return style_of(self._sources.values())
 
     def check(self) -> None:
         """Compile every template. Raises ``EnvironmentProblem`` for one that is no Jinja."""

@@ -51,6 +51,10 @@ class Tokenizer:
             found += [first, spaced] if len(spaced) == len(first) and spaced[0] != first[0] else [first]
         return found
 
+    def ids_of(self, texts: Iterable[str]) -> frozenset[int]:
+        """The ids of those texts that are tokens."""
+        return frozenset(token for text in texts if (token := self._tokenizer.token_to_id(text)) is not None)
+
     def is_added(self, token_id: int) -> bool:
         """Whether an id is a special token or another that was added to the vocabulary, such as ``<|im_end|>``."""
         return token_id in self._tokenizer.get_added_tokens_decoder()
@@ -67,18 +71,18 @@ class Tokenizer:
         """The text of one id by itself, also of a special token; a part of a character is U+FFFD."""
         return str(self._tokenizer.decode([token_id], skip_special_tokens=False))
 
-    def stream(self) -> TokenStream:
-        """A decoder that is fed ids and gives text as soon as it is whole."""
-        return TokenStream(self._tokenizer)
+    def stream(self, *, shows_special: bool = False) -> TokenStream:
+        """A decoder that is fed ids and gives text as soon as it is whole; it may show special tokens."""
+        return TokenStream(self._tokenizer, shows_special=shows_special)
 
 
 class TokenStream:
     """Incremental decoding: an id may give no text yet (part of a character) or several characters."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, shows_special: bool) -> None:
         from tokenizers.decoders import DecodeStream
 
-        self._tokenizer, self._stream = tokenizer, DecodeStream(skip_special_tokens=True)
+        self._tokenizer, self._stream = tokenizer, DecodeStream(skip_special_tokens=not shows_special)
 
     def push(self, token_id: int) -> str:
         """Return the text that ``token_id`` completes, perhaps none."""

@@ -76,6 +76,10 @@ class ToolCallReader:
             said = ""  # a call that was cut short is none, and nothing else was said
         return said, calls
 
+    def take_thought(self) -> str:
+        """Return nothing: what such a model thinks is a part of what it says."""
+        return ""
+
     def _said(self, text: str) -> str:
         """What is told of a text."""
         told = text.lstrip() if self._follows_call else text

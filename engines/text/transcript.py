@@ -17,8 +17,17 @@ class Transcript:
     a stop string is held back from streaming. ``stop_reason`` is the stop string or the stop id that ended it.
     """
 
-    def __init__(self, params: SamplingParams, tokenizer: Tokenizer, max_tokens: int, ends: frozenset[int]) -> None:
-        self._params, self._stream, self._max_tokens, self._ends = params, tokenizer.stream(), max_tokens, ends
+    def __init__(
+        self,
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        max_tokens: int,
+        ends: frozenset[int],
+        *,
+        shows_special: bool = False,
+    ) -> None:
+        self._params, self._max_tokens, self._ends = params, max_tokens, ends
+        self._stream = tokenizer.stream(shows_special=shows_special)
         self._held = max((len(s) for s in params.stop), default=1) - 1
         self._shown_text = 0
         self._shown_tokens = 0

@@ -11,6 +11,7 @@ import msgspec
 from ....plugins.errors import UsageError
 from ...policy.drafts_per_round import DraftsAsked
 from ...requests.params import SamplingParams
+from ...text.answer_styles import Style
 from ..problems import HttpRefusal
 from ..settings import ServerSettings
 from .bodies import ChatBody, CompletionBody, SamplingBody
@@ -53,6 +54,7 @@ class Asked:
     echoes: bool = False
     shows_answer: bool = True
     tells_prompt: bool = False  # its logprobs, by themselves
+    style: Style | None = None  # of a chat's answers
     tools: Sequence[dict[str, Any]] = ()  # that an answer may call
     must_call: Sequence[dict[str, Any]] = ()  # tools of which the answer is calls, and nothing else
     most_calls: int | None = None

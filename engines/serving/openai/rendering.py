@@ -40,6 +40,7 @@ class Told:
     finish_reason: str | None
     stop_reason: int | str | None
     calls: Sequence[ToolCall] = ()
+    thought: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Answer(ABC):
     def pieces(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
         """What a stream tells of a choice's next tokens: nothing while they are no whole character."""
         told = self._told(index, delta, delta.runs)
-        if told.text or told.finish_reason or told.logprobs or told.calls:
+        if told.text or told.finish_reason or told.logprobs or told.calls or told.thought:
             yield self.piece([self._choice(index, self.text_piece(told), told)])
 
     def closing(self, outputs: Sequence[RequestOutput], prompted: int) -> dict[str, Any]:

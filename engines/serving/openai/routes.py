@@ -18,12 +18,14 @@ from starlette.types import Receive, Scope, Send
 from ....plugins.errors import PeagleError, UsageError
 from ...requests.params import SamplingParams
 from ...submission import AsyncSubmission
+from ...text.answer_styles import READ
 from ..access import FIGURES, REQUEST_ID, TOLERANCE, log
 from ..problems import HttpRefusal, refusal_of
 from ..reading import read_body
 from ..state import ServerState
 from .answering import Choices, Submit
 from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of
+from .channel_bodies import for_style
 from .chat_answer import ChatAnswer
 from .options import Asked, asked_of
 from .rendering import DONE, Answer, CompletionAnswer, Echo, event
@@ -62,12 +64,14 @@ async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
     """Answer a conversation."""
     body = body_of(raw, ChatBody)
     state.check_model(body.model)
-    asked = asked_of(body, state.engine.max_seq_len, 1, state.settings)
+    style = await run_in_threadpool(lambda: state.engine.answer_style)
+    body = for_style(body, style)
+    asked = replace(asked_of(body, state.engine.max_seq_len, 1, state.settings), style=style)
     if asked.tools and not await run_in_threadpool(lambda: state.engine.can_call_tools):
         raise HttpRefusal(
             400,
             "tools are not supported by this model: its chat template has no calls in a form that is read here "
-            "(Hermes, Qwen3, Qwen3-Coder)",
+            f"({READ})",
             param="tools",
             code="unsupported_parameter",
         )

@@ -15,6 +15,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from peagle.engines.grammars.call_grammar import call_form
 from peagle.engines.grammars.compiled import Grammars
+from peagle.engines.requests.structured_outputs import StructuredOutputsParams
+from peagle.engines.text.answer_styles import Style, reader_of
+from peagle.engines.text.channels import CHANNEL, CONSTRAIN, MESSAGE, START
+from peagle.engines.text.channels import END as CHANNEL_END
 from peagle.engines.text.tool_calls import CLOSE, OPEN, ToolCallReader
 from peagle.plugins.errors import UsageError
 
@@ -48,17 +52,16 @@ def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     """One of bytes, with an end, and perhaps with the words around a call."""
     known = Tokenizer(models.BPE({each: at for at, each in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
     known.pre_tokenizer, known.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    known.add_special_tokens(["<end>"])
+    known.add_special_tokens(["<end>", CHANNEL, MESSAGE, START, CHANNEL_END, CONSTRAIN])
     known.add_tokens([AddedToken(each, normalized=False) for each in request.param])
     folder = Path(tmp_path_factory.mktemp("calls"))
     known.save(str(folder / "tokenizer.json"))
     return known, Grammars(folder, frozenset({END}), known.get_vocab_size())
 
 
-def written(vocabulary: tuple[Tokenizer, Grammars], seed: int, *, in_tags: bool, most: int | None) -> str:
+def written(vocabulary: tuple[Tokenizer, Grammars], seed: int, form: StructuredOutputsParams) -> str:
     """A text that follows the form, otherwise at random."""
     known, grammars = vocabulary
-    form = call_form(TOOLS, in_tags=in_tags, most=most)
     path, chance, ids = grammars.path(form, frozenset({END})), random.Random(seed), list[int]()
     assert path is not None
     while len(ids) < 3000:
@@ -72,13 +75,13 @@ def written(vocabulary: tuple[Tokenizer, Grammars], seed: int, *, in_tags: bool,
     pytest.fail("it does not end")
 
 
-@pytest.mark.parametrize("in_tags", [False, True], ids=["json", "tags"])
+@pytest.mark.parametrize("style", ["json", "tags"])
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_whatever_follows_the_form_is_read_as_calls(
-    vocabulary: tuple[Tokenizer, Grammars], in_tags: bool, seed: int
+    vocabulary: tuple[Tokenizer, Grammars], style: Style, seed: int
 ) -> None:
-    text = written(vocabulary, seed, in_tags=in_tags, most=None)
+    text = written(vocabulary, seed, call_form(TOOLS, style))
     said, calls = ToolCallReader(TOOLS, are_certain=True).push(text, is_last=True)
     assert said == ""
     assert calls
@@ -95,10 +98,28 @@ def test_whatever_follows_the_form_is_read_as_calls(
         assert found.get("unit", "a::=b") in ("a::=b", 'é\n"\\')
 
 
-@pytest.mark.parametrize("in_tags", [False, True], ids=["json", "tags"])
-def test_one_call_at_most_is_one(vocabulary: tuple[Tokenizer, Grammars], in_tags: bool) -> None:
+@pytest.mark.parametrize("style", ["json", "tags"])
+def test_one_call_at_most_is_one(vocabulary: tuple[Tokenizer, Grammars], style: Style) -> None:
     for seed in range(5):
-        assert written(vocabulary, seed, in_tags=in_tags, most=1).count(OPEN) == 1
+        assert written(vocabulary, seed, call_form(TOOLS, style, most=1)).count(OPEN) == 1
+
+
+@pytest.mark.parametrize("style", ["llama", "channels"])
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_the_forms_of_llama_and_of_channels_are_one_call(
+    vocabulary: tuple[Tokenizer, Grammars], style: Style, seed: int
+) -> None:
+    tools = TOOLS if style == "llama" else TOOLS[:1]
+    form = call_form(tools, style)
+    text = written(vocabulary, seed, form)
+    reader = reader_of(style, tools, None, are_certain=True)
+    assert reader is not None
+    said, (call,) = reader.push(text, is_last=True)
+    assert said == ""
+    found = json.loads(call.arguments)
+    assert call.name == "city" or (style, found) == ("llama", {})
+    assert call.name != "city" or found["more"] in (None, True, False)
 
 
 def tool(name: str = "f", **parameters: Any) -> list[dict[str, Any]]:
@@ -107,25 +128,30 @@ def tool(name: str = "f", **parameters: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("tools", "in_tags", "what"),
+    ("tools", "style", "what"),
     [
-        (tool() + tool(), False, "tools[1] is called 'f'"),
-        ([{"function": {"name": "f", "parameters": 3}}], False, "tools[0].function.parameters is no schema"),
-        ([{"function": {"name": "f", "parameters": {"type": "array"}}}], False, "tools[0].function.parameters is no"),
-        (tool(properties=[]), True, "tools[0].function.parameters is no schema"),
-        (tool(required=[3]), True, "tools[0].function.parameters is no schema"),
-        (tool(properties={"a": {"type": "integer"}}, minProperties=1), True, "parameters.minProperties cannot be kept"),
-        (tool(properties={"a": {"type": "string", "pattern": "b"}}), True, "properties.a.pattern cannot be kept"),
-        (tool(properties={"a": {"type": "string", "minLength": -1}}), True, "minLength"),
-        (tool(properties={"a": {"type": "string", "enum": [1]}}), True, "properties.a.enum cannot be kept"),
-        (tool(properties={"a": {"enum": ["x</parameter>"]}}), True, "properties.a.enum cannot be kept"),
-        (tool(properties={"a>": {}}), True, "cannot stand in a tag"),
-        (tool("f\n"), True, "cannot stand in a tag"),
-        (tool(properties={"a": {"type": "integer", "minimum": float("nan")}}), True, "is no JSON"),
+        (tool() + tool(), "json", "tools[1] is called 'f'"),
+        ([{"function": {"name": "f", "parameters": 3}}], "json", "tools[0].function.parameters is no schema"),
+        ([{"function": {"name": "f", "parameters": {"type": "array"}}}], "json", "tools[0].function.parameters is no"),
+        (tool(properties=[]), "tags", "tools[0].function.parameters is no schema"),
+        (tool(required=[3]), "tags", "tools[0].function.parameters is no schema"),
+        (
+            tool(properties={"a": {"type": "integer"}}, minProperties=1),
+            "tags",
+            "parameters.minProperties cannot be kept",
+        ),
+        (tool(properties={"a": {"type": "string", "pattern": "b"}}), "tags", "properties.a.pattern cannot be kept"),
+        (tool(properties={"a": {"type": "string", "minLength": -1}}), "tags", "minLength"),
+        (tool(properties={"a": {"type": "string", "enum": [1]}}), "tags", "properties.a.enum cannot be kept"),
+        (tool(properties={"a": {"enum": ["x</parameter>"]}}), "tags", "properties.a.enum cannot be kept"),
+        (tool(properties={"a>": {}}), "tags", "cannot stand in a tag"),
+        (tool("f\n"), "tags", "cannot stand in a tag"),
+        (tool("f g"), "channels", "tools[0].function.name cannot be a recipient"),
+        (tool(properties={"a": {"type": "integer", "minimum": float("nan")}}), "tags", "is no JSON"),
     ],
 )
-def test_what_calls_cannot_hold_to_is_refused_by_its_place(tools: Any, in_tags: bool, what: str) -> None:
+def test_what_calls_cannot_hold_to_is_refused_by_its_place(tools: Any, style: Style, what: str) -> None:
     with pytest.raises(UsageError) as refused:
-        call_form(tools, in_tags=in_tags)
+        call_form(tools, style)
     assert what in refused.value.what
     assert refused.value.fix

@@ -81,7 +81,7 @@ def test_drafts_are_marked(chat_engine: Engine) -> None:
     pieces = list(stream)
     result = stream.result
     past_the_end = result.acceptance.accepted - sum(result.drafted)  # in the last round
-    assert 0 <= past_the_end <= chat_engine.num_speculative_tokens
+    assert 0 <= past_the_end <= chat_engine.manifest.speculation.max_num_speculative_tokens
     assert any(result.drafted)
     assert tuple(flag for piece in pieces for flag in piece.drafted) == result.drafted
     assert all("".join(text for text, _ in piece.runs) == piece.text for piece in pieces)

@@ -1,0 +1,88 @@
+"""Answers in channels, in pieces of any size: what is thought, what is said, what is called, and texts without any."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.engines.text.channels import ChannelReader, spoken
+
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": name}} for name in ("weather", "f.g")]
+THINK = "<|channel|>analysis<|message|>Warm?\n <b> 1 < 2<|end|>"
+CALL = '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "K\u00f6ln"}'
+PARSED = ("weather", {"city": "K\u00f6ln"})
+FINAL = "<|channel|>final<|message|>It is **warm**. <|x|>"
+ROLE = "<|start|>assistant"
+
+
+def read(text: str, sizes: list[int] | None = None, most: int | None = None) -> tuple[str, str, list[tuple[str, Any]]]:
+    """What is thought, said and called in a text that comes in pieces of these sizes."""
+    reader, thought, said, calls, begin = ChannelReader(TOOLS, most), "", "", list[Any](), 0
+    for size in [*(sizes or []), len(text) + 1]:
+        piece, begin = text[begin : begin + size], begin + size
+        told, found = reader.push(piece, is_last=begin >= len(text))
+        thought, said, calls = thought + reader.take_thought(), said + told, calls + found
+        if begin >= len(text):
+            break
+    assert [call.at for call in calls] == list(range(reader.count))
+    return thought, said, [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+@given(sizes=st.lists(st.integers(1, 12), max_size=60))
+def test_channels_are_told_apart_whatever_the_pieces(sizes: list[int]) -> None:
+    thought, warm = "Warm?\n <b> 1 < 2", "It is **warm**. <|x|>"
+    assert read(THINK + ROLE + FINAL, sizes) == (thought, warm, [])
+    assert read(THINK + ROLE + CALL, sizes) == (thought, "", [PARSED])
+    assert read(f"{CALL}<|call|>{ROLE}{CALL}", sizes) == ("", "", [PARSED] * 2)
+    assert read(f"{CALL}<|call|>{ROLE}{CALL}", sizes, most=1) == ("", "", [PARSED])
+    in_role = ' to=functions.f.g<|channel|>commentary json<|message|>{"a": 1}'
+    assert read(in_role, sizes) == ("", "", [("f.g", {"a": 1})])
+    preamble = "<|channel|>commentary<|message|>I look.<|end|>"
+    assert read(preamble + ROLE + CALL, sizes) == ("", "I look.", [PARSED])
+
+
+@given(
+    parts=st.lists(
+        st.sampled_from(
+            ["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "analysis", "final", "a", "<|", "to="]
+        )
+    ),
+    sizes=st.lists(st.integers(1, 5), max_size=40),
+)
+def test_any_text_ends_and_is_the_same_in_pieces(parts: list[str], sizes: list[int]) -> None:
+    text = "".join(parts)
+    assert read(text, sizes) == read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Plain text, as under a form.", ("", "Plain text, as under a form.", [])),
+        ('{"a": "<b>"}', ("", '{"a": "<b>"}', [])),
+        ("<|channel|>analysis<|message|>cut sh", ("cut sh", "", [])),
+        ("<|channel|>analysis<|mes", ("", "", [])),
+        ("<|channel|>commentary to=python<|message|>print(1)", ("print(1)", "", [])),
+        ("<|channel|>commentary to=functions.gone<|message|>{}", ("{}", "", [])),
+        ('<|channel|>commentary to=functions.weather<|message|>{"city"', ("", '{"city"', [])),
+        ("<|channel|>" + "x" * 400 + "<|message|>y", ("", "x" * 400 + "<|message|>y", [])),
+        ("", ("", "", [])),
+    ],
+)
+def test_what_is_cut_short_or_in_no_channel(text: str, expected: tuple[str, str, list[Any]]) -> None:
+    assert read(text) == expected
+
+
+def test_what_is_said_comes_as_it_is_written() -> None:
+    reader = ChannelReader(TOOLS)
+    assert reader.push("<|channel|>analysis<|message|>So", is_last=False) == ("", [])
+    assert reader.take_thought() == "So"
+    assert reader.push(f"<|end|>{ROLE}<|channel|>final<|message|>Hel", is_last=False) == ("Hel", [])
+    assert reader.push("lo", is_last=False) == ("lo", [])
+
+
+def test_a_whole_answer_is_what_was_said() -> None:
+    assert spoken(THINK + ROLE + FINAL) == "It is **warm**. <|x|>"

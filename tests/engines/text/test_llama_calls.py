@@ -1,0 +1,83 @@
+"""Calls as Llama 3 writes them, in pieces of any size, and JSON that is none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.engines.text.llama_calls import LlamaCallReader
+
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": name}} for name in ("weather", "web-search")]
+ONE = '{"name": "weather", "parameters": {"city": "K\u00f6ln; \\"x\\"", "days": 3}}'
+PARSED = ("weather", {"city": 'K\u00f6ln; "x"', "days": 3})
+
+
+def read(text: str, sizes: list[int] | None = None, most: int | None = None) -> tuple[str, list[tuple[str, Any]]]:
+    """What is said and what is called in a text that comes in pieces of these sizes."""
+    reader, said, calls, begin = LlamaCallReader(TOOLS, most), "", list[Any](), 0
+    for size in [*(sizes or []), len(text) + 1]:
+        piece, begin = text[begin : begin + size], begin + size
+        told, found = reader.push(piece, is_last=begin >= len(text))
+        said, calls = said + told, calls + found
+        if begin >= len(text):
+            break
+    assert [call.at for call in calls] == list(range(len(calls))) == list(range(reader.count))
+    return said, [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+SIZES = st.lists(st.integers(1, 9), max_size=60)
+
+
+@given(sizes=SIZES)
+def test_calls_are_read_whatever_the_pieces(sizes: list[int]) -> None:
+    assert read(ONE, sizes) == ("", [PARSED])
+    assert read(f"\n<|python_tag|>{ONE}", sizes) == ("", [PARSED])
+    assert read(f"{ONE}; {ONE}\n;{ONE} ;", sizes) == ("", [PARSED] * 3)
+    assert read(f"{ONE};{ONE}", sizes, most=1) == ("", [PARSED])
+    assert read('{"name": "weather", "arguments": {}}', sizes) == ("", [("weather", {})])
+    python = '<|python_tag|>web-search.call(query="a (b)", top=[1, 2])'
+    assert read(python, sizes) == ("", [("web-search", {"query": "a (b)", "top": [1, 2]})])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is warm.",
+        f"I call: {ONE}",
+        '{"name": "Anna", "parameters": {"age": 3}}',
+        '{"name": "weather", "parameters": [1]}',
+        '{"answer": 42}',
+        '{"name": "weather", "param',
+        "[1, 2]",
+        "{" * 3000,
+        "weather is fine",
+        "weather.call(",
+        "weather.call(__import__('os').system('true'))",
+        "weather.call(1)",
+        "weather.called",
+        "web",
+        "<|python_tag|>print(1)",
+        " ",
+    ],
+)
+@given(sizes=SIZES)
+def test_anything_else_is_said_as_it_stands(text: str, sizes: list[int]) -> None:
+    assert read(text, sizes) == (text, [])
+
+
+def test_what_was_said_is_not_waited_for() -> None:
+    reader = LlamaCallReader(TOOLS)
+    assert reader.push("The", is_last=False) == ("The", [])
+    assert reader.push(f" {ONE}", is_last=False) == (f" {ONE}", [])
+    assert LlamaCallReader(TOOLS).push("we", is_last=False) == ("", [])
+    reader = LlamaCallReader(TOOLS)
+    assert reader.push('{"a": 1', is_last=False) == ("", [])
+    assert reader.push("} is JSON", is_last=False) == ('{"a": 1} is JSON', [])
+
+
+def test_what_follows_a_call_and_is_none_is_said() -> None:
+    assert read(f"{ONE} and that is all") == (" and that is all", [PARSED])

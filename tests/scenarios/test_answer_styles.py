@@ -1,0 +1,222 @@
+"""Models that write calls as Llama 3 does, or in channels as GPT-OSS: what OpenAI's client is told, whole and streamed.
+
+The engine's own words are forced by forms, so that the model says what a model of that kind would.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.serving.openai.bodies import ChatBody
+from peagle.engines.serving.openai.channel_bodies import for_style
+from peagle.engines.serving.server import Server
+from peagle.engines.serving.settings import Limits, ServerSettings
+from peagle.engines.text.answer_styles import Style
+from peagle.engines.text.channels import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
+from peagle.engines.text.tokenizer import Tokenizer
+
+pytest.importorskip("llguidance")
+
+LLAMA = """{% if tools %}{# ipython: {"name": "f", "parameters": {}} #}{{ tools | length }} tools{% endif %}
+{%- for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}
+{%- endfor %}"""
+CHANNELS = """{% if tools %}namespace functions {{ tools | length }}{% endif %}
+{%- for m in messages %}{{ '<|start|>' + m.role }}
+{%- if m.role == 'assistant' %}{{ '<|channel|>final<|message|>' + (m.content or '') }}
+{%- else %}{{ '<|message|>' + m.content }}{% endif %}{{ '<|end|>' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"""
+SCHEMA = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": name, "parameters": {**SCHEMA, "additionalProperties": False}}}
+    for name in ("f", "g")
+]
+MESSAGES: Any = [{"role": "user", "content": "def f(x):"}]
+THOUGHT, SAID = "Warm or not?", "It is warm."
+
+
+@dataclass(frozen=True)
+class Talking:
+    """An engine whose answers are of a style, and the client of its server."""
+
+    style: Style
+    engine: Engine
+    client: OpenAI
+
+    def asked(self, words: str, **more: Any) -> Any:
+        """The options of a chat whose answer is ``words``, in the notation of grammars."""
+        options = {"model": "demo", "messages": MESSAGES, "max_tokens": 150, "temperature": 0, **more}
+        return {**options, "extra_body": {"structured_outputs": {"grammar": f"start: {words}"}}}
+
+
+def _with_markers(folder: Path) -> None:
+    """Give the tokenizer the tokens of channels, in place of its last words."""
+    path = folder / "tokenizer.json"
+    known = json.loads(path.read_text())
+    merges, vocab = known["model"]["merges"], known["model"]["vocab"]
+    for marker in (CHANNEL, MESSAGE, START, END, CALL, RETURN, CONSTRAIN):
+        at = next(i for i in range(len(merges) - 1, 0, -1) if all("".join(merges[i]) not in other for other in merges))
+        token = vocab.pop("".join(merges.pop(at)))
+        vocab[marker] = token
+        known["added_tokens"].append({**known["added_tokens"][0], "id": token, "content": marker})
+    known["added_tokens"].sort(key=lambda each: each["id"])
+    path.write_text(json.dumps(known))
+
+
+def _talking(style: Style, talking_engine: Path, folder: Path) -> Iterator[Talking]:
+    shutil.copytree(talking_engine, folder)
+    if style == "channels":
+        _with_markers(folder)
+    (folder / "chat_template.jinja").write_text(CHANNELS if style == "channels" else LLAMA)
+    with (
+        Engine.load(talking_engine, max_batch_size=2, threads=1) as same,
+        Engine(folder, same.manifest, same._backend, Tokenizer(folder, same.manifest.eos_token_ids)) as engine,
+    ):
+        server = Server(engine, ServerSettings("demo", limits=Limits(choices=4)), port=0)
+        server.start()
+        with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+            yield Talking(style, engine, client)
+        server.stop(at_once=True)
+        assert server.wait(10)
+
+
+@pytest.fixture(scope="module")
+def llama(talking_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
+    yield from _talking("llama", talking_engine, tmp_path_factory.mktemp("llama") / "engine")
+
+
+@pytest.fixture(scope="module")
+def channels(talking_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
+    yield from _talking("channels", talking_engine, tmp_path_factory.mktemp("channels") / "engine")
+
+
+@pytest.fixture(params=["llama", "channels"])
+def talking(request: pytest.FixtureRequest) -> Talking:
+    found: Talking = request.getfixturevalue(request.param)
+    return found
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a client was told."""
+
+    thought: str
+    said: str
+    calls: list[tuple[str, Any]]
+    reason: str | None
+
+
+def heard(client: OpenAI, asked: Any) -> Heard:
+    """The answer, which is the same whole and streamed."""
+    choice: Any = client.chat.completions.create(**asked).choices[0]
+    thought = getattr(choice.message, "reasoning_content", None) or ""
+    calls = [(each.function.name, json.loads(each.function.arguments)) for each in choice.message.tool_calls or []]
+    whole = Heard(thought, choice.message.content or "", calls, choice.finish_reason)
+    thought, said, streamed, reason = "", "", list[tuple[str, Any]](), None
+    for piece in client.chat.completions.create(**asked, stream=True):
+        delta: Any = piece.choices[0].delta
+        thought += getattr(delta, "reasoning_content", None) or ""
+        said += delta.content or ""
+        for each in delta.tool_calls or []:
+            assert each.index == len(streamed)
+            streamed.append((each.function.name, json.loads(each.function.arguments)))
+        reason = piece.choices[0].finish_reason or reason
+    assert Heard(thought, said.strip(), streamed, reason) == Heard(
+        whole.thought, whole.said.strip(), whole.calls, whole.reason
+    )
+    return whole
+
+
+def test_the_template_says_how_a_model_answers(talking: Talking, calling_engine: Engine, served_engine: Engine) -> None:
+    assert (talking.engine.answer_style, talking.engine.can_call_tools) == (talking.style, True)
+    assert (calling_engine.answer_style, served_engine.answer_style) == ("json", None)
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [("required", {"f", "g"}), ({"type": "function", "function": {"name": "g"}}, {"g"})],
+    ids=["any", "one"],
+)
+def test_an_answer_that_must_call_does_so(talking: Talking, choice: Any, names: set[str]) -> None:
+    for k in (0, 4):
+        asked: Any = {"model": "demo", "messages": MESSAGES, "tools": TOOLS, "tool_choice": choice, "max_tokens": 400}
+        asked |= {"seed": 4, "temperature": 0.8, "extra_body": {"num_speculative_tokens": k}}
+        if talking.style == "channels":  # this small model would think for ever
+            asked["logit_bias"] = {str(end): 100 for end in talking.engine.tokenizer.ids_of([END])}
+        told = heard(talking.client, asked)
+        ((name, arguments),) = told.calls
+        assert name in names
+        assert arguments["unit"] in ("C", "F")
+        assert (told.said, told.reason) == ("", "tool_calls")
+
+
+def test_llama_calls_where_it_may(llama: Talking) -> None:
+    call = '{"name": "g", "parameters": {"unit": "C"}}'
+    told = heard(llama.client, llama.asked(json.dumps(call), tools=TOOLS))
+    assert told == Heard("", "", [("g", {"unit": "C"})], "tool_calls")
+    told = heard(llama.client, llama.asked(json.dumps(f"{call}; {call}"), tools=TOOLS))
+    assert told.calls == [("g", {"unit": "C"})] * 2
+    for options in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        told = heard(llama.client, llama.asked(json.dumps(call), **options))
+        assert told == Heard("", call, [], "stop"), "without tools it is text"
+    for text in ('{"name": "Anna"}', "I cannot."):
+        assert heard(llama.client, llama.asked(json.dumps(text), tools=TOOLS)) == Heard("", text, [], "stop")
+
+
+def test_thoughts_and_answers_are_told_apart(channels: Talking) -> None:
+    words = f'{CHANNEL} "analysis" {MESSAGE} "{THOUGHT}" {END} {START} "assistant" {CHANNEL} "final" {MESSAGE} "{SAID}"'
+    assert heard(channels.client, channels.asked(words)) == Heard(THOUGHT, SAID, [], "stop")
+    assert heard(channels.client, channels.asked(words, tools=TOOLS)) == Heard(THOUGHT, SAID, [], "stop")
+    cut = heard(channels.client, channels.asked(words, max_tokens=9))
+    assert (cut.said, cut.reason) == ("", "length")
+    assert cut.thought
+    assert THOUGHT.startswith(cut.thought)
+    drafted = channels.asked(words)
+    drafted["extra_body"]["return_drafted"] = True
+    (choice,) = channels.client.chat.completions.create(**drafted).choices
+    assert "".join(text for text, _ in choice.drafted) == SAID  # type: ignore[attr-defined]
+
+
+def test_a_message_to_a_function_is_a_call(channels: Talking) -> None:
+    to = f'{CHANNEL} "commentary to=functions.g " {CONSTRAIN} "json" {MESSAGE} "{{\\"unit\\": \\"F\\"}}"'
+    words = f'{CHANNEL} "analysis" {MESSAGE} "{THOUGHT}" {END} {START} "assistant" {to}'
+    assert heard(channels.client, channels.asked(words, tools=TOOLS)) == Heard(
+        THOUGHT, "", [("g", {"unit": "F"})], "tool_calls"
+    )
+
+
+def test_a_form_is_an_answer_in_no_channel(channels: Talking) -> None:
+    told = heard(channels.client, channels.asked('"{\\"a\\": 1}"'))
+    assert told == Heard("", '{"a": 1}', [], "stop")
+
+
+def test_effort_and_earlier_thoughts_go_to_the_template(channels: Talking) -> None:
+    called = {"role": "assistant", "reasoning_content": THOUGHT, "tool_calls": [{"function": {"name": "f"}}]}
+    body = ChatBody(messages=[*MESSAGES, called, {"role": "tool", "content": "1"}], reasoning_effort="high")
+    for_channels = for_style(body, "channels")
+    assert for_channels.chat_template_kwargs == {"reasoning_effort": "high"}
+    assert for_channels.messages == [*MESSAGES, {**called, "thinking": THOUGHT}, {"role": "tool", "content": "1"}]
+    assert for_style(body, "llama") is body
+    options: Any = {"model": "demo", "messages": MESSAGES, "max_tokens": 1}
+    assert channels.client.chat.completions.create(**options, reasoning_effort="low").choices
+    with pytest.raises(openai.BadRequestError, match="reasoning_effort"):
+        channels.client.chat.completions.create(**options, reasoning_effort="minimal")
+
+
+def test_the_end_of_a_thought_ends_no_answer_and_the_text_shows_its_channels(channels: Talking) -> None:
+    words = f'{CHANNEL} "analysis" {MESSAGE} "{THOUGHT}" {END} {START} "assistant" {CHANNEL} "final" {MESSAGE} "{SAID}"'
+    params = SamplingParams(max_tokens=150, structured_outputs={"grammar": f"start: {words}"})
+    output = channels.engine.chat(MESSAGES, params)
+    thought = f"{CHANNEL}analysis{MESSAGE}{THOUGHT}{END}"
+    assert output.text == f"{thought}{START}assistant{CHANNEL}final{MESSAGE}{SAID}"
+    assert channels.engine.spoken(output.text) == SAID
+    assert channels.engine.tokenizer.piece(output.token_ids[-1]) in (CALL, RETURN, "<|endoftext|>")
