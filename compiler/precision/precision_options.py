@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 FOLDER = "calibration"  # of an engine, an export or an FP8 checkpoint, for ``--scales``
 FACTS = "scales.json"  # the file of such a folder that says what it holds
 METHODS = ("max", "percentile", "mse")
+DEVICES = ("cpu", "cuda", "cuda:N")
+_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 _SCALES = f"name the folder {FOLDER}/ of an engine, an export or an FP8 checkpoint made here"
 
 
@@ -98,20 +101,23 @@ class PrecisionAsked:
 class CalibrationAsked:
     """Where calibrated ranges come from; ``scales`` is a folder of saved ones, in place of a calibration.
 
-    None leaves ``data`` to the bundled samples, ``method`` to max, ``num_samples`` to 128 and ``max_length`` to 512
-    tokens.
+    None leaves ``data`` to the bundled samples, ``method`` to max, ``num_samples`` to 128, ``max_length`` to 512
+    tokens and ``device`` to the CPU.
     """
 
     data: Path | None = option(
         "--calib-data",
         "JSON Lines to calibrate with: text, messages or input_ids in each line. (default: the bundled samples of "
-        "code and chat)",
+        "code, chat and prose)",
     )
     method: str | None = option(
         "--calib-method", "How ranges of activations are chosen: max, percentile (99.99) or mse. (default: max)"
     )
     num_samples: int | None = option("--calib-samples", "How many samples at most. (default: 128)", least=1)
     max_length: int | None = option("--calib-length", "Longest sample, in tokens. (default: 512)", least=1)
+    device: str | None = option(
+        "--calib-device", "Where layers are computed while they are calibrated: cpu, cuda or cuda:N. (default: cpu)"
+    )
     scales: Path | None = option(
         "--scales",
         "Ranges of an earlier calibration (the folder calibration/ of what it made), instead of a new one.",
@@ -126,6 +132,10 @@ class CalibrationAsked:
         """Refuse what can be refused before anything is read."""
         if self.method not in (None, *METHODS):
             raise UsageError(f"the method {self.method!r} does not exist", fix=f"it is one of {', '.join(METHODS)}")
+        if self.device is not None and not _DEVICE.fullmatch(self.device):
+            raise UsageError(
+                f"--calib-device {self.device!r} is no device", fix=f"it is one of {', '.join(DEVICES)}, N from 0"
+            )
         others = self.given()
         if self.scales is not None and others:
             raise UsageError(

@@ -99,7 +99,7 @@ class StoredFp8:
         return {name: loss.relative for name, loss in self._losses.items()}
 
     def notes(self) -> list[str]:
-        """What was scaled anew, and what of the checkpoint is not used."""
+        """What was scaled anew, what of the checkpoint is not used, and what calibration had to say."""
         notes, losses = [], self.losses
         if losses:
             name, error = max(losses.items(), key=lambda item: item[1])
@@ -111,7 +111,7 @@ class StoredFp8:
         kind = self.selection.recipe.kv_cache
         if cached and kind != "fp8":
             notes.append(f"the checkpoint's scales for an FP8 KV cache are not used: it stays {kind}")
-        return notes
+        return notes + (list(self.ranges.facts.warnings) if self.ranges else [])
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
         """The weight's E4M3 numbers as consecutive runs of rows."""

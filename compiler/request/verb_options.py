@@ -214,6 +214,7 @@ QUANTIZE = Form(
         ask("calibration", "method", former="--method"),
         ask("calibration", "num_samples", former="--num-samples"),
         ask("calibration", "max_length", former="--max-length"),
+        ask("calibration", "device"),
         ask(
             "precision",
             "exclude",

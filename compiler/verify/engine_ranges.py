@@ -9,7 +9,7 @@ from typing import Any
 from ...plugins.errors import EnvironmentProblem, PeagleError
 from ..console.progress import Progress
 from ..precision.calibration import Scales
-from ..precision.calibration.obtain_ranges import describe, obtain
+from ..precision.calibration.obtain_ranges import obtain, origin
 from ..request.resolved_config import FILE_NAME, calibration_of
 from ..store.stages import StageStore
 from .engine_origin import Origins
@@ -29,10 +29,11 @@ def ranges_again(folder: Path, origins: Origins, store: StageStore, progress: Pr
         scales = obtain(how, origins.target, store, progress)
     except PeagleError as error:
         raise EnvironmentProblem(f"the calibrated ranges of the engine are not to be had: {error.what}") from None
-    if json.loads(json.dumps(describe(scales))) != recorded:
+    now = origin(scales)
+    if recorded is None or {name: recorded.get(name) for name in now} != now:
         raise EnvironmentProblem(
             "the calibrated ranges of the engine are not to be had",
-            why=f"{_REPORT} records {recorded}, and its samples give {describe(scales)} now",
+            why=f"{_REPORT} records {recorded}, and its samples give {now} now",
         )
     return scales
 

@@ -165,10 +165,13 @@ def test_what_has_no_scales_of_inputs_is_calibrated_first(dense: Pair, checkpoin
     target = dense.target
     if checkpoint == "dynamic":
         target = fp8_target(dense.target, tmp_path / "target", "compressed-tensors-fp8", static=False, per_channel=True)
-    result = export(EXPORT.request(model=str(target), out=tmp_path / "out", lowering="tensorrt", precision="fp8"))
+    asked = EXPORT.request(
+        model=str(target), out=tmp_path / "out", lowering="tensorrt", precision="fp8", calib_samples=6, calib_length=64
+    )
+    result = export(asked)
     phases = [phase["phase"] for phase in result.report["phases"]]
     assert phases.index("calibrate") == phases.index("trace target") - 1
-    assert result.report["calibration"]["num_samples"] > 1
+    assert (result.report["calibration"]["num_samples"], result.report["calibration"]["num_tokens"]) == (6, 6 * 64)
     record = result.report["precision"]["target"]
     assert record["share"] == 1
     query = next(each for each in record["matmuls"] if "layers.0.self_attn.q_proj" in each["weight"])

@@ -92,8 +92,9 @@ def stored(result: BuildResult, half: str = "target") -> dict[str, str]:
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_integer_weights_take_effect_and_generate(dense: Pair, precision: str, tmp_path: Path) -> None:
-    result = built(dense, tmp_path / "engine", precision)
+def test_integer_weights_take_effect_and_generate(dense: Pair, precision: str, texts: Path, tmp_path: Path) -> None:
+    ranges = CalibrationAsked(data=texts) if precision == "int4" else CalibrationAsked()
+    result = built(dense, tmp_path / "engine", precision, ranges=ranges)
     assert result.report["precision"]["target"]["share"] == 1
     assert result.report["precision"]["drafter"]["share"] == 1
     assert stored(result)["model.layers.0.self_attn.q_proj.weight"] == precision
@@ -112,7 +113,7 @@ def test_integer_weights_take_effect_and_generate(dense: Pair, precision: str, t
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "int4", "fp8"])
 def test_routed_experts_take_effect_and_generate(sparse: Pair, precision: str, texts: Path, tmp_path: Path) -> None:
-    ranges = CalibrationAsked(data=texts) if precision == "fp8" else CalibrationAsked()
+    ranges = CalibrationAsked() if precision == "int8" else CalibrationAsked(data=texts)
     result = built(sparse, tmp_path / "engine", precision, ranges=ranges)
     record = result.report["precision"]["target"]
     assert (record["share"], record["stored_share"]) == (0 if precision == "fp8" else 1, 1), "fp8 is emulated"
@@ -120,9 +121,11 @@ def test_routed_experts_take_effect_and_generate(sparse: Pair, precision: str, t
     assert len(generated(tmp_path / "engine")) == 6
 
 
-def test_what_was_asked_for_by_itself_is_in_the_table_the_graphs_and_the_record(dense: Pair, tmp_path: Path) -> None:
+def test_what_was_asked_for_by_itself_is_in_the_table_the_graphs_and_the_record(
+    dense: Pair, texts: Path, tmp_path: Path
+) -> None:
     overrides = PrecisionAsked(lm_head="int8", drafter="int4", exclude=("layers.0.*", "*.down_proj"))
-    result = built(dense, tmp_path / "engine", "int4", overrides=overrides)
+    result = built(dense, tmp_path / "engine", "int4", overrides=overrides, ranges=CalibrationAsked(data=texts))
     target, drafter = stored(result), stored(result, "drafter")
     wide = {name for name, kind in target.items() if kind == "float32"}
     assert wide == {name for name in target if ".layers.0." in name or name.endswith("down_proj.weight")}

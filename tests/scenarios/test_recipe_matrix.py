@@ -17,6 +17,8 @@ from peagle.compiler.pipeline.build import BuildResult, build
 from peagle.compiler.precision.precision_options import CalibrationAsked, PrecisionAsked
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
+from peagle.plugins.cpu.compile import find_compilers
+from peagle.plugins.errors import EnvironmentProblem
 from tests.fixtures.commands import Run
 from tests.models import BLOCKED, CONFIGS, Pair, make_pair
 
@@ -108,15 +110,26 @@ def made(models: Models, texts: Path, tmp_path: Path) -> Callable[..., BuildResu
             model=target, out=tmp_path / "engine", draft=draft, backend=backend, lowering=lowering, max_seq_len=64,
             num_speculative_tokens=3, gpus=("sm_120",) if tensorrt else (), max_batch_size=2 if tensorrt else None,
         )  # fmt: skip
-        ranges = _ranges(texts, precision, asked, tensorrt=tensorrt)
+        ranges = _ranges(texts, precision, asked, backend, lowering)
         return build(replace(request, precision=asked, calibration=ranges))
 
     return run
 
 
-def _ranges(texts: Path, precision: str, overrides: PrecisionAsked, *, tensorrt: bool) -> CalibrationAsked:
-    rounded = {"fp8", "int8"} if tensorrt else {"fp8"}  # with scales that were measured before
+def _ranges(
+    texts: Path, precision: str, overrides: PrecisionAsked, backend: str, lowering: str | None
+) -> CalibrationAsked:
+    rounded = {"fp8", "int8"} if backend == RTX else {"fp8"}  # with scales that were measured before
+    if backend == ORT and lowering is None and _has_compiler():  # for our kernels, by what is measured before
+        rounded |= {"int4"}
     return CalibrationAsked(data=texts if {precision, overrides.lm_head, overrides.kv_cache} & rounded else None)
+
+
+def _has_compiler() -> bool:
+    try:
+        return bool(find_compilers())
+    except EnvironmentProblem:
+        return False
 
 
 def check_types(result: BuildResult, expected: Types, wide: str, *, sparse: bool, by: str) -> None:

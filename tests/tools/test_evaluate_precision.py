@@ -29,8 +29,11 @@ def narrow_folder(tiny_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> 
 
     out = tmp_path_factory.mktemp("narrow") / "narrow"
     return build(
-        BUILD.request(model=str(tiny_pair.target), draft="none", out=out, precision="int4", max_seq_len=96)
-    ).path
+        BUILD.request(
+            model=str(tiny_pair.target), draft="none", out=out, precision="int4", max_seq_len=96, calib_samples=6,
+            calib_length=64,
+        )
+    ).path  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -91,8 +91,41 @@ def _calibration(facts: Mapping[str, Any]) -> Iterable[str]:
     method = ", ".join(f"{name} {value}" if name != "name" else str(value) for name, value in facts["method"].items())
     rows = [("dataset", facts["dataset"]), ("digest of its tokens", facts["samples"])]
     rows += [("samples", facts["num_samples"]), ("tokens", facts["num_tokens"]), ("method", method)]
+    rows += [("computed on", facts["device"])] if "device" in facts else []
     yield "<h2>Calibration</h2>"
     yield _table(("", ""), rows)
+    yield from _saturation(facts.get("saturation") or {})
+    yield from _experts(facts.get("experts") or {})
+
+
+def _saturation(found: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what the ranges cut off of the samples, and how far half of them would have been enough."""
+    if not found:
+        return
+    halves = found["halves"]
+    yield f"<p>Beyond their range: numbers of {found['clipped']} of {found['inputs']} inputs and caches."
+    if halves["inputs"]:
+        yield (
+            f"The largest numbers of two halves of the samples are at most {halves['apart']:.3g} times apart "
+            f"({escape(halves['in'])}), more than {halves['limit']:g} times in {halves['unsettled']} of "
+            f"{halves['inputs']}."
+        )
+    yield "</p>"
+    if found["worst"]:
+        rows = [(each["name"], f"{each['share']:.3%}", f"{each['beyond']:.3g}") for each in found["worst"]]
+        yield _table(("input", "of its numbers beyond the range", "largest, in ranges"), rows)
+
+
+def _experts(found: Mapping[str, Any]) -> Iterable[str]:
+    """Yield which experts saw few tokens; nothing where none did."""
+    if not found or not found["seldom"]:
+        return
+    count, fewest = len(found["seldom"]), found["fewer_than"]
+    said = f"{count} of {found['experts']} experts saw fewer than {fewest} tokens, {found['unseen']} of them none"
+    yield f"<details><summary>{said}</summary>"
+    rows = [(each["module"], each["expert"], each["tokens"]) for each in found["seldom"]]
+    yield _table(("layer", "expert", "tokens"), rows)
+    yield "</details>"
 
 
 def _speed(choice: Mapping[str, Any]) -> Iterable[str]:

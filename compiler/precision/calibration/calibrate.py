@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -19,24 +20,35 @@ from ...store.stages import StageStore
 from .dataset import Samples
 from .range_methods import Max, Method
 from .resume import Array, Kept, States
-from .saved_ranges import Facts, Scales, fill_unseen
+from .saturation import Saturation
+from .saved_ranges import Facts, Scales
+from .seldom_experts import fill_unseen, say_seldom
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .layerwise import Dtype, Layerwise
+    from .observers import Watch
 
-_TOKENS = "tokens:"  # begins the names of expert counts among a step's ranges
-_SQUARES = "squares:"  # and those of mean squares
+_RANGES, _TOKENS, _SQUARES, _CLIPPED, _PEAKS = "ranges", "tokens", "squares", "clipped", "peaks"  # of a step
 _LIBRARIES = ("torch", "transformers")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How ranges are chosen, and the type that weights and streams are computed in: bfloat16 takes half the memory."""
+    """How ranges are chosen, and the type that weights and streams are computed in: bfloat16 takes half the memory.
+
+    ``device`` is torch's name of what layers are computed on; it is there (``devices.require_device``).
+    """
 
     method: Method = field(default_factory=Max)
     dtype: Dtype = "float32"
+    device: str = "cpu"
+
+    @property
+    def kind(self) -> str:
+        """The kind of device, which decides the last digits: any CUDA device is as good as another."""
+        return self.device.partition(":")[0]
 
 
 def calibrate(
@@ -51,26 +63,26 @@ def calibrate(
     """Ranges of everything that a quantised target rounds. ``model`` is what to call it, else its folder's name.
 
     Memory holds the weights of one decoder layer, the embeddings of the tokens that occur, and one sample's activations
-    (eager attention: heads * S * S numbers); the disk twice ``samples.tokens * hidden_size`` numbers. Every finished
-    layer is kept in ``store``, and the same call goes on from there. Raises ``BuildError`` for samples or weights that
+    (eager attention: heads * S * S numbers), that of ``settings.device`` the layer and one sample; the disk twice
+    ``samples.tokens * hidden_size`` numbers. Every finished layer is kept in ``store``, and the same call goes on from
+    there. Raises ``BuildError`` for samples or weights that
     do not fit the model and for ranges that would be no use.
     """
     checkpoint, spec = target.checkpoint, target.spec
     samples.check(spec.vocab_size)
     versions = {library: version(library) for library in _LIBRARIES}
-    key = [checkpoint.fingerprint, samples.digest, settings.method.describe(), settings.dtype, versions]
+    key = [checkpoint.fingerprint, samples.digest, settings.method.describe(), settings.dtype, settings.kind, versions]
     needed = 2 * samples.tokens * spec.hidden_size * (4 if settings.dtype == "float32" else 2)
     with Kept.open(store, _run, key, needed) as kept:
         done, steps = kept.finished(), spec.num_layers + 2
         if done < steps:
             require_space(store.root, needed)
             _run(_Calibration(target, samples, settings, kept), done, progress or Quiet())
-        ranges = {name: value for step in range(steps) for name, value in kept.ranges(step).items()}
-    tokens = {name.removeprefix(_TOKENS): value for name, value in ranges.items() if name.startswith(_TOKENS)}
+        groups = _grouped({name: value for step in range(steps) for name, value in kept.ranges(step).items()})
+    ranges, tokens = groups[_RANGES], groups[_TOKENS]
     caches = {name: value for name, value in ranges.items() if name.startswith(("k_cache.", "v_cache."))}
-    squares = {name.removeprefix(_SQUARES): value for name, value in ranges.items() if name.startswith(_SQUARES)}
-    inputs = {n: v for n, v in ranges.items() if n not in caches and not n.startswith((_TOKENS, _SQUARES))}
-    inputs, warnings = fill_unseen(inputs, tokens)
+    inputs = {name: value for name, value in ranges.items() if name not in caches}
+    saturation = Saturation.of(ranges, groups[_CLIPPED], groups[_PEAKS])
     facts = Facts(
         model=model or checkpoint.folder.name,
         architecture=spec.architecture,
@@ -82,9 +94,13 @@ def calibrate(
         num_samples=len(samples.ids),
         num_tokens=samples.tokens,
         versions=versions,
-        warnings=(*samples.warnings, *warnings),
+        warnings=(*samples.warnings, *say_seldom(tokens), *saturation.warnings()),
+        device=settings.kind,
     )
-    scales = Scales(inputs, caches, tokens, facts, squares)
+    scales = Scales(
+        fill_unseen(inputs, tokens), caches, tokens, facts,
+        groups[_SQUARES], groups[_CLIPPED], groups[_PEAKS],
+    )  # fmt: skip
     scales.check(target.skeleton.range_shapes)
     return scales
 
@@ -109,7 +125,7 @@ def _run(work: _Calibration, done: int, progress: Progress) -> None:
     from .layerwise import DTYPES, Layerwise
 
     layers = work.target.spec.num_layers
-    model = Layerwise(work.target, work.settings.dtype)
+    model = Layerwise(work.target, work.settings.dtype, work.settings.device)
     states = States(work.samples.lengths, work.target.spec.hidden_size, DTYPES[work.settings.dtype])
     first = max(done - 1, 0)
     text = f"calibrate layers {first} to {layers - 1}" if first < layers else "calibrate the head"
@@ -134,18 +150,14 @@ def _layer(work: _Calibration, model: Layerwise, states: States, index: int, adv
 
     def streams() -> Iterator[Tensor]:
         with model.layer(index) as layer, watch.on(layer, layer_prefix(index)):
-            for hidden in states.read(work.kept.streams(index)):
-                with watch.sample():
+            for sample, hidden in enumerate(states.read(work.kept.streams(index))):
+                with watch.sample(sample):
                     yield model.run(layer, index, hidden, watch)
                 advance(hidden.shape[1])
                 interrupts.check()
 
     states.write(work.kept.scratch, streams())
-    return watch.ranges() | _named(_TOKENS, watch.tokens()) | _named(_SQUARES, watch.squares())
-
-
-def _named(prefix: str, values: Mapping[str, Array]) -> dict[str, Array]:
-    return {prefix + name: value for name, value in values.items()}
+    return _seen(watch)
 
 
 def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Array]:
@@ -154,7 +166,27 @@ def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Arr
 
     watch = Watch(work.settings.method)
     with model.norm() as norm:
-        for hidden in states.read(work.kept.streams(work.target.spec.num_layers)):
-            watch.enter(weight_name(LM_HEAD), norm(hidden))
+        for sample, hidden in enumerate(states.read(work.kept.streams(work.target.spec.num_layers))):
+            with watch.sample(sample):
+                watch.enter(weight_name(LM_HEAD), model.normed(norm, hidden))
     states.write(work.kept.scratch, [])
-    return {name: np.asarray(value) for name, value in watch.ranges().items()} | _named(_SQUARES, watch.squares())
+    return _seen(watch)
+
+
+def _seen(watch: Watch) -> dict[str, Array]:
+    """All that was seen in one step, by names that begin with the group they are of."""
+    ranges = watch.ranges()
+    groups = {
+        _RANGES: ranges, _TOKENS: watch.tokens(), _SQUARES: watch.squares(),
+        _CLIPPED: watch.clipped(ranges), _PEAKS: watch.peaks(),
+    }  # fmt: skip
+    return {f"{group}:{name}": np.asarray(value) for group, values in groups.items() for name, value in values.items()}
+
+
+def _grouped(values: Mapping[str, Array]) -> Mapping[str, dict[str, Array]]:
+    """What ``_seen`` put together, by group."""
+    groups: dict[str, dict[str, Array]] = defaultdict(dict)
+    for key, value in values.items():
+        group, _, name = key.partition(":")
+        groups[group][name] = value
+    return groups

@@ -1,4 +1,4 @@
-"""The token sequences that a target is calibrated with, from a JSON Lines file or the small bundled set.
+"""The token sequences that a target is calibrated with, from a JSON Lines file or the bundled set.
 
 A line holds ``text``, or ``messages`` (role and content each), or ``input_ids``.
 """
@@ -9,8 +9,9 @@ import hashlib
 import heapq
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from ....plugins.errors import UsageError
 from ....plugins.problems import counted
 from .encoder import Encoder
 
-_BUNDLED = tuple(Path(__file__).parents[2] / "bundled" / "texts" / name for name in ("code.jsonl", "chat.jsonl"))
-_KINDS = ("text", "messages", "input_ids")
+BUNDLED = Path(__file__).parents[2] / "bundled" / "texts" / "calibration"
+KINDS = ("code", "chat", "prose")  # of the bundled samples, a file each
+_FORMS = ("text", "messages", "input_ids")
 _FORM = 'write {"text": "..."}, {"messages": [{"role": "user", "content": "..."}]} or {"input_ids": [1, 2]}'
 _WRONG_IDS = "tokenize the texts with the tokenizer of this model, or give them as text"
 
@@ -64,6 +66,14 @@ class Samples:
         """Tokens of all sequences."""
         return sum(self.lengths)
 
+    def asked(self, count: int | None, length: int | None) -> Samples:
+        """Return the same samples, with a warning where a user asked for more or longer ones than there are."""
+        few = count is not None and count > len(self.ids)
+        short = length is not None and length > max(self.lengths)
+        told = [f"{count} samples were asked for, and {self.name} are {len(self.ids)}"] if few else []
+        told += [f"samples of {length} tokens were asked for, and {self.name} have {max(self.lengths)} at most"] * short
+        return replace(self, warnings=(*self.warnings, *told))
+
     def check(self, vocab_size: int) -> None:
         """Raise ``UsageError`` if a token id is not one of the model's."""
         wrong = sorted({token for each in self.ids for token in each if not 0 <= token < vocab_size})
@@ -103,9 +113,18 @@ class _Line:
 
 
 def bundled(encoder: Encoder, vocab_size: int, limits: SampleLimits | None = None) -> Samples:
-    """The samples that come with the package: beginnings of Python files, and short conversations."""
-    lines = (line for path in _BUNDLED for line in _lines(path, vocab_size))
-    return _chosen("the bundled samples", lines, encoder, vocab_size, limits or SampleLimits())
+    """The samples that come with the package: as much code as chat and prose, the kinds in turn.
+
+    System turns that the chat template refuses are left out, and ``Samples.warnings`` says so. A text in a script that
+    the tokenizer knows nothing of is left out too.
+    """
+    limits = limits or SampleLimits()
+    kinds = [sorted(_lines(BUNDLED / f"{kind}.jsonl", vocab_size), key=lambda line: line.rank) for kind in KINDS]
+    lines = [line for places in zip_longest(*kinds) for line in places if line is not None]
+    lines, told = _accepted(lines, encoder)
+    encoded = (ids for line in lines if (ids := _encoded(line, encoder)))
+    told += _template_warning(lines, encoder)
+    return _samples("the bundled samples", islice(encoded, limits.max_samples), told, vocab_size, limits)
 
 
 def read_jsonl(path: Path, encoder: Encoder | None, vocab_size: int, limits: SampleLimits | None = None) -> Samples:
@@ -114,7 +133,10 @@ def read_jsonl(path: Path, encoder: Encoder | None, vocab_size: int, limits: Sam
     Of more than ``limits.max_samples`` lines those are taken whose content hashes lowest. Raises ``UsageError`` naming
     the line for one that is malformed or has ids out of range, and for a set that is empty or too short.
     """
-    return _chosen(str(path), _lines(path, vocab_size), encoder, vocab_size, limits or SampleLimits())
+    limits = limits or SampleLimits()
+    chosen = heapq.nsmallest(limits.max_samples, _lines(path, vocab_size), key=lambda line: line.rank)
+    ids, told = [_ids(line, encoder) for line in chosen], _template_warning(chosen, encoder)
+    return _samples(str(path), ids, told, vocab_size, limits)
 
 
 def _lines(path: Path, vocab_size: int) -> Iterator[_Line]:
@@ -137,9 +159,9 @@ def _line(where: str, raw: str, vocab_size: int) -> _Line:
         raise _bad(where, f"it is not JSON ({error})") from None
     if not isinstance(content, dict):
         raise _bad(where, "it is not a JSON object")
-    kinds = [kind for kind in _KINDS if kind in content]
+    kinds = [kind for kind in _FORMS if kind in content]
     if len(kinds) != 1:
-        has = f"both {' and '.join(kinds)}, and one line is one sample" if kinds else f"none of {', '.join(_KINDS)}"
+        has = f"both {' and '.join(kinds)}, and one line is one sample" if kinds else f"none of {', '.join(_FORMS)}"
         raise _bad(where, f"it has {has}")
     kind = kinds[0]
     complaint = _CHECKS[kind](content[kind], vocab_size)
@@ -172,15 +194,23 @@ _CHECKS: dict[str, Callable[[Any, int], str]] = {
 }  # fmt: skip
 
 
-def _chosen(
-    name: str, lines: Iterator[_Line], encoder: Encoder | None, vocab_size: int, limits: SampleLimits
+def _accepted(lines: Sequence[_Line], encoder: Encoder) -> tuple[list[_Line], list[str]]:
+    """The lines with no system turn where the chat template takes none, and what to say of it."""
+    if not encoder.template or not any(map(_begins_with_system, lines)) or encoder.takes_system:
+        return list(lines), []
+    less = [replace(line, content=line.content[1:]) if _begins_with_system(line) else line for line in lines]
+    return less, ["the chat template takes no system turn: the bundled samples are read without theirs"]
+
+
+def _begins_with_system(line: _Line) -> bool:
+    return line.kind == "messages" and bool(line.content[0]["role"] == "system")
+
+
+def _samples(
+    name: str, sequences: Iterable[list[int]], told: Sequence[str], vocab_size: int, limits: SampleLimits
 ) -> Samples:
-    sample = heapq.nsmallest(limits.max_samples, lines, key=lambda line: line.rank)
-    samples = Samples.of(
-        name,
-        [_ids(line, encoder)[: limits.max_length] for line in sample],
-        _template_warning(sample, encoder),
-    )
+    """The sequences, each cut to its limit. Raises ``UsageError`` where that is too little."""
+    samples = Samples.of(name, [ids[: limits.max_length] for ids in sequences], told)
     samples.check(vocab_size)
     if samples.tokens < limits.min_tokens:
         raise UsageError(
@@ -192,20 +222,24 @@ def _chosen(
 
 
 def _ids(line: _Line, encoder: Encoder | None) -> list[int]:
-    if line.kind == "input_ids":
-        return list(line.content)
-    if encoder is None:
-        raise _bad(line.where, f"it holds {line.kind}, and there is no tokenizer to read it with")
-    try:
-        ids = encoder.encode(line.content) if line.kind == "text" else encoder.converse(line.content)
-    except ValueError as error:
-        raise _bad(line.where, str(error)) from None
+    ids = _encoded(line, encoder)
     if not ids:
         raise _bad(line.where, "the tokenizer makes no token of it")
     return ids
 
 
-def _template_warning(lines: list[_Line], encoder: Encoder | None) -> list[str]:
+def _encoded(line: _Line, encoder: Encoder | None) -> list[int]:
+    if line.kind == "input_ids":
+        return list(line.content)
+    if encoder is None:
+        raise _bad(line.where, f"it holds {line.kind}, and there is no tokenizer to read it with")
+    try:
+        return encoder.encode(line.content) if line.kind == "text" else encoder.converse(line.content)
+    except ValueError as error:
+        raise _bad(line.where, str(error)) from None
+
+
+def _template_warning(lines: Sequence[_Line], encoder: Encoder | None) -> list[str]:
     if encoder is None or encoder.template or all(line.kind != "messages" for line in lines):
         return []
     return ["the checkpoint has no chat template: conversations were read as plain text"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ....plugins.errors import BuildError, EnvironmentProblem, PeagleError
 Messages = Sequence[Mapping[str, Any]]
 
 _TOKENIZER = "tokenizer.json"
+_DAY = datetime(2026, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,16 @@ class Encoder:
             raise BuildError(error.what, why=error.why, fix="download the file again, or correct it") from None
         return cls(tokenizer, ChatTemplate(templates, special) if templates else None)
 
+    @property
+    def takes_system(self) -> bool:
+        """Whether the template takes a conversation that begins with a system turn."""
+        turns = [{"role": role, "content": "?"} for role in ("system", "user", "assistant")]
+        try:
+            self.converse(turns)
+        except ValueError:
+            return False
+        return True
+
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text, with the special tokens that the tokenizer adds."""
         return list(self.tokenizer.encode(text).ids)
@@ -51,7 +63,12 @@ class Encoder:
         if self.template is None:
             return self.encode("\n\n".join(str(message["content"]) for message in messages))
         try:
-            text = self.template.render(messages, add_generation_prompt=False)
+            text = self.template.render(messages, add_generation_prompt=False, arguments={"strftime_now": _on_one_day})
         except PeagleError as error:
             raise ValueError(f"{error.what}: {error.why}") from None
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _on_one_day(form: str) -> str:
+    """A date that stays: with today's, the samples would be others tomorrow, and so would all that is made of them."""
+    return _DAY.strftime(form)

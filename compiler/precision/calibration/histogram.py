@@ -33,7 +33,7 @@ class Histogram:
 
         codes = (values.detach().reshape(-1).float().view(torch.int32) & 0x7FFFFFFF) >> _SHIFT
         codes = codes.clamp_(min=_LOWEST - 1) - (_LOWEST - 1)
-        counts = torch.bincount(codes).numpy()
+        counts = torch.bincount(codes).cpu().numpy()
         self.zeros += int(counts[0])
         seen = np.flatnonzero(counts[1:])
         if len(seen):

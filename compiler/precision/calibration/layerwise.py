@@ -23,19 +23,20 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Layerwise:
-    """A target computing in ``dtype``, weights on the meta device unless in use.
+    """A target computing in ``dtype`` on ``device``, weights on the meta device unless in use.
 
-    Attention is transformers' eager one: its masks are always real, for sliding layers too.
+    Streams come from host memory and are returned where the layer computed them; the embedding is looked up on the
+    host. Attention is transformers' eager one: its masks are always real, for sliding layers too.
     """
 
-    def __init__(self, target: Target, dtype: Dtype) -> None:
+    def __init__(self, target: Target, dtype: Dtype, device: str = "cpu") -> None:
         """Raises ``BuildError`` if the checkpoint is not what its configuration describes."""
-        self._target, self._dtype = target, DTYPES[dtype]
+        self._target, self._dtype, self._device = target, DTYPES[dtype], torch.device(device)
         target.check()
         register()
         self.model: Any = target.skeleton.modules()
         target.family.prepare(self.model)
-        _compute_rotary(self.model)
+        _compute_rotary(self.model, self._device)
         self.model.config._attn_implementation = "eager"
         self.model.config._experts_implementation = EXPERTS
         self._decoder = self.model.model
@@ -67,6 +68,7 @@ class Layerwise:
 
     def run(self, layer: nn.Module, index: int, hidden: Tensor, cache: Any = None) -> Tensor:
         """``layer``, which is that of ``index``, on one stream ``[1,S,H]``; keys and values pass through ``cache``."""
+        hidden = hidden.to(self._device)
         args, keywords = self._call(index, hidden)
         result: Tensor = layer(hidden, *args, **{**keywords, "past_key_values": cache})
         return result
@@ -84,6 +86,11 @@ class Layerwise:
             # With stubs for layers the model does to the normed stream what it does to logits, and nothing else.
             yield lambda hidden: self.model(inputs_embeds=norm(hidden), use_cache=False).logits
 
+    def normed(self, norm: nn.Module, hidden: Tensor) -> Tensor:
+        """What ``norm``, with its weights, makes of one stream ``[1,S,H]``."""
+        result: Tensor = norm(hidden.to(self._device))
+        return result
+
     def _call(self, index: int, hidden: Tensor) -> Call:
         """What the modelling code gives that layer beside the stream: masks and rotary embedding of its kind."""
         self._decoder(inputs_embeds=torch.zeros_like(hidden), use_cache=False)
@@ -92,7 +99,8 @@ class Layerwise:
     @contextmanager
     def _weighted(self, module: nn.Module, prefix: str) -> Iterator[None]:
         values = {
-            name: self._tensor(prefix + name, tuple(tensor.shape)) for name, tensor in module.state_dict().items()
+            name: self._tensor(prefix + name, tuple(tensor.shape)).to(self._device)
+            for name, tensor in module.state_dict().items()
         }
         module.load_state_dict(values, assign=True)
         del values
@@ -152,10 +160,10 @@ class _Stub(nn.Module):
         return hidden
 
 
-def _compute_rotary(model: nn.Module) -> None:
+def _compute_rotary(model: nn.Module, device: torch.device) -> None:
     """Rotary modules hold what they compute, not what is stored: made again, with values."""
     for path, module in list(model.named_modules()):
         if type(module).__name__.endswith("RotaryEmbedding"):
             parent, _, name = path.rpartition(".")
             kind: Any = type(module)
-            setattr(model.get_submodule(parent), name, kind(module.config))
+            setattr(model.get_submodule(parent), name, kind(module.config).to(device))

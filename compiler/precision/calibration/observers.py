@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -36,6 +36,8 @@ class Watch:
         self._tokens: dict[str, Array] = {}
         self._squares: dict[str, Tensor] = {}
         self._rows: dict[str, int] = {}
+        self._half = 0
+        self._peaks: dict[str, list[float]] = {}
 
     @contextmanager
     def on(self, layer: nn.Module, prefix: str) -> Iterator[None]:
@@ -57,8 +59,9 @@ class Watch:
                 hook.remove()
 
     @contextmanager
-    def sample(self) -> Iterator[None]:
-        """One forward pass."""
+    def sample(self, index: int) -> Iterator[None]:
+        """One forward pass: that of sample ``index``."""
+        self._half = index % 2
         try:
             yield
         finally:
@@ -83,23 +86,43 @@ class Watch:
 
     def ranges(self) -> dict[str, Array]:
         """What was seen, float32, by the names of ``RangeShapes``; 0 for an expert that saw no token."""
-        largest = {name: np.float32(observer.amax()) for name, observer in self._observers.items()}
-        result = {name: np.asarray(largest[leader]) for name, leader in self._leaders.items()}
-        result |= {name: np.asarray(value) for name, value in largest.items() if name not in result and "#" not in name}
-        for module, tokens in self._tokens.items():
-            for weight in EXPERT_WEIGHTS:
-                values = [largest.get(_expert_key(f"{module}.{weight}", e), np.float32(0)) for e in range(len(tokens))]
-                result[f"{module}.{weight}"] = np.array(values, np.float32)
-        return result
+        return self._by_name({name: observer.amax() for name, observer in self._observers.items()}, 0.0)
+
+    def clipped(self, ranges: Mapping[str, Array]) -> dict[str, Array]:
+        """The share of the numbers seen that is beyond ``ranges``, shaped as those are, of inputs that have some."""
+        shares = {
+            name: observer.clipped(float(self._range(ranges, name))) for name, observer in self._observers.items()
+        }
+        return {name: values for name, values in self._by_name(shares, 0.0).items() if values.any()}
+
+    def peaks(self) -> dict[str, Array]:
+        """The largest magnitude in samples of even and of odd index, float32 ``[..., 2]``; 0 where there was none."""
+        return self._by_name(self._peaks, [0.0, 0.0])
 
     def squares(self) -> dict[str, Array]:
         """The mean square of every number that enters a linear, float32 [columns], by the name of its weight."""
-        means = {n: (total / self._rows[n]).float().numpy() for n, total in self._squares.items()}
+        means = {n: (total / self._rows[n]).float().cpu().numpy() for n, total in self._squares.items()}
         return {name: means[leader] for name, leader in self._leaders.items()}
 
     def tokens(self) -> dict[str, Array]:
         """How many tokens each expert saw, int64 [E], by module."""
         return dict(self._tokens)
+
+    def _by_name(self, seen: Mapping[str, Any], nothing: Any) -> dict[str, Array]:
+        """Values of observers by the names of ``RangeShapes``: shared ones for each, those of experts in rows."""
+        values = {name: np.asarray(value, np.float32) for name, value in seen.items()}
+        result = {name: values[leader] for name, leader in self._leaders.items()}
+        result |= {name: value for name, value in values.items() if name not in result and "#" not in name}
+        for module, tokens in self._tokens.items():
+            for weight in EXPERT_WEIGHTS:
+                keys = (_expert_key(f"{module}.{weight}", expert) for expert in range(len(tokens)))
+                result[f"{module}.{weight}"] = np.array([values.get(key, nothing) for key in keys], np.float32)
+        return result
+
+    @staticmethod
+    def _range(ranges: Mapping[str, Array], key: str) -> Any:
+        name, _, expert = key.partition("#")
+        return ranges[name][int(expert)] if expert else ranges[name]
 
     def _hook(self, name: str) -> Any:
         def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -132,7 +155,8 @@ class Watch:
                 fix="check the checkpoint with plain generation, and calibrate in float32",
             )
         if name not in self._observers:
-            self._observers[name] = self._method.observer()
+            self._observers[name], self._peaks[name] = self._method.observer(), [0.0, 0.0]
+        self._peaks[name][self._half] = max(self._peaks[name][self._half], peak)
         self._observers[name].observe(values, peak)
 
 

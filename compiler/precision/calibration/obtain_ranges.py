@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ...checkpoints.target import Target
 from ...console.progress import Progress
 from ...store.publish import TOKENIZER
 from ...store.stages import StageStore
-from ..precision_options import METHODS, CalibrationAsked
+from ..precision_options import DEVICES, METHODS, CalibrationAsked
 
 if TYPE_CHECKING:
     from .range_methods import Method
@@ -21,15 +22,19 @@ def obtain(
 ) -> Scales:
     """The ranges of a target, loaded or calibrated; ``model`` is what to call it.
 
-    Raises ``BuildError`` for ranges of another model, ``UsageError`` for samples that are no use.
+    Raises ``BuildError`` for ranges of another model, ``UsageError`` for samples that are no use, and
+    ``EnvironmentProblem`` for a device that is not there.
     """
     from . import Encoder, SampleLimits, Scales, Settings, bundled, calibrate, read_jsonl
+    from .devices import require_device
 
     if asked.scales is not None:
         saved = Scales.load(asked.scales, target.skeleton.range_shapes)
         with progress.step("compare the weights with those that were calibrated"):
             saved.check_model(target.checkpoint.fingerprint)
         return saved
+    device = asked.device or DEVICES[0]
+    require_device(device)
     defaults = SampleLimits()
     limits = SampleLimits(asked.num_samples or defaults.max_samples, asked.max_length or defaults.max_length)
     with progress.step("read the samples"):
@@ -40,12 +45,13 @@ def obtain(
         else:
             encoder = Encoder.open(folder) if has_tokenizer else None
             samples = read_jsonl(asked.data, encoder, vocab_size, limits)
-    settings = Settings(method=_method(asked.method or METHODS[0]))
+    samples = samples.asked(asked.num_samples, asked.max_length)
+    settings = Settings(method=_method(asked.method or METHODS[0]), device=device)
     return calibrate(target, samples, settings, store, progress, model=model)
 
 
-def describe(scales: Scales) -> dict[str, Any]:
-    """The origin of ranges, for a report."""
+def origin(scales: Scales) -> dict[str, Any]:
+    """Where ranges come from: the same for ranges that are calibrated again in the same way."""
     facts = scales.facts
     return {
         "method": dict(facts.method),
@@ -54,6 +60,25 @@ def describe(scales: Scales) -> dict[str, Any]:
         "num_samples": facts.num_samples,
         "num_tokens": facts.num_tokens,
     }
+
+
+def describe(scales: Scales) -> dict[str, Any]:
+    """The origin of ranges, and what there is to say of them, for a report."""
+    from .saturation import Saturation
+    from .seldom_experts import FEWEST, seldom_experts
+
+    few = seldom_experts(scales.expert_tokens)
+    record = origin(scales) | {"device": scales.facts.device}
+    if scales.peaks:
+        record["saturation"] = Saturation.of(scales.ranges, scales.clipped, scales.peaks).record()
+    if scales.expert_tokens:
+        record["experts"] = {
+            "experts": sum(map(len, scales.expert_tokens.values())),
+            "unseen": sum(not each.tokens for each in few),
+            "fewer_than": FEWEST,
+            "seldom": [asdict(each) for each in few],
+        }
+    return record
 
 
 def in_words(scales: Scales) -> str:

@@ -32,6 +32,10 @@ class Observer(Protocol):
         """The magnitude to map to the largest number of the quantised type; 0 if nothing but zeros was seen."""
         ...
 
+    def clipped(self, amax: float) -> float:
+        """The share of the numbers seen that lie beyond ``amax``, which this observer gave."""
+        ...
+
 
 class Method(Protocol):
     """A way of choosing ranges."""
@@ -118,6 +122,9 @@ class _Peak:
     def amax(self) -> float:
         return self.largest
 
+    def clipped(self, amax: float) -> float:
+        return 0.0
+
 
 @dataclass(kw_only=True)
 class _Counted:
@@ -129,6 +136,10 @@ class _Counted:
     def observe(self, values: Tensor, peak: float) -> None:
         self.largest = max(self.largest, peak)
         self.seen.add(values)
+
+    def clipped(self, amax: float) -> float:
+        lower, _, counts = self.seen.buckets()
+        return float(counts[lower >= amax].sum() / max(self.seen.total, 1)) if amax < self.largest else 0.0
 
 
 @dataclass

@@ -127,7 +127,7 @@ class States:
 
         with path.open("wb") as file:
             for stream in streams:
-                file.write(stream.detach().contiguous().view(torch.uint8).numpy().data)
+                file.write(stream.detach().cpu().contiguous().view(torch.uint8).numpy().data)
 
     def read(self, path: Path) -> Iterator[Tensor]:
         """The streams in order; each may be written into."""

@@ -24,7 +24,8 @@ Array = np.ndarray[Any, Any]
 
 NUMBERS = "scales.safetensors"
 FORMAT = 1
-_GROUPS = ("inputs", "caches", "expert_tokens", "squares")  # tensors are named group:name
+# Tensors are named group:name.
+_GROUPS = ("inputs", "caches", "expert_tokens", "squares", "clipped", "peaks")
 _LISTED = 8
 _AGAIN = "calibrate the model again"
 
@@ -44,6 +45,7 @@ class Facts:
     num_tokens: int
     versions: Mapping[str, str]
     warnings: tuple[str, ...] = field(default=())
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,10 @@ class Scales:
 
     ``inputs``: what enters a matmul, by the graph's name of its weight: one number, or one per expert ``[E]``.
     ``caches``: ``k_cache.i`` and ``v_cache.i`` as the graph names them. ``expert_tokens``: int64 ``[E]`` by module.
-    ``squares``: the mean square of each number that enters a linear, ``[columns]`` by the name of its weight; earlier
-    calibrations did not measure them.
+    ``squares``: the mean square of each number that enters a linear, ``[columns]`` by the name of its weight.
+    ``clipped``: the share of numbers seen beyond a range, of inputs and caches that had any, shaped as the range is.
+    ``peaks``: the largest magnitude in either half of the samples, ``[..., 2]``. Earlier calibrations measured none of
+    the three.
     """
 
     inputs: Mapping[str, Array]
@@ -61,6 +65,13 @@ class Scales:
     expert_tokens: Mapping[str, Array]
     facts: Facts
     squares: Mapping[str, Array] = field(default_factory=dict)
+    clipped: Mapping[str, Array] = field(default_factory=dict)
+    peaks: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def ranges(self) -> dict[str, Array]:
+        """Return those of inputs and caches in one table."""
+        return {**self.inputs, **self.caches}
 
     def check(self, shapes: RangeShapes) -> None:
         """Raise ``BuildError`` naming each range that is missing, not known to the model, or not a positive number."""
@@ -73,6 +84,13 @@ class Scales:
             f"the squares of {name} are not those of columns"
             for name, value in self.squares.items()
             if value.ndim != 1 or not np.all(np.isfinite(value)) or np.any(value < 0)
+        ]
+        shaped = {name: value.shape for name, value in self.ranges.items()}
+        complaints += [
+            f"{what} of {name} are not those of its range"
+            for what, values, more in (("shares", self.clipped, ()), ("peaks", self.peaks, (2,)))
+            for name, value in values.items()
+            if value.shape != (*shaped.get(name, (0,)), *more) or not np.all(np.isfinite(value)) or np.any(value < 0)
         ]
         complaints += _misfits(self.expert_tokens, shapes.experts)
         complaints += [f"{n} has negative counts" for n, value in self.expert_tokens.items() if np.any(value < 0)]
@@ -135,28 +153,9 @@ class Scales:
                 raise BuildError(f"{folder / NUMBERS} holds {key} as {entry.dtype}", fix=_AGAIN)
             rows = read_rows(key, entry, 0, entry.shape[0] if entry.shape else 1)
             groups[group][name] = rows.reshape(entry.shape)
-        scales = cls(groups["inputs"], groups["caches"], groups["expert_tokens"], facts, groups["squares"])
+        scales = cls(facts=facts, **groups)
         scales.check(shapes)
         return scales
-
-
-def fill_unseen(inputs: Mapping[str, Array], tokens: Mapping[str, Array]) -> tuple[dict[str, Array], list[str]]:
-    """Give experts that saw no token their layer's largest range of the same input; says so, module by module."""
-    filled, warnings = dict(inputs), []
-    for module, counts in tokens.items():
-        unseen = np.flatnonzero(counts == 0)
-        if not len(unseen):
-            continue
-        taken = []
-        for name in (name for name in inputs if name.startswith(f"{module}.")):
-            largest = inputs[name].max()
-            filled[name] = np.where(counts == 0, largest, inputs[name]).astype(np.float32)
-            taken.append(f"{name.removeprefix(f'{module}.')} {largest:.4g}")
-        warnings.append(
-            f"{module}: {len(unseen)} of {len(counts)} experts saw no token "
-            f"({listed([str(e) for e in unseen], _LISTED)}); they take the layer's largest range ({', '.join(taken)})"
-        )
-    return filled, warnings
 
 
 def _misfits(ranges: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:

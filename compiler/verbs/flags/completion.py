@@ -98,4 +98,5 @@ _NAMES: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("precision", "lm_head"): lambda: ("fp8", "mxfp8", "int8", "int4"),
     ("precision", "drafter"): lambda: ("int8", "int4", "fp8"),
     ("calibration", "method"): _methods,
+    ("calibration", "device"): lambda: ("cpu", "cuda"),
 }

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from peagle.compiler.precision.calibration.dataset import BUNDLED, KINDS
 from peagle.compiler.verify.held_out_texts import HELD_OUT, read_texts
 from peagle.plugins.errors import UsageError
 from tests.models import VOCAB, Pair
 
 PROMPTS = HELD_OUT.parent
-_RUN = 6  # words in a row
+_RUN = 8  # words in a row: six are those of three imports
 
 
 def words(path: Path) -> list[list[str]]:
@@ -30,8 +31,9 @@ def runs(texts: list[list[str]]) -> set[tuple[str, ...]]:
 
 def test_no_text_is_one_that_ranges_are_calibrated_with() -> None:
     held_out = runs(words(HELD_OUT))
-    for name in ("code.jsonl", "chat.jsonl"):
-        assert not held_out & runs(words(PROMPTS / name))
+    for kind in KINDS:
+        assert not held_out & runs(words(BUNDLED / f"{kind}.jsonl"))
+    assert not held_out & runs(words(PROMPTS / "code.jsonl"))
 
 
 def test_the_bundled_texts_are_enough_and_all_different() -> None:

@@ -331,6 +331,7 @@ def test_ranges_that_scale_nothing_are_refused_by_name(
         (("--kv-cache-dtype", "int8"), 2, "--kv-cache-dtype int8 cannot be stored"),
         (("--scales", "x", "--calib-method", "max"), 2, "--scales does not go with --calib-method"),
         (("--calib-samples", 0), 2, "--calib-samples"),
+        (("--calib-device", "tpu"), 2, "it is one of cpu, cuda, cuda:N"),
         (("--scales", "absent"), 2, "--scales absent does not exist"),
         (("--calib-data", "absent.jsonl"), 2, "--calib-data absent.jsonl does not exist"),
         (("--exclude", "*"), 2, "leaves nothing to quantise"),

@@ -103,3 +103,29 @@ def test_the_page_says_what_the_engine_is_of_and_what_is_known_of_it() -> None:
     ):  # fmt: skip
         assert said in page, said
     assert page.index("all else") < page.index("recipe") < page.index("calibration") < page.index("excluded")
+
+
+def test_the_page_says_what_ranges_cut_off_and_which_experts_were_hardly_reached() -> None:
+    calibration = {
+        "method": {"name": "percentile", "percent": 99.99}, "dataset": "bundled", "samples": "e5" * 32,
+        "num_samples": 128, "num_tokens": 65536, "device": "cuda",
+        "saturation": {
+            "inputs": 400, "clipped": 17, "worst": [{"name": "<b>.down_proj", "share": 0.0123, "beyond": 37.25}],
+            "halves": {"inputs": 390, "apart": 3.5, "in": "<b>.up_proj", "unsettled": 2, "limit": 2.0},
+        },
+        "experts": {
+            "experts": 6144, "unseen": 1, "fewer_than": 64, "seldom": [{"module": "<b>", "expert": 77, "tokens": 0}]
+        },
+    }  # fmt: skip
+    report = _report("w", "careful", []) | {"calibration": calibration, "matmuls": {}}
+    page = _Page(report_html(report, manifest_of({}), "engine"))
+    assert page.open == []
+    for said in (
+        "cuda", "numbers of 17 of 400 inputs", "at most 3.5 times apart (<b>.up_proj), more than 2 times in 2 of 390",
+        "<b>.down_proj", "1.230%", "37.2", "1 of 6144 experts saw fewer than 64 tokens, 1 of them none", "77",
+    ):  # fmt: skip
+        assert said in page.text, said
+    fewer = {name: value for name, value in calibration.items() if name not in ("saturation", "experts")}
+    assert (
+        "Beyond their range" not in _Page(report_html(report | {"calibration": fewer}, manifest_of({}), "engine")).text
+    )

@@ -13,6 +13,7 @@ import torch
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Advance
 from peagle.compiler.precision.calibration import Max, Mse, Percentile, Settings
+from peagle.compiler.precision.calibration.obtain_ranges import describe
 from peagle.graphs.stream_weights import needed_weights
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.skeleton import Skeleton
@@ -44,8 +45,12 @@ def test_equals_the_whole_model_bit_for_bit(family: str, tiny: Tiny, calibrated:
     assert {name: float(value) for name, value in scales.caches.items()} == caches
     for module, counts in scales.expert_tokens.items():
         assert counts.tolist() == [matmuls.rows[f"{module}.gate_up_proj", e] for e in range(len(counts))]
-    idle = [module for module, counts in scales.expert_tokens.items() if not counts.all()]
-    assert [warning.partition(":")[0] for warning in scales.facts.warnings] == idle
+    unseen = sum(int(np.sum(counts == 0)) for counts in scales.expert_tokens.values())
+    assert (f"{unseen} of " in "".join(scales.facts.warnings)) == bool(unseen)
+    for name, value in scales.ranges.items():
+        peaks = scales.peaks[name].max(-1)
+        assert np.array_equal(np.where(peaks == 0, peaks.max(), peaks), value), name
+    assert scales.clipped == {}
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma-4"])
@@ -93,6 +98,22 @@ def test_no_method_goes_above_the_largest(tiny: Tiny, calibrated: Calibrate) -> 
         assert any(np.any(clipped[name] < largest[name]) for name in largest)
 
 
+@pytest.mark.parametrize("family", ["qwen3", "gpt-oss"])
+def test_what_a_range_cuts_off_is_counted(family: str, tiny: Tiny, calibrated: Calibrate) -> None:
+    samples = random_samples(40, 24)
+    scales = calibrated(tiny(family), samples, Settings(method=Percentile(95.0)))
+    assert scales.clipped.keys() <= scales.ranges.keys()
+    cut = scales.clipped["model.layers.3.self_attn.q_proj.weight"]
+    assert 0.04 < cut <= 0.05  # one in twenty, less what shares a bucket with the limit
+    assert np.array_equal(cut, scales.clipped["model.layers.3.self_attn.v_proj.weight"])
+    saturation = describe(scales)["saturation"]
+    experts = sum(v.size for v in scales.inputs.values() if v.ndim)
+    assert saturation["inputs"] == len(scales.caches) + experts + sum(not v.ndim for v in scales.inputs.values())
+    assert saturation["clipped"] > len(scales.caches)
+    assert saturation["worst"][0]["beyond"] > 1
+    assert any("cut off" in line and "--calib-method max" in line for line in scales.facts.warnings)
+
+
 def test_an_expert_without_tokens_takes_its_layers_largest_and_is_reported(tiny: Tiny, calibrated: Calibrate) -> None:
     scales = calibrated(tiny("gpt-oss"), random_samples(2))
     counts = scales.expert_tokens["model.layers.0.mlp.experts"]
@@ -102,9 +123,12 @@ def test_an_expert_without_tokens_takes_its_layers_largest_and_is_reported(tiny:
     for weight in ("gate_up_proj", "down_proj"):
         ranges = scales.inputs[f"model.layers.0.mlp.experts.{weight}"]
         assert np.all(ranges[unseen] == ranges[counts > 0].max())
-    report = next(line for line in scales.facts.warnings if line.startswith("model.layers.0."))
-    assert f"{len(unseen)} of 6 experts saw no token" in report
-    assert len(scales.facts.warnings) == 7
+    never = sum(int(np.sum(counts == 0)) for counts in scales.expert_tokens.values())
+    (warning,) = (line for line in scales.facts.warnings if "experts" in line)
+    assert f"{never} of 42 experts saw no token and take their layer's largest range" in warning
+    assert f"model.layers.0.mlp.experts {unseen[0]} (0)" in warning
+    report = describe(scales)["experts"]
+    assert (report["unseen"], len(report["seldom"])) == (never, 42)  # four tokens of a layer reach none of them often
 
 
 def test_token_ids_out_of_range_are_refused(tiny: Tiny, calibrated: Calibrate) -> None:

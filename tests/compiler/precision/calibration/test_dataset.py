@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peagle.compiler.precision.calibration import Encoder, SampleLimits, bundled, read_jsonl
+from peagle.compiler.precision.calibration import Encoder, SampleLimits, Samples, bundled, read_jsonl
+from peagle.compiler.precision.calibration.dataset import BUNDLED, KINDS
 from peagle.plugins.errors import BuildError, UsageError
 from tests.models import VOCAB, Pair
 
@@ -118,14 +120,45 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
         Encoder.open(tmp_path)
 
 
-def test_the_bundled_samples_are_enough_for_the_demo_pair() -> None:
-    import peagle.compiler.bundled.prompts as beside
+DEMO = BUNDLED.parents[1] / "demo" / "target"
 
-    folder = Path(beside.__file__).parent / "demo" / "target"
-    vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
-    samples = bundled(Encoder.open(folder), vocab)
-    assert len(samples.ids) == 36
-    assert samples.tokens >= 1000
+
+def test_the_bundled_samples_are_what_is_asked_for_unless_told_otherwise() -> None:
+    limits = SampleLimits()
+    samples = bundled(Encoder.open(DEMO), json.loads((DEMO / "config.json").read_text())["vocab_size"])
+    assert len(set(samples.ids)) == limits.max_samples == 128
+    assert set(samples.lengths) == {limits.max_length} == {512}
+
+
+def test_the_kinds_are_taken_in_turn() -> None:
+    encoder = Encoder.open(DEMO)
+    lines = [(k, json.loads(line)) for k in KINDS for line in (BUNDLED / f"{k}.jsonl").read_text().splitlines()]
+    kinds = {tuple(encoder.encode(each["text"])): kind for kind, each in lines if "text" in each}
+    few = bundled(encoder, 4096, SampleLimits(max_samples=6, max_length=99999))
+    assert sorted(kinds.get(ids, "chat") for ids in few.ids) == ["chat", "chat", "code", "code", "prose", "prose"]
+
+
+def test_system_turns_are_left_out_where_a_template_refuses_them(tmp_path: Path) -> None:
+    shutil.copy(DEMO / "tokenizer.json", tmp_path)
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}" + CHAT
+    (tmp_path / "chat_template.jinja").write_text(refuses)
+    samples = bundled(Encoder.open(tmp_path), 4096)
+    assert len(samples.ids) == 128
+    assert any("takes no system turn" in warning for warning in samples.warnings)
+
+
+def test_a_template_that_writes_the_date_writes_the_same_tomorrow(pair: Pair) -> None:
+    (pair.target / "chat_template.jinja").write_text("{{ strftime_now('%Y-%m-%d') }}" + CHAT)
+    encoder = Encoder.open(pair.target)
+    assert encoder.converse([{"role": "U", "content": "A"}]) == encoder.encode("2026-01-01<U>A")
+
+
+def test_who_asks_for_more_than_there_is_is_told() -> None:
+    samples = Samples.of("the set", [[1, 2, 3], [4, 5]])
+    assert samples.asked(None, None).warnings == samples.asked(2, 3).warnings == ()
+    assert samples.asked(3, None).warnings == ("3 samples were asked for, and the set are 2",)
+    assert samples.asked(2, 4).warnings == ("samples of 4 tokens were asked for, and the set have 3 at most",)
+    assert samples.asked(3, 4).digest == samples.digest
 
 
 def test_limits_below_one_are_refused() -> None:

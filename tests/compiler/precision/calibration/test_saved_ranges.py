@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from peagle.compiler.precision.calibration.saved_ranges import FACTS, NUMBERS, Facts, Scales, fill_unseen
+from peagle.compiler.precision.calibration.obtain_ranges import describe
+from peagle.compiler.precision.calibration.saved_ranges import FACTS, NUMBERS, Facts, Scales
+from peagle.compiler.precision.calibration.seldom_experts import fill_unseen
 from peagle.engines.folder.records import FileEntry
 from peagle.graphs.targets.range_shapes import RangeShapes
 from peagle.plugins.errors import BuildError
@@ -31,6 +34,8 @@ def good() -> Scales:
         {EXPERTS: np.array([4, 0, 9])},
         Facts("m", "A", "f" * 64, {"name": "max"}, "float32", "d", "s", 2, 20, {"torch": "2"}, ("a warning",)),
         {"lm_head.weight": np.array([0.5, 0, 2], np.float32)},
+        {f"{EXPERTS}.down_proj": np.array([0, 0.25, 0], np.float32)},
+        {"k_cache.0": np.array([2.5, 2], np.float32), f"{EXPERTS}.down_proj": np.ones((3, 2), np.float32)},
     )
 
 
@@ -38,7 +43,7 @@ def test_a_round_trip_changes_nothing(tmp_path: Path) -> None:
     good().save(tmp_path / "scales")
     back = Scales.load(tmp_path / "scales", WANTED)
     assert back.facts == good().facts
-    for group in ("inputs", "caches", "expert_tokens", "squares"):
+    for group in ("inputs", "caches", "expert_tokens", "squares", "clipped", "peaks"):
         ours, theirs = getattr(good(), group), getattr(back, group)
         assert {n: (v.dtype, v.shape, v.tobytes()) for n, v in ours.items()} == {
             n: (v.dtype, v.shape, v.tobytes()) for n, v in theirs.items()
@@ -75,11 +80,30 @@ def test_squares_that_no_numbers_have_are_refused(value: float, tmp_path: Path) 
         Scales.load(tmp_path, WANTED)
 
 
-def test_ranges_of_an_earlier_version_have_no_squares(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("clipped:v_cache.0", [0.5]), ("clipped:v_cache.0", -0.5), ("clipped:lm_head.bias", 0.5),
+        ("peaks:k_cache.0", [1, 2, 3]), ("peaks:k_cache.0", [1, np.inf]),
+    ],
+)  # fmt: skip
+def test_shares_and_peaks_that_no_range_has_are_refused(key: str, value: Any, tmp_path: Path) -> None:
+    good().save(tmp_path)
+    rewrite(tmp_path, dict(load_file(tmp_path / NUMBERS)) | {key: np.array(value, np.float32)})
+    with pytest.raises(BuildError, match=rf"of {key.partition(':')[2]} are not those of its range"):
+        Scales.load(tmp_path, WANTED)
+
+
+def test_ranges_of_an_earlier_version_were_not_looked_at_as_closely(tmp_path: Path) -> None:
     good().save(tmp_path)
     tensors = dict(load_file(tmp_path / NUMBERS))
-    rewrite(tmp_path, {key: value for key, value in tensors.items() if not key.startswith("squares:")})
-    assert Scales.load(tmp_path, WANTED).squares == {}
+    rewrite(tmp_path, {n: v for n, v in tensors.items() if not n.startswith(("squares:", "clipped:", "peaks:"))})
+    facts = json.loads((tmp_path / FACTS).read_text())
+    del facts["device"]
+    (tmp_path / FACTS).write_text(json.dumps(facts))
+    old = Scales.load(tmp_path, WANTED)
+    assert (old.squares, old.clipped, old.peaks, old.facts.device) == ({}, {}, {}, "cpu")
+    assert "saturation" not in describe(old)
 
 
 def rewrite(folder: Path, tensors: dict[str, np.ndarray]) -> None:
@@ -141,18 +165,8 @@ def test_ranges_of_other_weights_are_refused() -> None:
         good().check_model("0" * 64)
 
 
-def test_unseen_experts_take_the_largest_range_of_the_layer() -> None:
-    inputs = dict(good().inputs) | {f"{EXPERTS}.down_proj": np.array([2, 0, 6], np.float32)}
-    filled, warnings = fill_unseen(inputs, good().expert_tokens)
-    assert filled[f"{EXPERTS}.down_proj"].tolist() == [2, 6, 6]
-    assert filled["lm_head.weight"] == inputs["lm_head.weight"]
-    assert warnings == [
-        f"{EXPERTS}: 1 of 3 experts saw no token (1); they take the layer's largest range (gate_up_proj 3, down_proj 6)"
-    ]
-
-
 def test_a_layer_that_saw_nothing_is_not_filled_in() -> None:
     nothing = {f"{EXPERTS}.{w}": np.zeros(3, np.float32) for w in ("gate_up_proj", "down_proj")}
-    filled, _ = fill_unseen(dict(good().inputs) | nothing, {EXPERTS: np.zeros(3, np.int64)})
+    filled = fill_unseen(dict(good().inputs) | nothing, {EXPERTS: np.zeros(3, np.int64)})
     with pytest.raises(BuildError, match="is zero for experts 0, 1, 2"):
         dataclasses.replace(good(), inputs=filled).check(WANTED)

@@ -1,0 +1,53 @@
+"""A device that is not there is refused with what torch finds; layers computed on a GPU give what the CPU gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from peagle.compiler.precision.calibration import Percentile, Settings
+from peagle.compiler.precision.calibration.devices import require_device
+from peagle.plugins.errors import EnvironmentProblem
+from tests.compiler.precision.calibration.conftest import Calibrate, random_samples
+from tests.models import Pair
+
+Tiny = Callable[[str], Pair]
+
+
+def test_the_cpu_is_always_there() -> None:
+    require_device("cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch has a CUDA device")
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_cuda_where_torch_has_none_is_refused(name: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=f"--calib-device {name} cannot be used") as caught:
+        require_device(name)
+    assert torch.__version__ in caught.value.why
+    assert "on the CPU" in caught.value.fix
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(EnvironmentProblem, match="cuda:999 is not there"):
+        require_device("cuda:999")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3-moe", "gpt-oss", "gemma-4"])
+def test_ranges_from_a_gpu_are_those_of_the_cpu(family: str, tiny: Tiny, calibrated: Calibrate) -> None:
+    samples = random_samples(23, 40, 1, 9)
+    for method in (Settings().method, Percentile(99.0)):
+        there = calibrated(tiny(family), samples, Settings(method, device="cuda"))
+        here = calibrated(tiny(family), samples, Settings(method))
+        assert there.facts.device == "cuda"
+        for group in ("inputs", "caches", "squares", "peaks"):
+            ours, theirs = getattr(here, group), getattr(there, group)
+            assert ours.keys() == theirs.keys()
+            for name, value in ours.items():
+                np.testing.assert_allclose(theirs[name], value, rtol=5e-3, atol=1e-6, err_msg=name)
+        for module, counts in here.expert_tokens.items():
+            assert np.abs(there.expert_tokens[module] - counts).sum() <= 2, module

@@ -1,0 +1,142 @@
+"""Dialogues and essays that a chat model writes: many at once, turn by turn, without the answers that are no use."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from calibration_texts.least_tokens import least_tokens
+from calibration_texts.subjects import (
+    AFTER_CODE,
+    AFTER_OTHERS,
+    ASPECTS,
+    CODE_QUESTIONS,
+    ESSAYS,
+    QUESTIONS,
+    SYSTEMS,
+)
+from peagle.engines import Engine, SamplingParams
+
+ANSWER_TOKENS, PART_TOKENS = 260, 300
+TEMPERATURE, TOP_P = 0.6, 0.95
+ATTEMPTS = 4
+ESSAY = 500  # the index of the first: their seeds are others than those of dialogues
+SHORTEST = 25  # words of an answer
+_RUN, _REPEATED = 5, 0.12  # at most this share of an answer's runs of so many words was there before in the answer
+_SAID = 0.5  # and at most this share in what was answered before
+_WORD = re.compile(r"\w+")
+_PLAIN = re.compile(r"[\t\n\x20-\x7e\u2013-\u2026\u00a0-\u00ff]*")
+
+
+def useless(answer: str, before: str = "") -> str:
+    """Return why an answer is no use, or nothing: it is short, repeats itself or ``before``, or has odd signs."""
+    words = _WORD.findall(answer.lower())
+    if len(words) < SHORTEST:
+        return "short"
+    if not _PLAIN.fullmatch(answer):
+        return "odd signs"
+    runs = Counter(_runs(words))
+    if sum(count - 1 for count in runs.values()) > _REPEATED * sum(runs.values()):
+        return "repeats itself"
+    said = set(_runs(_WORD.findall(before.lower())))
+    if sum(count for run, count in runs.items() if run in said) > _SAID * sum(runs.values()):
+        return "repeats what was said"
+    lines = [line.strip() for line in answer.splitlines() if line.strip()]
+    return "repeats lines" if len(lines) > 8 and len(set(lines)) < 0.7 * len(lines) else ""
+
+
+def _runs(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    return (tuple(words[at : at + _RUN]) for at in range(len(words) - _RUN + 1))
+
+
+@dataclass
+class Dialogue:
+    """A dialogue while it is written; ``turns`` are the user's, as many as it takes to be long enough."""
+
+    name: str
+    index: int
+    turns: Sequence[str]
+    system: str | None
+    answer_tokens: int
+    said: list[str] = field(default_factory=list)
+    attempt: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """What the model has to answer next, or the dialogue as far as it is."""
+        begun = [{"role": "system", "content": self.system}] if self.system else []
+        for turn, answer in zip(self.turns, self.said, strict=False):
+            begun += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
+        return begun
+
+    @property
+    def asked(self) -> list[dict[str, str]]:
+        """The messages with the next question."""
+        return [*self.messages, {"role": "user", "content": self.turns[len(self.said)]}]
+
+    @property
+    def failed(self) -> bool:
+        """Whether it cannot become long enough any more."""
+        return self.attempt >= ATTEMPTS or len(self.said) >= len(self.turns)
+
+    def take(self, answer: str) -> None:
+        """Keep an answer, or count it as one that is no use."""
+        why = useless(answer, "\n".join(self.said))
+        self.attempt = self.attempt + 1 if why else 0
+        if why:
+            self.dropped[why] += 1
+        else:
+            self.said.append(answer)
+
+
+def dialogues() -> list[Dialogue]:
+    """Return the beginnings of all dialogues, code and others in turn."""
+    begun = []
+    for index, question in enumerate(QUESTIONS):
+        after = AFTER_CODE if index < CODE_QUESTIONS else AFTER_OTHERS
+        turns = (question, *(after[(index + step * 3) % len(after)] for step in range(6)))
+        begun.append(Dialogue(f"dialogue-{index:02}", index, turns, SYSTEMS[index % len(SYSTEMS)], ANSWER_TOKENS))
+    return begun
+
+
+def essays() -> list[Dialogue]:
+    """Return the beginnings of all essays: dialogues whose answers are the parts of a text."""
+    ask = "You are a writer who explains things in plain paragraphs."
+    return [
+        Dialogue(f"essay-{index:02}", ESSAY + index, [each.format(subject) for each in ASPECTS], ask, PART_TOKENS)
+        for index, subject in enumerate(ESSAYS)
+    ]
+
+
+def write(engine: Engine, begun: Sequence[Dialogue], tokens: int, seed: int) -> list[Dialogue]:
+    """Return the dialogues whose answers have ``tokens`` tokens at least, in the order of ``begun``.
+
+    The same ones for the same engine and seed: what one request writes depends on no other.
+    """
+    open_ones = list(begun)
+    while open_ones:
+        asked = [engine.submit_chat(each.asked, _params(each, seed)) for each in open_ones]
+        for each, submission in zip(open_ones, asked, strict=True):
+            each.take(_whole(submission.result().text))
+        open_ones = [each for each in open_ones if not _long(each, tokens) and not each.failed]
+        print(f"{len(open_ones)} of {len(begun)} are not finished", flush=True)
+    return [each for each in begun if _long(each, tokens)]
+
+
+def _params(dialogue: Dialogue, seed: int) -> SamplingParams:
+    drawn = seed * 1_000_000 + dialogue.index * 1000 + len(dialogue.said) * 10 + dialogue.attempt
+    return SamplingParams(max_tokens=dialogue.answer_tokens, temperature=TEMPERATURE, top_p=TOP_P, seed=drawn)
+
+
+def _long(dialogue: Dialogue, tokens: int) -> bool:
+    return sum(map(least_tokens, dialogue.said)) >= tokens
+
+
+def _whole(answer: str) -> str:
+    """Return an answer up to its last whole sentence or line, where it was cut off."""
+    answer = answer.strip()
+    ends = [found.end() for found in re.finditer(r"[.!?](?=\s)|\n|```(?=\n)", answer)]
+    return answer if answer.endswith((".", "!", "?", "```")) or not ends else answer[: ends[-1]].rstrip()
