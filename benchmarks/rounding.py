@@ -131,7 +131,7 @@ def main() -> None:
         def source(kind: str, lowering: str) -> RoundedHere:
             wide, weight = "bf16" if lowering == "tensorrt" else "fp32", RoledWeight(NAME, shape, "mlp", 1)
             selection = Selection(RECIPES[kind].on(wide, LOWERINGS[lowering]), {NAME: weight})
-            return RoundedHere(selection, LOWERINGS[lowering], lambda name, _: checkpoint.pieces(name), ranges)
+            return RoundedHere(selection, LOWERINGS[lowering], lambda name, _: checkpoint.runs(name), ranges)
 
         def turn(kind: str, lowering: str) -> list[float]:
             stored = source(kind, lowering).storage()[0][NAME]

@@ -9,10 +9,11 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...graphs.targets.checkpoint_pieces import Run
 from ...plugins.errors import BuildError, EnvironmentProblem, nearest
 from ...plugins.problems import Problems
 from ..console.progress import Advance, Progress
@@ -132,8 +133,16 @@ class Checkpoint:
 
     def pieces(self, name: str, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
         """One tensor as slices along axis 0 of at most ``limit`` bytes, or of one row (or block of rows)."""
+        return (run.read() for run in self.runs(name, limit))
+
+    def runs(self, name: str, limit: int = PIECE) -> Iterator[Run]:
+        """The same slices, still to be read."""
         tensor = self._tensor(name)
-        return (_rows(name, tensor, *some) for some in _slices(tensor, limit))
+        of_row = math.prod(tensor.shape[1:])
+        return (
+            Run((end - begin) * of_row, partial(_rows, name, tensor, begin, end))
+            for begin, end in _slices(tensor, limit)
+        )
 
     def fp8(self, name: str) -> ScaledFp8 | None:
         """A tensor that is stored as E4M3 codes, with its scales; None for any other."""

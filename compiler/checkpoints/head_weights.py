@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graphs.drafters import DrafterSpec
 from ...graphs.drafters.tensor_layout import EMBEDDING, LM_HEAD, rows_of_fused
-from ...graphs.targets.checkpoint_pieces import Array, Shape
+from ...graphs.targets.checkpoint_pieces import Array, Run, Shape
 from ...graphs.targets.weight_roles import Role, RoledWeight
 from ...plugins.errors import BuildError
 from .checkpoint import Checkpoint
@@ -56,12 +56,16 @@ class HeadWeights:
             return False
         return _are_same(self.read(EMBEDDING, shape), self.target.read(its.name, shape))
 
-    def read(self, name: str, shape: Shape) -> Iterator[Array]:
-        """One weight as consecutive runs of rows."""
+    def runs(self, name: str, shape: Shape) -> Iterator[Run]:
+        """One weight as consecutive runs of rows that are still to be read."""
         if name in self.head.shared:
             weight = target_weight(self.target, name)
-            return self.target.read(weight.name, weight.shape)
-        return self.checkpoint.pieces(self.head.keys[name])
+            return self.target.runs(weight.name, weight.shape)
+        return self.checkpoint.runs(self.head.keys[name])
+
+    def read(self, name: str, shape: Shape) -> Iterator[Array]:
+        """One weight as consecutive runs of rows."""
+        return (run.read() for run in self.runs(name, shape))
 
     def position(self, name: str, shape: Shape) -> tuple[str, int]:
         """The file and the offset of its first rows."""

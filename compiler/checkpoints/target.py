@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...graphs.targets import Family, TargetSpec
-from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources
+from ...graphs.targets.checkpoint_pieces import Array, Run, Shape, Sources
 from ...graphs.targets.skeleton import Skeleton
 from ...plugins.ops.quantized_linear.packed_weights import GGUF_BLOCK_BYTES
 from .checkpoint import Checkpoint
@@ -71,9 +71,13 @@ class Target:
         """Raise one ``BuildError`` that lists every tensor missing, of another shape, or not known to the model."""
         self.sources.check(self.skeleton.shapes)
 
+    def runs(self, name: str, shape: Shape) -> Iterator[Run]:
+        """One weight of the graph, as consecutive runs of rows that are still to be read."""
+        return self.sources.runs(name, shape, self.checkpoint.runs)
+
     def read(self, name: str, shape: Shape) -> Iterator[Array]:
         """The values of one weight of the graph, as consecutive runs of rows."""
-        return self.sources.read(name, shape, self.checkpoint.pieces)
+        return (run.read() for run in self.runs(name, shape))
 
     def blocks(self, name: str, shape: Shape) -> StoredBlocks | None:
         """The blocks that a GGUF file holds a graph weight in; None of one that is not stored so, or not whole."""

@@ -117,7 +117,7 @@ def drafter_half(
     if recipe:
         from ..precision.weight_source import of_drafter
 
-        quantized = of_drafter(head, recipe, lowering, weights.read)
+        quantized = of_drafter(head, recipe, lowering, weights.runs)
     # All that its trace knows of the target is how wide the features are.
     facts = {"head": asdict(head), "features": len(target.spec.taps) * target.spec.hidden_size}
     shared = EMBEDDING if shares and weights.has_targets_embedding else ""

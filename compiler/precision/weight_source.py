@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...graphs.targets.checkpoint_pieces import Array, Shape
+from ...graphs.targets.checkpoint_pieces import Array, Run, Shape
 from ...plugins.errors import BuildError, UsageError
 from ...plugins.problems import counted
 from ..checkpoints.gguf.weights import rounded_types
@@ -73,7 +73,7 @@ def of_target(
         return StoredFp8(target, selection, lowering, ranges)
     if stored:
         raise _twice(target, recipe, stored)
-    return RoundedHere(selection, lowering, target.read, ranges, target.blocks)
+    return RoundedHere(selection, lowering, target.runs, ranges, target.blocks)
 
 
 def selection_of(target: Target, recipe: Recipe) -> Selection:
@@ -85,12 +85,12 @@ def selection_of(target: Target, recipe: Recipe) -> Selection:
 
 
 def of_drafter(
-    head: DrafterSpec, recipe: Recipe, lowering: Lowering, read: Callable[[str, Shape], Iterator[Array]]
+    head: DrafterSpec, recipe: Recipe, lowering: Lowering, runs: Callable[[str, Shape], Iterator[Run]]
 ) -> RoundedHere | None:
     """The source of a drafter on a target in ``recipe``; None where it is wide. What enters its matrices is wide."""
     if recipe.drafter == recipe.wide:
         return None
-    return RoundedHere(Selection.of_drafter(head, recipe, lowering), lowering, read)
+    return RoundedHere(Selection.of_drafter(head, recipe, lowering), lowering, runs)
 
 
 def uncalibrated(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
@@ -110,7 +110,7 @@ def kept_blocks(target: Target, recipe: Recipe, lowering: Lowering) -> dict[str,
     """The weights that ``recipe`` takes as a GGUF file stores them, and the type of their blocks."""
     if not (lowering.packs and target.checkpoint.rounded and recipe.quantized_type):
         return {}
-    return RoundedHere(selection_of(target, recipe), lowering, target.read, blocks=target.blocks).kept()
+    return RoundedHere(selection_of(target, recipe), lowering, target.runs, blocks=target.blocks).kept()
 
 
 def rounded_again(target: Target, recipe: Recipe, lowering: Lowering) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ def rounded_again(target: Target, recipe: Recipe, lowering: Lowering) -> tuple[s
     checkpoint, sources = target.checkpoint, target.sources
     if not (lowering.packs and checkpoint.rounded and recipe.quantized_type):
         return checkpoint.rounded
-    again = RoundedHere(selection_of(target, recipe), lowering, target.read, blocks=target.blocks).rounds()
+    again = RoundedHere(selection_of(target, recipe), lowering, target.runs, blocks=target.blocks).rounds()
     pieces = (piece for weight in again for piece in sources.pieces(weight.name, weight.shape))
     keys = {sources.key(key) for piece in pieces for key in piece.keys}
     return rounded_types({key: checkpoint.tensors[key] for key in keys if key in checkpoint.tensors})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...graphs.quantization.quantized_weight import QuantizedWeight, Rounding
-from ...graphs.targets.checkpoint_pieces import Array, Shape
+from ...graphs.targets.checkpoint_pieces import Array, Run, Shape
 from ...plugins.errors import BuildError
 from ...plugins.number_types import scales_of, to_e8m0
 from ...plugins.ops.quantized_linear.packed_weights import gguf_codes, gguf_scales
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ...graphs.targets.weight_roles import RoledWeight
     from .calibration import Scales
 
-Read = Callable[[str, Shape], Iterator[Array]]
+Runs = Callable[[str, Shape], Iterator[Run]]
 
 
 def unblocked(selection: Selection, lowering: Lowering) -> list[str]:
@@ -43,7 +43,7 @@ def unblocked(selection: Selection, lowering: Lowering) -> list[str]:
 
 @dataclass(frozen=True)
 class RoundedHere:
-    """``read(weight, shape)`` gives a wide weight as runs of rows, and ``ranges`` are calibrated.
+    """``runs(weight, shape)`` gives a wide weight as runs of rows, and ``ranges`` are calibrated.
 
     Of them static input scales are made, and how large each input is says what an error in its column counts.
 
@@ -56,7 +56,7 @@ class RoundedHere:
 
     selection: Selection
     lowering: Lowering
-    read: Read
+    runs: Runs
     ranges: Scales | None = None
     blocks: Callable[[str, Shape], StoredBlocks | None] = lambda *_: None
     _scales: dict[str, Array] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class RoundedHere:
             yield from (gguf_codes(self._scheme(weight).packed, rows) for rows in stored.read())
             return
         loss, of_blocks = self._losses.setdefault(name, Loss()), []
-        for rows in in_order(self._coding(weight).coded, self.read(name, shape)):
+        for rows in in_order(self._coding(weight).coded, self.runs(name, shape)):
             loss.join(rows.loss)
             of_blocks += [] if rows.scales is None else [rows.scales]
             yield rows.codes
@@ -146,7 +146,7 @@ class RoundedHere:
             yield self._few(weight)
             return
         kept = self._of_blocks.pop(name, None)
-        for scales in kept or in_order(self._coding(weight).scales, self.read(name, shape)):
+        for scales in kept or in_order(self._coding(weight).scales, self.runs(name, shape)):
             yield to_e8m0(scales) if self._scheme(weight).powers else scales
 
     @property
@@ -248,7 +248,7 @@ class RoundedHere:
             shape, how = self._scale_shape(weight), self._scheme(weight)
             amax = np.zeros(math.prod(shape), np.float32)
             of_group, at = math.prod(weight.shape[:-1]) // len(amax), 0
-            for largest in in_order(partial(row_magnitudes, weight.shape[-1]), self.read(weight.name, weight.shape)):
+            for largest in in_order(partial(row_magnitudes, weight.shape[-1]), self.runs(weight.name, weight.shape)):
                 np.maximum.at(amax, np.arange(at, at + len(largest)) // of_group, largest)
                 at += len(largest)
             self._scales[weight.name] = scales_for(amax, how.codes).reshape(shape)

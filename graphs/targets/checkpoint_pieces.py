@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,21 @@ from . import Family, Piece
 
 Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
-Reader = Callable[[str], Iterator[Array]]
 
 _LISTED = 20
+
+
+@dataclass(frozen=True)
+class Run:
+    """Some rows of a tensor that are still to be read: how many numbers they hold, and what reads them."""
+
+    size: int
+    read: Callable[[], Array]
+
+    @classmethod
+    def of(cls, values: Array) -> Run:
+        """Rows that are at hand already."""
+        return cls(values.size, lambda: values)
 
 
 class Sources:
@@ -60,21 +74,31 @@ class Sources:
                 fix="use the config.json that belongs to these weights, and finish the download of the model",
             )
 
-    def read(self, name: str, shape: Shape, read: Reader) -> Iterator[Array]:
-        """The weight's values as consecutive runs of rows, put together from ``read(key)``'s."""
+    def runs(self, name: str, shape: Shape, runs: Callable[[str], Iterator[Run]]) -> Iterator[Run]:
+        """The weight as consecutive runs of rows, put together from ``runs(key)``; any thread may read any of them."""
         for piece in self.pieces(name, shape):
-            yield from _assembled(piece, [read(self.key(key)) for key in piece.keys])
+            yield from _assembled(piece, [runs(self.key(key)) for key in piece.keys])
 
 
-def _assembled(piece: Piece, parts: list[Iterator[Array]]) -> Iterator[Array]:
+def _assembled(piece: Piece, parts: list[Iterator[Run]]) -> Iterator[Run]:
     if piece.how == "interleave":
         for gate, up in zip(*parts, strict=True):
-            yield np.stack((gate, up), axis=1).reshape(-1, *gate.shape[1:])
+            yield Run(gate.size + up.size, partial(_in_turn, gate, up))
     elif piece.how == "transpose":
         for rows in parts[0]:
-            yield np.ascontiguousarray(rows.swapaxes(1, 2))
+            yield Run(rows.size, partial(_turned, rows))
     else:
         yield from parts[0]
+
+
+def _in_turn(first: Run, second: Run) -> Array:
+    """The rows of two runs, one of each in turn."""
+    rows = first.read()
+    return np.stack((rows, second.read()), axis=1).reshape(-1, *rows.shape[1:])
+
+
+def _turned(rows: Run) -> Array:
+    return np.ascontiguousarray(rows.read().swapaxes(1, 2))
 
 
 def _stored_shape(piece: Piece, shape: Shape) -> Shape:

@@ -84,13 +84,13 @@ class _Writer:
         scale = scale_for(max(map(self._magnitude, together)))
         shard.write(matrix.weight_scale, _number(scale))
         shard.write(matrix.input_scale, _number(scale_for(matrix.input_amax(self._scales))))
-        for codes in in_order(lambda _, values: to_e4m3(values / scale), self._checkpoint.pieces(key, self._piece)):
+        for codes in in_order(lambda _, values: to_e4m3(values / scale), self._checkpoint.runs(key, self._piece)):
             shard.write(key, codes)
             advance(codes.size)
 
     def _magnitude(self, key: str) -> float:
         if key not in self._magnitudes:
-            pieces = self._checkpoint.pieces(key, self._piece)
+            pieces = self._checkpoint.runs(key, self._piece)
             self._magnitudes[key] = max(in_order(lambda _, piece: magnitude(piece), pieces), default=0.0)
         return self._magnitudes[key]
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from ....graphs.targets.checkpoint_pieces import Array
+from ....graphs.targets.checkpoint_pieces import Array, Run
 
-_MOST_THREADS = 8  # one thread reads for all of them, and more would wait for it
+_MOST_THREADS = 8  # more would wait for the disk, or for one another's turn with the interpreter
+_FP32 = 4  # bytes
 ROOM = 128 << 20  # bytes that wait for a thread or for whoever takes the results
-
 
 Result = TypeVar("Result")
 
@@ -22,25 +22,27 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(
-    work: Callable[[int, Array], Result], runs: Iterable[Array], threads: int | None = None
-) -> Iterator[Result]:
-    """What ``work(begin, values)`` makes of each run of values, in turn, while threads are at work on the next ones.
+def in_order(work: Callable[[int, Array], Result], runs: Iterable[Run], threads: int | None = None) -> Iterator[Result]:
+    """What ``work(begin, values)`` makes of each run of rows, in turn, while threads read and work on the next ones.
 
     ``begin`` counts the values before a run. NumPy computes without the interpreter's lock, so threads do share the
-    work; the caller's takes the runs. One run for each thread waits and one more, but no more bytes than there is room
-    for: then at least one.
+    work. One run for each thread is held and one more, but no more bytes than there is room for: then at least one.
     """
+
+    def done(begin: int, run: Run) -> Result:
+        return work(begin, run.read())
+
     count = min(processors(), _MOST_THREADS) if threads is None else threads
     waiting: deque[tuple[int, Future[Result]]] = deque()
     begin = 0
     with ThreadPoolExecutor(count, thread_name_prefix="rounding") as pool:
         try:
-            for values in runs:
-                while waiting and (len(waiting) > count or sum(size for size, _ in waiting) + values.nbytes > ROOM):
+            for run in runs:
+                size = _FP32 * run.size
+                while waiting and (len(waiting) > count or sum(each for each, _ in waiting) + size > ROOM):
                     yield waiting.popleft()[1].result()
-                waiting.append((values.nbytes, pool.submit(work, begin, values)))
-                begin += values.size
+                waiting.append((size, pool.submit(done, begin, run)))
+                begin += run.size
             while waiting:
                 yield waiting.popleft()[1].result()
         finally:

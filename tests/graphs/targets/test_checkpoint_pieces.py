@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.graphs.targets import family_for
-from peagle.graphs.targets.checkpoint_pieces import Shape, Sources
+from peagle.graphs.targets.checkpoint_pieces import Run, Shape, Sources
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.errors import BuildError
 from tests.models import CONFIGS
@@ -103,11 +103,13 @@ def test_values_come_in_the_order_of_the_graph() -> None:
     sources = Sources(family_for(MOE), MOE, stored)
     values = {key: np.random.default_rng(len(key)).normal(size=shape) for key, shape in stored.items()}
 
-    def read(key: str) -> Iterator[np.ndarray]:
-        return (values[key][i : i + 5] for i in range(0, len(values[key]), 5))
+    def runs(key: str) -> Iterator[Run]:
+        return (Run.of(values[key][i : i + 5]) for i in range(0, len(values[key]), 5))
 
     name = f"{PREFIX}.gate_up_proj"
-    weight = np.concatenate(list(sources.read(name, shapes[name], read))).reshape(shapes[name])
+    found = [(run.size, run.read()) for run in sources.runs(name, shapes[name], runs)]
+    assert all(size == rows.size for size, rows in found)
+    weight = np.concatenate([rows for _, rows in found]).reshape(shapes[name])
     for expert in range(6):
         for offset, part in enumerate(("gate", "up")):
             np.testing.assert_array_equal(weight[expert, offset::2], values[f"{PREFIX}.{expert}.{part}_proj.weight"])

@@ -18,6 +18,7 @@ from peagle.compiler.precision.weight_selection import Selection
 from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization.quantized_weight import MIDDLE, QuantizedWeight
+from peagle.graphs.targets.checkpoint_pieces import Run
 from peagle.graphs.targets.weight_roles import Role, RoledWeight
 from peagle.plugins.errors import BuildError
 from peagle.plugins.number_types import powers_of_two
@@ -41,13 +42,13 @@ def weights(shape: tuple[int, ...], seed: int, *, bf16: bool = True) -> Array:
 def provider(kind: str, lowering: str, values: Array, cuts: tuple[int, ...] = ()) -> RoundedHere:
     """The source of one weight that is read in runs of rows, cut before the rows ``cuts``."""
 
-    def read(_: str, shape: tuple[int, ...]) -> Iterator[Array]:
-        yield from np.split(values.reshape(-1, shape[-1]), sorted({cut for cut in cuts if cut}))
+    def runs(_: str, shape: tuple[int, ...]) -> Iterator[Run]:
+        return map(Run.of, np.split(values.reshape(-1, shape[-1]), sorted({cut for cut in cuts if cut})))
 
     wide = "fp32" if lowering in ("ort", "cpu") else "bf16"
     role: Role = "experts" if values.ndim > 2 else "mlp"
     recipe = RECIPES[kind].on(wide, LOWERINGS[lowering])
-    return RoundedHere(Selection(recipe, {"w": RoledWeight("w", values.shape, role, 1)}), LOWERINGS[lowering], read)
+    return RoundedHere(Selection(recipe, {"w": RoledWeight("w", values.shape, role, 1)}), LOWERINGS[lowering], runs)
 
 
 def found(source: RoundedHere, shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -154,6 +155,6 @@ def test_numbers_that_float16_has_no_place_for_are_refused_from_a_thread() -> No
     values[9, 3] = 7e4
     source = provider("int4", "tensorrt", values, (8,))
     recipe = RECIPES["int4"].on("fp16", LOWERINGS["tensorrt"])
-    source = RoundedHere(Selection(recipe, source.selection.weights), source.lowering, source.read)
+    source = RoundedHere(Selection(recipe, source.selection.weights), source.lowering, source.runs)
     with pytest.raises(BuildError, match="w holds numbers beyond 65504"):
         list(source.codes("w", values.shape))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from peagle.compiler.precision.rounding import in_order as module
 from peagle.compiler.precision.rounding.in_order import in_order
+from peagle.graphs.targets.checkpoint_pieces import Run
 from peagle.plugins.errors import BuildError
 
 
@@ -27,26 +27,25 @@ def test_results_come_in_the_order_of_the_runs_whoever_is_done_first(sizes: list
         return [begin, *values]
 
     ends = np.cumsum([0, *sizes])
-    runs = [np.arange(begin, end) for begin, end in itertools.pairwise(ends)]
-    assert list(in_order(work, iter(runs), threads)) == [[begin, *run] for begin, run in zip(ends, runs, strict=False)]
+    rows = [np.arange(begin, end) for begin, end in itertools.pairwise(ends)]
+    found = list(in_order(work, map(Run.of, rows), threads))
+    assert found == [[begin, *run] for begin, run in zip(ends, rows, strict=False)]
 
 
-@pytest.mark.parametrize(("room", "most"), [(1 << 30, 5), (100, 3), (1, 2)])
+@pytest.mark.parametrize(("room", "most"), [(1 << 30, 4), (400, 2), (1, 1)])
 def test_few_runs_are_held_at_a_time(room: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each of three threads, one that waits and one that was just read; and no more than there is room for."""
+    """One for each of three threads and one that waits, and no more than there is room for."""
     monkeypatch.setattr(module, "ROOM", room)
-    taken = done = 0
+    begun, taken = [], 0
 
-    def runs() -> Iterator[np.ndarray]:
-        nonlocal taken
-        for _ in range(20):
-            taken += 1
-            assert taken - done <= most
-            yield np.zeros(50, np.uint8)
+    def read() -> np.ndarray:
+        begun.append(taken)
+        return np.zeros(50, np.float32)
 
-    for _ in in_order(lambda _, values: values.size, runs(), 3):
-        done += 1
-    assert (taken, done) == (20, 20)
+    for _ in in_order(lambda _, values: values.size, (Run(50, read) for _ in range(20)), 3):
+        taken += 1
+    assert taken == len(begun) == 20
+    assert all(at - before < most for at, before in enumerate(begun))
 
 
 def test_an_error_in_a_thread_is_raised_where_results_are_taken() -> None:
@@ -57,13 +56,13 @@ def test_an_error_in_a_thread_is_raised_where_results_are_taken() -> None:
 
     found = []
     with pytest.raises(BuildError, match="the seventh"):
-        found.extend(in_order(work, (np.zeros(2) for _ in range(9)), 2))
+        found.extend(in_order(work, (Run.of(np.zeros(2)) for _ in range(9)), 2))
     assert found in ([], [0, 2, 4])
 
 
 def test_who_stops_early_leaves_no_thread_behind() -> None:
     before = threading.active_count()
-    results = in_order(lambda begin, _: begin, (np.zeros(1) for _ in range(100)), 3)
+    results = in_order(lambda begin, _: begin, (Run.of(np.zeros(1)) for _ in range(100)), 3)
     assert (next(results), next(results)) == (0, 1)
     results.close()
     assert threading.active_count() == before
