@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...graphs.targets.checkpoint_pieces import Run
+from ...graphs.targets.checkpoint_pieces import UnreadRows
 from ...plugins.errors import BuildError, EnvironmentProblem, nearest
 from ...plugins.problems import Problems
 from ..console.progress import Advance, Progress
@@ -135,12 +135,12 @@ class Checkpoint:
         """One tensor as slices along axis 0 of at most ``limit`` bytes, or of one row (or block of rows)."""
         return (run.read() for run in self.runs(name, limit))
 
-    def runs(self, name: str, limit: int = PIECE) -> Iterator[Run]:
-        """The same slices, still to be read."""
+    def runs(self, name: str, limit: int = PIECE) -> Iterator[UnreadRows]:
+        """One tensor as the slices of ``pieces``, still to be read."""
         tensor = self._tensor(name)
         of_row = math.prod(tensor.shape[1:])
         return (
-            Run((end - begin) * of_row, partial(_rows, name, tensor, begin, end))
+            UnreadRows((end - begin) * of_row, partial(_rows, name, tensor, begin, end))
             for begin, end in _slices(tensor, limit)
         )
 

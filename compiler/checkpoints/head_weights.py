@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graphs.drafters import DrafterSpec
 from ...graphs.drafters.tensor_layout import EMBEDDING, LM_HEAD, rows_of_fused
-from ...graphs.targets.checkpoint_pieces import Array, Run, Shape
+from ...graphs.targets.checkpoint_pieces import Array, Shape, UnreadRows
 from ...graphs.targets.weight_roles import Role, RoledWeight
 from ...plugins.errors import BuildError
 from .checkpoint import Checkpoint
@@ -56,7 +56,7 @@ class HeadWeights:
             return False
         return _are_same(self.read(EMBEDDING, shape), self.target.read(its.name, shape))
 
-    def runs(self, name: str, shape: Shape) -> Iterator[Run]:
+    def runs(self, name: str, shape: Shape) -> Iterator[UnreadRows]:
         """One weight as consecutive runs of rows that are still to be read."""
         if name in self.head.shared:
             weight = target_weight(self.target, name)

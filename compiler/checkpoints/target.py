@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...graphs.targets import Family, TargetSpec
-from ...graphs.targets.checkpoint_pieces import Array, Run, Shape, Sources
+from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources, UnreadRows
 from ...graphs.targets.skeleton import Skeleton
 from ...plugins.ops.quantized_linear.packed_weights import GGUF_BLOCK_BYTES
 from .checkpoint import Checkpoint
@@ -71,7 +71,7 @@ class Target:
         """Raise one ``BuildError`` that lists every tensor missing, of another shape, or not known to the model."""
         self.sources.check(self.skeleton.shapes)
 
-    def runs(self, name: str, shape: Shape) -> Iterator[Run]:
+    def runs(self, name: str, shape: Shape) -> Iterator[UnreadRows]:
         """One weight of the graph, as consecutive runs of rows that are still to be read."""
         return self.sources.runs(name, shape, self.checkpoint.runs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...graphs.targets.checkpoint_pieces import Array, Run, Shape
+from ...graphs.targets.checkpoint_pieces import Array, Shape, UnreadRows
 from ...plugins.errors import BuildError, UsageError
 from ...plugins.problems import counted
 from ..checkpoints.gguf.weights import rounded_types
@@ -85,7 +85,7 @@ def selection_of(target: Target, recipe: Recipe) -> Selection:
 
 
 def of_drafter(
-    head: DrafterSpec, recipe: Recipe, lowering: Lowering, runs: Callable[[str, Shape], Iterator[Run]]
+    head: DrafterSpec, recipe: Recipe, lowering: Lowering, runs: Callable[[str, Shape], Iterator[UnreadRows]]
 ) -> RoundedHere | None:
     """The source of a drafter on a target in ``recipe``; None where it is wide. What enters its matrices is wide."""
     if recipe.drafter == recipe.wide:

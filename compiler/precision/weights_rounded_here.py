@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...graphs.quantization.quantized_weight import QuantizedWeight, Rounding
-from ...graphs.targets.checkpoint_pieces import Array, Run, Shape
+from ...graphs.targets.checkpoint_pieces import Array, Shape, UnreadRows
 from ...plugins.errors import BuildError
 from ...plugins.number_types import scales_of, to_e8m0
 from ...plugins.ops.quantized_linear.packed_weights import gguf_codes, gguf_scales
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ...graphs.targets.weight_roles import RoledWeight
     from .calibration import Scales
 
-Runs = Callable[[str, Shape], Iterator[Run]]
+Runs = Callable[[str, Shape], Iterator[UnreadRows]]
 
 
 def unblocked(selection: Selection, lowering: Lowering) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ...graphs.targets.checkpoint_pieces import Array, Run, Shape
+from ...graphs.targets.checkpoint_pieces import Array, Shape, UnreadRows
 from ...plugins.errors import BuildError
 from ...plugins.number_types import E4M3, scales_of
 from ...plugins.problems import counted, listed
@@ -118,12 +118,12 @@ class StoredFp8:
 
         checkpoint, is_one = self.target.checkpoint, self._of_matrices(self.selection.weights[name])
 
-        def runs(key: str) -> Iterator[Run]:
+        def runs(key: str) -> Iterator[UnreadRows]:
             tensor = checkpoint.fp8(key)
             scale = tensor.matrix_scale() if tensor is not None and is_one else None
             is_new = tensor is not None and tensor.rescaled(scale)
             loss = self._losses.setdefault(key, Loss()) if is_new else None
-            return map(Run.of, checkpoint.codes(key, loss, scale))
+            return map(UnreadRows.of, checkpoint.codes(key, loss, scale))
 
         for run in self.target.sources.runs(name, shape, runs):
             yield np.ascontiguousarray(run.read()).view(E4M3.dtype)

@@ -19,14 +19,14 @@ _LISTED = 20
 
 
 @dataclass(frozen=True)
-class Run:
+class UnreadRows:
     """Some rows of a tensor that are still to be read: how many numbers they hold, and what reads them."""
 
     size: int
     read: Callable[[], Array]
 
     @classmethod
-    def of(cls, values: Array) -> Run:
+    def of(cls, values: Array) -> UnreadRows:
         """Rows that are at hand already."""
         return cls(values.size, lambda: values)
 
@@ -74,30 +74,30 @@ class Sources:
                 fix="use the config.json that belongs to these weights, and finish the download of the model",
             )
 
-    def runs(self, name: str, shape: Shape, runs: Callable[[str], Iterator[Run]]) -> Iterator[Run]:
+    def runs(self, name: str, shape: Shape, runs: Callable[[str], Iterator[UnreadRows]]) -> Iterator[UnreadRows]:
         """The weight as consecutive runs of rows, put together from ``runs(key)``; any thread may read any of them."""
         for piece in self.pieces(name, shape):
             yield from _assembled(piece, [runs(self.key(key)) for key in piece.keys])
 
 
-def _assembled(piece: Piece, parts: list[Iterator[Run]]) -> Iterator[Run]:
+def _assembled(piece: Piece, parts: list[Iterator[UnreadRows]]) -> Iterator[UnreadRows]:
     if piece.how == "interleave":
         for gate, up in zip(*parts, strict=True):
-            yield Run(gate.size + up.size, partial(_in_turn, gate, up))
+            yield UnreadRows(gate.size + up.size, partial(_in_turn, gate, up))
     elif piece.how == "transpose":
         for rows in parts[0]:
-            yield Run(rows.size, partial(_turned, rows))
+            yield UnreadRows(rows.size, partial(_turned, rows))
     else:
         yield from parts[0]
 
 
-def _in_turn(first: Run, second: Run) -> Array:
+def _in_turn(first: UnreadRows, second: UnreadRows) -> Array:
     """The rows of two runs, one of each in turn."""
     rows = first.read()
     return np.stack((rows, second.read()), axis=1).reshape(-1, *rows.shape[1:])
 
 
-def _turned(rows: Run) -> Array:
+def _turned(rows: UnreadRows) -> Array:
     return np.ascontiguousarray(rows.read().swapaxes(1, 2))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from ....graphs.targets.checkpoint_pieces import Array, Run
+from ....graphs.targets.checkpoint_pieces import Array, UnreadRows
 
 _MOST_THREADS = 8  # more would wait for the disk, or for one another's turn with the interpreter
 _FP32 = 4  # bytes
@@ -22,14 +22,16 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(work: Callable[[int, Array], Result], runs: Iterable[Run], threads: int | None = None) -> Iterator[Result]:
+def in_order(
+    work: Callable[[int, Array], Result], runs: Iterable[UnreadRows], threads: int | None = None
+) -> Iterator[Result]:
     """What ``work(begin, values)`` makes of each run of rows, in turn, while threads read and work on the next ones.
 
     ``begin`` counts the values before a run. NumPy computes without the interpreter's lock, so threads do share the
     work. One run for each thread is held and one more, but no more bytes than there is room for: then at least one.
     """
 
-    def done(begin: int, run: Run) -> Result:
+    def done(begin: int, run: UnreadRows) -> Result:
         return work(begin, run.read())
 
     count = min(processors(), _MOST_THREADS) if threads is None else threads

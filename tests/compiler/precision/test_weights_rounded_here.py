@@ -15,7 +15,7 @@ from peagle.compiler.precision.rounding.numbers_to_codes import values_of
 from peagle.compiler.precision.weight_selection import Selection
 from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.targets.checkpoint_pieces import Run
+from peagle.graphs.targets.checkpoint_pieces import UnreadRows
 from peagle.graphs.targets.weight_roles import Role, RoledWeight
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops.microscaled_round.reference import microscaled_round
@@ -30,10 +30,10 @@ class Checkpoint:
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         return np.random.default_rng(self.seed).standard_normal(shape).astype(np.float32)
 
-    def __call__(self, _: str, shape: tuple[int, ...]) -> Iterator[Run]:
+    def __call__(self, _: str, shape: tuple[int, ...]) -> Iterator[UnreadRows]:
         self.reads += 1
         values = self.values(shape).reshape(-1, shape[-1])
-        yield from (Run.of(values[at : at + 2]) for at in range(0, len(values), 2))
+        yield from (UnreadRows.of(values[at : at + 2]) for at in range(0, len(values), 2))
 
 
 def _provider(read: Checkpoint, lowering: str = "ort", **shapes: tuple[int, ...]) -> RoundedHere:
@@ -105,7 +105,7 @@ def test_microscaled_rows_are_stored_in_whole_blocks(lowering: str, shape: tuple
 def test_scales_too_small_for_half_precision_do_not_make_codes_of_nothing() -> None:
     provider = _provider(Checkpoint(), "tensorrt", w=(2, 128))
     small = type(provider)(
-        provider.selection, provider.lowering, lambda _, shape: iter([Run.of(np.full(shape, 1e-9, np.float32))])
+        provider.selection, provider.lowering, lambda _, shape: iter([UnreadRows.of(np.full(shape, 1e-9, np.float32))])
     )
     codes, scales = next(small.codes("w", (2, 128))), next(small.scales("w", (2, 128)))
     assert np.all(codes.astype(np.int64) == 0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.graphs.targets import family_for
-from peagle.graphs.targets.checkpoint_pieces import Run, Shape, Sources
+from peagle.graphs.targets.checkpoint_pieces import Shape, Sources, UnreadRows
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.plugins.errors import BuildError
 from tests.models import CONFIGS
@@ -103,8 +103,8 @@ def test_values_come_in_the_order_of_the_graph() -> None:
     sources = Sources(family_for(MOE), MOE, stored)
     values = {key: np.random.default_rng(len(key)).normal(size=shape) for key, shape in stored.items()}
 
-    def runs(key: str) -> Iterator[Run]:
-        return (Run.of(values[key][i : i + 5]) for i in range(0, len(values[key]), 5))
+    def runs(key: str) -> Iterator[UnreadRows]:
+        return (UnreadRows.of(values[key][i : i + 5]) for i in range(0, len(values[key]), 5))
 
     name = f"{PREFIX}.gate_up_proj"
     found = [(run.size, run.read()) for run in sources.runs(name, shapes[name], runs)]

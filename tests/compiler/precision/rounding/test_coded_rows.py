@@ -18,7 +18,7 @@ from peagle.compiler.precision.weight_selection import Selection
 from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization.quantized_weight import MIDDLE, QuantizedWeight
-from peagle.graphs.targets.checkpoint_pieces import Run
+from peagle.graphs.targets.checkpoint_pieces import UnreadRows
 from peagle.graphs.targets.weight_roles import Role, RoledWeight
 from peagle.plugins.errors import BuildError
 from peagle.plugins.number_types import powers_of_two
@@ -42,8 +42,8 @@ def weights(shape: tuple[int, ...], seed: int, *, bf16: bool = True) -> Array:
 def provider(kind: str, lowering: str, values: Array, cuts: tuple[int, ...] = ()) -> RoundedHere:
     """The source of one weight that is read in runs of rows, cut before the rows ``cuts``."""
 
-    def runs(_: str, shape: tuple[int, ...]) -> Iterator[Run]:
-        return map(Run.of, np.split(values.reshape(-1, shape[-1]), sorted({cut for cut in cuts if cut})))
+    def runs(_: str, shape: tuple[int, ...]) -> Iterator[UnreadRows]:
+        return map(UnreadRows.of, np.split(values.reshape(-1, shape[-1]), sorted({cut for cut in cuts if cut})))
 
     wide = "fp32" if lowering in ("ort", "cpu") else "bf16"
     role: Role = "experts" if values.ndim > 2 else "mlp"

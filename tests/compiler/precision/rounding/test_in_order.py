@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from peagle.compiler.precision.rounding import in_order as module
 from peagle.compiler.precision.rounding.in_order import in_order
-from peagle.graphs.targets.checkpoint_pieces import Run
+from peagle.graphs.targets.checkpoint_pieces import UnreadRows
 from peagle.plugins.errors import BuildError
 
 
@@ -28,7 +28,7 @@ def test_results_come_in_the_order_of_the_runs_whoever_is_done_first(sizes: list
 
     ends = np.cumsum([0, *sizes])
     rows = [np.arange(begin, end) for begin, end in itertools.pairwise(ends)]
-    found = list(in_order(work, map(Run.of, rows), threads))
+    found = list(in_order(work, map(UnreadRows.of, rows), threads))
     assert found == [[begin, *run] for begin, run in zip(ends, rows, strict=False)]
 
 
@@ -42,7 +42,7 @@ def test_few_runs_are_held_at_a_time(room: int, most: int, monkeypatch: pytest.M
         begun.append(taken)
         return np.zeros(50, np.float32)
 
-    for _ in in_order(lambda _, values: values.size, (Run(50, read) for _ in range(20)), 3):
+    for _ in in_order(lambda _, values: values.size, (UnreadRows(50, read) for _ in range(20)), 3):
         taken += 1
     assert taken == len(begun) == 20
     assert all(at - before < most for at, before in enumerate(begun))
@@ -56,13 +56,13 @@ def test_an_error_in_a_thread_is_raised_where_results_are_taken() -> None:
 
     found = []
     with pytest.raises(BuildError, match="the seventh"):
-        found.extend(in_order(work, (Run.of(np.zeros(2)) for _ in range(9)), 2))
+        found.extend(in_order(work, (UnreadRows.of(np.zeros(2)) for _ in range(9)), 2))
     assert found in ([], [0, 2, 4])
 
 
 def test_who_stops_early_leaves_no_thread_behind() -> None:
     before = threading.active_count()
-    results = in_order(lambda begin, _: begin, (Run.of(np.zeros(1)) for _ in range(100)), 3)
+    results = in_order(lambda begin, _: begin, (UnreadRows.of(np.zeros(1)) for _ in range(100)), 3)
     assert (next(results), next(results)) == (0, 1)
     results.close()
     assert threading.active_count() == before
