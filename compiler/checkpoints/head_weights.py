@@ -75,6 +75,13 @@ class HeadWeights:
         return self.checkpoint.position(self.head.keys[name])
 
 
+def read_from_target(checkpoint: Checkpoint, head: DrafterSpec, target: Target | None) -> tuple[str, ...]:
+    """The weights of a head that a graph beside its target's can read there, as far as the ``target`` is at hand."""
+    if EMBEDDING in head.shared:
+        return (EMBEDDING,)
+    return (EMBEDDING,) if target and HeadWeights(checkpoint, head, target).has_targets_embedding else ()
+
+
 def _are_same(first: Iterator[Array], second: Iterator[Array]) -> bool:
     """Whether two runs of rows hold the same numbers, in pieces of any length."""
     rest: Array | None = None

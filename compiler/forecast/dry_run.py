@@ -2,54 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ...graphs.drafters import DrafterSpec
-from ...graphs.drafters.tensor_layout import EMBEDDING
 from ...graphs.lowering import Lowering
 from ...graphs.targets import family_for
-from ...plugins.errors import EnvironmentProblem, UsageError
-from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.head_weights import HeadWeights, open_head
+from ...graphs.targets.skeleton import Skeleton
+from ...graphs.targets.weight_roles import RoledWeight
+from ...plugins.errors import BuildError, EnvironmentProblem, UsageError
+from ..checkpoints.head_weights import open_head, read_from_target
 from ..checkpoints.known_pairs import Local
 from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, NGRAM_DEPTH, read_head, require_runner
 from ..console.printing import emit
+from ..console.progress import Progress, Quiet
 from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_number
+from ..needs.disk import Disk
+from ..needs.room import Need, needs_of, refusal_of, tight
+from ..needs.wanted import Wanted, calibration_of, of_checkpoint
+from ..needs.weight_bytes import share_note
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
 from ..precision.decide_recipe import decide, precision_of, table_of, wide_of, with_drafter
 from ..precision.recipes import Recipe, twice_rounded
-from ..precision.weight_source import kept_blocks, of_target
+from ..precision.weight_source import of_target
 from ..precision.weights_stored_quantized import StoredFp8
 from ..request.build_platform import platform_of
 from ..request.experts_form import as_asked, suited
 from ..request.refusals import check_build, export_lowering
 from ..request.request import ONNXRUNTIME, CompileRequest, ModelRef
+from ..store.made_for import MadeFor
 from ..store.stages import StageStore
-from .disk import disk_of
 from .forecast import UNKNOWN_HEAD, make_forecast
+from .multiplying import operations_per_second
 from .printing import render
-from .record import Forecast
-from .weight_bytes import share_note
+from .record import Forecast, Outcome
 
 
 @dataclass(frozen=True)
 class Decided:
     """What a request comes to before anything is made; ``gpu`` is one whose memory is known.
 
-    ``plans``: whether TensorRT builds plans. ``shares``: whether both graphs will read one embedding, if it is one.
-    ``kept``: the weights that are taken as the blocks of a GGUF file that they are stored in.
+    ``product`` is the TensorRT that builds plans. ``shares``: whether both graphs will read one embedding, if it is
+    one. ``problem`` is why this machine cannot build it, where the plan is for another.
     """
 
     lowering: Lowering
     recipe: Recipe
     gpu: str | None
     notes: tuple[str, ...]
-    plans: bool = False
+    product: str | None = None
     shares: bool = False
-    kept: Mapping[str, str] = field(default_factory=dict)
+    problem: EnvironmentProblem | None = None
 
 
 def print_forecast(forecast: Forecast, *, as_json: bool) -> None:
@@ -60,15 +65,20 @@ def print_forecast(forecast: Forecast, *, as_json: bool) -> None:
         print(render(forecast))
 
 
-def forecast_build(request: CompileRequest) -> Forecast:
+def forecast_build(request: CompileRequest, progress: Progress | None = None) -> Forecast:
     """The forecast of a build. Raises ``UsageError`` or ``BuildError`` for what cannot be made."""
-    forecast = _forecast(request, decided := decide_build(request))
-    return _with_disk(forecast, request, has_plans=decided.lowering.is_tensorrt)
+    progress = progress or Quiet()
+    with progress.step("settle backend, GPU, lowering and types"):
+        decided = decide_build(request)
+    return _forecast(request, decided, progress)
 
 
-def forecast_export(request: CompileRequest) -> Forecast:
+def forecast_export(request: CompileRequest, progress: Progress | None = None) -> Forecast:
     """The forecast of an export, with a verdict for a GPU. Raises what a forecast of a build does."""
-    return _with_disk(_forecast(request, decide_export(request)), request, is_moved=True)
+    progress = progress or Quiet()
+    with progress.step("settle lowering and types"):
+        decided = decide_export(request)
+    return _forecast(request, decided, progress, is_moved=True)
 
 
 def decide_build(request: CompileRequest) -> Decided:
@@ -78,12 +88,17 @@ def decide_build(request: CompileRequest) -> Decided:
     """
     check_build(request)
     notes: list[str] = []
-    asked = request.backend
+    asked, problem = request.backend, None
     try:
         platform = platform_of(request)
         lowering, gpus, backend = platform.lowering, platform.gpus, platform.backend
         notes += [platform.lacks] if platform.lacks else []
+        if platform.makes_plans and platform.runs_here and request.drafts_asked is None:
+            notes.append(
+                "K is measured here: where another than the trained depth wins, plans are built and kept twice"
+            )
     except EnvironmentProblem as error:
+        problem = error
         if not asked.gpus and asked.name is None:
             raise
         gpus = sm_names(asked.gpus)
@@ -96,8 +111,8 @@ def decide_build(request: CompileRequest) -> Decided:
     if len(asked.gpus) > 1:
         verdict, more = None, [f"{', '.join(gpus)}: one GPU by its name, for example b200, gets a verdict"]
     decided = _decided(request, lowering, gpus, [*notes, *more], keeps_own=True)
-    has_plans = backend != ONNXRUNTIME
-    return replace(decided, gpu=verdict, plans=has_plans, shares=not has_plans)
+    product = None if backend == ONNXRUNTIME else backend
+    return replace(decided, gpu=verdict, product=product, shares=product is None, problem=problem)
 
 
 def decide_export(request: CompileRequest) -> Decided:
@@ -134,11 +149,10 @@ def _decided(
         decide(asked, planned, target)
     else:
         notes.append(f"nothing is written in {asked.name} for {planned} ({', '.join(known)} are): this is arithmetic")
-    kept = kept_blocks(target, recipe, planned) if target and asked.name in known else {}
-    return Decided(planned, recipe, None, tuple(notes), kept=kept)
+    return Decided(planned, recipe, None, tuple(notes))
 
 
-def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
+def _forecast(request: CompileRequest, decided: Decided, progress: Progress, *, is_moved: bool = False) -> Forecast:
     """The forecast for a target and, where its checkpoint lies on this machine, its drafter."""
     model, draft, sizes = request.pair.model, request.pair.draft, request.sizes
     config, origin = target_config(model, request.pair.revision)
@@ -153,47 +167,76 @@ def _forecast(request: CompileRequest, decided: Decided) -> Forecast:
         drafter = replace(drafter, config=request.head.over(drafter.config))
         head = read_head(drafter, family_for(config).describe(config))
         require_runner(head, decided.lowering)
-        shared = _shared(drafter, head, request.pair) if decided.shares else ()
+        shared = read_from_target(drafter, head, _local_target(request.pair)) if decided.shares else ()
     elif source is None:
         unknown = "none named"
     elif draft is None and pair and pair.drafter_size:
         unknown = f"{pair.drafter_size}; the rest is {UNKNOWN_HEAD}"
     depth = (head.trained_depth if head else None) or (pair.trained_depth if pair else None) or ASSUMED_DEPTH
     depth = depth if has_drafter else NGRAM_DEPTH
-    return make_forecast(
+    with progress.step("import torch and transformers"):
+        skeleton = Skeleton(config)
+        weights = skeleton.weights
+    with progress.step("count weights, disk and memory"):
+        wanted = _wanted(request, decided, weights, head, shared)
+        disk = _disk(request, wanted, is_moved=is_moved)
+        rate = operations_per_second() if wanted.work.calibration else None
+    forecast = make_forecast(
         model,
         config,
         origin,
-        with_drafter(decided.recipe, request.precision, decided.lowering, head),
-        decided.lowering,
+        wanted,
         max_seq_len=sizes.max_seq_len,
         num_speculative_tokens=0 if request.draft == "none" else max(depth, sizes.num_speculative_tokens or 0),
         has_drafter=has_drafter,
         gpu=decided.gpu,
-        head=head,
         head_note="" if head else unknown,
-        shared=shared,
         notes=(*decided.notes, *request.unused()),
-        plans=decided.plans,
-        kept=decided.kept,
+        progress=progress,
     )
+    needs = needs_of(disk, wanted.work)
+    forecast = replace(forecast, notes=(*forecast.notes, *tight(needs)))
+    outcome = _outcome(request, decided, forecast, needs)
+    return replace(forecast, disk=disk, operations_per_second=rate, needs=needs, outcome=outcome)
 
 
-def _shared(drafter: Checkpoint, head: DrafterSpec, pair: ModelRef) -> tuple[str, ...]:
-    """The weights of a head that are the target's, as far as can be told without the target's."""
-    if EMBEDDING in head.shared:
-        return (EMBEDDING,)
-    target = _local_target(pair)
-    return (EMBEDDING,) if target and HeadWeights(drafter, head, target).has_targets_embedding else ()
+def _outcome(request: CompileRequest, decided: Decided, forecast: Forecast, needs: Sequence[Need]) -> Outcome:
+    """How the same command ends without ``--dry-run``, as far as it is known before it begins."""
+    if decided.problem:
+        return Outcome.of(decided.problem)
+    if forecast.refusal:
+        return Outcome(BuildError.exit_code, forecast.refusal)
+    return Outcome.of(refusal_of(needs), ignored=request.ignore_limits)
 
 
-def _with_disk(
-    forecast: Forecast, request: CompileRequest, *, has_plans: bool = False, is_moved: bool = False
-) -> Forecast:
-    """Return the forecast with what its weights take of the disks."""
-    written = forecast.weight_bytes + (forecast.drafter.bytes or 0)
-    disk = disk_of(StageStore.default().root, request.out, written, has_plans=has_plans, is_moved=is_moved)
-    return replace(forecast, disk=disk)
+def _wanted(
+    request: CompileRequest,
+    decided: Decided,
+    census: tuple[RoledWeight, ...],
+    head: DrafterSpec | None,
+    shared: tuple[str, ...],
+) -> Wanted:
+    """What a build or an export would make, by what a checkpoint that lies here holds."""
+    config = target_config(request.pair.model, request.pair.revision)[0]
+    wanted = Wanted(
+        census=census,
+        recipe=with_drafter(decided.recipe, request.precision, decided.lowering, head),
+        lowering=decided.lowering,
+        head=head,
+        shared=shared,
+        product=decided.product,
+        calibration=calibration_of(request.calibration, family_for(config).text(config)),
+    )
+    target = _local_target(request.pair)
+    is_written = decided.recipe.name in available(decided.lowering)
+    return of_checkpoint(wanted, target) if target and is_written else wanted
+
+
+def _disk(request: CompileRequest, wanted: Wanted, *, is_moved: bool) -> Disk:
+    source = target_source(request.pair.model, request.pair.revision)
+    names = [str(source.path)] if isinstance(source, Local) else []
+    made_for = MadeFor("", request.pair.model, "", wanted.recipe.name, wanted.lowering.name)
+    return wanted.disk(StageStore.default(force=request.force), request.out, made_for, names, is_moved=is_moved)
 
 
 def _local_target(pair: ModelRef) -> Target | None:

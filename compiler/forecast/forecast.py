@@ -14,13 +14,15 @@ from ...plugins.graph_contract import cache_width
 from ...plugins.number_types import BY_PRECISION
 from ..checkpoints.checkpoint import PIECE
 from ..checkpoints.target_and_drafter import cache_length
+from ..console.progress import Progress, Quiet
 from ..hardware.gpus import find_gpu
+from ..needs.measured import WRITTEN_BYTES_PER_SECOND
+from ..needs.wanted import Wanted
+from ..needs.weight_bytes import BYTES, line, too_wide
 from ..precision.multiplied_share import foreseen_refusal, foretold
 from ..precision.recipes import Recipe
 from ..precision.rounding.in_order import ROOM
-from .build_work import BuildWork
 from .record import TABLES, DrafterSize, Forecast, GraphSize, HostMemory, KvCache, Time, Verdict, fit
-from .weight_bytes import BYTES, head_weights, line, too_wide, weight_lines
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
 
 UNKNOWN_HEAD = "unknown until downloaded"
 _SHARED = "its embedding is the target's, stored once"
-
-# `make bench-export` writes 120 MB/s in FP16 and 187 MB/s in FP32 (docs/performance.md); below both, on the safe side.
-BYTES_PER_SECOND = 80e6
 
 # Rounded up. Measured: 0.45 GB after the libraries have traced a few layers; 90 kB per node of a whole semantic
 # graph; 0.23 GB beyond the trace while weights were written.
@@ -46,49 +45,43 @@ def make_forecast(
     model: str,
     config: Mapping[str, Any],
     origin: str,
-    recipe: Recipe,
-    lowering: Lowering,
+    wanted: Wanted,
     *,
     max_seq_len: int,
     num_speculative_tokens: int,
     has_drafter: bool = True,
     gpu: str | None = None,
     slots: int | None = None,
-    head: DrafterSpec | None = None,
     head_note: str = "",
-    shared: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
-    plans: bool = False,
-    kept: Mapping[str, str] | None = None,
-    bytes_per_second: float = BYTES_PER_SECOND,
+    bytes_per_second: float = WRITTEN_BYTES_PER_SECOND,
+    progress: Progress | None = None,
 ) -> Forecast:
     """Forecast for the target whose ``config.json`` is ``config``; traces a few of its layers, without weights.
 
     ``num_speculative_tokens`` are the drafts that the caches have room for, ``has_drafter`` says whether a drafter
-    makes them. ``head_note`` says what is known of a head that is not at hand, ``shared`` which of its weights are read
-    from the target's file, ``plans`` whether TensorRT builds plans of the graphs, ``kept`` which weights are taken as
-    the blocks of a GGUF file that they are stored in (``weight_lines``). Raises one ``UsageError`` for all sizes and
-    names that are wrong, ``BuildError`` for an unknown target.
+    makes them. ``head_note`` says what is known of a head that is not at hand. Raises one ``UsageError`` for all sizes
+    and names that are wrong, ``BuildError`` for an unknown target.
     """
     _check(max_seq_len, num_speculative_tokens, gpu, slots)
     from ...graphs.targets.layer_trials import run_trials
-    from ...graphs.targets.skeleton import Skeleton
 
+    census, recipe, lowering, head = wanted.census, wanted.recipe, wanted.lowering, wanted.head
     family = family_for(config)
     spec = family.describe(config)
     spec = spec.with_taps(head.taps if head else None) if has_drafter else spec
     possible = min(max_seq_len, spec.max_position_embeddings)
     cut = (f"max_seq_len is {possible}, the most that the model was trained for",) if possible < max_seq_len else ()
     length = cache_length(possible, num_speculative_tokens, lowering)
-    census = Skeleton(config).weights
-    trials = run_trials(config, spec, recipe.dtype)
-    tables = length * trials.table_bytes(lowering)
-    lines = weight_lines(census, recipe, lowering, kept)
-    weights = (*lines, line(TABLES, recipe.wide, tables // int(BYTES[recipe.wide])))
-    drafter, kv = _drafter(head, head_note, recipe, lowering, shared), _kv_cache(spec, head, recipe, length)
+    progress = progress or Quiet()
+    trials = run_trials(config, spec, recipe.dtype, step=progress.step)
+    with progress.step("count the nodes"):
+        tables = length * trials.table_bytes(lowering)
+        graph = _graph(trials, lowering)
+    weights = (*wanted.lines, line(TABLES, recipe.wide, tables // int(BYTES[recipe.wide])))
+    drafter, kv = _drafter(wanted, head_note), _kv_cache(spec, head, recipe, length)
     if not has_drafter:
         drafter, kv = replace(drafter, count=0, bytes=0), replace(kv, drafter_token_bytes=0, drafter_slot_bytes=0)
-    graph = _graph(trials, lowering)
     written = sum(each.bytes for each in weights) + (drafter.bytes or 0)
     refusal = foreseen_refusal(census, recipe, lowering)
     return Forecast(
@@ -108,7 +101,7 @@ def make_forecast(
         graph=graph,
         host=HostMemory(_LIBRARIES, _buffers(census), graph.semantic * _NODE + tables * _TABLE_COPIES),
         time=Time(trials.trace_seconds, written / bytes_per_second, bytes_per_second),
-        work=BuildWork.of(census, recipe, lowering, written, plans=plans, kept=kept or {}),
+        work=wanted.work,
         gpu=_verdict(gpu, recipe, written, kv, slots),
         multiplied=foretold(census, recipe, lowering),
         refusal=f"{refusal.what}; {refusal.why}. {refusal.fix}" if refusal else "",
@@ -144,14 +137,12 @@ def _texts(error: UsageError) -> tuple[str, str, str]:
     return error.what, error.why, error.fix
 
 
-def _drafter(
-    head: DrafterSpec | None, note: str, recipe: Recipe, lowering: Lowering, shared: tuple[str, ...]
-) -> DrafterSize:
+def _drafter(wanted: Wanted, note: str) -> DrafterSize:
     """The drafter's size, without what it reads from the target's file."""
-    if head is None:
-        return DrafterSize(recipe.drafter, None, None, note or UNKNOWN_HEAD)
-    count, size = head_weights(head, recipe, lowering, shared)
-    return DrafterSize(recipe.drafter, count, size, note or (_SHARED if shared else ""))
+    precision = wanted.recipe.drafter
+    if wanted.head is None:
+        return DrafterSize(precision, None, None, note or UNKNOWN_HEAD)
+    return DrafterSize(precision, *wanted.of_head, note or (_SHARED if wanted.shared else ""))
 
 
 def _kv_cache(spec: TargetSpec, head: DrafterSpec | None, recipe: Recipe, length: int) -> KvCache:

@@ -1,35 +1,34 @@
-"""``build --from DIR --dry-run``: what the build of an export's plans would take. Writes nothing."""
+"""``build --from DIR --dry-run``: what the build of an export's plans would take, and how it would end here."""
 
 from __future__ import annotations
 
 from ..console.printing import size
-from ..pipeline.build_from_export import check_from, settle
+from ..console.progress import Progress, Quiet
+from ..needs.room import builder_needs, disk_needs, refusal_of, tight
+from ..pipeline.build_from_export import check_from, settle, takes, weight_bytes
 from ..request.request import CompileRequest
 from ..store.stages import StageStore
-from .build_work import builder_bytes
-from .disk import disk_of
+from .printing import memory_of, outcome_row, time_of
+from .record import Outcome
 
 
-def forecast_plans(request: CompileRequest) -> list[tuple[str, str]]:
-    """The rows of the forecast. Raises what the build would refuse before it begins."""
-    check_from(request)
-    export, manifest, platform = settle(request)
-    weights = {
-        name: sum(entry.size for file, entry in export.files.items() if file.startswith(f"{name}/model."))
-        for name in manifest.parts
-    }
-    cache, written = StageStore.default().root, sum(weights.values())
-    disk = disk_of(cache, request.out, written)
+def forecast_plans(request: CompileRequest, progress: Progress | None = None) -> list[tuple[str, str]]:
+    """The rows of the forecast. Raises what the build would refuse before it reads the export."""
+    with (progress or Quiet()).step("read the export"):
+        check_from(request)
+        export, manifest, platform = settle(request)
+    weights = weight_bytes(export, manifest)
+    disk, builder = takes(request, export, manifest, platform, StageStore.default(force=request.force))
+    needs = (*disk_needs(disk), *builder_needs(builder))
+    refusal = refusal_of(needs)
     return [
         ("plan", f"{manifest.target.origin.id} from {export.path}; nothing is written"),
         ("platform", f"{platform.title} {platform.version} for {', '.join(platform.gpus)}, form {platform.lowering}"),
         ("precision", manifest.precision.get("recipe", "")),
         ("graphs and weights", ", ".join(f"{name} {size(count)}" for name, count in weights.items())),
-        (
-            "host memory",
-            f"about {size(builder_bytes(max(weights.values())))} in a process of its own, 3.07 times the weights of "
-            "the larger plan as measured with TensorRT-RTX; full TensorRT was not measured",
-        ),
-        ("time", f"{size(written)} to hash; what TensorRT takes was not measured"),
+        ("host memory", memory_of(builder)),
+        ("time", f"{size(sum(weights.values()))} to hash; {time_of(builder)}"),
         ("disk", disk.said()),
+        *(("note", text) for text in tight(needs)),
+        outcome_row(Outcome.of(refusal, ignored=request.ignore_limits)),
     ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..console.printing import columns, size
-from .build_work import BuildWork
-from .record import RESERVED_FOR, Forecast, Verdict
+from ..needs import measured
+from ..needs.build_work import BuildWork, CalibrationWork
+from ..needs.builder_work import BuilderWork
+from .record import RESERVED_FOR, Forecast, Outcome, Verdict
 
 
 def render(forecast: Forecast) -> str:
@@ -63,28 +65,22 @@ def _rest(forecast: Forecast) -> list[tuple[str, str]]:
             f"about {duration(time.trace_seconds)} to trace the target here, {duration(time.weight_seconds)} "
             f"to write weights at {size(time.bytes_per_second)}/s; a download comes on top",
         ),
-        *_work(forecast.work),
+        *_work(forecast.work, forecast.operations_per_second),
         *([("disk", forecast.disk.said())] if forecast.disk else []),
     ]
     if forecast.gpu:
         gpu = forecast.gpu.gpu
         rows.append(("GPU", f"{gpu.name} (sm_{gpu.sm}, {size(gpu.memory_bytes)}; {gpu.source})"))
         rows += [("  verdict", _verdict(forecast.gpu, forecast)), ("  kept free", _reserve(forecast.gpu))]
-    return [*rows, *(("note", note) for note in forecast.notes)]
+    rows += [("note", note) for note in forecast.notes]
+    return [*rows, outcome_row(forecast.outcome)] if forecast.disk else rows
 
 
-def _work(work: BuildWork) -> list[tuple[str, str]]:
+def _work(work: BuildWork, rate: float | None) -> list[tuple[str, str]]:
     """Rows on what else a build does; each says what the figure was measured on."""
     rows = []
-    if work.calibration_bytes:
-        rows.append(
-            (
-                "  calibration",
-                f"about {size(work.calibration_bytes)} of memory, a layer in FP32, unless --scales are given; "
-                f"{duration(work.calibration_seconds)} to read the weights from the page cache (one core, measured by "
-                "benchmarks/rounding.py), and the time that the samples take to compute on the CPU, which was not",
-            )
-        )
+    if work.calibration:
+        rows.append(("  calibration", _calibration(work.calibration, rate)))
     if work.rounding_seconds:
         rows.append(
             (
@@ -92,15 +88,48 @@ def _work(work: BuildWork) -> list[tuple[str, str]]:
                 f"about {duration(work.rounding_seconds)} while weights are written (one core, benchmarks/rounding.py)",
             )
         )
-    if work.builder_bytes:
-        rows.append(
-            (
-                "  building",
-                f"about {size(work.builder_bytes)} of memory in a process of its own, 3.07 times the weights as "
-                "measured with TensorRT-RTX; time, and full TensorRT, were not measured",
-            )
-        )
+    if work.builder:
+        rows.append(("  building", f"{memory_of(work.builder)}; {time_of(work.builder)}"))
     return rows
+
+
+def _calibration(work: CalibrationWork, rate: float | None) -> str:
+    """What a calibration takes: its operations at the rate at which this machine multiplies just now."""
+    multiplied = ""
+    if rate:
+        multiplied = (
+            f", and {duration(work.operations / rate)} at least for {work.tokens:,} tokens at most, "
+            f"{work.operations:.1e} operations, at the {rate / 1e9:,.0f} GFLOP/s that a matrix product reached here now"
+        )
+    return (
+        f"about {size(work.bytes)} of memory, a layer in FP32, unless --scales are given; {duration(work.seconds)} to "
+        f"read the weights from the page cache (one core, benchmarks/rounding.py){multiplied}"
+    )
+
+
+def memory_of(builder: BuilderWork) -> str:
+    """The memory of the process that builds a plan, and where the figure is from."""
+    least = f", and {size(builder.least_bytes)} without which it was killed" if builder.least_bytes else ""
+    return (
+        f"about {size(builder.bytes)} of memory in a process of its own, {measured.BUILDER_PEAK} times the weights as "
+        f"measured with TensorRT-RTX{least}" + ("" if builder.least_bytes else "; full TensorRT was not measured")
+    )
+
+
+def time_of(builder: BuilderWork) -> str:
+    """How long a plan is built, as far as that is known."""
+    if not builder.seconds:
+        return "what full TensorRT takes of time was not measured"
+    return f"about {duration(builder.seconds)}, from the single layers and the small stack of `make bench-aot`"
+
+
+def outcome_row(outcome: Outcome) -> tuple[str, str]:
+    """How the same command would end here."""
+    if outcome.exit_code:
+        return ("without --dry-run", f"it ends here with exit code {outcome.exit_code}: {outcome.why}")
+    if outcome.why:
+        return ("without --dry-run", f"it begins, as --ignore-limits says, although {outcome.why}")
+    return ("without --dry-run", "nothing is known that would end it here")
 
 
 def _one_width(forecast: Forecast) -> str:

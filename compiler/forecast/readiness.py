@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,28 +13,16 @@ from ...plugins.optional_packages import require
 from ..checkpoints.known_pairs import HubRepo
 from ..checkpoints.resolve_names import known_pair, target_source
 from ..console.printing import size
-from ..hardware.machine import free_memory
+from ..hardware.memory import free_memory
+from ..needs.room import HERE, Need, needs_of, refusal_of, tight
 from ..request.build_platform import BuildPlatform, platform_of
 from ..request.request import CompileRequest
 from ..store.atomic_files import free_bytes
-from ..store.copy_file import nearest
 from .dry_run import forecast_build
 from .known_sizes import download_bytes
 from .record import Forecast
 
 T = TypeVar("T")
-_DISK = "disk for"
-
-
-@dataclass(frozen=True)
-class Need:
-    """One thing that a build takes, and what of it is there; ``lacks`` says what is not enough."""
-
-    name: str
-    needed_bytes: int | None
-    free_bytes: int
-    where: str
-    lacks: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,12 +61,10 @@ def readiness(request: CompileRequest) -> Readiness:
     platform = _unless_missing(problems, lambda: platform_of(request))
     forecast = _unless_missing(problems, lambda: _forecast(request, platform))
     needs = _needs(request, forecast) if forecast else ()
-    lacking = [need.lacks for need in needs if need.lacks]
     told, fixes = [f"{problem.what}: {problem.why}" for problem in problems], [problem.fix for problem in problems]
-    if any(need.lacks and need.name.startswith(_DISK) for need in needs):
-        fixes.append("free some disk, or point PEAGLE_CACHE, HF_HOME and --out to larger ones")
-    if any(need.lacks and not need.name.startswith(_DISK) for need in needs):
-        fixes.append("build on a machine with more memory")
+    if lacking := refusal_of(needs):
+        told.append(lacking.why)
+        fixes.append(lacking.fix)
     refusal = forecast.refusal if forecast else ""
     verdict, short = _verdict(forecast)
     return Readiness(
@@ -88,9 +74,9 @@ def readiness(request: CompileRequest) -> Readiness:
         gpus=platform.gpus if platform else request.backend.gpus,
         needs=needs,
         verdict=verdict,
-        missing=tuple(filter(None, (refusal, *told, *lacking, verdict if short else ""))),
+        missing=tuple(filter(None, (refusal, *told, verdict if short else ""))),
         fixes=tuple(dict.fromkeys(filter(None, fixes))),
-        notes=forecast.notes if forecast else (),
+        notes=tuple(dict.fromkeys((*forecast.notes, *tight(needs)))) if forecast else (),
     )
 
 
@@ -112,49 +98,22 @@ def _forecast(request: CompileRequest, platform: BuildPlatform | None) -> Foreca
 
 
 def _needs(request: CompileRequest, forecast: Forecast) -> tuple[Need, ...]:
-    """Disk for the download, for kept steps and for the engine, each disk counted once; and memory."""
-    disks: list[tuple[str, int | None, Path]] = [(f"{_DISK} the download", _download(request), _hub_cache())]
-    if disk := forecast.disk:
-        disks.append((f"{_DISK} kept steps", disk.kept_bytes, Path(disk.cache)))
-        disks.append((f"{_DISK} the engine", 0 if disk.shares_blocks else disk.out_bytes, request.out.absolute()))
-    peaks = {
-        "memory to trace and write": forecast.host.bytes,
-        "memory to calibrate": forecast.work.calibration_bytes,
-        "memory to build plans": forecast.work.builder_bytes,
-    }  # one after the other
-    memory = [Need(name, count, free_memory(), "this machine") for name, count in peaks.items() if count]
-    return *_on_disks(disks), *(_judged(need, need.needed_bytes or 0) for need in memory)
+    """Disk for the download, for kept steps and for the engine; and memory."""
+    host = Need("memory to trace and write", forecast.host.bytes, 0, "on the safe side of what was seen", HERE,
+                free_memory())  # fmt: skip
+    if forecast.disk is None:
+        return ()
+    return (*needs_of(forecast.disk, forecast.work, _download(request)), host)
 
 
-def _on_disks(disks: Iterable[tuple[str, int | None, Path]]) -> list[Need]:
-    """What is written where. All that goes to one disk must have room there together."""
-    taken: dict[int, int] = {}
-    needs = []
-    for name, count, where in disks:
-        device = nearest(where).stat().st_dev
-        taken[device] = taken.get(device, 0) + (count or 0)
-        needs.append(_judged(Need(name, count, free_bytes(where), str(where)), taken[device]))
-    return needs
-
-
-def _judged(need: Need, together: int) -> Need:
-    """The need with what it lacks, where it and those before it take more than is there."""
-    if together <= need.free_bytes:
-        return need
-    before = (
-        f" and {size(together - (need.needed_bytes or 0))} before it" if together > (need.needed_bytes or 0) else ""
-    )
-    count = size(need.needed_bytes or 0)
-    lacks = f"{need.name}: {count}{before}, {size(need.free_bytes)} free ({need.where})"
-    return replace(need, lacks=lacks)
-
-
-def _download(request: CompileRequest) -> int | None:
-    """Bytes of the target to be fetched, as if none were here yet; None where that is not known."""
-    if not isinstance(target_source(request.pair.model, request.pair.revision), HubRepo):
-        return 0
+def _download(request: CompileRequest) -> Need | None:
+    """The target to be fetched, as if none of it were here yet; None where that is not known."""
     pair = known_pair(request.pair.model)
-    return download_bytes(pair) if pair else None
+    if not pair or not isinstance(target_source(request.pair.model, request.pair.revision), HubRepo):
+        return None
+    cache, count = _hub_cache(), download_bytes(pair)
+    return Need("disk for the download", count, count, "as published", str(cache), free_bytes(cache),
+                instead="point HF_HOME to a larger disk")  # fmt: skip
 
 
 def _hub_cache() -> Path:

@@ -6,13 +6,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...plugins.errors import PeagleError
 from ..hardware.gpus import Gpu, lacks
+from ..needs.disk import Disk
+from ..needs.room import Need
+from ..needs.weight_bytes import WeightLine
 from ..precision.recipes import MULTIPLIED
-from .disk import Disk
-from .weight_bytes import WeightLine
 
 if TYPE_CHECKING:
-    from .build_work import BuildWork  # which needs the packages that graphs do
+    from ..needs.build_work import BuildWork  # which needs the packages that graphs do
 
 TABLES = "rotary tables"
 _NOT_WEIGHTS = ("scales", TABLES)
@@ -99,11 +101,30 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """How the same command would end here without ``--dry-run``: its exit code, and why if it is not 0.
+
+    0 where nothing is known that would end it; ``why`` is then what it would begin in spite of.
+    """
+
+    exit_code: int = 0
+    why: str = ""
+
+    @classmethod
+    def of(cls, error: PeagleError | None, *, ignored: bool = False) -> Outcome:
+        """The end with an error, or in spite of one that is ``ignored``."""
+        if error is None:
+            return cls()
+        return cls(0, f"{error.what}; {error.why}") if ignored else cls(error.exit_code, error.in_a_line)
+
+
+@dataclass(frozen=True)
 class Forecast:
     """Everything ``--dry-run`` says. ``origin`` is where the facts of the target came from.
 
     ``refusal`` and ``multiplied`` are said before all else: too little would be multiplied in the recipe's type, and
-    a build would be refused; or less than is stored in it. ``disk`` is for a request that says where to write.
+    a build would be refused; or less than is stored in it. ``disk``, ``needs`` and ``outcome`` are for a request that
+    says where to write. ``operations_per_second`` is what this machine multiplies at, if something is calibrated.
     """
 
     model: str
@@ -128,6 +149,9 @@ class Forecast:
     multiplied: str = ""
     refusal: str = ""
     disk: Disk | None = None
+    operations_per_second: float | None = None
+    needs: tuple[Need, ...] = ()
+    outcome: Outcome = Outcome()
 
     @property
     def weight_count(self) -> int:

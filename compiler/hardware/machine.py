@@ -8,9 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-from ...engines.machine import memory_bytes
 from ...plugins.optional_packages import is_there
 from ...plugins.tensorrt.import_tensorrt import Product
 
@@ -48,17 +46,6 @@ class Machine:
     def has(self, product: Product) -> bool:
         """Whether a TensorRT product is installed."""
         return product in self.products
-
-
-def free_memory() -> int:
-    """Return the bytes of memory that a new process can have without others giving way, in a container those of it."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(min(int(line.split()[1]) * 1024, memory_bytes()))
-    except OSError:
-        pass
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def look() -> Machine:

@@ -21,6 +21,7 @@ from ..store.stages import StageStore
 from .assemble_engine import BuildResult, EnginePieces, assemble
 from .cpu_kernels import cpu_kernels
 from .engine_manifest import engine_manifest
+from .enough_room import require_room_for
 from .plan_stages import Plans, PlanSource, Spans, build_plans
 from .shared_steps import Blueprint, PipelineRun, compile_graphs
 
@@ -56,6 +57,8 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     kernels = cpu_kernels(run, platform, is_asked=request.backend.lowering is not None)
     platform = replace(platform, lowering=kernels.lowering)
     blueprint = _blueprint(inputs, recipe, platform)
+    with run.phases("room", "see whether disk and memory are enough"):
+        warnings += require_room_for(run, request, blueprint, platform.backend if platform.makes_plans else None)
     graphs = compile_graphs(run, blueprint, request.calibration, model=request.pair.model)
     asked = request.drafts_asked
 

@@ -12,6 +12,9 @@ from ...plugins.errors import UsageError
 from ...plugins.optional_packages import require
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF
 from ..console.progress import Progress
+from ..needs.builder_work import BuilderWork
+from ..needs.disk import Disk, disk_of, done_bytes
+from ..needs.room import builder_needs, disk_needs
 from ..precision.recipes import MULTIPLIED
 from ..request.build_platform import BuildPlatform
 from ..request.export_platform import platform_of_export
@@ -22,6 +25,7 @@ from ..store.publish import Assembly
 from ..store.stages import StageStore
 from .assemble_engine import BuildResult, EnginePieces, assemble
 from .engine_manifest import of_plans
+from .enough_room import require_room_of
 from .export_folder.build_record import GRAPH, RECORD, ExportFolder, read_export
 from .graph_stages import MODEL
 from .plan_stages import PLAN, Plans, PlanSource, Spans, build_plans
@@ -42,14 +46,13 @@ def build_from(
     run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
     with run.phases("read", "read the export"):
         export, manifest, platform = settle(request)
+        run = replace(run, store=replace(run.store, made_for=_made_for(manifest, platform)))
+        disk, builder = takes(request, export, manifest, platform, run.store)
+        told = require_room_of(run, request, (*disk_needs(disk), *builder_needs(builder)))
     with run.phases("hash"):
         export.check(run.progress)
     speculation, shapes = manifest.speculation, manifest.shapes
-    precision = str(manifest.precision.get("recipe", ""))
-    drafter = manifest.drafter.origin.id if manifest.drafter else ""
-    made_for = MadeFor("build", manifest.target.origin.id, drafter, precision, platform.lowering.name)
-    run = replace(run, store=replace(run.store, made_for=made_for))
-    sources = {name: _source(export, name) for name in manifest.parts}
+    sources = {name: _source(export, name, size) for name, size in weight_bytes(export, manifest).items()}
 
     def make_plans(k: int) -> tuple[Plans, Manifest]:
         spans = Spans(k, speculation.max_num_speculative_tokens, shapes.max_seq_len)
@@ -73,7 +76,7 @@ def build_from(
         asked=None if speculation.adapts else speculation.num_speculative_tokens,
         looked_up=manifest.draft == "ngram",
     )
-    said = export.kept.warnings
+    said = [*export.kept.warnings, *told]
     return assemble(run, pieces, platform, manifest, said, (), lambda made: _config(request, platform, made))
 
 
@@ -91,6 +94,34 @@ def settle(request: CompileRequest) -> tuple[ExportFolder, Manifest, BuildPlatfo
         raise UsageError("no export was named", fix="--from DIR")
     export = read_export(request.source)
     return export, _with_k(export, request), _platform(request, export)
+
+
+def takes(
+    request: CompileRequest, export: ExportFolder, manifest: Manifest, platform: BuildPlatform, store: StageStore
+) -> tuple[Disk, BuilderWork]:
+    """What the plans of an export take of the disks, and the process that builds the larger one of memory."""
+    written = weight_bytes(export, manifest)
+    made_for = _made_for(manifest, platform)
+    disk = disk_of(
+        store.root, request.out, sum(written.values()), has_plans=True, has_graphs=False,
+        done_bytes=0 if store.force else done_bytes(store.root, made_for),
+    )  # fmt: skip
+    half = max(written, key=lambda name: written[name])
+    return disk, BuilderWork.of(platform.backend, written[half], len(manifest.parts[half].caches))
+
+
+def weight_bytes(export: ExportFolder, manifest: Manifest) -> dict[str, int]:
+    """The bytes of graph and weights, by half."""
+    return {
+        name: sum(entry.size for file, entry in export.files.items() if file.startswith(f"{name}/{MODEL}"))
+        for name in manifest.parts
+    }
+
+
+def _made_for(manifest: Manifest, platform: BuildPlatform) -> MadeFor:
+    precision = str(manifest.precision.get("recipe", ""))
+    drafter = manifest.drafter.origin.id if manifest.drafter else ""
+    return MadeFor("build", manifest.target.origin.id, drafter, precision, platform.lowering.name)
 
 
 def _with_k(export: ExportFolder, request: CompileRequest) -> Manifest:
@@ -117,8 +148,7 @@ def _platform(request: CompileRequest, export: ExportFolder) -> BuildPlatform:
     return platform
 
 
-def _source(export: ExportFolder, half: str) -> PlanSource:
-    size = sum(entry.size for name, entry in export.files.items() if name.startswith(f"{half}/{MODEL}"))
+def _source(export: ExportFolder, half: str, size: int) -> PlanSource:
     folder = export.path.absolute() / half
     return PlanSource(folder / MODEL, export.key[half], size, export.account.proofs.get(half), folder / GRAPH)
 

@@ -36,6 +36,7 @@ from ..store.made_for import MadeFor
 from ..store.phase_clock import peak_rss
 from ..store.publish import Assembly, assembling
 from ..store.stages import StageStore
+from .enough_room import require_room_for
 from .export_folder.build_record import place_record
 from .plan_stages import library_of_export
 from .shared_steps import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
@@ -98,6 +99,9 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
         "export", str(names["model"]), names["draft"] or "", blueprint.recipe.name, blueprint.lowering.name
     )
     run = replace(run, store=replace(run.store, made_for=made_for))
+    with run.phases("room", "see whether disk and memory are enough"):
+        told = require_room_for(run, request, blueprint, is_moved=True)
+    job = replace(job, warnings=(*job.warnings, *told))
     # The export takes the weights away: nobody else may hold them.
     store_of_exports = replace(run.store, root=run.store.root / "exports")
     graphs = compile_graphs(run, blueprint, request.calibration, model=request.pair.model, store=store_of_exports)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...graphs.drafters import DrafterSpec
 from ..checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
+from ..checkpoints.head_weights import read_from_target
 from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
 from ..console.progress import Progress, Quiet
@@ -68,6 +69,11 @@ class Blueprint:
         if self.drafter:
             halves.append(drafter_half(*self.drafter, self.target, self.recipe, self.lowering, shares=self.shares))
         return halves
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The weights of the drafter that are read from the target's file."""
+        return read_from_target(*self.drafter, self.target) if self.drafter and self.shares else ()
 
     def warnings(self) -> list[str]:
         """List what the recipe does that a user may not expect."""

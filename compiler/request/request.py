@@ -195,6 +195,7 @@ class CompileRequest:
     plans: PlanAsked = field(default=PlanAsked())
     head: HeadOptions = field(default=HeadOptions())
     force: bool = False
+    ignore_limits: bool = False
 
     @property
     def draft(self) -> Draft:

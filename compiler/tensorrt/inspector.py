@@ -10,11 +10,11 @@ import json
 import math
 import mmap
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..console.printing import size
+from ..hardware.memory import free_memory
 from .plan_programs import ONNX_LAYERS, PRODUCT, Held, Program, Step
 
 _PRODUCTS = ("gemm", "matmul", "matrix", "fully", "convolution")
@@ -50,24 +50,6 @@ def inspected(trt: Any, logger: Any, plan: Path) -> tuple[list[Program], list[st
 
 def _not_inspected(why: str) -> tuple[list[Program], list[str]]:
     return [], [f"the plan was not inspected: {why}; of its products is said what TensorRT parsed"]
-
-
-def free_memory(proc: Path = Path("/proc"), group: Path = Path("/sys/fs/cgroup")) -> float:
-    """How many bytes this process can take, of the machine and of its container; infinite where neither says."""
-    free = math.inf
-    with suppress(OSError, ValueError, KeyError):
-        free = _numbers(proc / "meminfo")["MemAvailable:"] * 1024
-    with suppress(OSError, ValueError, KeyError):  # without a limit it says "max"
-        cached = _numbers(group / "memory.stat")["inactive_file"]  # such as the plan just written: it is given up first
-        used = int((group / "memory.current").read_text()) - cached
-        free = min(free, int((group / "memory.max").read_text()) - used)
-    return max(free, 0)
-
-
-def _numbers(path: Path) -> dict[str, int]:
-    """Read a file with a name and a number in each line."""
-    words = [line.split() for line in path.read_text().splitlines()]
-    return {line[0]: int(line[1]) for line in words if len(line) > 1}
 
 
 def programs_of(answer: Any) -> list[Program]:

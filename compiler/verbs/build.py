@@ -9,7 +9,7 @@ from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import BUILD
-from .flags.shared_flags import DryRun, Force, Json
+from .flags.shared_flags import DryRun, Force, IgnoreLimits, Json
 from .flags.signature import asks
 from .flags.speaks import Voice, speaks
 
@@ -24,7 +24,12 @@ _RESUME = "nothing was published; finished steps are kept, and the same command 
 @asks(BUILD)
 @speaks
 def build(
-    request: CompileRequest, voice: Voice, dry_run: DryRun = False, force: Force = False, as_json: Json = False
+    request: CompileRequest,
+    voice: Voice,
+    dry_run: DryRun = False,
+    ignore_limits: IgnoreLimits = False,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Build an engine from a model and its P-EAGLE drafter, or from a model alone with --draft ngram or none.
 
@@ -32,10 +37,12 @@ def build(
 
     Example: peagle-compile build --model demo --out demo-engine
     """
+    request = replace(request, force=force, ignore_limits=ignore_limits)
     if dry_run and request.source is not None:
         from ..forecast.plans_of_export import forecast_plans
 
-        rows = forecast_plans(request)
+        with voice.work() as progress:
+            rows = forecast_plans(request, progress)
         if as_json:
             emit(dict(rows))
         else:
@@ -45,11 +52,10 @@ def build(
         require("export", "the forecast")
         from ..forecast.dry_run import forecast_build, print_forecast
 
-        with voice.work() as progress, progress.step("make the forecast"):
-            forecast = forecast_build(request)
+        with voice.work() as progress:
+            forecast = forecast_build(request, progress)
         print_forecast(forecast, as_json=as_json)
         return
-    request = replace(request, force=force)
     if request.source is not None:
         from ..pipeline.build_from_export import build_from
 

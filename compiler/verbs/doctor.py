@@ -18,7 +18,8 @@ from .flags.completion import backend_names, gpu_names, model_names, one_of, rec
 from .flags.shared_flags import Json
 
 if TYPE_CHECKING:
-    from ..forecast.readiness import Need, Readiness
+    from ..forecast.readiness import Readiness
+    from ..needs.room import Need
     from ..request.doctor import Ability, Cuda
     from ..request.precision_support import PrecisionSupport
 
@@ -143,10 +144,9 @@ def _for(report: Readiness) -> str:
 
 
 def _need(need: Need) -> str:
-    if need.needed_bytes is None:
-        return f"not known; {size(need.free_bytes)} free ({need.where})"
-    verdict = "not enough" if need.lacks else "enough"
-    return f"about {size(need.needed_bytes)} of {size(need.free_bytes)} free ({need.where}): {verdict}"
+    verdict = "not enough" if need.is_short else "it may not be enough" if need.is_tight else "enough"
+    before = f", with {size(need.before_bytes)} before it" if need.before_bytes else ""
+    return f"about {size(need.bytes)}{before} of {size(need.free_bytes)} free ({need.where}): {verdict}"
 
 
 def _driver(cuda: Cuda) -> str:

@@ -9,7 +9,7 @@ from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import EXPORT
-from .flags.shared_flags import DryRun, Force, Json
+from .flags.shared_flags import DryRun, Force, IgnoreLimits, Json
 from .flags.signature import asks
 from .flags.speaks import Voice, speaks
 
@@ -26,6 +26,7 @@ def export(
     request: CompileRequest,
     voice: Voice,
     dry_run: DryRun = False,
+    ignore_limits: IgnoreLimits = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -36,18 +37,19 @@ def export(
 
     Example: peagle-compile export --model demo --out demo-onnx
     """
+    request = replace(request, force=force, ignore_limits=ignore_limits)
     if dry_run:
         require("export", "the forecast")
         from ..forecast.dry_run import forecast_export, print_forecast
 
-        with voice.work() as progress, progress.step("make the forecast"):
-            forecast = forecast_export(request)
+        with voice.work() as progress:
+            forecast = forecast_export(request, progress)
         print_forecast(forecast, as_json=as_json)
         return
     from ..pipeline.export import export as run_export
 
     with voice.work() as progress:
-        result = run_export(replace(request, force=force), progress)
+        result = run_export(request, progress)
     for warning in result.report["warnings"]:
         note(f"warning: {warning}")
     if as_json:

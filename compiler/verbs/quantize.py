@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import QUANTIZE
-from .flags.shared_flags import Force, Json
+from .flags.shared_flags import Force, IgnoreLimits, Json
 from .flags.signature import asks
 from .flags.speaks import Voice, speaks
 
@@ -21,7 +21,13 @@ _RESUME = "nothing was published; calibrated layers are kept, and the same comma
 @interruptible(_RESUME)
 @asks(QUANTIZE)
 @speaks
-def quantize(request: CompileRequest, voice: Voice, force: Force = False, as_json: Json = False) -> None:
+def quantize(
+    request: CompileRequest,
+    voice: Voice,
+    ignore_limits: IgnoreLimits = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
     """Make an FP8 checkpoint of a BF16, FP16 or FP32 one, in the format of NVIDIA ModelOpt, to build from.
 
     Calibrates layer by layer, so that one layer's weights are in memory. The drafter is not quantised.
@@ -31,7 +37,7 @@ def quantize(request: CompileRequest, voice: Voice, force: Force = False, as_jso
     from ..pipeline.quantize import quantize as run_quantize
 
     with voice.work() as progress:
-        result = run_quantize(replace(request, force=force), progress)
+        result = run_quantize(replace(request, force=force, ignore_limits=ignore_limits), progress)
     for warning in result.report["warnings"]:
         note(f"warning: {warning}")
     if as_json:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from json import loads
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _CACHE = 64  # any length will do: nodes do not depend on it, and the tables' bytes are proportional to it
 _HALVES = ("cos", "sin")
+_TAPS = 2  # one node joins the streams of any number of taps but one
 
 
 @dataclass(frozen=True)
@@ -88,19 +90,29 @@ class Trials:
         return self.base.seconds + further * last.seconds / sum(last.layers.values())
 
 
-def run_trials(config: Mapping[str, Any], spec: TargetSpec, dtype: Dtype = "float32") -> Trials:
-    """Trace a few layers of the target, with as many taps as it has. Takes seconds, and no weights."""
+Step = Callable[[str], AbstractContextManager[object]]
+
+
+def run_trials(
+    config: Mapping[str, Any], spec: TargetSpec, dtype: Dtype = "float32", *, step: Step = nullcontext
+) -> Trials:
+    """Trace a few layers of the target, with taps if it has any. Takes seconds, and no weights.
+
+    ``step`` is told what is done, and entered while it is.
+    """
     family = family_for(config)
     kinds = family.layer_kinds(family.text(config))
+    taps = min(len(spec.taps), _TAPS)
 
     def trial(layers: Sequence[int]) -> LayerTrial:
         part = family.keeping(config, layers) | {"architectures": config["architectures"]}
-        few = replace(family.describe(part), taps=tuple(range(len(spec.taps))))
+        few = replace(family.describe(part), taps=tuple(range(taps)))
         started = time.perf_counter()
-        model = trace_target(Skeleton(part), few, dtype)
+        with step(f"trace {len(layers)} of {len(kinds)} layers"):
+            model = trace_target(Skeleton(part), few, dtype)
         return LayerTrial(count_kinds([kinds[i] for i in layers]), model, time.perf_counter() - started)
 
-    base_ids = base_layers(kinds, len(spec.taps))
+    base_ids = base_layers(kinds, taps)
     spare = {
         kind: [i for i, other in enumerate(kinds) if other == kind and i not in base_ids] for kind in count_kinds(kinds)
     }

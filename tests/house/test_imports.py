@@ -31,6 +31,7 @@ WINGS = (
     ("precision",),
     ("tensorrt",),
     ("request",),
+    ("needs",),
     ("pipeline",),
     ("forecast", "tune"),
     ("verify", "chat", "deploy"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,16 +15,20 @@ from ...checkpoints.resolve_names import resolve_target
 from ...checkpoints.target import Target
 from ...console.progress import Progress
 from ...hardware.packages import export_versions, product_version
+from ...needs.build_work import CalibrationWork
+from ...needs.disk import disk_of
+from ...needs.room import Need, calibration_needs, disk_needs
+from ...needs.wanted import calibration_of
 from ...precision.calibration.obtain_ranges import describe, obtain
 from ...precision.precision_options import FOLDER
 from ...request.refusals import check_quantize
 from ...request.request import CompileRequest
-from ...store.atomic_files import require_space
 from ...store.destination import QUANTIZED
 from ...store.made_for import MadeFor
 from ...store.phase_clock import Phases, peak_rss
 from ...store.publish import Assembly, assembling
 from ...store.stages import StageStore
+from ..enough_room import require_room_of
 from ..shared_steps import PipelineRun
 from .modelopt_config import QUANT_CONFIG, hf_quant_config, quantization_config
 from .select_matrices import Worklist, make_worklist
@@ -65,7 +70,7 @@ def quantize(
         checkpoint = target.checkpoint
         work = make_worklist(target, request.precision.exclude, kv_cache=request.precision.kv_cache is not None)
         size = total_bytes(layout(checkpoint, work))
-        require_space(request.out.absolute().parent, size)
+        told = require_room_of(run, request, _needs(request, target, store, size))
     store = replace(store, made_for=MadeFor("quantize", request.pair.model, precision="fp8"))
     with phase("hash", "hash the checkpoint"):
         take_fingerprints([checkpoint], progress)
@@ -76,11 +81,18 @@ def quantize(
             write(assembly.folder, checkpoint, work, scales, progress)
         scales.save(assembly.folder / FOLDER)
         _describe(assembly, checkpoint, work, request)
-        report = _report(request, checkpoint, work, scales, phase, size) | {
+        report = _report(request, checkpoint, work, scales, phase, size, told) | {
             name: value for name, value in resolved.repeatable().items() if name in ("model", "revision")
         }
         assembly.place_text(QUANTIZED, json.dumps(report, indent=2) + "\n")
     return QuantizeResult(request.out, report)
+
+
+def _needs(request: CompileRequest, target: Target, store: StageStore, size: int) -> tuple[Need, ...]:
+    """What is written, and a layer in memory. The streams of a calibration are compared where it begins."""
+    asked = calibration_of(request.calibration, target.family.text(target.config))
+    memory = calibration_needs(CalibrationWork.of(target.skeleton.weights, asked)) if asked else ()
+    return (*disk_needs(disk_of(store.root, request.out, size, has_graphs=False, is_moved=True)), *memory)
 
 
 def _describe(assembly: Assembly, checkpoint: Checkpoint, work: Worklist, request: CompileRequest) -> None:
@@ -97,7 +109,13 @@ def _describe(assembly: Assembly, checkpoint: Checkpoint, work: Worklist, reques
 
 
 def _report(
-    request: CompileRequest, checkpoint: Checkpoint, work: Worklist, scales: Scales, phase: Phases, size: int
+    request: CompileRequest,
+    checkpoint: Checkpoint,
+    work: Worklist,
+    scales: Scales,
+    phase: Phases,
+    size: int,
+    told: Sequence[str],
 ) -> dict[str, Any]:
     """What was done, with what, and how long it took."""
     return {
@@ -115,5 +133,5 @@ def _report(
         "phases": phase.done,
         "seconds": round(sum(record["seconds"] for record in phase.done), 1),
         "peak_rss_bytes": peak_rss(),
-        "warnings": [*scales.facts.warnings, *work.warnings],
+        "warnings": [*told, *scales.facts.warnings, *work.warnings],
     }

@@ -11,7 +11,14 @@ from ....plugins.errors import UsageError
 
 Force = Annotated[bool, typer.Option("--force", help="Make every step anew.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the plan (weights, caches, nodes, memory, time) and write nothing.")
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Print the plan (weights, caches, nodes, memory, disk, time), and how it would end here; write nothing.",
+    ),
+]
+IgnoreLimits = Annotated[
+    bool, typer.Option("--ignore-limits", help="Begin though this machine has too little disk or memory for it.")
 ]
 EngineFolder = Annotated[Path, typer.Argument(metavar="ENGINE", help="Engine folder made by `peagle-compile build`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]

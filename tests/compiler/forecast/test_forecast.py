@@ -14,7 +14,9 @@ from peagle.compiler.checkpoints.resolve_names import target_config
 from peagle.compiler.forecast.forecast import make_forecast
 from peagle.compiler.forecast.printing import render
 from peagle.compiler.forecast.record import Forecast
-from peagle.compiler.forecast.weight_bytes import head_weights, too_wide, weight_lines
+from peagle.compiler.needs.build_work import Calibration
+from peagle.compiler.needs.wanted import Wanted
+from peagle.compiler.needs.weight_bytes import head_weights, too_wide, weight_lines
 from peagle.compiler.precision.decide_recipe import table_of
 from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES
@@ -38,7 +40,9 @@ def forecast(
 ) -> Forecast:  # fmt: skip
     """The forecast of a recipe before a checkpoint says what its wide type is."""
     recipe = table_of(replace(asked or PrecisionAsked(), name=precision), LOWERINGS[lowering], None)
-    return make_forecast(model, config, origin, recipe, LOWERINGS[lowering], **more)
+    head, shared = more.pop("head", None), more.pop("shared", ())
+    wanted = Wanted(Skeleton(config).weights, recipe, LOWERINGS[lowering], head, shared, calibration=Calibration(1))
+    return make_forecast(model, config, origin, wanted, **more)
 
 
 @pytest.fixture(scope="module")

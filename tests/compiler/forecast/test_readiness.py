@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.forecast import disk, readiness
+from peagle.compiler.forecast import readiness
+from peagle.compiler.needs import disk, room
 from tests.fixtures.commands import Run
 
 pytestmark = pytest.mark.usefixtures("trials_once")
@@ -20,61 +21,79 @@ def one_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
-    room(monkeypatch, 10**12)
-    monkeypatch.setattr(readiness, "free_memory", lambda: 10**12)
+    free_disk(monkeypatch, 10**12)
+    free_memory(monkeypatch, 10**12)
 
 
-def room(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(readiness, "free_bytes", lambda _: count)
+def free_disk(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    for module in (disk, readiness):
+        monkeypatch.setattr(module, "free_bytes", lambda _: count)
+
+
+def free_memory(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    for module in (room, readiness):
+        monkeypatch.setattr(module, "free_memory", lambda: count)
 
 
 def test_what_can_be_built_is_told_with_what_it_takes(cli: Run) -> None:
     done = cli("doctor", "--model", "demo", "--precision", "fp8")
     assert done.code == 0
-    for said in ("demo in fp8, for onnxruntime", "disk for the engine", "memory", "ready"):
+    for said in ("demo in fp8, for onnxruntime", "disk for what is made", "memory", "ready"):
         assert said in done.out
     found = json.loads(cli("doctor", "--model", "demo", "--json").out)
     assert found["ready"]
-    assert {need["name"]: need["needed_bytes"] for need in found["needs"]}["disk for the download"] == 0
+    assert "disk for the download" not in {need["name"] for need in found["needs"]}
     assert not (Path.cwd() / "cache").exists()
 
 
-def test_disks_are_counted_together(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    needs = json.loads(cli("doctor", "--model", "demo", "--json").out)["needs"]
-    engine = next(need["needed_bytes"] for need in needs if need["name"] == "disk for the engine")
-    room(monkeypatch, 2 * engine - 1)
-    done = cli("doctor", "--model", "demo")
+def test_a_download_and_what_is_made_of_it_share_a_disk(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = ("doctor", "--model", "qwen3-coder-30b", "--precision", "fp8", "--backend", "onnxruntime", "--json")
+    needs = {need["name"]: need for need in json.loads(cli(*ask).out)["needs"]}
+    made = needs["disk for what is made"]
+    assert made["before_bytes"] == needs["disk for the download"]["bytes"] + needs["disk for kept steps"]["bytes"]
+    free_disk(monkeypatch, made["before_bytes"] + made["bytes"] - 1)
+    done = cli(*ask)
     assert done.code == 3
-    assert "disk for the engine" in done.err
-    assert "before it" in done.err
-    assert "PEAGLE_CACHE" in done.err
-    assert "disk for kept steps:" not in done.err
+    error = json.loads(done.err)["error"]
+    assert error["why"].startswith("disk for what is made: ")
+    assert "before it" in error["why"]
+    assert "point --out to a larger disk" in error["fix"]
 
 
 def test_an_engine_that_shares_blocks_takes_no_disk(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "shares_blocks", lambda *_: True)
-    needs = json.loads(cli("doctor", "--model", "demo", "--json").out)["needs"]
-    assert {need["name"]: need["needed_bytes"] for need in needs}["disk for the engine"] == 0
+    names = {need["name"] for need in json.loads(cli("doctor", "--model", "demo", "--json").out)["needs"]}
+    assert "disk for kept steps" in names
+    assert "disk for what is made" not in names
 
 
 def test_memory_that_is_too_little_is_named(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "free_memory", lambda: 1000)
-    done = cli("doctor", "--model", "demo", "--json")
+    free_memory(monkeypatch, 1000)
+    done = cli("doctor", "--model", "demo", "--precision", "fp8", "--json")
     assert done.code == 3
-    assert not json.loads(done.out)["ready"]
-    error = json.loads(done.err)["error"]
-    assert "memory to trace and write:" in error["why"]
-    assert "more memory" in error["fix"]
+    found, error = json.loads(done.out), json.loads(done.err)["error"]
+    assert not found["ready"]
+    assert "memory to calibrate:" in error["why"]
+    assert "--scales" in error["fix"]
+    assert any(note.startswith("memory to trace and write:") for note in found["notes"]), "a guess refuses nothing"
 
 
 def test_a_plan_takes_the_memory_of_its_builder(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "free_memory", lambda: 20 * 10**9)
-    done = cli("doctor", "--model", "qwen3-coder-30b", "--precision", "bf16", "--gpu", "b200", "--json")
+    free_memory(monkeypatch, 20 * 10**9)
+    ask = ("doctor", "--model", "qwen3-coder-30b", "--precision", "bf16", "--json", "--backend", "tensorrt-rtx")
+    done = cli(*ask, "--gpu", "sm_120")
     assert done.code == 3
     needs = {need["name"]: need for need in json.loads(done.out)["needs"]}
-    assert not needs["memory to trace and write"]["lacks"]
-    assert needs["memory to build plans"]["needed_bytes"] > 150 * 10**9
+    assert needs["memory to trace and write"]["bytes"] < 2 * 10**9
+    assert needs["memory to build plans"]["bytes"] > 180 * 10**9
     assert "memory to build plans:" in json.loads(done.err)["error"]["why"]
+
+
+def test_full_tensorrt_was_not_measured_and_refuses_nothing(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    free_memory(monkeypatch, 20 * 10**9)
+    done = cli("doctor", "--model", "qwen3-coder-30b", "--precision", "bf16", "--gpu", "b200", "--json")
+    assert "memory" not in json.loads(done.err)["error"]["why"]
+    assert any(note.startswith("memory to build plans:") for note in json.loads(done.out)["notes"])
 
 
 def test_a_precision_that_would_be_refused_is_missing(cli: Run) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import mmap
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +16,7 @@ from peagle.compiler.hardware.machine import look
 from peagle.compiler.precision.product_table import BuiltProduct
 from peagle.compiler.tensorrt import inspector
 from peagle.compiler.tensorrt.build_plan import build_plan
-from peagle.compiler.tensorrt.inspector import free_memory, inspected, programs_of
+from peagle.compiler.tensorrt.inspector import inspected, programs_of
 from peagle.compiler.tensorrt.plan_products import as_built
 from tests.compiler.tensorrt.products import FORMS, products
 from tests.compiler.tensorrt.small import request
@@ -122,17 +121,6 @@ def test_a_plan_that_memory_is_short_for_is_not_inspected(tmp_path: Path, monkey
     programs, (note,) = inspected(object(), None, tmp_path / "plan")
     assert programs == []
     assert note.startswith("the plan was not inspected: it has 3.0 kB, and 3.0 kB of memory are free")
-
-
-def test_free_memory_is_that_of_the_machine_or_less_in_a_container(tmp_path: Path) -> None:
-    assert free_memory(tmp_path, tmp_path) == math.inf
-    (tmp_path / "meminfo").write_text("MemTotal:  9 kB\nMemAvailable:  8 kB\n")
-    assert free_memory(tmp_path, tmp_path) == 8 * 1024
-    (tmp_path / "memory.stat").write_text("anon 700\ninactive_file 300\n")
-    (tmp_path / "memory.current").write_text("1000\n")
-    for limit, free in (("max", 8 * 1024), ("2000", 1300), ("500", 0)):
-        (tmp_path / "memory.max").write_text(f"{limit}\n")
-        assert free_memory(tmp_path, tmp_path) == free
 
 
 @pytest.mark.gpu

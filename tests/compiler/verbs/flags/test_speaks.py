@@ -24,7 +24,7 @@ def test_each_phase_of_a_build_has_a_line_with_its_time(cli: Run, demo_engine: P
     build = ("build", "demo", "--num-speculative-tokens", 4, "--out", tmp_path / "engine", "--json")
     done = cli(*build)
     report = json.loads(done.out)
-    assert {phase["phase"] for phase in report["phases"]} <= {*LINE.findall(done.err), "read", "hash"}
+    assert {phase["phase"] for phase in report["phases"]} <= {*LINE.findall(done.err), "read", "room", "hash"}
     assert {"read checkpoints", "hash the checkpoints", "publish"} <= set(LINE.findall(done.err))
     assert cli(*build, "--quiet").err == ""
     said = cli(*build, "--verbose").err

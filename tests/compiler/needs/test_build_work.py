@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from peagle.compiler.forecast.build_work import BuildWork
+from peagle.compiler.needs import measured
+from peagle.compiler.needs.build_work import BuildWork, Calibration
+from peagle.compiler.needs.builder_work import BuilderWork
 from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.graphs.lowering import LOWERINGS
@@ -25,17 +28,22 @@ def census() -> tuple[RoledWeight, ...]:
     return Skeleton(json.loads(CONFIG.read_text())).weights
 
 
-def work(precision: str, lowering: str, *, plans: bool = False, asked: PrecisionAsked | None = None) -> BuildWork:
+def work(precision: str, lowering: str, asked: PrecisionAsked | None = None, **known: Any) -> BuildWork:
     recipe = (asked or PrecisionAsked()).of(RECIPES[precision].on("bf16", LOWERINGS[lowering]))
-    return BuildWork.of(census(), recipe, LOWERINGS[lowering], 31 * 10**9, plans=plans)
+    options: dict[str, Any] = {"calibration": Calibration(1000, 8)} | known
+    return BuildWork.of(census(), recipe, LOWERINGS[lowering], 31 * 10**9, **options)
 
 
 def test_qwen3_coder_in_fp8_by_hand() -> None:
-    found = work("fp8", "tensorrt", plans=True)
-    assert found.calibration_bytes == 4 * LAYER
-    assert found.calibration_seconds == pytest.approx(0.6e-9 * 48 * LAYER)
-    assert found.rounding_seconds == pytest.approx((2 * 0.6e-9 + 6.6e-9) * 48 * (EXPERTS + ATTENTION))
-    assert found.builder_bytes == 3.07 * 31 * 10**9
+    found = work("fp8", "tensorrt", product="tensorrt-rtx")
+    assert found.calibration is not None
+    assert found.calibration.bytes == 4 * LAYER
+    assert found.calibration.seconds == pytest.approx(measured.READ * 48 * LAYER)
+    assert found.calibration.operations == pytest.approx(2 * 1000 * 48 * (LAYER - EXPERTS * 120 / 128))
+    assert found.rounding_seconds == pytest.approx(
+        (2 * measured.READ + measured.ROUND["fp8"]) * 48 * (EXPERTS + ATTENTION)
+    )
+    assert found.builder == BuilderWork.of("tensorrt-rtx", 31 * 10**9, 48)
 
 
 @pytest.mark.parametrize(
@@ -48,10 +56,19 @@ def test_qwen3_coder_in_fp8_by_hand() -> None:
 )  # fmt: skip
 def test_only_what_a_recipe_needs_is_told(precision: str, lowering: str, calibrates: bool, rounds: bool) -> None:
     found = work(precision, lowering)
-    assert (found.calibration_bytes > 0, found.calibration_seconds > 0) == (calibrates, calibrates)
+    assert (found.calibration is not None) == calibrates
     assert (found.rounding_seconds > 0) == rounds
-    assert found.builder_bytes == 0
+    assert found.builder is None
 
 
 def test_caches_in_fp8_are_calibrated_for() -> None:
-    assert work("bf16", "tensorrt", asked=PrecisionAsked(kv_cache="fp8")).calibration_bytes == 4 * LAYER
+    assert work("bf16", "tensorrt", PrecisionAsked(kv_cache="fp8")).calibration == work("fp8", "tensorrt").calibration
+
+
+def test_ranges_that_are_there_are_not_calibrated_again() -> None:
+    assert work("fp8", "tensorrt", calibration=None).calibration is None
+    assert work("fp8", "tensorrt", calibrates=False).calibration is None
+
+
+def test_weights_that_are_taken_as_they_are_are_not_rounded() -> None:
+    assert work("fp8", "tensorrt", kept=[weight.name for weight in census()]).rounding_seconds == 0

@@ -1,0 +1,84 @@
+"""The memory that a process can have here, of the machine and of the groups that limit it (containers, SLURM jobs)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_ROOT = Path("/")
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What a version of Linux's control groups calls the figures of memory. What is cached is given up first."""
+
+    limit: str
+    used: str
+    cached: tuple[str, ...]
+    swap_limit: str = ""
+    swap_used: str = ""
+
+
+_FIRST = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+_SECOND = _Files(
+    "memory.max", "memory.current", ("inactive_file", "active_file"), "memory.swap.max", "memory.swap.current"
+)
+
+
+def free_memory(root: Path = _ROOT) -> float:
+    """Return the bytes that a process can take before something is killed, swap included; inf where nobody says.
+
+    ``root`` is what ``/proc`` and ``/sys`` lie in.
+    """
+    free, swap = math.inf, 0
+    with suppress(OSError, ValueError, KeyError):
+        said = _numbers(root / "proc" / "meminfo")
+        swap = said.get("SwapFree:", 0) * 1024
+        free = said["MemAvailable:"] * 1024 + swap
+    return max(min([free, *(_left(folder, files, swap) for folder, files in _groups(root))]), 0)
+
+
+def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
+    """Every group around this process; a container shows its own where others have the machine's."""
+    base = root / "sys" / "fs" / "cgroup"
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = (root / "proc" / "self" / "cgroup").read_text(errors="surrogateescape").splitlines()
+    tops = {base: (_SECOND, ""), base / "memory": (_FIRST, "")}
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if not controllers:
+            tops[base] = (_SECOND, path)
+        elif "memory" in controllers.split(","):
+            tops[base / "memory"] = (_FIRST, path)
+    for top, (files, path) in tops.items():
+        parts = [part for part in path.split("/") if part and part != ".."]
+        for count in range(len(parts) + 1):
+            yield top.joinpath(*parts[:count]), files
+
+
+def _left(group: Path, files: _Files, swap: int) -> float:
+    """What a group still has; inf where it has no limit or is not shown."""
+    with suppress(OSError, ValueError):  # "max"
+        limit = int((group / files.limit).read_text())
+        said = _numbers(group / "memory.stat")
+        used = int((group / files.used).read_text()) - sum(said.get(name, 0) for name in files.cached)
+        if files.swap_limit:
+            swap = min(swap, _swap(group, files, swap))
+        return limit - used + swap
+    return math.inf
+
+
+def _swap(group: Path, files: _Files, swap: int) -> int:
+    with suppress(OSError, ValueError):
+        return int((group / files.swap_limit).read_text()) - int((group / files.swap_used).read_text())
+    return swap
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Read a file with a name and a number in each line."""
+    words = [line.split() for line in path.read_text(errors="replace").splitlines()]
+    return {line[0]: int(line[1]) for line in words if len(line) > 1}

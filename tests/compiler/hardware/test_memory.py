@@ -1,0 +1,85 @@
+"""The memory that is free here: of the machine, and of every group around this process."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.compiler.hardware.memory import free_memory
+
+
+def put(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def meminfo(available: int, swap: int = 0) -> dict[str, str]:
+    text = f"MemTotal: 99999 kB\nMemAvailable:  {available} kB\nSwapFree: {swap} kB\n"
+    return {"proc/meminfo": text}
+
+
+def group(folder: str, limit: object, used: int, cached: int = 0) -> dict[str, str]:
+    at = f"sys/fs/cgroup/{folder}"
+    stat = f"anon 1\ninactive_file {cached}\nactive_file 0\n"
+    return {f"{at}/memory.max": f"{limit}\n", f"{at}/memory.current": f"{used}\n", f"{at}/memory.stat": stat}
+
+
+def test_where_nobody_says_there_is_no_limit(tmp_path: Path) -> None:
+    assert free_memory(tmp_path) == math.inf
+
+
+def test_a_machine_has_what_it_says_and_its_swap(tmp_path: Path) -> None:
+    put(tmp_path, meminfo(8))
+    assert free_memory(tmp_path) == 8 * 1024
+    put(tmp_path, meminfo(8, 2))
+    assert free_memory(tmp_path) == 10 * 1024
+
+
+def test_a_container_has_what_its_group_leaves_and_gives_up_what_is_cached(tmp_path: Path) -> None:
+    put(tmp_path, meminfo(8) | {"proc/self/cgroup": "0::/\n"})
+    for limit, free in (("max", 8 * 1024), (2000, 1300), (500, 0)):
+        put(tmp_path, group("", limit, 1000, cached=300))
+        assert free_memory(tmp_path) == free
+
+
+def test_a_job_is_held_to_every_group_around_it(tmp_path: Path) -> None:
+    put(tmp_path, meminfo(8) | {"proc/self/cgroup": "0::/slurm/job_7/step_0\n"})
+    put(tmp_path, group("slurm/job_7", 5000, 1000) | group("slurm/job_7/step_0", "max", 900) | group("", "max", 0))
+    assert free_memory(tmp_path) == 4000
+
+
+def test_swap_counts_as_far_as_the_group_may_have_it(tmp_path: Path) -> None:
+    put(tmp_path, meminfo(80, 80) | {"proc/self/cgroup": "0::/\n"} | group("", 2000, 1000))
+    assert free_memory(tmp_path) == 1000 + 80 * 1024
+    put(tmp_path, {"sys/fs/cgroup/memory.swap.max": "700\n", "sys/fs/cgroup/memory.swap.current": "200\n"})
+    assert free_memory(tmp_path) == 1500
+    put(tmp_path, {"sys/fs/cgroup/memory.swap.max": "max\n"})
+    assert free_memory(tmp_path) == 1000 + 80 * 1024
+
+
+def test_the_first_version_of_groups_is_read_too(tmp_path: Path) -> None:
+    at = "sys/fs/cgroup/memory/docker/abc"
+    put(tmp_path, meminfo(8) | {"proc/self/cgroup": "9:cpu:/x\n4:memory:/docker/abc\n0::/\n"})
+    put(tmp_path, {f"{at}/memory.limit_in_bytes": "3000\n", f"{at}/memory.usage_in_bytes": "2500\n"})
+    put(tmp_path, {f"{at}/memory.stat": "total_inactive_file 400\ntotal_active_file 100\n"})
+    assert free_memory(tmp_path) == 1000
+
+
+@given(st.binary(max_size=60))
+def test_whatever_lies_there_is_read_or_passed_over(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    root = tmp_path_factory.mktemp("root")
+    for name in ("proc/meminfo", "proc/self/cgroup", "sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.stat"):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    assert free_memory(root) >= 0
+
+
+def test_this_machine_has_some() -> None:
+    assert free_memory() > 0

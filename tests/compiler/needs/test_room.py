@@ -1,0 +1,93 @@
+"""What certainly does not fit is refused, with its figures; what may not is told, and begun."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.compiler.needs import room
+from peagle.compiler.needs.build_work import BuildWork, CalibrationWork
+from peagle.compiler.needs.builder_work import BuilderWork
+from peagle.compiler.needs.disk import Disk
+from peagle.compiler.needs.room import Need, TooLittleRoom, needs_of, refusal_of, require_room, tight
+from peagle.plugins.errors import EnvironmentProblem
+
+GB = 10**9
+DISK = Disk("/", 60 * GB, 100 * GB, "/", 30 * GB, 100 * GB, is_one_disk=True, shares_blocks=False)
+WORK = BuildWork(CalibrationWork(2 * GB, 1.0, 1, 1.0), 0.0, BuilderWork.of("tensorrt-rtx", 10 * GB, 1))
+COUNTS = st.integers(0, 10**12)
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "free_memory", lambda: 64 * GB)
+
+
+@pytest.mark.usefixtures("free")
+def test_what_fits_is_neither_refused_nor_told() -> None:
+    needs = needs_of(DISK, WORK)
+    assert [need.name for need in needs] == [
+        "disk for kept steps", "disk for what is made", "memory to calibrate", "memory to build plans",
+    ]  # fmt: skip
+    assert require_room(needs, ignored=False) == []
+
+
+@pytest.mark.usefixtures("free")
+def test_a_disk_that_is_too_small_is_refused_with_its_figures_and_ways_out() -> None:
+    (short,) = [need for need in needs_of(replace(DISK, cache_free_bytes=80 * GB, out_free_bytes=80 * GB), WORK)
+                if need.is_short]  # fmt: skip
+    with pytest.raises(TooLittleRoom) as caught:
+        require_room([short], ignored=False)
+    assert isinstance(caught.value, EnvironmentProblem)
+    assert caught.value.exit_code == 3
+    assert caught.value.what == "this machine has too little disk"
+    assert caught.value.why == (
+        "disk for what is made: 30.0 GB, and 60.0 GB before it, (by the shapes of the weights), 80.0 GB free (/)"
+    )
+    assert caught.value.fix == "point --out to a larger disk; --ignore-limits begins all the same"
+
+
+def test_memory_is_refused_below_what_was_killed_and_told_below_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(free: int) -> tuple[Need, ...]:
+        monkeypatch.setattr(room, "free_memory", lambda: free)
+        return needs_of(DISK, WORK)
+
+    refusal = refusal_of(found(5 * GB))
+    assert refusal
+    assert refusal.why.startswith(
+        "memory to build plans: 9.5 GB (3.07 times the weights, as measured with TensorRT-RTX; "
+    )
+    assert "build --from" in refusal.fix
+    both = refusal_of(found(GB))
+    assert both
+    assert "memory to calibrate: 2.0 GB (a layer in FP32), 1.0 GB free (this machine)" in both.why
+    assert "--scales" in both.fix
+    assert refusal_of(found(20 * GB)) is None
+    (text,) = tight(found(20 * GB))
+    assert text.startswith("memory to build plans: 30.7 GB")
+    assert text.endswith("it may not be enough")
+
+
+def test_limits_that_are_ignored_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "free_memory", lambda: 5 * GB)
+    told = require_room(needs_of(DISK, WORK), ignored=True)
+    assert told[0].startswith("begun all the same, as --ignore-limits says: this machine has too little memory; ")
+
+
+def test_what_was_never_measured_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "free_memory", lambda: 0)
+    needs = needs_of(DISK, replace(WORK, calibration=None, builder=BuilderWork.of("tensorrt", 10 * GB, 1)))
+    assert refusal_of(needs) is None
+    assert len(tight(needs)) == 1
+
+
+@given(COUNTS, COUNTS, COUNTS, COUNTS)
+def test_only_what_certainly_does_not_fit_is_refused(about: int, least: int, before: int, free: int) -> None:
+    need = Need("disk for x", max(about, least), least, "x", "/", free, before)
+    assert need.is_short == (least > 0 and before + least > free)
+    assert not (need.is_short and need.is_tight)
+    assert (refusal_of([need]) is not None) == need.is_short
+    assert (need.is_short or need.is_tight) == (before + need.bytes > free and need.bytes > 0) or before > free

@@ -1,0 +1,57 @@
+"""What is wanted of a checkpoint that lies here, and what a calibration sends through it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.checkpoints.target import Target
+from peagle.compiler.needs.build_work import Calibration
+from peagle.compiler.needs.wanted import Wanted, calibration_of, of_checkpoint
+from peagle.compiler.pipeline.quantize import quantize
+from peagle.compiler.precision.precision_options import CalibrationAsked
+from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.request.verb_options import QUANTIZE
+from peagle.compiler.store.stages import StageStore
+from peagle.graphs.lowering import TENSORRT
+from tests.models import Pair, make_pair
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("pair"), "qwen3")
+
+
+@pytest.fixture(scope="module")
+def fp8(wide: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, in FP8 with scales for its inputs."""
+    folder = tmp_path_factory.mktemp("fp8")
+    request = QUANTIZE.request(model=str(wide.target), out=folder / "fp8", num_samples=2, max_length=200)
+    return quantize(request, store=StageStore(folder / "cache")).path
+
+
+def wanted(folder: Path) -> Wanted:
+    target = Target.open(folder)
+    recipe = RECIPES["fp8"].on("bf16", TENSORRT)
+    return of_checkpoint(Wanted(target.skeleton.weights, recipe, TENSORRT, calibration=Calibration(1000)), target)
+
+
+def test_a_wide_checkpoint_is_calibrated_and_rounded(wide: Pair) -> None:
+    work = wanted(wide.target).work
+    assert work.calibration
+    assert work.rounding_seconds > 0
+
+
+def test_one_that_is_fp8_with_scales_is_neither(fp8: Path, wide: Pair) -> None:
+    found = wanted(fp8)
+    assert (found.work.calibration, found.work.rounding_seconds) == (None, 0.0)
+    assert found.bytes == wanted(wide.target).bytes
+
+
+def test_a_calibration_is_as_long_as_was_asked_for() -> None:
+    assert calibration_of(CalibrationAsked(num_samples=3, max_length=5), {"num_experts_per_tok": 8}) == Calibration(
+        15, 8
+    )
+    assert calibration_of(CalibrationAsked(), {}) == Calibration(128 * 512)
+    assert calibration_of(CalibrationAsked(scales=Path("ranges")), {}) is None
