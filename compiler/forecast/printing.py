@@ -85,7 +85,7 @@ def _work(work: BuildWork, rate: float | None) -> list[tuple[str, str]]:
         rows.append(
             (
                 "  rounding",
-                f"about {duration(work.rounding_seconds)} while weights are written (one core, benchmarks/rounding.py)",
+                f"about {duration(work.rounding_seconds)} while weights are written (one processor, `make bench-rounding`)",
             )
         )
     if work.builder:
@@ -103,7 +103,7 @@ def _calibration(work: CalibrationWork, rate: float | None) -> str:
         )
     return (
         f"about {size(work.bytes)} of memory, a layer in FP32, unless --scales are given; {duration(work.seconds)} to "
-        f"read the weights from the page cache (one core, benchmarks/rounding.py){multiplied}"
+        f"read the weights from the page cache (one processor, `make bench-rounding`){multiplied}"
     )
 
 

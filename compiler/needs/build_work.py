@@ -50,7 +50,7 @@ class CalibrationWork:
 
     @classmethod
     def of(cls, census: Iterable[RoledWeight], calibration: Calibration) -> CalibrationWork:
-        """Of a target with these weights."""
+        """Work it out from the weights of a target."""
         layers: Counter[str] = Counter()
         passed = 0.0  # weights that a token meets
         for weight in census:

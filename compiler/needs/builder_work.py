@@ -24,7 +24,7 @@ class BuilderWork:
 
     @classmethod
     def of(cls, product: str, weight_bytes: int, layers: int) -> BuilderWork:
-        """Of a plan with this many bytes of weights in so many layers."""
+        """Work it out from the bytes of a plan's weights, and its layers."""
         known = product == _MEASURED
         return cls(
             product=product,

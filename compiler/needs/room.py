@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,6 @@ _CACHE = f"{CACHE_FIX}; or point PEAGLE_CACHE to a larger disk"
 _OUT = "point --out to a larger disk"
 _SCALES = "--scales takes ranges that were calibrated on a machine with more memory, and nothing is calibrated then"
 _ELSEWHERE = "`peagle-compile export` here and `build --from` on a machine with more memory"
-_log = logging.getLogger(__name__)
 
 
 class TooLittleRoom(EnvironmentProblem):
@@ -124,15 +122,3 @@ def refusal_of(needs: Iterable[Need]) -> TooLittleRoom | None:
 def tight(needs: Iterable[Need]) -> list[str]:
     """What a user should know of what may not fit."""
     return [f"{need.said(need.bytes)}: it may not be enough" for need in needs if need.is_tight]
-
-
-def require_room(needs: Sequence[Need], *, ignored: bool) -> list[str]:
-    """Raise ``TooLittleRoom`` for what certainly does not fit, unless limits are ``ignored``; return what to tell."""
-    refusal = refusal_of(needs)
-    if refusal and not ignored:
-        raise refusal
-    told = [f"begun all the same, as --ignore-limits says: {refusal.what}; {refusal.why}"] if refusal else []
-    told += tight(needs)
-    for text in told:
-        _log.info(text)
-    return told

@@ -9,6 +9,7 @@ from ..checkpoints.resolve_names import Resolved, resolve, resolve_target
 from ..checkpoints.target_and_drafter import Inputs, read_inputs, require_runner
 from ..console.progress import Progress
 from ..hardware.packages import export_versions
+from ..needs.enough_room import require_room_for
 from ..precision.decide_recipe import decide
 from ..precision.recipes import Recipe
 from ..request.build_platform import BuildPlatform, platform_of
@@ -21,7 +22,6 @@ from ..store.stages import StageStore
 from .assemble_engine import BuildResult, EnginePieces, assemble
 from .cpu_kernels import cpu_kernels
 from .engine_manifest import engine_manifest
-from .enough_room import require_room_for
 from .plan_stages import Plans, PlanSource, Spans, build_plans
 from .shared_steps import Blueprint, PipelineRun, compile_graphs
 
@@ -58,7 +58,9 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     platform = replace(platform, lowering=kernels.lowering)
     blueprint = _blueprint(inputs, recipe, platform)
     with run.phases("room", "see whether disk and memory are enough"):
-        warnings += require_room_for(run, request, blueprint, platform.backend if platform.makes_plans else None)
+        blueprint.require_multiplied()
+        product = platform.backend if platform.makes_plans else None
+        warnings += require_room_for(request, run.store, blueprint.wanted(request.calibration, product))
     graphs = compile_graphs(run, blueprint, request.calibration, model=request.pair.model)
     asked = request.drafts_asked
 

@@ -14,6 +14,7 @@ from ...plugins.tensorrt.import_tensorrt import EXTRA_OF
 from ..console.progress import Progress
 from ..needs.builder_work import BuilderWork
 from ..needs.disk import Disk, disk_of, done_bytes
+from ..needs.enough_room import require_room, tidy
 from ..needs.room import builder_needs, disk_needs
 from ..precision.recipes import MULTIPLIED
 from ..request.build_platform import BuildPlatform
@@ -25,7 +26,6 @@ from ..store.publish import Assembly
 from ..store.stages import StageStore
 from .assemble_engine import BuildResult, EnginePieces, assemble
 from .engine_manifest import of_plans
-from .enough_room import require_room_of
 from .export_folder.build_record import GRAPH, RECORD, ExportFolder, read_export
 from .graph_stages import MODEL
 from .plan_stages import PLAN, Plans, PlanSource, Spans, build_plans
@@ -47,8 +47,9 @@ def build_from(
     with run.phases("read", "read the export"):
         export, manifest, platform = settle(request)
         run = replace(run, store=replace(run.store, made_for=_made_for(manifest, platform)))
+        tidy(request, run.store)
         disk, builder = takes(request, export, manifest, platform, run.store)
-        told = require_room_of(run, request, (*disk_needs(disk), *builder_needs(builder)))
+        told = require_room((*disk_needs(disk), *builder_needs(builder)), ignored=request.ignore_limits)
     with run.phases("hash"):
         export.check(run.progress)
     speculation, shapes = manifest.speculation, manifest.shapes

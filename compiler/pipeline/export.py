@@ -25,6 +25,7 @@ from ..checkpoints.target_and_drafter import (
 from ..console.progress import Progress
 from ..hardware.gpus import sm_names
 from ..hardware.packages import export_versions, product_version
+from ..needs.enough_room import require_room_for
 from ..precision.calibration.obtain_ranges import describe
 from ..precision.decide_recipe import decide
 from ..precision.recipes import MULTIPLIED, STORED, Recipe
@@ -36,7 +37,6 @@ from ..store.made_for import MadeFor
 from ..store.phase_clock import peak_rss
 from ..store.publish import Assembly, assembling
 from ..store.stages import StageStore
-from .enough_room import require_room_for
 from .export_folder.build_record import place_record
 from .plan_stages import library_of_export
 from .shared_steps import Blueprint, Graphs, PipelineRun, bytes_of, compile_graphs
@@ -100,7 +100,8 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
     )
     run = replace(run, store=replace(run.store, made_for=made_for))
     with run.phases("room", "see whether disk and memory are enough"):
-        told = require_room_for(run, request, blueprint, is_moved=True)
+        blueprint.require_multiplied()
+        told = require_room_for(request, run.store, blueprint.wanted(request.calibration), is_moved=True)
     job = replace(job, warnings=(*job.warnings, *told))
     # The export takes the weights away: nobody else may hold them.
     store_of_exports = replace(run.store, root=run.store.root / "exports")

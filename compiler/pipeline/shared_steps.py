@@ -31,6 +31,7 @@ from .reports.graph_account import GraphAccount
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
+    from ..needs.wanted import Wanted
     from ..precision.calibration import Scales
 
 
@@ -81,6 +82,17 @@ class Blueprint:
 
         checkpoint, again = self.target.checkpoint, rounded_again(self.target, self.recipe, self.lowering)
         return [*widened(self.recipe, checkpoint), *twice_rounded(self.recipe, checkpoint, again)]
+
+    def wanted(self, calibration: CalibrationAsked, product: str | None = None) -> Wanted:
+        """Return what disk, memory and time depend on; ``product`` is the TensorRT that builds plans, if one does."""
+        from ..needs.wanted import Wanted, calibration_of, of_checkpoint
+
+        target, head = self.target, self.drafter[1] if self.drafter else None
+        sent = calibration_of(calibration, target.family.text(target.config))
+        weights = target.skeleton.weights
+        return of_checkpoint(
+            Wanted(weights, self.recipe, self.lowering, head, self.shared, product=product, calibration=sent), target
+        )
 
     def require_multiplied(self) -> None:
         """Raise ``BuildError`` where too little would be multiplied as the recipe says, before hours of work."""

@@ -17,6 +17,7 @@ from ...console.progress import Progress
 from ...hardware.packages import export_versions, product_version
 from ...needs.build_work import CalibrationWork
 from ...needs.disk import disk_of
+from ...needs.enough_room import require_room, tidy
 from ...needs.room import Need, calibration_needs, disk_needs
 from ...needs.wanted import calibration_of
 from ...precision.calibration.obtain_ranges import describe, obtain
@@ -28,7 +29,6 @@ from ...store.made_for import MadeFor
 from ...store.phase_clock import Phases, peak_rss
 from ...store.publish import Assembly, assembling
 from ...store.stages import StageStore
-from ..enough_room import require_room_of
 from ..shared_steps import PipelineRun
 from .modelopt_config import QUANT_CONFIG, hf_quant_config, quantization_config
 from .select_matrices import Worklist, make_worklist
@@ -70,7 +70,8 @@ def quantize(
         checkpoint = target.checkpoint
         work = make_worklist(target, request.precision.exclude, kv_cache=request.precision.kv_cache is not None)
         size = total_bytes(layout(checkpoint, work))
-        told = require_room_of(run, request, _needs(request, target, store, size))
+        tidy(request, store)
+        told = require_room(_needs(request, target, store, size), ignored=request.ignore_limits)
     store = replace(store, made_for=MadeFor("quantize", request.pair.model, precision="fp8"))
     with phase("hash", "hash the checkpoint"):
         take_fingerprints([checkpoint], progress)

@@ -154,8 +154,9 @@ def test_a_build_is_planned_for_the_platform_that_it_would_choose(
 ) -> None:
     on(machine)
     decided = decide_build(BUILD.request(model="demo", **options))
-    assert (decided.lowering.name, decided.plans) == (lowering, plans)
+    assert (decided.lowering.name, decided.product is not None) == (lowering, plans)
     assert any("this machine cannot build it" in note for note in decided.notes) == elsewhere
+    assert (decided.problem is not None) == elsewhere
 
 
 @pytest.mark.parametrize(

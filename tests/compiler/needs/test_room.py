@@ -12,7 +12,8 @@ from peagle.compiler.needs import room
 from peagle.compiler.needs.build_work import BuildWork, CalibrationWork
 from peagle.compiler.needs.builder_work import BuilderWork
 from peagle.compiler.needs.disk import Disk
-from peagle.compiler.needs.room import Need, TooLittleRoom, needs_of, refusal_of, require_room, tight
+from peagle.compiler.needs.enough_room import require_room
+from peagle.compiler.needs.room import Need, TooLittleRoom, needs_of, refusal_of, tight
 from peagle.plugins.errors import EnvironmentProblem
 
 GB = 10**9
