@@ -85,7 +85,8 @@ def _work(work: BuildWork, rate: float | None) -> list[tuple[str, str]]:
         rows.append(
             (
                 "  rounding",
-                f"about {duration(work.rounding_seconds)} while weights are written (one processor, `make bench-rounding`)",
+                f"about {duration(work.rounding_seconds)} while weights are written, on one processor "
+                "(`make bench-rounding`); less on several",
             )
         )
     if work.builder:

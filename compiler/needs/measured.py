@@ -5,8 +5,8 @@ None is a bound. Where one changes, it is changed here, and the command behind i
 
 from __future__ import annotations
 
-# Seconds for a number on one processor, from a checkpoint in BF16 that is in the page cache, and for its codes and scales:
-# `make bench-rounding`. Several processors take less.
+# Seconds for a number on one processor, from a checkpoint in BF16 that is in the page cache, and for its codes and
+# scales: `make bench-rounding`. Several processors take less.
 READ = 0.4e-9
 ROUND = {"fp8": 1.9e-9, "int8": 1.7e-9, "mxfp8": 3.3e-9, "int4": 8.6e-9}
 FIT = 52e-9  # a scale and a least value for each block
