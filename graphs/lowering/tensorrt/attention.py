@@ -41,7 +41,7 @@ def _positions(graph: ir.Graph) -> ir.Value:
     """The numbers of the positions that are read, a new input before the caches."""
     kind = TENSORS[POSITIONS]
     value = ir.Value(name=POSITIONS, shape=ir.Shape(kind.dims), type=ir.TensorType(ir.DataType.INT64))
-    at = next(index for index, each in enumerate(graph.inputs) if is_cache(each.name or ""))
+    at = next((index for index, each in enumerate(graph.inputs) if is_cache(each.name or "")), len(graph.inputs))
     graph.inputs.insert(at, value)
     return value
 

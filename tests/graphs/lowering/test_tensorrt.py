@@ -55,14 +55,21 @@ def test_attention_has_a_mask_and_nothing_that_the_parser_refuses(every: Traced,
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_query_heads_that_share_a_key_head_lie_below_one_another(every: Traced, part: str) -> None:
+def test_query_heads_share_key_heads_as_they_are(every: Traced, part: str) -> None:
     semantic = graph_files.load(every.folder / f"{part}.onnx")
     layers = [node for node in semantic.graph if node.op_type == "CachedAttention" and len(node.inputs) == 6]
-    heads = [(int(q.shape[1]), int(cache.shape[1])) for q, _, _, cache, *_ in (node.inputs for node in layers)]
-    folded = [mine > theirs > 1 for mine, theirs in heads]  # TensorRT has no attention kernel for a single head
-    queries = [node.inputs[0].producer() for node in _nodes(every.lowered(part, "tensorrt").model, "Attention")]
-    assert len(queries) == len(folded)
-    assert Counter(node.op_type == "Reshape" for node in queries) == Counter(folded)
+    attention = _nodes(every.lowered(part, "tensorrt").model, "Attention")
+    assert len(attention) == len(layers)
+    assert all(node.inputs[0].producer().op_type == "RotaryEmbedding" for node in attention)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_both_caches_of_a_layer_are_cut_to_what_is_read(every: Traced, part: str) -> None:
+    model = every.lowered(part, "tensorrt").model
+    cuts = _nodes(model, "Slice")
+    cut = Counter(node.inputs[0].name for node in cuts if "_cache." in str(node.inputs[0].name))
+    assert cut == Counter(str(value.name) for value in model.graph.outputs if "_cache." in str(value.name))
+    assert [str(value.name) for value in model.graph.inputs if "_cache." not in str(value.name)][-1] == "positions"
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -156,6 +163,7 @@ def _one_layer(attributes: dict[str, Any], sinks: bool, size: int = 8) -> ir.Mod
 @given(
     width=st.integers(1, 5),
     starts=st.lists(st.integers(0, 11), min_size=2, max_size=2),
+    more=st.integers(0, 5),
     window=st.sampled_from([0, 1, 3]),
     softcap=st.sampled_from([0.0, 1.5]),
     scale=st.sampled_from([0.3, 8**-0.5, 1.0, 2.0]),
@@ -164,7 +172,7 @@ def _one_layer(attributes: dict[str, Any], sinks: bool, size: int = 8) -> ir.Mod
 )
 @settings(max_examples=40, deadline=None)
 def test_one_layer_is_what_the_reference_says(
-    width: int, starts: list[int], window: int, softcap: float, scale: float, sinks: bool, seed: int
+    width: int, starts: list[int], more: int, window: int, softcap: float, scale: float, sinks: bool, seed: int
 ) -> None:
     attributes = {"scale": scale, "window": window, "softcap": softcap}
     model = _one_layer(attributes, sinks)
@@ -178,6 +186,7 @@ def test_one_layer_is_what_the_reference_says(
         values["sinks"] = draw.standard_normal(4).astype(np.float32)
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
     expected = OPS["CachedAttention"].reference(*values.values(), **attributes)
+    values["positions"] = np.arange(min(max(starts) + width + more, 16))
     for array, reference_array in zip(session.run(None, values), expected, strict=True):
         np.testing.assert_allclose(array, reference_array, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Attention for TensorRT reads as much of the caches as it is told, and keeps the heads of its queries together."""
+"""Attention for TensorRT reads as much of the caches as it is told, and says the same."""
 
 from __future__ import annotations
 
@@ -39,17 +39,3 @@ def test_a_row_behind_all_that_is_read_gives_numbers_and_changes_no_other(
     alone, beside = graphs[0](**window), graphs[1](**window | idle)
     assert np.isfinite(beside["logits"]).all()
     np.testing.assert_array_equal(beside["logits"][0], alone["logits"][0])
-
-
-def test_query_heads_share_key_heads_as_they_are(trace_of: Any) -> None:
-    traced = trace_of("qwen3")
-    lowered = traced.lowered("target", "tensorrt").model
-    nodes = [node for node in lowered.graph if node.op_type == "Attention"]
-    assert len(nodes) == len(traced.target.caches)
-    assert len({node.inputs[3] for node in nodes}) == 1, "one mask for all layers"
-    for node in nodes:
-        queries, keys, values, _ = node.inputs
-        assert queries.producer().op_type == "RotaryEmbedding"
-        assert {keys.producer().op_type, values.producer().op_type} == {"Slice"}
-        assert {each.producer().inputs[0].producer().op_type for each in (keys, values)} == {"TensorScatter"}
-    assert [value.name for value in lowered.graph.inputs if not value.name.count("cache.")][-1] == "positions"
