@@ -66,15 +66,17 @@ def _std(model: ir.Model) -> None:
 
 
 def _ort(model: ir.Model) -> None:
-    from . import ort, std
+    from . import idle_tokens, ort, std
 
+    idle_tokens.share_experts(model)
     ort.apply(model)
     std.apply(model)  # what ONNX Runtime has no fused kernel for
 
 
 def _cpu(model: ir.Model) -> None:
-    from . import cpu
+    from . import cpu, idle_tokens
 
+    idle_tokens.share_experts(model)
     cpu.apply(model)
 
 
@@ -91,8 +93,9 @@ def _tensorrt(model: ir.Model) -> None:
 
 
 def _tensorrt_sm100(model: ir.Model) -> None:
-    from . import tensorrt
+    from . import idle_tokens, tensorrt
 
+    idle_tokens.share_experts(model)
     tensorrt.apply(model, expert_layer=True)
 
 
