@@ -56,7 +56,7 @@ _SORTED_FLOOR = """
 
 
 def _cut(name: str, of: str, by: str) -> str:
-    """An int64 that is not negative, by a power of two: ``<name>`` is what is left of it, ``<name>_up`` how often."""
+    """An integer that is not negative, by a power of two: ``<name>`` is what is left of it, ``<name>_up`` how often."""
     return f"""
     {name}_up = Div({of}, {by})
     {name}_whole = Mul({name}_up, {by})
@@ -64,30 +64,36 @@ def _cut(name: str, of: str, by: str) -> str:
 
 
 def _xor(name: str, a: str, b: str) -> str:
-    """a ^ b -> ``<name>``: int64 below 2**16, byte by byte out of ``xor_of_bytes``."""
-    return f"""{_cut(f"{name}_a", a, "n256")}{_cut(f"{name}_b", b, "n256")}
-    {name}_row = Mul({name}_a, n256)
+    """a ^ b -> ``<name>``: int32 below 2**16, byte by byte out of ``xor_of_bytes``."""
+    return f"""{_cut(f"{name}_a", a, "byte_32")}{_cut(f"{name}_b", b, "byte_32")}
+    {name}_row = Mul({name}_a, byte_32)
     {name}_at = Add({name}_row, {name}_b)
     {name}_at_up = Add({name}_a_whole, {name}_b_up)
     {name}_0 = Gather(xor_of_bytes, {name}_at)
     {name}_1 = Gather(xor_of_bytes, {name}_at_up)
-    {name}_2 = Mul({name}_1, n256)
+    {name}_2 = Mul({name}_1, byte_32)
     {name} = Add({name}_2, {name}_0)"""
 
 
 def _halves(name: str, of: str) -> str:
     """The lower 16 bits of an int64 and the 16 above them, ``<name>_low`` and ``<name>_high``; of a NaN's cast, 0."""
-    return _cut(f"{name}_low", of, "n65536") + _cut(f"{name}_high", f"{name}_low_up", "n65536")
+    return f"""{_cut(f"{name}_l", of, "n65536")}{_cut(f"{name}_h", f"{name}_l_up", "n65536")}
+    {name}_low = Cast<to=6>({name}_l)
+    {name}_high = Cast<to=6>({name}_h)"""
 
 
 def _scrambled(name: str, high: str, low: str) -> str:
     """(high * 2**16 + low) times the scrambler, modulo 2**32, in products of 32 bits: ``<name>_high`` and ``_low``."""
     return f"""
-    {name}_p = Mul({low}, scrambler_low){_cut(f"{name}_low", f"{name}_p", "n65536")}
-    {name}_q = Mul({high}, scrambler_low)
-    {name}_r = Mul({low}, scrambler_high)
+    {name}_low_64 = Cast<to=7>({low})
+    {name}_high_64 = Cast<to=7>({high})
+    {name}_p = Mul({name}_low_64, scrambler_low){_cut(f"{name}_l", f"{name}_p", "n65536")}
+    {name}_q = Mul({name}_high_64, scrambler_low)
+    {name}_r = Mul({name}_low_64, scrambler_high)
     {name}_s = Add({name}_q, {name}_r)
-    {name}_t = Add({name}_s, {name}_low_up){_cut(f"{name}_high", f"{name}_t", "n65536")}"""
+    {name}_t = Add({name}_s, {name}_l_up){_cut(f"{name}_h", f"{name}_t", "n65536")}
+    {name}_low = Cast<to=6>({name}_l)
+    {name}_high = Cast<to=6>({name}_h)"""
 
 
 def _scramble(name: str, high: str, folded: str) -> str:
@@ -102,10 +108,11 @@ def _scramble(name: str, high: str, folded: str) -> str:
 {_xor(f"{name}_low", f"{name}_twice_high", f"{name}_twice_low")}"""
 
 
-# TensorRT has neither unsigned 32-bit integers nor exclusive or, so words are pairs of int64 below 2**16.
+# TensorRT has neither unsigned 32-bit integers nor exclusive or, so words are pairs of int32 below 2**16.
 _HASH = f"""
     n2 = Constant<value_int = 2>()
     n256 = Constant<value_int = 256>()
+    byte_32 = Constant<value = int32 {{256}}>()
     n65536 = Constant<value_int = 65536>()
     scrambler_high = Constant<value_int = {SCRAMBLER >> 16}>()
     scrambler_low = Constant<value_int = {SCRAMBLER & 0xFFFF}>()
@@ -125,7 +132,8 @@ _HASH = f"""
     in_both_twice = Mul(in_both, n2)
     byte_sums = Add(byte_down, byte)
     xor_square = Sub(byte_sums, in_both_twice)
-    xor_of_bytes = Reshape(xor_square, minus_one)
+    xor_square_32 = Cast<to=6>(xor_square)
+    xor_of_bytes = Reshape(xor_square_32, minus_one)
 
     key_i = Cast<to=7>(u_24)
     key_each = Unsqueeze(key_i, two)
@@ -145,8 +153,10 @@ _HASH = f"""
 {_xor("both_high", "id_high", "key_high")}
 {_xor("both_folded", "id_half", "key_half")}
 {_scramble("mixed", "both_high", "both_folded")}
-    mixed_up = Mul(mixed_high, n65536)
-    mixed = Add(mixed_up, mixed_low)
+    mixed_high_64 = Cast<to=7>(mixed_high)
+    mixed_low_64 = Cast<to=7>(mixed_low)
+    mixed_up = Mul(mixed_high_64, n65536)
+    mixed = Add(mixed_up, mixed_low_64)
 """
 
 
