@@ -104,8 +104,6 @@ def verify(
             f"--draft {draft} cannot be compared with plain decoding", fix="`--draft ngram`, or leave it out"
         )
     parts = tuple(part.strip() for part in only.split(",")) if only is not None else ()
-    if parts != ("losslessness",):
-        require("export", "verifying")
     from ...engines.folder.checks import check_files
     from ...engines.folder.manifest import Manifest
     from ..bundled.prompts import code_prompts
@@ -113,6 +111,9 @@ def verify(
     from ..verify.printing import lines
 
     manifest = Manifest.read(engine)
+    # The host of a GPU may have neither checkpoints nor what reads them: what they are for is skipped then, and said.
+    if parts != ("losslessness",) and (parts or not manifest.backend.gpus):
+        require("export", "verifying")
     require_parts(manifest, parts)
     request = _request(manifest, data, max_perplexity_increase, bisect, reference)
     request.check()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 from ...engines.folder.manifest import Manifest
 from ...graphs.lowering import ORT, lowering_named
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
+from ...plugins.optional_packages import require
 from ..checkpoints.target import Target
 from ..console.progress import Advance, Progress
-from ..hardware.packages import export_versions
 from ..precision.recipes import Recipe
 from ..store.made_for import MadeFor
 from ..store.stages import StageStore
@@ -91,7 +91,7 @@ def measure(
     shapes = manifest.shapes
     texts = read_texts(request.data, folder, shapes.vocab_size, shapes.max_seq_len)
     try:
-        export_versions()
+        require("export", "comparing with FP32")
         origins = Origins.open(manifest, folder)
         recipe = recipe_of(manifest, origins.target.checkpoint)
         drafter = manifest.drafter.origin.id if manifest.drafter else ""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...engines.folder.manifest import Manifest, is_engine
 from ...engines.folder.records import FileEntry
 from ...plugins.errors import EnvironmentProblem, UsageError
+from ...plugins.optional_packages import require
 from ..bundled.prompts import Prompt, code_prompts
 from ..console.half_made import half_made
 from ..console.progress import Progress, Quiet
@@ -253,6 +254,7 @@ def _require_emulation(manifest: Manifest, error: EnvironmentProblem) -> None:
     """Raise where nothing of an engine that cannot run here would show; ``error`` is why it cannot."""
     if not manifest.backend.gpus:
         raise error
+    require("export", "verifying an engine that cannot run here")
     if not loses_without_running(manifest.precision):
         kind = manifest.precision.get("recipe")
         raise EnvironmentProblem(

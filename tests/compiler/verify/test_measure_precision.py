@@ -14,6 +14,8 @@ from peagle.compiler.verify.measure_precision import MeasureRequest
 from peagle.compiler.verify.precision_cost import RUN, STREAMED
 from peagle.compiler.verify.verify_engine import code_prompts
 from peagle.engines import Engine
+from peagle.engines.folder.records import FileEntry
+from peagle.plugins import optional_packages
 from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
 from tests.fixtures.commands import Run
 from tests.models import Pair
@@ -48,6 +50,23 @@ def test_an_engine_on_a_gpu_is_verified_without_the_pair_in_fp32(
     assert found.precision.logits.tokens == 120
     assert 0 < found.precision.logits.kl_mean < 1e-4, "FP16 rounds, and little"
     assert "--reference pair" in found.precision.notes[0]
+
+
+def test_a_gpu_s_host_without_torch_checks_what_it_can_and_says_what_it_cannot(
+    on_gpu: Engine, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the engine was built from an export."""
+    folder = on_gpu.folder
+    files = {path.relative_to(folder).as_posix(): FileEntry.of(path) for path in folder.rglob("*") if path.is_file()}
+    replace(on_gpu.manifest, files=files).write(folder)
+    monkeypatch.setattr(Engine, "load", lambda *_, **__: on_gpu)
+    monkeypatch.setattr(optional_packages, "is_there", lambda name: name != "torch")
+    done = cli("verify", folder, "--prompts", 1, "--max-tokens", 6, "--num-speculative-tokens", 2)
+    assert done.code == 0, done.err
+    assert "comparing with FP32 needs packages that are not installed: torch" in done.out
+    assert "passed, but for what the precision costs" in done.out
+    done = cli("verify", folder, "--only", "precision")
+    assert (done.code, "verifying needs packages that are not installed: torch" in done.err) == (3, True)
 
 
 def test_what_is_compared_with_follows_from_the_engine_unless_it_is_said(on_gpu: Engine, tiny_engine: Engine) -> None:
