@@ -83,8 +83,10 @@ def test_every_strategy_writes_the_plain_text_alone_and_among_others(engine: Eng
     ends = {"ignore_eos": policy not in ("bans", "json schema")}
     params = SamplingParams(max_tokens=20, **ends, **POLICIES[policy])
     plain = [engine.generate([prompt], params, draft="none")[0] for prompt in PROMPTS]
-    drafted = 0
-    for name, asked in STRATEGIES.items():
+    drafted, ways = 0, STRATEGIES | {"as pays": {"num_speculative_tokens": "auto"}}
+    if engine.manifest.method == "peagle":
+        ways |= {"chain": {"draft": "peagle-chain", "num_speculative_tokens": 4}}
+    for name, asked in ways.items():
         together = engine.generate(PROMPTS, params, **asked)
         same(together, plain)
         if name != "none":

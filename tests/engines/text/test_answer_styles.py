@@ -1,0 +1,48 @@
+"""Which style a model's answers have, by the templates of families, and what reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from peagle.engines.text.answer_styles import Style, can_call, reader_of, style_of
+from peagle.engines.text.channels import ChannelReader
+from peagle.engines.text.llama_calls import LlamaCallReader
+from peagle.engines.text.tool_calls import CLOSE, OPEN, ToolCallReader
+from tests.chat_templates import CHATML, LLAMA3, QWEN3
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+HERMES = "{% for tool in tools %}{{ tool }} in <tool_call></tool_call>{% endfor %}"
+HARMONY = "{{ '<|start|>assistant<|channel|>final<|message|>' + message.content + '<|return|>' }}"
+CODER = "{% for t in tools %}<tool_call>\n<function=f>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "style"),
+    [
+        (CHATML, None),
+        (LLAMA3, "llama"),
+        (QWEN3, None),
+        (HERMES, "json"),
+        (CODER, "tags"),
+        (HARMONY, "channels"),
+        ("", None),
+    ],
+)
+def test_the_templates_of_families_are_known(template: str, style: Style | None) -> None:
+    assert style_of([template]) == style_of([CHATML, template]) == style
+
+
+def test_calls_of_tokens_that_a_text_leaves_out_are_not_read() -> None:
+    hidden = {OPEN: True, CLOSE: True}
+    assert [can_call(style, hidden) for style in ("json", "tags", "llama", "channels", None)] == [
+        False, False, True, True, False,
+    ]  # fmt: skip
+    assert can_call("json", {OPEN: False, CLOSE: False})
+
+
+def test_an_answer_is_read_where_there_is_something_to_find() -> None:
+    assert reader_of("json", [], None, are_certain=False) is None
+    assert reader_of("llama", [], None, are_certain=False) is None
+    for style, kind in (("json", ToolCallReader), ("tags", ToolCallReader), ("llama", LlamaCallReader)):
+        assert isinstance(reader_of(style, [TOOL], None, are_certain=False), kind)
+    assert isinstance(reader_of("channels", [], None, are_certain=False), ChannelReader)
