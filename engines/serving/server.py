@@ -21,6 +21,7 @@ from .settings import ServerSettings
 
 KEEP_ALIVE_SECONDS = 30
 TOLD_AGAIN_SECONDS = 10.0
+FORMS_SECONDS = 1.0
 _NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -66,9 +67,8 @@ class Server:
         return f"http://{host}:{self.port}"
 
     def start(self) -> None:
-        """Begin to answer; what forms of texts need is read meanwhile."""
+        """Begin to answer."""
         self._thread.start()
-        threading.Thread(target=self._state.engine.prepare_forms, name="forms").start()
 
     def stop(self, *, at_once: bool = False) -> None:
         """Take no more requests; those that run end, within ``drain_seconds``, unless they are cut off ``at_once``."""
@@ -89,9 +89,15 @@ class Server:
         try:
             with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
                 runner.get_loop().set_exception_handler(LoopErrors())
-                runner.run(self._server.serve([self._socket]))
+                runner.run(self._serve())
         except Exception as error:  # such as no file that may be opened; told by who waits
             self._error = error
+
+    async def _serve(self) -> None:
+        """Answer; what forms of texts need is read when whoever waits for the server has had its first answer."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(FORMS_SECONDS, loop.run_in_executor, None, self._state.engine.prepare_forms)
+        await self._server.serve([self._socket])
 
 
 class LoopErrors:

@@ -6,10 +6,12 @@ import asyncio
 import errno
 import logging
 import socket
+import threading
 
 import pytest
 
 from peagle.engines import Engine
+from peagle.engines.serving import server as server_module
 from peagle.engines.serving.server import LoopErrors, Server, bound
 from peagle.engines.serving.settings import ServerSettings
 from peagle.plugins.errors import EnvironmentProblem, UsageError
@@ -55,6 +57,17 @@ def test_a_server_that_cannot_go_on_says_why(served_engine: Engine, monkeypatch:
     with pytest.raises(EnvironmentProblem, match="Too many open files"):
         server.wait(10)
     server._socket.close()
+
+
+def test_what_forms_need_is_read_when_it_answers(served_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = threading.Event()
+    monkeypatch.setattr(server_module, "FORMS_SECONDS", 0.01)
+    monkeypatch.setattr(served_engine, "prepare_forms", read.set)
+    server = Server(served_engine, ServerSettings(MODEL), port=0)
+    server.start()
+    assert read.wait(20)
+    server.stop(at_once=True)
+    assert server.wait(10)
 
 
 def test_connections_that_cannot_be_taken_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
