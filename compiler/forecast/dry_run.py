@@ -24,7 +24,9 @@ from ..needs.room import Need, needs_of, refusal_of, tight
 from ..needs.wanted import Wanted, calibration_of, of_checkpoint
 from ..needs.weight_bytes import share_note
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
+from ..precision.calibration.devices import require_device
 from ..precision.decide_recipe import decide, precision_of, table_of, wide_of, with_drafter
+from ..precision.precision_options import CPU
 from ..precision.recipes import Recipe, twice_rounded
 from ..precision.weight_source import of_target
 from ..precision.weights_stored_quantized import StoredFp8
@@ -180,7 +182,8 @@ def _forecast(request: CompileRequest, decided: Decided, progress: Progress, *, 
     with progress.step("count weights, disk and memory"):
         wanted = _wanted(request, decided, weights, head, shared)
         disk = _disk(request, wanted, is_moved=is_moved)
-        rate = operations_per_second() if wanted.work.calibration else None
+        on_cpu = request.calibration.device in (None, CPU)  # what a GPU takes was not measured
+        rate = operations_per_second() if wanted.work.calibration and on_cpu else None
     forecast = make_forecast(
         model,
         config,
@@ -206,6 +209,11 @@ def _outcome(request: CompileRequest, decided: Decided, forecast: Forecast, need
         return Outcome.of(decided.problem)
     if forecast.refusal:
         return Outcome(BuildError.exit_code, forecast.refusal)
+    if forecast.work.calibration:
+        try:
+            require_device(request.calibration.device or CPU)
+        except EnvironmentProblem as problem:
+            return Outcome.of(problem)
     return Outcome.of(refusal_of(needs), ignored=request.ignore_limits)
 
 

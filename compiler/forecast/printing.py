@@ -95,12 +95,14 @@ def _work(work: BuildWork, rate: float | None) -> list[tuple[str, str]]:
 
 
 def _calibration(work: CalibrationWork, rate: float | None) -> str:
-    """What a calibration takes: its operations at the rate at which this machine multiplies just now."""
+    """What a calibration takes: its operations at a share of the rate at which this machine multiplies just now."""
     multiplied = ""
     if rate:
+        seconds = work.operations / (measured.CALIBRATED * rate)
         multiplied = (
-            f", and {duration(work.operations / rate)} at least for {work.tokens:,} tokens at most, "
-            f"{work.operations:.1e} operations, at the {rate / 1e9:,.0f} GFLOP/s that a matrix product reached here now"
+            f", and about {duration(seconds)} for {work.tokens:,} tokens at most, {work.operations:.1e} operations, at "
+            f"{measured.CALIBRATED:.0%} (benchmarks/calibration.py) of the "
+            f"{rate / 1e9:,.0f} GFLOP/s that a matrix product reached here now"
         )
     return (
         f"about {size(work.bytes)} of memory, a layer in FP32, unless --scales are given; {duration(work.seconds)} to "

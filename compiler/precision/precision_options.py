@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 FOLDER = "calibration"  # of an engine, an export or an FP8 checkpoint, for ``--scales``
 FACTS = "scales.json"  # the file of such a folder that says what it holds
 METHODS = ("max", "percentile", "mse")
-DEVICES = ("cpu", "cuda", "cuda:N")
+CPU = "cpu"
+DEVICES = (CPU, "cuda", "cuda:N")
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 _SCALES = f"name the folder {FOLDER}/ of an engine, an export or an FP8 checkpoint made here"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from ....plugins.errors import EnvironmentProblem
 
 _ON_CPU = "calibrate on the CPU (leave --calib-device out)"
@@ -14,6 +12,8 @@ def require_device(name: str) -> None:
     kind, _, number = name.partition(":")
     if kind == "cpu":
         return
+    import torch
+
     if not torch.cuda.is_available():
         built = f"is built for CUDA {torch.version.cuda}, and finds no GPU" if torch.version.cuda else "has no CUDA"
         raise EnvironmentProblem(

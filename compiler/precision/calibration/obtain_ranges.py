@@ -10,7 +10,7 @@ from ...checkpoints.target import Target
 from ...console.progress import Progress
 from ...store.publish import TOKENIZER
 from ...store.stages import StageStore
-from ..precision_options import DEVICES, METHODS, CalibrationAsked
+from ..precision_options import CPU, METHODS, CalibrationAsked
 
 if TYPE_CHECKING:
     from .range_methods import Method
@@ -33,7 +33,7 @@ def obtain(
         with progress.step("compare the weights with those that were calibrated"):
             saved.check_model(target.checkpoint.fingerprint)
         return saved
-    device = asked.device or DEVICES[0]
+    device = asked.device or CPU
     require_device(device)
     defaults = SampleLimits()
     limits = SampleLimits(asked.num_samples or defaults.max_samples, asked.max_length or defaults.max_length)

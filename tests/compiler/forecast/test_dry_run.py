@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.forecast.dry_run import decide_build, decide_export, forecast_export
@@ -48,6 +49,18 @@ def test_qwen3_coder_in_fp8_on_a_b200_is_what_a_hand_calculates(cli: Run, tmp_pa
     assert plan["lowering"] == "tensorrt-sm100"
     assert plan["refusal"] == plan["multiplied"] == ""
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch has a CUDA device")
+def test_the_time_of_a_calibration_is_told_for_the_cpu_alone(cli: Run) -> None:
+    asked = ("export", "demo", "--for", "tensorrt", "--precision", "fp8", "--calib-samples", "10", "--dry-run")
+    here = cli(*asked)
+    assert "for 5,120 tokens at most" in here.out
+    assert "at 45% (benchmarks/calibration.py) of the" in here.out
+    there = cli(*asked, "--calib-device", "cuda")
+    assert there.code == 0, there.err
+    assert "tokens at most" not in there.out
+    assert "torch has no CUDA device here" in there.out
 
 
 def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: Path) -> None:
