@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 EVERY = 9.0  # seconds between lines at most; whoever reads may rely on ten
 SHORT = 1.0  # a part that takes less is not worth a line
+_MINUTES = 100  # seconds from which on minutes are told
 
 
 @dataclass(eq=False)
@@ -27,12 +28,21 @@ class _Work:
         self.done += amount
 
     def so_far(self, now: float) -> str:
-        seconds = f"{now - self.began:.0f} s"
-        return f"{self.text}: {self.done / self.total:.0%} after {seconds}" if self.total else f"{self.text}: {seconds}"
+        """How far it is after which time, and about when it will be done if it goes on so."""
+        seconds = now - self.began
+        if not self.total:
+            return f"{self.text}: {_time(seconds)}"
+        told = f"{self.text}: {self.done / self.total:.0%} after {_time(seconds)}"
+        return f"{told}, about {_time(seconds * (self.total / self.done - 1))} left" if self.done else told
+
+
+def _time(seconds: float) -> str:
+    """Seconds as they are told, or minutes of what takes many."""
+    return f"{seconds:.0f} s" if seconds < _MINUTES else f"{seconds / 60:.0f} min"
 
 
 class Lines:
-    """Progress as lines: ``trace target ... 3.2 s`` when it is done, ``attach weights: 40% after 18 s`` on the way.
+    """Progress as lines: ``trace target ... 3.2 s`` when it is done, ``attach: 40% after 18 s, about 27 s left`` in it.
 
     A part of something larger has a line of its own when it takes long.
     """

@@ -52,12 +52,28 @@ def test_long_work_says_how_far_it_is() -> None:
     with clock.lines.step("import torch"):
         clock.wait(10)
     assert clock.said == [
-        (9, "read all weights: 25% after 9 s"),
-        (18, "read all weights: 75% after 18 s"),
+        (9, "read all weights: 25% after 9 s, about 27 s left"),
+        (18, "read all weights: 75% after 18 s, about 6 s left"),
         (20, "read all weights ... 20.0 s"),
         (20, "hash the checkpoints ... 20.0 s"),
         (29, "import torch: 9 s"),
         (30, "import torch ... 10.0 s"),
+    ]
+
+
+def test_hours_are_told_in_minutes_and_nothing_is_foretold_of_work_that_did_not_begin() -> None:
+    clock = Clock()
+    with clock.lines.step("attach target weights", 1000) as advance:
+        clock.wait(9)
+        advance(2)
+        clock.wait(9)
+        advance(98)
+        clock.wait(600)
+    told = [text for at, text in clock.said if at in (9, 18, 603)]
+    assert told == [
+        "attach target weights: 0% after 9 s",
+        "attach target weights: 0% after 18 s, about 150 min left",
+        "attach target weights: 10% after 10 min, about 90 min left",
     ]
 
 
