@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from peagle.compiler.console.progress import Progress
 from peagle.compiler.forecast import dry_run
+from peagle.compiler.request.request import CompileRequest
 from tests.fixtures.commands import Run
 
 LINE = re.compile(r"^(.+) \.\.\. \d+\.\d s$", re.M)
@@ -50,7 +52,11 @@ def test_a_failed_build_is_in_its_log(cli: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["build", "export"])
 def test_a_forecast_speaks_too(cli: Run, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dry_run, f"forecast_{verb}", lambda *_: None)
+    def forecast(_: CompileRequest, progress: Progress) -> None:
+        with progress.step("make the forecast"):
+            pass
+
+    monkeypatch.setattr(dry_run, f"forecast_{verb}", forecast)
     monkeypatch.setattr(dry_run, "print_forecast", lambda *_, as_json: print("the forecast"))
     done = cli(verb, "demo", "--dry-run")
     assert done.out == "the forecast\n"
