@@ -182,8 +182,10 @@ def _forecast(request: CompileRequest, decided: Decided, progress: Progress, *, 
     with progress.step("count weights, disk and memory"):
         wanted = _wanted(request, decided, weights, head, shared)
         disk = _disk(request, wanted, is_moved=is_moved)
-        on_cpu = request.calibration.device in (None, CPU)  # what a GPU takes was not measured
-        rate = operations_per_second() if wanted.work.calibration and on_cpu else None
+        calibration = wanted.work.calibration
+        rate = (
+            operations_per_second() if calibration and calibration.is_here else None
+        )  # what a GPU takes was not measured
     forecast = make_forecast(
         model,
         config,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..console.printing import columns, size
 from ..needs import measured
-from ..needs.build_work import BuildWork, CalibrationWork
 from ..needs.builder_work import BuilderWork
 from .record import RESERVED_FOR, Forecast, Outcome, Verdict
+
+if TYPE_CHECKING:
+    from ..needs.build_work import BuildWork, CalibrationWork  # which needs the packages that trace
 
 
 def render(forecast: Forecast) -> str:
@@ -96,7 +100,8 @@ def _work(work: BuildWork, rate: float | None) -> list[tuple[str, str]]:
 
 def _calibration(work: CalibrationWork, rate: float | None) -> str:
     """What a calibration takes: its operations at a share of the rate at which this machine multiplies just now."""
-    multiplied = ""
+    whose = "memory" if work.is_here else f"{work.device}'s memory"
+    multiplied = "" if work.is_here else f"; what {work.device} takes to compute was not measured"
     if rate:
         seconds = work.operations / (measured.CALIBRATED * rate)
         multiplied = (
@@ -105,7 +110,7 @@ def _calibration(work: CalibrationWork, rate: float | None) -> str:
             f"{rate / 1e9:,.0f} GFLOP/s that a matrix product reached here now"
         )
     return (
-        f"about {size(work.bytes)} of memory, a layer in FP32, unless --scales are given; {duration(work.seconds)} to "
+        f"about {size(work.bytes)} of {whose}, a layer in FP32, unless --scales are given; {duration(work.seconds)} to "
         f"read the weights from the page cache (one processor, `make bench-rounding`){multiplied}"
     )
 

@@ -26,10 +26,14 @@ _LAYERS = "layers"
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is sent through the layers to calibrate them: ``tokens`` at most, each by ``experts`` of a layer's."""
+    """What is sent through the layers to calibrate them: ``tokens`` at most, each by ``experts`` of a layer's.
+
+    ``device`` has the layers in its memory (``cpu``, ``cuda:1``).
+    """
 
     tokens: int
     experts: int = 1
+    device: str = "cpu"
 
     def share(self, weight: RoledWeight) -> float:
         """The share of a weight that a token is multiplied with."""
@@ -40,13 +44,19 @@ class Calibration:
 class CalibrationWork:
     """What a calibration takes: ``bytes`` of the largest layer in FP32, ``seconds`` to read every layer.
 
-    The ``operations`` of at most ``tokens`` come on top.
+    The ``operations`` of at most ``tokens`` come on top. Both are the ``device``'s.
     """
 
     bytes: int
     seconds: float
     tokens: int
     operations: float
+    device: str = "cpu"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it takes memory and processors of this machine."""
+        return self.device == "cpu"
 
     @classmethod
     def of(cls, census: Iterable[RoledWeight], calibration: Calibration) -> CalibrationWork:
@@ -58,7 +68,8 @@ class CalibrationWork:
                 layers[layer] += weight.count
                 passed += weight.count * calibration.share(weight)
         tokens = calibration.tokens
-        return cls(_FP32 * max(layers.values(), default=0), measured.READ * layers.total(), tokens, 2 * passed * tokens)
+        largest, read = _FP32 * max(layers.values(), default=0), measured.READ * layers.total()
+        return cls(largest, read, tokens, 2 * passed * tokens, calibration.device)
 
 
 @dataclass(frozen=True)

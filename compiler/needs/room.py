@@ -32,9 +32,10 @@ class TooLittleRoom(EnvironmentProblem):
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a build takes: about ``bytes``, and no less than ``least_bytes``, both by ``basis``.
+    """One thing that a build takes: about ``bytes`` by ``basis``, and no less than ``least_bytes``, by ``least_basis``.
 
-    What is taken with others is judged with them: ``before_bytes`` are theirs, of the same disk.
+    What is taken with others is judged with them: ``before_bytes`` are theirs, of the same disk. ``instead`` is what
+    can be done where it is too little.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Need:
     where: str
     free_bytes: float
     before_bytes: int = 0
+    least_basis: str = ""
     instead: str = ""
 
     @property
@@ -56,10 +58,13 @@ class Need:
         """Whether it does not fit by what was seen, and may all the same."""
         return not self.is_short and self.before_bytes + self.bytes > self.free_bytes
 
-    def said(self, count: int) -> str:
-        """The need of ``count`` bytes beside what is there."""
-        before = f", and {size(self.before_bytes)} before it," if self.before_bytes else ""
-        return f"{self.name}: {size(count)}{before} ({self.basis}), {size(self.free_bytes)} free ({self.where})"
+    def said(self, *, least: bool) -> str:
+        """What it takes beside what is there: at ``least``, else about."""
+        count, basis = (self.least_bytes, self.least_basis) if least else (self.bytes, "")
+        before = f" after {size(self.before_bytes)} that go there first" if self.before_bytes else ""
+        return (
+            f"{self.name}: {size(count)} ({basis or self.basis}){before}, {size(self.free_bytes)} free ({self.where})"
+        )
 
 
 def needs_of(disk: Disk, work: BuildWork, download: Need | None = None) -> tuple[Need, ...]:
@@ -91,18 +96,22 @@ def memory_needs(work: BuildWork) -> tuple[Need, ...]:
 
 
 def calibration_needs(work: CalibrationWork) -> tuple[Need, ...]:
-    """What the largest layer takes while it is calibrated."""
+    """What the largest layer takes while it is calibrated on the CPU."""
+    if not work.is_here:
+        return ()
     count = work.bytes
     return (Need("memory to calibrate", count, count, "a layer in FP32", HERE, free_memory(), instead=_SCALES),)
 
 
 def builder_needs(builder: BuilderWork) -> tuple[Need, ...]:
     """What the process that builds a plan takes."""
-    basis = f"{measured.BUILDER_PEAK} times the weights, as measured with TensorRT-RTX"
-    if builder.least_bytes:
-        basis += f"; below {measured.BUILDER_LEAST} times it was killed"
-    name, count, least = "memory to build plans", builder.bytes, builder.least_bytes
-    return (Need(name, count, least, basis, HERE, free_memory(), instead=_ELSEWHERE),)
+    return (
+        Need(
+            "memory to build plans", builder.bytes, builder.least_bytes,
+            f"{measured.BUILDER_PEAK} times the weights, as measured with TensorRT-RTX", HERE, free_memory(),
+            least_basis=f"{measured.BUILDER_LEAST} times the weights, with which it was killed", instead=_ELSEWHERE,
+        ),
+    )  # fmt: skip
 
 
 def refusal_of(needs: Iterable[Need]) -> TooLittleRoom | None:
@@ -114,11 +123,11 @@ def refusal_of(needs: Iterable[Need]) -> TooLittleRoom | None:
     fixes = dict.fromkeys(need.instead for need in short)
     return TooLittleRoom(
         f"this machine has too little {' and '.join(kinds)}",
-        why="; ".join(need.said(need.least_bytes) for need in short),
+        why="; ".join(need.said(least=True) for need in short),
         fix=f"{'; '.join(filter(None, fixes))}; --ignore-limits begins all the same",
     )
 
 
 def tight(needs: Iterable[Need]) -> list[str]:
     """What a user should know of what may not fit."""
-    return [f"{need.said(need.bytes)}: it may not be enough" for need in needs if need.is_tight]
+    return [f"{need.said(least=False)}: it may not be enough" for need in needs if need.is_tight]

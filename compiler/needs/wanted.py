@@ -90,7 +90,7 @@ def calibration_of(asked: CalibrationAsked, config: Mapping[str, Any]) -> Calibr
 
     limits = SampleLimits()
     tokens = (asked.num_samples or limits.max_samples) * (asked.max_length or limits.max_length)
-    return Calibration(tokens, int(config.get("num_experts_per_tok") or 1))
+    return Calibration(tokens, int(config.get("num_experts_per_tok") or 1), asked.device or "cpu")
 
 
 def of_checkpoint(wanted: Wanted, target: Target) -> Wanted:

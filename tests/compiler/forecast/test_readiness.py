@@ -56,7 +56,7 @@ def test_a_download_and_what_is_made_of_it_share_a_disk(cli: Run, monkeypatch: p
     assert done.code == 3
     error = json.loads(done.err)["error"]
     assert error["why"].startswith("disk for what is made: ")
-    assert "before it" in error["why"]
+    assert "that go there first" in error["why"]
     assert "point --out to a larger disk" in error["fix"]
 
 

@@ -46,7 +46,8 @@ def test_a_disk_that_is_too_small_is_refused_with_its_figures_and_ways_out() -> 
     assert caught.value.exit_code == 3
     assert caught.value.what == "this machine has too little disk"
     assert caught.value.why == (
-        "disk for what is made: 30.0 GB, and 60.0 GB before it, (by the shapes of the weights), 80.0 GB free (/)"
+        "disk for what is made: 30.0 GB (by the shapes of the weights) after 60.0 GB that go there first, "
+        "80.0 GB free (/)"
     )
     assert caught.value.fix == "point --out to a larger disk; --ignore-limits begins all the same"
 
@@ -58,9 +59,10 @@ def test_memory_is_refused_below_what_was_killed_and_told_below_what_was_seen(mo
 
     refusal = refusal_of(found(5 * GB))
     assert refusal
-    assert refusal.why.startswith(
-        "memory to build plans: 9.5 GB (3.07 times the weights, as measured with TensorRT-RTX; "
+    said = (
+        "memory to build plans: 9.5 GB (0.95 times the weights, with which it was killed), 5.0 GB free (this machine)"
     )
+    assert refusal.why == said
     assert "build --from" in refusal.fix
     both = refusal_of(found(GB))
     assert both
@@ -68,7 +70,7 @@ def test_memory_is_refused_below_what_was_killed_and_told_below_what_was_seen(mo
     assert "--scales" in both.fix
     assert refusal_of(found(20 * GB)) is None
     (text,) = tight(found(20 * GB))
-    assert text.startswith("memory to build plans: 30.7 GB")
+    assert text.startswith("memory to build plans: 30.7 GB (3.07 times the weights, as measured with TensorRT-RTX), ")
     assert text.endswith("it may not be enough")
 
 
@@ -83,6 +85,12 @@ def test_what_was_never_measured_refuses_nothing(monkeypatch: pytest.MonkeyPatch
     needs = needs_of(DISK, replace(WORK, calibration=None, builder=BuilderWork.of("tensorrt", 10 * GB, 1)))
     assert refusal_of(needs) is None
     assert len(tight(needs)) == 1
+
+
+def test_a_layer_on_a_gpu_takes_none_of_this_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "free_memory", lambda: 0)
+    assert room.calibration_needs(CalibrationWork(2 * GB, 1.0, 1, 1.0, "cuda:1")) == ()
+    assert refusal_of(room.calibration_needs(CalibrationWork(2 * GB, 1.0, 1, 1.0)))
 
 
 @given(COUNTS, COUNTS, COUNTS, COUNTS)

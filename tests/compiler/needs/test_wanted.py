@@ -53,5 +53,6 @@ def test_a_calibration_is_as_long_as_was_asked_for() -> None:
     assert calibration_of(CalibrationAsked(num_samples=3, max_length=5), {"num_experts_per_tok": 8}) == Calibration(
         15, 8
     )
+    assert calibration_of(CalibrationAsked(device="cuda"), {}) == Calibration(128 * 512, device="cuda")
     assert calibration_of(CalibrationAsked(), {}) == Calibration(128 * 512)
     assert calibration_of(CalibrationAsked(scales=Path("ranges")), {}) is None

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.hardware.machine import look
+from peagle.compiler.needs import room
 from peagle.compiler.pipeline.export_folder.build_record import GRAPH, RECORD
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
@@ -23,6 +24,7 @@ from tests.models import CONFIGS
 pytestmark = pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
 
 FAST = "qwen3"
+PROGRAM = "import sys; from peagle.compiler.cli import run_cli; sys.exit(run_cli(sys.argv[1:]))"
 BLOCKER = """
 import sys
 HIDDEN = {hidden!r}
@@ -65,11 +67,7 @@ def test_an_export_becomes_an_engine_without_what_traces(
     family: str, export_of: Export, without_tracing: dict[str, str], tmp_path: Path
 ) -> None:
     source, out = export_of(family), tmp_path / "engine"
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from peagle.compiler.cli import run_cli; sys.exit(run_cli(sys.argv[1:]))",
-    ]
+    command = [sys.executable, "-c", PROGRAM]
     asked = ["build", "--from", str(source), "--out", str(out), "--max-batch-size", "2", "-q", "--json"]
     done = subprocess.run([*command, *asked], env=without_tracing, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -178,6 +176,28 @@ def test_what_an_export_cannot_become_is_refused(
 def test_an_export_is_not_replaced_by_what_is_built_of_it(cli: Run, exported: Path) -> None:
     done = cli("build", "--from", exported, "--out", exported)
     assert (done.code, "is the folder that is read" in done.err) == (2, True)
+
+
+def test_such_a_build_that_has_no_room_is_refused_as_its_dry_run_says(
+    cli: Run, export_of: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "free_memory", lambda: 1000)
+    ask = ("build", "--from", export_of(FAST), "--out", tmp_path / "engine")
+    assert "it ends here with exit code 3: this machine has too little memory; " in cli(*ask, "--dry-run").out
+    done = cli(*ask)
+    assert done.code == 3
+    assert "memory to build plans: " in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_dry_run_needs_nothing_that_traces_either(
+    export_of: Export, without_tracing: dict[str, str], tmp_path: Path
+) -> None:
+    asked = ["build", "--from", str(export_of(FAST)), "--out", str(tmp_path / "engine"), "--dry-run"]
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run([*command, *asked], env=without_tracing, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "nothing is known that would end it here" in done.stdout
 
 
 def test_the_plan_of_such_a_build_is_told_beforehand(cli: Run, export_of: Export, tmp_path: Path) -> None:
