@@ -38,6 +38,7 @@ def tensors_of(
     }
     found += [_tensor(utilities, name, [count], np.int32) for name, count in counts.items()]
     found.append(_tensor(utilities, "acceptance_length", [acceptance.acceptance_length], np.float32))
+    found.append(_tensor(utilities, "lossy", [acceptance.is_lossy], np.bool_))
     if shows_logprobs:
         found.append(_tensor(utilities, "cum_log_probs", [sum(each.logprob for each in output.logprobs)], np.float32))
     return found

@@ -17,21 +17,24 @@ from ...loop import Load
 from ...requests.results import RequestOutput
 
 _SECONDS = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0]
+_OF_DRAFTS = (
+    "spec_decode_num_drafts_total", "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total",
+)  # fmt: skip
 _COUNTERS = {
     "prompt_tokens_total": "Tokens of prompts.",
     "generation_tokens_total": "Tokens that were written.",
     "request_success_total": "Requests that ended, by how.",
     "request_refused_total": "Requests that were answered with an error.",
-    "spec_decode_num_drafts_total": "Rounds with drafts.",
-    "spec_decode_num_draft_tokens_total": "Tokens that were drafted.",
-    "spec_decode_num_accepted_tokens_total": "Drafts that were accepted.",
+    **dict(
+        zip(_OF_DRAFTS, ("Rounds with drafts.", "Tokens that were drafted.", "Drafts that were accepted."), strict=True)
+    ),
 }
 _HISTOGRAMS = {
     "time_to_first_token_seconds": "From arrival to the first token.",
     "e2e_request_latency_seconds": "From arrival to the last token.",
 }
 _GAUGES = {"num_requests_running": "Requests running.", "num_requests_waiting": "Requests waiting."}
-_LABEL = "finished_reason"
+_LABELS = {"request_success_total": "finished_reason", **dict.fromkeys(_OF_DRAFTS, "lossy")}
 
 
 class TritonCounters:
@@ -49,13 +52,15 @@ class TritonCounters:
         self._added: dict[tuple[str, str], float] = {}
         self._told = dict.fromkeys(_GAUGES, 0)
         for name in _COUNTERS:
-            if name != "request_success_total":
+            if name not in _LABELS:
                 self.add(name, 0)
+        for name in _OF_DRAFTS:
+            self.add(name, 0, "false")
         self.flush()
 
-    def add(self, name: str, amount: float, reason: str = "") -> None:
-        """Count ``amount`` more; ``reason`` is how a request ended."""
-        key = (name, reason)
+    def add(self, name: str, amount: float, label: str = "") -> None:
+        """Count ``amount`` more; ``label`` is how a request ended, or whether a tolerance let drafts through."""
+        key = (name, label)
         self._added[key] = self._added.get(key, 0.0) + amount
 
     def ended(self, output: RequestOutput, first: float, whole: float) -> None:
@@ -63,16 +68,16 @@ class TritonCounters:
         acceptance = output.acceptance
         self.add("request_success_total", 1, output.finish_reason)
         self.add("prompt_tokens_total", len(output.prompt_token_ids))
-        self.add("spec_decode_num_drafts_total", acceptance.rounds)
-        self.add("spec_decode_num_draft_tokens_total", acceptance.drafted)
-        self.add("spec_decode_num_accepted_tokens_total", acceptance.accepted)
+        counts, lossy = (acceptance.rounds, acceptance.drafted, acceptance.accepted), str(acceptance.is_lossy).lower()
+        for name, count in zip(_OF_DRAFTS, counts, strict=True):
+            self.add(name, count, lossy)
         self._of("time_to_first_token_seconds").observe(first)
         self._of("e2e_request_latency_seconds").observe(whole)
 
     def flush(self) -> None:
         """Tell the server what has changed."""
-        for (name, reason), amount in self._added.items():
-            self._of(name, reason).increment(amount)
+        for (name, label), amount in self._added.items():
+            self._of(name, label).increment(amount)
         self._added.clear()
         load = self._load()
         self._tell_gauges(load.running, load.waiting)
@@ -90,10 +95,10 @@ class TritonCounters:
                 gauge.increment(value - self._told[name])
                 self._told[name] = value
 
-    def _of(self, name: str, reason: str = "") -> Any:
-        key = (name, reason)
+    def _of(self, name: str, label: str = "") -> Any:
+        key = (name, label)
         if key not in self._series:
-            labels = self._labels | ({_LABEL: reason} if reason else {})
+            labels = self._labels | ({_LABELS[name]: label} if label else {})
             more = {"buckets": _SECONDS} if name in _HISTOGRAMS else {}
             self._series[key] = _kept(self._families[name].Metric(labels=labels, **more))
         return self._series[key]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ....plugins.errors import EnvironmentProblem
 
-FORMAT = "1"  # of the repository; the config says it in the parameter `repository_format`
+FORMAT = "2"  # of the repository; the config says it in the parameter `repository_format`
 _REWRITE = "write the repository again with `peagle-compile triton`"
 
 

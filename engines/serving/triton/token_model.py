@@ -24,7 +24,7 @@ _SAME = {
     "frequency_penalty": "frequency_penalty", "num_draft_tokens": "num_speculative_tokens",
     "return_log_probs": "return_log_probs",
 }  # fmt: skip
-_COUNTS = ("num_draft_proposed", "num_draft_accepted")
+_OF_DRAFTS = ("num_draft_proposed", "num_draft_accepted", "lossy")
 
 
 class TokenModel(FrontModel):
@@ -104,7 +104,7 @@ def _response(ids: list[np.ndarray], likely: list[np.ndarray], piece: Tensors) -
         found["output_log_probs"] = np.concatenate(likely).astype(np.float32)[None, None]
     if "cum_log_probs" in piece:
         found["cum_log_probs"] = piece["cum_log_probs"].reshape(1, 1)
-    for name in ("finish_reason", *_COUNTS):
+    for name in ("finish_reason", *_OF_DRAFTS):
         if name in piece:
             found[name] = piece[name]
     return found

@@ -10,7 +10,7 @@ from .front_model import Client, FrontModel
 from .local_link import LinkError, Tensors
 
 _COUNTS = ("num_prompt_tokens", "num_output_tokens", "num_draft_rounds", "num_draft_proposed", "num_draft_accepted")
-_LAST = ("finish_reason", *_COUNTS, "acceptance_length")
+_LAST = ("finish_reason", *_COUNTS, "acceptance_length", "lossy")
 
 
 class _Row(Client):

@@ -87,10 +87,11 @@ class TritonProcess(TritonServer):
             lines = response.read().decode().splitlines()
         return {name: float(value) for name, _, value in (x.rpartition(" ") for x in lines if not x.startswith("#"))}
 
-    def counted(self, name: str, model: str, reason: str = "") -> float:
-        """The value of a series of ours, 0 where there is none yet."""
-        label = f'finished_reason="{reason}",' if reason else ""
-        return self.metrics().get(f'vllm:{name}{{{label}model_name="{model}",version="1"}}', 0.0)
+    def counted(self, name: str, model: str, **label: str) -> float:
+        """The value of a series of ours, with one label at most beside the model's, 0 where there is none yet."""
+        labels = {**label, "model_name": model, "version": "1"}
+        written = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
+        return self.metrics().get(f"vllm:{name}{{{written}}}", 0.0)
 
     def _call(self, path: str, data: bytes | None) -> Answer:
         request = urllib.request.Request(f"http://127.0.0.1:{self.http}{path}", data=data)

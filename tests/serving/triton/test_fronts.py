@@ -130,17 +130,17 @@ def test_what_the_token_model_cannot_honour_is_refused(client: Any, fields: dict
 
 
 def test_a_cancel_reaches_the_engine_through_the_model_in_front(triton: TritonProcess, client: Any) -> None:
-    before = triton.counted("request_success_total", "demo", "abort")
+    before = triton.counted("request_success_total", "demo", finished_reason="abort")
     arrived: SimpleQueue[Any] = SimpleQueue()
     client.start_stream(lambda result, error: arrived.put(error))
     client.async_stream_infer("demo_tokens", tokens(request_output_len=480, streaming=True))
     assert arrived.get(timeout=60) is None
     client.stop_stream(cancel_requests=True)
-    triton.wait_until(lambda: triton.counted("request_success_total", "demo", "abort") == before + 1)
+    triton.wait_until(lambda: triton.counted("request_success_total", "demo", finished_reason="abort") == before + 1)
 
 
 def test_a_request_is_stopped_by_its_id(triton: TritonProcess, client: Any) -> None:
-    before = triton.counted("request_success_total", "demo", "abort")
+    before = triton.counted("request_success_total", "demo", finished_reason="abort")
     arrived: SimpleQueue[str] = SimpleQueue()
 
     def arrive(result: Any, error: Any) -> None:
@@ -152,7 +152,7 @@ def test_a_request_is_stopped_by_its_id(triton: TritonProcess, client: Any) -> N
         client.async_stream_infer("demo_tokens", tokens(request_output_len=400), request_id=f"{number}")
     client.async_stream_infer("demo_tokens", tokens(stop=True), request_id="7")
     assert sorted(arrived.get(timeout=60) for _ in range(8)) == [*map(str, range(7)), "the request was cancelled"]
-    triton.wait_until(lambda: triton.counted("request_success_total", "demo", "abort") == before + 1)
+    triton.wait_until(lambda: triton.counted("request_success_total", "demo", finished_reason="abort") == before + 1)
 
 
 def whole_inputs(prompts: list[str], **fields: Any) -> list[Any]:

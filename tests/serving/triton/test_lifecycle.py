@@ -49,11 +49,11 @@ def test_a_model_is_unloaded_and_loaded_again(
         assert triton.load("again").status == 200
         assert answered(triton, "again") == wanted(served_engine)
         assert answered(triton, "demo") == wanted(served_engine)
-        written = functools.partial(triton.counted, "request_success_total", "again", "length")
+        written = functools.partial(triton.counted, "request_success_total", "again", finished_reason="length")
         triton.wait_until(lambda count=number, written=written: written() > count)
         assert triton.unload("again").status == 200
         assert triton.stream("again", text_input=PROMPT).status in (400, 404)
-    assert triton.counted("request_success_total", "again", "length") == 8
+    assert triton.counted("request_success_total", "again", finished_reason="length") == 8
     for name in ("again", "demo"):
         triton.wait_until(lambda name=name: triton.counted("num_requests_running", name) == 0)
 
@@ -106,7 +106,7 @@ def _damaged(engine: Path, _: Path) -> None:
 
 
 def _other_format(_: Path, model: Path) -> None:
-    _edit(model, r'"repository_format" value: \{ string_value: "1"', '"repository_format" value: { string_value: "2"')
+    _edit(model, r'"repository_format" value: \{ string_value: "2"', '"repository_format" value: { string_value: "1"')
 
 
 def _bad_number(_: Path, model: Path) -> None:
@@ -139,7 +139,7 @@ def _edit(model: Path, pattern: str, text: str) -> None:
         (_missing_kernels, "cpu_kernels.so is missing; the manifest lists it; fix: build the engine again"),
         (_missing_engine, "is not an engine folder; there is no engine.json in it"),
         (_damaged, "model.onnx is not the file that was built"),
-        (_other_format, "repository_format '2', and this version reads '1'"),
+        (_other_format, "repository_format '1', and this version reads '2'"),
         (_bad_number, "the parameter max_running of config.pbtxt is 'many'"),
         (_wrong_numpy, "Triton's Python backend does not work with NumPy 2."),
         (_no_package, "fix: `pip install peagle-compile`"),

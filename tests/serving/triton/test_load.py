@@ -91,7 +91,7 @@ def settled(server: TritonProcess) -> float:
     """How many answers were whole, when all are counted that ended so far: that takes a moment."""
 
     def whole() -> float:
-        return sum(server.counted("request_success_total", "demo", name) for name in ("length", "stop"))
+        return sum(server.counted("request_success_total", "demo", finished_reason=name) for name in ("length", "stop"))
 
     seen = [whole()]
     while len(seen) < 3 or len(set(seen[-3:])) > 1:

@@ -65,7 +65,9 @@ def test_instances_of_a_model_share_its_requests_and_its_series(
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(ask, range(48)))
     ends = ("length", "stop")
-    triton.wait_until(lambda: sum(triton.counted("request_success_total", "own-twins", end) for end in ends) == 48)
+    triton.wait_until(
+        lambda: sum(triton.counted("request_success_total", "own-twins", finished_reason=end) for end in ends) == 48
+    )
     streams = [triton.events("own-twins", text_input="x", max_tokens=480, ignore_eos=True) for _ in range(2)]
     for each in streams:
         next(each)

@@ -62,6 +62,7 @@ def test_streamed_text_is_that_of_the_engine(triton: TritonProcess, served_engin
     assert last["num_draft_proposed"] == wanted.acceptance.drafted
     assert last["num_draft_rounds"] == wanted.acceptance.rounds
     assert last["acceptance_length"] == pytest.approx(wanted.acceptance.acceptance_length)
+    assert last["lossy"] is False
 
 
 def test_whole_text_with_every_field_is_that_of_the_engine(triton: TritonProcess, served_engine: Engine) -> None:
@@ -134,14 +135,14 @@ def test_four_clients_at_once_get_what_each_would_get_alone(triton: TritonProces
 
 
 def test_a_closed_stream_frees_its_slot(triton: TritonProcess) -> None:
-    before = triton.counted("request_success_total", "demo", "abort")
+    before = triton.counted("request_success_total", "demo", finished_reason="abort")
     streams = [triton.events("demo", text_input=PROMPTS[0], max_tokens=MANY, ignore_eos=True) for _ in range(3)]
     for each in streams:
         assert next(each)["text_output"] is not None
     triton.wait_until(lambda: triton.counted("num_requests_running", "demo") == 3)
     for each in streams:
         each.close()  # type: ignore[attr-defined]
-    triton.wait_until(lambda: triton.counted("request_success_total", "demo", "abort") == before + 3)
+    triton.wait_until(lambda: triton.counted("request_success_total", "demo", finished_reason="abort") == before + 3)
     triton.wait_until(lambda: triton.counted("num_requests_running", "demo") == 0)
     assert triton.generate("demo", text_input="x", max_tokens=2).status == 200
 
@@ -149,7 +150,7 @@ def test_a_closed_stream_frees_its_slot(triton: TritonProcess) -> None:
 def test_a_cancelled_grpc_stream_frees_its_slot(triton: TritonProcess) -> None:
     import tritonclient.grpc as grpc
 
-    before = triton.counted("request_success_total", "demo", "abort")
+    before = triton.counted("request_success_total", "demo", finished_reason="abort")
     arrived: SimpleQueue[Any] = SimpleQueue()
     text = grpc.InferInput("text_input", [1, 1], "BYTES")
     text.set_data_from_numpy(np.array([[b"x = "]], np.object_))
@@ -162,7 +163,7 @@ def test_a_cancelled_grpc_stream_frees_its_slot(triton: TritonProcess) -> None:
         client.async_stream_infer("demo", [text, *others])
         assert arrived.get(timeout=60)[1] is None
         client.stop_stream(cancel_requests=True)
-    triton.wait_until(lambda: triton.counted("request_success_total", "demo", "abort") == before + 1)
+    triton.wait_until(lambda: triton.counted("request_success_total", "demo", finished_reason="abort") == before + 1)
     triton.wait_until(lambda: triton.counted("num_requests_running", "demo") == 0)
 
 
@@ -235,7 +236,10 @@ def _load(triton: TritonProcess) -> tuple[float, float]:
 
 def _ended(triton: TritonProcess) -> float:
     """Requests that ended in any way but a refusal."""
-    return sum(triton.counted("request_success_total", "demo", reason) for reason in ("abort", "length", "stop"))
+    return sum(
+        triton.counted("request_success_total", "demo", finished_reason=reason)
+        for reason in ("abort", "length", "stop")
+    )
 
 
 def test_what_was_written_is_counted(triton: TritonProcess) -> None:
@@ -243,7 +247,22 @@ def test_what_was_written_is_counted(triton: TritonProcess) -> None:
              "spec_decode_num_drafts_total": "num_draft_rounds",
              "spec_decode_num_draft_tokens_total": "num_draft_proposed",
              "spec_decode_num_accepted_tokens_total": "num_draft_accepted"}  # fmt: skip
-    before = {name: triton.counted(name, "demo") for name in names}
+    before = {name: _counted(triton, name) for name in names}
     said = triton.generate("demo", text_input=PROMPTS[2], max_tokens=20).events[0]
     for name, field in names.items():
-        triton.wait_until(lambda name=name, field=field: triton.counted(name, "demo") == before[name] + said[field])
+        triton.wait_until(lambda name=name, field=field: _counted(triton, name) == before[name] + said[field])
+
+
+def _counted(triton: TritonProcess, name: str, lossy: str = "false") -> float:
+    return triton.counted(name, "demo", **({"lossy": lossy} if name.startswith("spec_decode") else {}))
+
+
+def test_drafts_that_a_tolerance_let_through_are_named_lossy(triton: TritonProcess) -> None:
+    name, asked = "spec_decode_num_draft_tokens_total", {"max_tokens": 20, "num_speculative_tokens": 3}
+    before = _counted(triton, name, "true")
+    exact = triton.generate("demo", text_input=PROMPTS[0], **asked).events[0]
+    loose = triton.generate(
+        "demo", text_input=PROMPTS[0], **asked, sampling_parameters='{"acceptance_tolerance": 1}'
+    ).events[0]
+    assert (exact["lossy"], loose["lossy"]) == (False, True)
+    triton.wait_until(lambda: _counted(triton, name, "true") == before + loose["num_draft_proposed"])

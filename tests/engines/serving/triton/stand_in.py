@@ -139,7 +139,7 @@ class Family:
 
     def Metric(self, labels: dict[str, str], **_: object) -> Series:
         """The series of these labels, one whoever asks."""
-        return self.of.setdefault((self._name, labels.get("finished_reason", "")), Series())
+        return self.of.setdefault((self._name, labels.get("finished_reason") or labels.get("lossy", "")), Series())
 
 
 class Utilities:
