@@ -72,7 +72,7 @@ class Asking:
         self._adaptive = adaptive_policy(manifest)
         chosen = self._adaptive if manifest.speculation.adapts else Fixed(manifest.speculation.num_speculative_tokens)
         self._policy = policy or chosen
-        self._grammars = Grammars(folder, tokenizer.eos_token_ids, manifest.shapes.vocab_size)
+        self._grammars = Grammars(tokenizer.as_json, tokenizer.eos_token_ids, manifest.shapes.vocab_size)
         self.conversations = Chat(folder, tokenizer)
 
     def decoding(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import EnvironmentProblem, UsageError
@@ -31,9 +30,12 @@ class Grammars:
     The vocabulary is read when the first is asked for, and the grammars used last stay compiled.
     """
 
-    def __init__(self, folder: Path, eos_token_ids: frozenset[int], vocab: int) -> None:
-        """``vocab`` is the number of the target's logits; a tokenizer may know fewer ids, or more."""
-        self._folder, self._eos, self._vocab = folder, eos_token_ids, vocab
+    def __init__(self, tokenizer: Callable[[], str], eos_token_ids: frozenset[int], vocab: int) -> None:
+        """``vocab`` is the number of the target's logits; a tokenizer may know fewer ids, or more.
+
+        ``tokenizer`` returns the JSON of the engine's, as it was loaded: its folder may hold another one by then.
+        """
+        self._text, self._eos, self._vocab = tokenizer, eos_token_ids, vocab
         self.tally = GrammarTally()
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
@@ -83,9 +85,8 @@ class Grammars:
 
         with self._lock:
             if self._tokenizer is None:
-                path = self._folder / "tokenizer.json"
                 try:
-                    known = tokenizers.Tokenizer.from_file(str(path))
+                    known = tokenizers.Tokenizer.from_str(self._text())
                     known.no_truncation()  # what is forced is encoded by it: whole, and with nothing added
                     known.no_padding()
                     size = max(self._vocab, known.get_vocab_size())
@@ -94,7 +95,7 @@ class Grammars:
                     self._special = [each.content for each in known.get_added_tokens_decoder().values() if each.special]
                 except Exception as error:  # the bindings raise bare Exception
                     raise EnvironmentProblem(
-                        f"{NAME}: {path} cannot be used for grammars",
+                        f"{NAME}: the engine's tokenizer.json cannot be used for grammars",
                         why=first_line(str(error)),
                         fix="leave it out: llguidance reads byte-level and byte-fallback tokenizers",
                     ) from error

@@ -29,6 +29,10 @@ class Tokenizer:
         """Number of ids the tokenizer knows."""
         return int(self._tokenizer.get_vocab_size())
 
+    def as_json(self) -> str:
+        """What ``tokenizer.json`` says; the file may say something else by now."""
+        return str(self._tokenizer.to_str())
+
     def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
         """The ids of ``text``, with the special tokens that the tokenizer adds, or those alone that are in the text."""
         try:

@@ -56,7 +56,7 @@ def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     known.add_tokens([AddedToken(each, normalized=False) for each in request.param])
     folder = Path(tmp_path_factory.mktemp("calls"))
     known.save(str(folder / "tokenizer.json"))
-    return known, Grammars(folder, frozenset({END}), known.get_vocab_size())
+    return known, Grammars((folder / "tokenizer.json").read_text, frozenset({END}), known.get_vocab_size())
 
 
 def written(vocabulary: tuple[Tokenizer, Grammars], seed: int, form: StructuredOutputsParams) -> str:

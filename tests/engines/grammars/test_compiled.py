@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -67,19 +68,19 @@ def test_who_prepares_waits_for_no_vocabulary_later(tiny_folder: Path, tmp_path:
     folder.mkdir()
     copy = folder / "tokenizer.json"
     copy.write_bytes((tiny_folder / "tokenizer.json").read_bytes())
-    grammars = Grammars(folder, END, VOCAB)
+    grammars = Grammars((folder / "tokenizer.json").read_text, END, VOCAB)
     grammars.prepare()
     copy.unlink()
     assert grammars.path(StructuredOutputsParams(regex="ab"), END) is not None
 
 
 def test_what_cannot_be_prepared_is_told_to_who_asks(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    damaged = Grammars(tiny_folder / "gone", END, VOCAB)
+    damaged = Grammars((tiny_folder / "gone" / "tokenizer.json").read_text, END, VOCAB)
     damaged.prepare()
     with pytest.raises(EnvironmentProblem, match="cannot be used for grammars"):
         damaged.path(StructuredOutputsParams(regex="ab"), END)
     monkeypatch.setattr(optional_packages, "is_there", lambda module: module != "llguidance")
-    without = Grammars(tiny_folder, END, VOCAB)
+    without = Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB)
     without.prepare()
     with pytest.raises(EnvironmentProblem, match="structured output"):
         without.path(StructuredOutputsParams(regex="ab"), END)
@@ -87,7 +88,9 @@ def test_what_cannot_be_prepared_is_told_to_who_asks(tiny_folder: Path, monkeypa
 
 @pytest.mark.parametrize("vocab", [40, VOCAB, 200])
 def test_ids_that_the_tokenizer_does_not_have_never_follow(tiny_folder: Path, vocab: int) -> None:
-    path = Grammars(tiny_folder, END, vocab).path(StructuredOutputsParams(regex="[!-~]+"), END)
+    path = Grammars((tiny_folder / "tokenizer.json").read_text, END, vocab).path(
+        StructuredOutputsParams(regex="[!-~]+"), END
+    )
     assert path is not None
     may = path.allowed()
     assert may.shape == (vocab,)
@@ -96,7 +99,9 @@ def test_ids_that_the_tokenizer_does_not_have_never_follow(tiny_folder: Path, vo
 
 def test_what_llguidance_takes_for_an_end_is_none(tiny_folder: Path) -> None:
     ends = frozenset({7})
-    path = Grammars(tiny_folder, END, VOCAB).path(StructuredOutputsParams(regex="a?"), ends)
+    path = Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB).path(
+        StructuredOutputsParams(regex="a?"), ends
+    )
     assert path is not None
     a = ord("a") - ord("!") + 2
     assert np.flatnonzero(path.allowed()).tolist() == [7, a]
@@ -107,7 +112,7 @@ def test_what_llguidance_takes_for_an_end_is_none(tiny_folder: Path) -> None:
 
 
 def test_the_grammars_used_last_stay_compiled_and_each_text_begins_anew(tiny_folder: Path) -> None:
-    grammars = Grammars(tiny_folder, END, VOCAB)
+    grammars = Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB)
 
     def begin(number: int) -> Any:
         return grammars.path(StructuredOutputsParams(json={"const": f"a{number}"}), END)
@@ -126,9 +131,9 @@ def test_the_grammars_used_last_stay_compiled_and_each_text_begins_anew(tiny_fol
 def test_without_the_package_the_error_says_how_to_get_it(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optional_packages, "is_there", lambda module: module != "llguidance")
     with pytest.raises(EnvironmentProblem, match=r"structured output needs .* llguidance") as error:
-        Grammars(tiny_folder, END, VOCAB).path(StructuredOutputsParams(regex="a"), END)
+        Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB).path(StructuredOutputsParams(regex="a"), END)
     assert "grammar" in error.value.fix
-    assert Grammars(tiny_folder, END, VOCAB).path(None, END) is None
+    assert Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB).path(None, END) is None
 
 
 def test_a_tokenizer_without_bytes_is_refused(tmp_path: Path) -> None:
@@ -136,4 +141,15 @@ def test_a_tokenizer_without_bytes_is_refused(tmp_path: Path) -> None:
 
     Tokenizer(models.WordLevel({"a": 0, "b": 1}, "a")).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(EnvironmentProblem, match=r"tokenizer\.json cannot be used for grammars"):
-        Grammars(tmp_path, END, 2).path(StructuredOutputsParams(regex="a"), END)
+        Grammars((tmp_path / "tokenizer.json").read_text, END, 2).path(StructuredOutputsParams(regex="a"), END)
+
+
+def test_an_engine_knows_its_vocabulary_when_its_folder_is_replaced(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_folder, tmp_path / "engine")
+    asked = SamplingParams(structured_outputs={"regex": "ab"}, max_tokens=8)
+    with Engine.load(folder) as engine:
+        other = json.loads((folder / "tokenizer.json").read_text())
+        ids = other["model"]["vocab"]
+        ids["a"], ids["c"] = ids["c"], ids["a"]
+        (folder / "tokenizer.json").write_text(json.dumps(other))
+        assert engine.generate([[5]], asked)[0].text == "ab"

@@ -211,7 +211,7 @@ def test_drafts_are_what_is_forced_and_own_ones_that_may_follow(tiny_folder: Pat
         return [ord(letter) - ord("!") + 2 for letter in text]
 
     asked = StructuredOutputsParams(regex="ab[cd]ef|ab[cd]x{2}z[0-9]")
-    path = Grammars(tiny_folder, frozenset({0}), VOCAB).path(asked, frozenset({0}))
+    path = Grammars((tiny_folder / "tokenizer.json").read_text, frozenset({0}), VOCAB).path(asked, frozenset({0}))
     assert path is not None
     assert path.drafts(ids("q"), 4) == ids("ab")
     assert (path.drafted, path.refused) == (2, 1)

@@ -40,7 +40,7 @@ def known() -> Tokenizer:
 def test_a_form_may_spell_such_a_token_out(known: Tokenizer, tmp_path: Path, form: Any, text: str) -> None:
     known.save(str(tmp_path / "tokenizer.json"))
     end = known.token_to_id("<end>")
-    grammars = Grammars(tmp_path, frozenset({end}), 320)
+    grammars = Grammars((tmp_path / "tokenizer.json").read_text, frozenset({end}), 320)
     path = grammars.path(StructuredOutputsParams(**form), frozenset({end}))
     assert path is not None
     ids = known.encode(text, add_special_tokens=False).ids
