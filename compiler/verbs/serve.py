@@ -104,21 +104,24 @@ def serve(
         prefix_cache_bytes=prefix_cache_bytes,
         check=check,
     )
+    said = speculation_of(speculative_config, os.environ, loaded.manifest)
     settings = ServerSettings(
         model=served_model_name or loaded.manifest.target.origin.id,
         api_keys=tuple(api_key or ()),
         limits=Limits(
             body_bytes=max_body_bytes, choices=max_choices, seconds=request_timeout, drain_seconds=drain_timeout
         ),
-        drafts=speculation_of(speculative_config, os.environ, loaded.manifest),
+        drafts=said.drafts,
         log_prompts=log_prompts,
     )
     server = Server(loaded, settings, host, port, address)
-    said = f"{server.url} answers for {settings.model}, from {folder}"
+    for sentence in said.left_out:
+        log(sentence)
     log("loaded", engine=str(folder), checked=loaded.checked)
     if tolerance := settings.drafts.acceptance_tolerance:
         log("lossy where a request does not say otherwise", acceptance_tolerance=tolerance)
-    _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else said)
+    answers = f"{server.url} answers for {settings.model}, from {folder}"
+    _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else answers)
 
 
 def _run(server: Server, said: str) -> None:

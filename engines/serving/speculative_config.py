@@ -1,7 +1,7 @@
 """vLLM's JSON of speculation, as it is: ``--speculative-config``, and the variables of AWS's containers.
 
 https://docs.vllm.ai/en/latest/features/speculative_decoding; an engine has its drafter built in, so ``model`` is not
-loaded, and what else there is must be what the engine does.
+loaded, and what else there is must be what the engine does. What says nothing here is told, with the reason.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Any
 
 import msgspec
 
-from ...plugins.errors import UsageError
+from ...plugins.errors import UsageError, nearest
 from ..folder.manifest import Manifest
 from ..policy.drafts_per_round import DraftsAsked
 from ..requests.arguments import number
 from ..strategies.asked import is_auto
+from .speculative_words import NO_COUNTERPARTS, OF_A_BUILD, by_key
 
 VARIABLES = ("SM_VLLM_SPECULATIVE_CONFIG", "OPTION_SPECULATIVE_CONFIG")
-_METHODS = {"eagle3": None, "eagle": None, "ngram": "ngram"}
-_IGNORED = ("model", "revision", "quantization", "draft_tensor_parallel_size", "max_model_len", "prompt_lookup_max",
-            "prompt_lookup_min", "parallel_drafting")  # fmt: skip
+_METHODS = {"eagle3": None, "eagle": None, "ngram": "ngram", "ngram_gpu": "ngram"}
+_READ = ("method", "num_speculative_tokens", "acceptance_tolerance")
+_UNREAD = by_key(NO_COUNTERPARTS, OF_A_BUILD)
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,21 @@ class DefaultDrafts:
     acceptance_tolerance: float = 0.0
 
 
-def speculation_of(text: str | None, environment: Mapping[str, str], manifest: Manifest) -> DefaultDrafts:
+@dataclass(frozen=True)
+class SpeculationSaid:
+    """The ``drafts`` that were asked for, and sentences on what was ``left_out``, one for each reason."""
+
+    drafts: DefaultDrafts = DefaultDrafts()
+    left_out: tuple[str, ...] = ()
+
+
+def speculation_of(text: str | None, environment: Mapping[str, str], manifest: Manifest) -> SpeculationSaid:
     """Read the JSON ``text``, or else the first of ``VARIABLES`` there is. Raises ``UsageError`` by the key's name."""
     where = "--speculative-config"
     if text is None:
         where = next((name for name in VARIABLES if environment.get(name)), "")
         if not where:
-            return DefaultDrafts()
+            return SpeculationSaid()
         text = environment[where]
     try:
         given = msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
@@ -50,7 +59,29 @@ def speculation_of(text: str | None, environment: Mapping[str, str], manifest: M
         raise UsageError(f"{where} is no JSON: {error}", fix="give an object, as vLLM takes it") from None
     if not isinstance(given, dict):
         raise UsageError(f"{where} is no JSON object", fix='give one, such as {"num_speculative_tokens": 3}')
-    return DefaultDrafts(_count(where, given, manifest), _draft(where, given, manifest), _tolerance(where, given))
+    left_out = _left_out(where, given)
+    drafts = DefaultDrafts(_count(where, given, manifest), _draft(where, given, manifest), _tolerance(where, given))
+    return SpeculationSaid(drafts, left_out)
+
+
+def _left_out(where: str, given: dict[str, Any]) -> tuple[str, ...]:
+    """What says nothing here, told once for all that have one reason. Raises ``UsageError`` for what is not known."""
+    names: dict[str, list[str]] = {}
+    for key, value in given.items():
+        if key in _READ:
+            continue
+        if key not in _UNREAD:
+            near = nearest(key, [*_READ, *_UNREAD], 1)
+            raise UsageError(
+                f"{where}: {key!r} is not known here", fix=f"did you mean {near[0]}?" if near else "leave it out"
+            )
+        entry = _UNREAD[key]
+        if entry.takes(value):
+            continue
+        if entry.fix:
+            raise UsageError(f"{where}: {key} {repr(value)[:100]} is not to be had here", why=entry.why, fix=entry.fix)
+        names.setdefault(entry.why, []).append(key)
+    return tuple(f"{where}: not read: {', '.join(left)} ({why})" for why, left in names.items())
 
 
 def _count(where: str, given: dict[str, Any], manifest: Manifest) -> DraftsAsked | None:
@@ -73,12 +104,10 @@ def _tolerance(where: str, given: dict[str, Any]) -> float:
 
 
 def _draft(where: str, given: dict[str, Any], manifest: Manifest) -> str | None:
-    for key in given:
-        if key not in ("method", "num_speculative_tokens", "acceptance_tolerance", *_IGNORED):
-            raise UsageError(f"{where}: {key!r} is not known here", fix="leave it out")
     method = given.get("method")
     if method is None:
         return None
+    method = method.lower() if isinstance(method, str) else repr(method)
     if method not in _METHODS:
         raise UsageError(
             f"{where}: method is {method!r}", why=f"known are {', '.join(_METHODS)}", fix="name one of them"

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ....engines.serving.speculative_words import FITS_ONE, NO_COUNTERPARTS, NO_SUCH_RUNTIME, ONE_GPU, NoCounterpart
+
 
 @dataclass(frozen=True)
 class Word:
@@ -64,21 +66,22 @@ def _rounded_modules(value: Any) -> tuple[Any, list[str]]:
     return [pattern for pattern in patterns if pattern not in left] or None, left
 
 
+def _of_speculation(entry: NoCounterpart) -> Word:
+    """What is said of speculation and read neither by a build nor by the engine that it makes."""
+    keys = " ".join(f"speculative_config.{key}" for key in entry.keys.split())
+    return Word(keys, spelled=_nothing(*entry.same), only=bool(entry.fix), why=entry.why, fix=entry.fix)
+
+
 def _nothing(*texts: str) -> dict[str, None]:
     return dict.fromkeys(texts)
 
 
-_ONE_GPU = "an engine runs on one GPU"
-_FITS = "leave it out if the model fits one: `peagle-compile build --dry-run --gpu NAME` says"
 _WHOLE = "caches are allocated whole when an engine is loaded, max_batch_size rows of max_seq_len tokens"
-_WHILE_IT_RUNS = "how many drafts pay is measured while an engine runs"
-_TREES = "which drafts are a tree is decided while an engine runs"
 _PASSES = "the columns of a pass follow from max_batch_size, K and the prompts that wait"
 _SERVING = "that is said to `serve`, or in a request"
 _OTHER_DRAFTS = "drafts come from a P-EAGLE or EAGLE-3 head, or are looked up in the text"
 _DRAFTS_FIX = "name a head, or say ngram or none"
 _PLAN = "TensorRT's own choice of kernels and plugins has no such switch here"
-_RUNTIME = "that runtime has no counterpart here"
 _MODELS = "the model is what its config.json says"
 
 TABLE: tuple[Word, ...] = (
@@ -97,11 +100,11 @@ TABLE: tuple[Word, ...] = (
         "tp_size pp_size ep_size cp_size",
         spelled=_nothing("1", "-1"),
         only=True,
-        why=_ONE_GPU,
-        fix=_FITS,
+        why=ONE_GPU,
+        fix=FITS_ONE,
     ),
-    Word("enable_attention_dp enable_expert_parallel", spelled=_nothing("false"), only=True, why=_ONE_GPU, fix=_FITS),
-    Word("gpus_per_node workers allreduce_strategy embedding_parallel_mode auto_parallel", why=_ONE_GPU),
+    Word("enable_attention_dp enable_expert_parallel", spelled=_nothing("false"), only=True, why=ONE_GPU, fix=FITS_ONE),
+    Word("gpus_per_node workers allreduce_strategy embedding_parallel_mode auto_parallel", why=ONE_GPU),
     # ------------------------------------------------------------------------------------------ what is built
     Word("output_dir", "out"),
     Word(
@@ -199,44 +202,10 @@ TABLE: tuple[Word, ...] = (
     ),
     Word("speculative_config.mask_token_id", "mask_token_id"),
     Word("speculative_config.eagle3_layers_to_capture", "taps", turned=_inputs_of_layers, several=True),
-    Word("speculative_config.parallel_drafting", why="whether a head drafts in one pass stands in its config.json"),
-    Word(
-        "speculative_config.draft_len_schedule speculative_config.max_concurrency speculative_config.acceptance_window "
-        "speculative_config.acceptance_length_threshold speculative_config.num_speculative_tokens_per_batch_size "
-        "speculative_config.acceptance_rate_window_size speculative_config.acceptance_rate_threshold",
-        why=_WHILE_IT_RUNS,
-    ),
-    Word(
-        "speculative_config.eagle_choices speculative_config.use_dynamic_tree speculative_config.dynamic_tree_max_topk "
-        "speculative_config.dynamic_tree_max_topK speculative_config.max_non_leaves_per_layer",
-        spelled=_nothing("false"),
-        why=_TREES,
-    ),
-    Word("speculative_config.num_eagle_layers speculative_config.eagle3_one_model", why="a head is always a graph of "
-         "its own, and how many layers it has stands in its config.json"),
-    Word("speculative_config.eagle3_model_arch", spelled=_nothing("llama3"), only=True, why=_OTHER_DRAFTS,
-         fix="leave it out: the head's config.json says what it is"),
-    Word("speculative_config.greedy_sampling", spelled=_nothing("true"), only=True, why="acceptance changes no text",
-         fix="acceptance_tolerance of a request is lossy"),
     Word("speculative_config.posterior_threshold speculative_config.acceptance_tolerance", why=_SERVING),
-    Word("speculative_config.rejection_sample_method", spelled=_nothing("standard"), only=True,
-         why="acceptance changes no text", fix="acceptance_tolerance of a request is lossy"),
-    Word("speculative_config.draft_sample_method", spelled=_nothing("greedy"),
-         why="a draft is the likeliest token; it is accepted when it is the token that is drawn"),
-    Word("speculative_config.allow_advanced_sampling speculative_config.use_rejection_sampling "
-         "speculative_config.enable_penalty", why="every way of sampling is drafted for"),
     Word("speculative_config.quantization", only=True, why="a head is read as its files are",
          fix="--draft-precision rounds it"),
-    Word("speculative_config.draft_tensor_parallel_size speculative_config.tensor_parallel_size",
-         spelled=_nothing("1"), only=True, why=_ONE_GPU, fix=_FITS),
-    Word("speculative_config.max_model_len", why="a head's caches are as long as its target's"),
-    Word("speculative_config.prompt_lookup_max speculative_config.prompt_lookup_min "
-         "speculative_config.max_matching_ngram_size speculative_config.is_keep_all speculative_config.is_use_oldest "
-         "speculative_config.is_public_pool", why="how drafts are looked up in the text has no options"),
-    Word("speculative_config.load_format speculative_config.kv_cache_dtype speculative_config.moe_backend "
-         "speculative_config.attention_backend speculative_config.enforce_eager speculative_config.code_revision "
-         "speculative_config.disable_padded_drafter_batch speculative_config.use_local_argmax_reduction "
-         "speculative_config.disable_eagle_block_drop", why=_RUNTIME),
+    *map(_of_speculation, NO_COUNTERPARTS),
     # ------------------------------------------------------------------------------------------ caches
     Word("kv_cache_config.max_attention_window kv_cache_config.sink_token_length", only=True,
          why="attention windows and sinks are the model's own", fix="leave it out"),
@@ -269,7 +238,7 @@ TABLE: tuple[Word, ...] = (
         "batch_wait_max_tokens_ratio "
         "max_stats_len iter_stats_max_iterations request_stats_max_iterations enable_layerwise_nvtx_marker "
         "orchestrator_type env_overrides otlp_traces_endpoint disable_flashinfer_sampling force_dynamic_quantization",
-        why=_RUNTIME,
+        why=NO_SUCH_RUNTIME,
     ),
     Word("cache_transceiver_config kv_connector_config kv_transfer_config", only=True,
          why="prompts are read where they are answered", fix="leave it out"),

@@ -8,7 +8,7 @@ import pytest
 
 from peagle.engines import Engine
 from peagle.engines.serving.server import Server
-from peagle.engines.serving.speculative_config import VARIABLES, DefaultDrafts, speculation_of
+from peagle.engines.serving.speculative_config import VARIABLES, DefaultDrafts, SpeculationSaid, speculation_of
 from peagle.plugins.errors import UsageError
 from tests.engines.serving.calls import call, error_of
 
@@ -48,11 +48,30 @@ def test_a_route_names_the_path(server: Server) -> None:
 
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_the_containers_variable_is_read_as_it_is(served_engine: Engine, variable: str) -> None:
-    assert speculation_of(None, {variable: DEPLOYED}, served_engine.manifest) == DefaultDrafts(3, None)
-    assert speculation_of('{"method": "ngram"}', {variable: DEPLOYED}, served_engine.manifest).draft == "ngram"
-    assert speculation_of(None, {}, served_engine.manifest) == DefaultDrafts()
+    assert speculation_of(None, {variable: DEPLOYED}, served_engine.manifest).drafts == DefaultDrafts(3, None)
+    assert speculation_of('{"method": "ngram"}', {variable: DEPLOYED}, served_engine.manifest).drafts.draft == "ngram"
+    assert speculation_of(None, {}, served_engine.manifest) == SpeculationSaid()
     lossy = speculation_of(None, {variable: '{"acceptance_tolerance": 0.2}'}, served_engine.manifest)
-    assert lossy == DefaultDrafts(None, None, 0.2)
+    assert lossy.drafts == DefaultDrafts(None, None, 0.2)
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_what_says_nothing_to_an_engine_is_told_with_its_reason(served_engine: Engine, variable: str) -> None:
+    assert speculation_of(None, {variable: DEPLOYED}, served_engine.manifest).left_out == (
+        f"{variable}: not read: model (an engine has its drafter built in)",
+        f"{variable}: not read: parallel_drafting (whether a head drafts in one pass stands in its config.json)",
+    )
+    newer = '{"enforce_eager": true, "quantization": "fp8", "moe_backend": "triton", "draft_len_schedule": {"4": 2}}'
+    told = speculation_of(None, {variable: newer}, served_engine.manifest)
+    assert [" ".join(each.split()[3:5]) for each in told.left_out] == [
+        "enforce_eager, moe_backend", "quantization (what", "draft_len_schedule (how"
+    ]  # fmt: skip
+    assert told.drafts == DefaultDrafts()
+
+
+def test_what_says_what_happens_anyway_is_taken_without_a_word(served_engine: Engine) -> None:
+    same = '{"draft_tensor_parallel_size": 1, "rejection_sample_method": "standard", "model": null, "method": "EAGLE3"}'
+    assert speculation_of(same, {}, served_engine.manifest) == SpeculationSaid()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +82,13 @@ def test_the_containers_variable_is_read_as_it_is(served_engine: Engine, variabl
         ('{"num_speculative_tokens": 1000}', "num_speculative_tokens is 1000"),
         ('{"num_speculative_tokens": "3"}', "num_speculative_tokens is '3'"),
         ('{"method": "medusa"}', "method is 'medusa'"),
+        ('{"method": ["eagle3"]}', "method is"),
         ('{"tokens": 3}', "'tokens'"),
+        ('{"num_speculative_token": 3}', "num_speculative_token' is not known"),
+        ('{"draft_tensor_parallel_size": 2}', "draft_tensor_parallel_size 2 is not to be had"),
+        ('{"rejection_sample_method": "synthetic"}', "rejection_sample_method 'synthetic'"),
+        ('{"posterior_threshold": 0.1}', "posterior_threshold 0.1"),
+        ('{"max_draft_len": 3}', "max_draft_len 3"),
         ('{"acceptance_tolerance": 1.5}', "acceptance_tolerance must be"),
         ('{"acceptance_tolerance": true}', "acceptance_tolerance must be"),
     ],
