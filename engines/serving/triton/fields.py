@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ....plugins.errors import UsageError, nearest
+from ...policy.drafts_per_round import AUTO, DraftsAsked
 from ...requests.params import SamplingParams
 
 # Tensor -> the sampling parameter it is, under the names that TensorRT-LLM's models have, and vLLM's for the rest.
@@ -22,7 +23,9 @@ SAMPLING = {
 }  # fmt: skip
 JSON = "sampling_parameters"
 _PROMPTS = ("text_input", "messages", "input_ids")
-_OF_DRAFTS = ("num_speculative_tokens", "draft")
+_COUNT = "num_speculative_tokens"
+_OF_DRAFTS = (_COUNT, "draft")
+_AS_MANY_AS_PAY = -1  # in the tensor of that count, which holds no text
 _UNTOLD = frozenset({"logprobs", "prompt_logprobs"})  # no tensor has them
 _PARAMS = frozenset(field.name for field in fields(SamplingParams)) - _UNTOLD
 _SEVERAL = ("stop", "bad_words")
@@ -39,7 +42,7 @@ class TensorAsked:
     messages: Any
     template_arguments: Any
     params: SamplingParams
-    num_speculative_tokens: int | None
+    num_speculative_tokens: DraftsAsked | None
     draft: str | None
     streams: bool
     shows_ids: bool
@@ -111,7 +114,7 @@ def asked_of(inputs: InputTensors) -> TensorAsked:
         messages=inputs.json("messages"),
         template_arguments=inputs.json("chat_template_kwargs"),
         params=_params(params),
-        num_speculative_tokens=drafts.get("num_speculative_tokens"),
+        num_speculative_tokens=drafts.get(_COUNT),
         draft=drafts.get("draft"),
         streams=inputs.flag("stream"),
         shows_ids=inputs.flag("return_token_ids"),
@@ -139,6 +142,8 @@ def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
         if tensor in inputs:
             found[name] = inputs.texts(tensor) if name in _SEVERAL else inputs.one(tensor)
     drafts = {name: inputs.one(name) for name in _OF_DRAFTS if name in inputs}
+    if drafts.get(_COUNT) == _AS_MANY_AS_PAY:
+        drafts[_COUNT] = AUTO
     more = {} if JSON not in inputs else inputs.json(JSON)
     if not isinstance(more, dict):
         raise UsageError(f"{JSON} is no JSON object", fix='send one, such as {"temperature": 0.8}')

@@ -72,6 +72,17 @@ def test_what_cannot_be_read_is_refused_by_name(tensors: dict[str, Any], message
         asked(**tensors)
 
 
+def test_as_many_drafts_as_pay_are_asked_for_by_a_number_or_in_words() -> None:
+    def drafts(**tensors: Any) -> object:
+        return asked(text_input=text("a"), **tensors).num_speculative_tokens
+
+    assert drafts(num_speculative_tokens=np.array([-1], np.int32)) == "auto"
+    assert drafts(num_speculative_tokens=np.array([3], np.int32)) == 3
+    assert drafts(sampling_parameters=text('{"num_speculative_tokens": "auto"}')) == "auto"
+    assert drafts(sampling_parameters=text('{"num_speculative_tokens": -1}')) == -1, "which the engine refuses"
+    assert drafts() is None
+
+
 def test_fields_that_no_model_has_are_refused() -> None:
     require_known("", [])
     require_known('{"id": "7", "triton_enable_empty_final_response": true}', ["temperature"])
