@@ -93,7 +93,7 @@ def _count(where: str, given: dict[str, Any], manifest: Manifest) -> DraftsAsked
         raise UsageError(
             f"{where}: num_speculative_tokens is {count!r}",
             why=f"the engine was built for 0 to {most}, or auto",
-            fix=f"say {most} at most, or build the engine with --max-num-speculative-tokens {count}",
+            fix=f"say {most} at most, or build the engine with more --num-speculative-tokens",
         )
     return count
 

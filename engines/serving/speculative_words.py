@@ -1,6 +1,6 @@
 """What vLLM and TensorRT-LLM say of speculation that nothing here is told by: why not, and which values are refused.
 
-The keys of ``speculative_config`` in vLLM's ``config/speculative.py`` and TensorRT-LLM's ``llmapi/llm_args.py`` of 2026.
+The keys of ``speculative_config`` in vLLM's ``config/speculative.py`` and TensorRT-LLM's ``llmapi/llm_args.py``.
 ``serve`` reads them, and ``build``, whose table has them beside its own.
 """
 
