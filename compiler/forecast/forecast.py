@@ -49,6 +49,7 @@ def make_forecast(
     *,
     max_seq_len: int,
     num_speculative_tokens: int,
+    drafts_asked: int | None = None,
     has_drafter: bool = True,
     gpu: str | None = None,
     slots: int | None = None,
@@ -59,9 +60,10 @@ def make_forecast(
 ) -> Forecast:
     """Forecast for the target whose ``config.json`` is ``config``; traces a few of its layers, without weights.
 
-    ``num_speculative_tokens`` are the drafts that the caches have room for, ``has_drafter`` says whether a drafter
-    makes them. ``head_note`` says what is known of a head that is not at hand. Raises one ``UsageError`` for all sizes
-    and names that are wrong, ``BuildError`` for an unknown target.
+    ``num_speculative_tokens`` are the drafts that the caches have room for, ``drafts_asked`` those of a round where
+    somebody said how many; ``has_drafter`` says whether a drafter makes them. ``head_note`` says what is known of a
+    head that is not at hand. Raises one ``UsageError`` for all sizes and names that are wrong, ``BuildError`` for an
+    unknown target.
     """
     _check(max_seq_len, num_speculative_tokens, gpu, slots)
     from ...graphs.targets.layer_trials import run_trials
@@ -94,6 +96,7 @@ def make_forecast(
         lowering=lowering.name,
         max_seq_len=possible,
         num_speculative_tokens=num_speculative_tokens,
+        drafts_asked=drafts_asked,
         cache_length=length,
         weights=weights,
         drafter=drafter,

@@ -29,7 +29,7 @@ def _asked(forecast: Forecast) -> list[tuple[str, str]]:
         ("  precision", forecast.recipe),
         (
             "  lengths",
-            f"max_seq_len {forecast.max_seq_len}, {forecast.num_speculative_tokens} drafts a round: "
+            f"max_seq_len {forecast.max_seq_len}, {forecast.drafts}: "
             f"a slot of the KV cache has {forecast.cache_length} tokens",
         ),
     ]

@@ -125,6 +125,7 @@ class Forecast:
     ``refusal`` and ``multiplied`` are said before all else: too little would be multiplied in the recipe's type, and
     a build would be refused; or less than is stored in it. ``disk``, ``needs`` and ``outcome`` are for a request that
     says where to write. ``operations_per_second`` is what this machine multiplies at, if something is calibrated.
+    There is room for ``num_speculative_tokens`` drafts; a round has ``drafts_asked``, with None as many as pay.
     """
 
     model: str
@@ -152,6 +153,17 @@ class Forecast:
     operations_per_second: float | None = None
     needs: tuple[Need, ...] = ()
     outcome: Outcome = Outcome()
+    drafts_asked: int | None = None
+
+    @property
+    def drafts(self) -> str:
+        """How many drafts a round verifies, in words."""
+        most, asked = self.num_speculative_tokens, self.drafts_asked
+        if most == 0:
+            return "no drafts"
+        if asked is None:
+            return f"as many drafts a round as pay, room for {most}"
+        return f"{asked} drafts a round" if asked == most else f"{asked} drafts a round, room for {most}"
 
     @property
     def weight_count(self) -> int:

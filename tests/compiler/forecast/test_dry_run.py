@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.forecast.dry_run import decide_build, decide_export, forecast_export
+from peagle.compiler.forecast.dry_run import decide_build, decide_export, forecast_build, forecast_export
 from peagle.compiler.hardware.machine import LocalGpu, Machine
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.quantize import quantize
@@ -112,6 +113,14 @@ def test_an_architecture_is_planned_without_a_verdict() -> None:
     found = forecast_export(EXPORT.request(model="demo", gpus="sm_120"))
     assert (found.lowering, found.gpu) == ("tensorrt", None)
     assert any("says nothing of memory" in note for note in found.notes)
+
+
+def test_a_plan_says_how_many_drafts_a_round_has_and_how_many_there_is_room_for() -> None:
+    plan = forecast_build(BUILD.request(model="demo", num_speculative_tokens=3))
+    assert (plan.drafts, plan.num_speculative_tokens) == ("3 drafts a round, room for 8", 8)
+    assert replace(plan, drafts_asked=8).drafts == "8 drafts a round"
+    assert replace(plan, drafts_asked=None).drafts == "as many drafts a round as pay, room for 8"
+    assert replace(plan, num_speculative_tokens=0).drafts == "no drafts"
 
 
 def test_what_nothing_is_written_in_is_arithmetic() -> None:
