@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...plugins.errors import EnvironmentProblem
 from ..requests.messages import Message, messages_of, template_arguments_of, tools_of
 from .answer_styles import Style
 from .channels import ENDS
-from .template_files import read_templates
+from .template_files import read_special_tokens, read_templates
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -20,22 +22,28 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Chat:
-    """The template of an engine folder, read when it is first asked for, with the tokenizer that its text is for."""
+    """The template of an engine folder as it is now, with the tokenizer that its text is for.
+
+    Later the folder may hold another one. A template that is damaged is told to who asks for it.
+    """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         self._folder, self._tokenizer = folder, tokenizer
+        self._read: tuple[dict[str, str], dict[str, Any]] | None = None  # where they are whole
+        with suppress(EnvironmentProblem):
+            self._read = read_templates(folder), read_special_tokens(folder)
 
     @property
     def has_template(self) -> bool:
         """Whether there is one. Raises ``EnvironmentProblem`` if it is damaged."""
-        return bool(read_templates(self._folder))
+        return bool(self._read[0] if self._read else read_templates(self._folder))
 
     @cached_property
     def template(self) -> ChatTemplate:
         """The engine's template. Raises ``UsageError`` if it has none, ``EnvironmentProblem`` if it is damaged."""
         from .chat_template import ChatTemplate  # Jinja is for those who chat
 
-        return ChatTemplate.open(self._folder)
+        return ChatTemplate(*self._read) if self._read and self._read[0] else ChatTemplate.open(self._folder)
 
     @cached_property
     def style(self) -> Style | None:

@@ -130,3 +130,12 @@ def test_messages_and_templates_are_checked(chat_engine: Engine, engine: Path) -
     (engine / "chat_template.jinja").write_text("{% if")
     with pytest.raises(EnvironmentProblem, match="not valid Jinja"):
         Engine.load(engine, threads=1).chat(CODE)
+
+
+def test_an_engine_keeps_its_template_when_its_folder_is_replaced(demo_engine: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(demo_engine, tmp_path / "engine"))
+    template = folder / "chat_template.jinja"
+    template.write_text(TEMPLATE)
+    with Engine.load(folder, threads=1) as engine:
+        template.write_text("{{ messages[0].content }} of another")
+        assert engine.chat_prompt(CODE)[0].startswith("<|endoftext|># system\n")
