@@ -92,7 +92,9 @@ def test_what_is_not_an_engine_is_refused(cli: Run, verb: str, tmp_path: Path) -
 def test_models_lists_what_has_a_name(cli: Run) -> None:
     text = cli("models").out
     found = {pair["name"]: pair for pair in json.loads(cli("models", "--json").out)}
-    assert set(found) == {"demo", "smollm2-135m", "qwen3-coder-30b", "gpt-oss-20b", "gpt-oss-120b", "gemma-4-31b"}
+    assert set(found) == {
+        "demo", "smollm2-135m", "qwen3-coder-30b", "qwen3-coder-30b-fp8", "gpt-oss-20b", "gpt-oss-120b", "gemma-4-31b",
+    }  # fmt: skip
     for name, pair in found.items():
         assert name in text
         assert ", ".join(map(str, pair["taps"])) in text

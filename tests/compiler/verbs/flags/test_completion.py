@@ -24,7 +24,7 @@ def offered(line: str) -> list[str]:
     ("line", "names"),
     [
         ("peagle-compile qu", ["quantize"]),
-        ("peagle-compile build --model qwen", ["qwen3-coder-30b"]),
+        ("peagle-compile build --model qwen", ["qwen3-coder-30b", "qwen3-coder-30b-fp8"]),
         ("peagle-compile build gpt-oss-2", ["gpt-oss-20b"]),
         ("peagle-compile build --precision int", ["int8", "int4"]),
         ("peagle-compile build --backend tensorrt-", ["tensorrt-rtx"]),
