@@ -13,14 +13,6 @@ import typer
 from ....plugins.errors import UsageError
 from ...console.printing import note
 from ...request.config_file import read_config, read_settings
-from ...request.neighbours import (
-    before,
-    final,
-    is_theirs,
-    read_answers,
-    read_settings_of_theirs,
-    read_speculative_config,
-)
 from ...request.verb_options import Entry, Form
 from .completion import completion
 
@@ -136,6 +128,15 @@ def _nullable(kind: Any, *, split: bool) -> Any:
 
 def _merged(form: Form, answers: dict[str, Any]) -> dict[str, Any]:
     """The answers of the command line before those of ``--set``, and these before the file's."""
+    from ...request.neighbours import (  # here, for their words are also `serve`'s, and --help needs no runtime
+        before,
+        final,
+        is_theirs,
+        read_answers,
+        read_settings_of_theirs,
+        read_speculative_config,
+    )
+
     path, settings = answers.pop(_CONFIG, None), answers.pop(_SETTINGS, None) or ()
     speculation = answers.pop(_SPECULATION, None)
     argument = answers.pop(_ARGUMENT, None)
