@@ -17,11 +17,5 @@ FRAGMENTS: frozenset[str] = frozenset()
 # Public docstrings whose first line goes on in the next.
 UNFINISHED: frozenset[str] = frozenset()
 
-# Folders with too many entries.
-FULL: frozenset[str] = frozenset()
-
-# Modules that are too small to be found.
-SMALL: frozenset[str] = frozenset()
-
 # Tests of no one module that do not lie in `tests/scenarios/`, or not where their module lies.
 ELSEWHERE: frozenset[str] = frozenset()
