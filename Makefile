@@ -113,6 +113,7 @@ lint: $(STAMP) ## style, format and types
 	@$(BIN)/python -m ruff format --check
 	@$(BIN)/python -m mypy
 	@$(BIN)/python -m mypy tools examples benchmarks
+	@$(BIN)/python -m mypy -p tests
 
 lock: $(STAMP) ## resolve the dependencies anew and write requirements.lock
 	@echo "Resolving ..."

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from checkpoint_formats import encode, hf_quant_config, quantization_config
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.graphs.targets import family_for
 from tests.models import Pair
-from tools.checkpoint_formats import encode, hf_quant_config, quantization_config
 
 LINEAR = re.compile(r"model\.(?:language_model\.)?layers\.\d+\..+\.(?:[qkvo]|gate|up|down)_proj\.weight")
 

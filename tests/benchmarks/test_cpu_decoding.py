@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from cpu.aims import AT_ONCE, GREEDY, PASSES, aims
 from cpu.record import Record, Spread
 from cpu.tables import report
@@ -69,7 +67,7 @@ def test_an_aim_is_met_or_missed_on_the_side_that_it_says(tmp_path: Path) -> Non
 def test_every_turn_begins_with_another_runner() -> None:
     order: list[str] = []
 
-    def way(name: str):
+    def way(name: str) -> Callable[[list[int], int], Decoded]:
         return lambda prompt, count: (order.append(name), Decoded(len(prompt) * count, 1.5 * (name == "b")))[1]
 
     ways = {name: way(name) for name in "abc"}

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from peers.process import running
 
 ECHO = "from peers.serve import serve; serve(lambda: ('1.2', lambda prompt, count: (prompt[:count], 0.5)))"

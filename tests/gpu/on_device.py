@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -83,12 +84,15 @@ class Guarded:
 class Call:
     """One op with device memory for its inputs and outputs, ready to be launched again and again."""
 
-    def __init__(self, name: str, inputs: list[Any], wanted: list[Any], dtype: str, shift: int, **attributes: int):
+    def __init__(
+        self, name: str, inputs: list[Any], wanted: list[Any], dtype: str, shift: int, attributes: Mapping[str, int]
+    ):
         """``wanted`` are arrays of the outputs' shapes and dtypes; ``dtype`` is that of the ``typed_by`` input."""
-        self.op, self.dtype, self.attributes = OPS[name], dtype, attributes
+        self.op, self.dtype, self.attributes = OPS[name], dtype, dict(attributes)
         assert self.op.kernel is not None
         self.dims = dims_of(self.op, [x.shape for x in inputs])
-        typed = [operand.name == self.op.kernel.typed_by for operand in self.op.inputs]
+        typed_by = self.op.kernel.typed_by or ""
+        typed = [typed_by in (operand.name, operand.same_as) for operand in self.op.inputs]
         names = [dtype if own else str(x.dtype) for x, own in zip(inputs, typed, strict=True)]
         self.inputs = [
             Guarded(x.astype(np.float32 if name == "bfloat16" else name), name, shift)
@@ -126,9 +130,25 @@ def representable(logits: Any, dtype: str) -> Any:
 
 
 def run(
-    name: str, inputs: list[Any], wanted: list[Any], dtype: str = "float32", shift: int = 0, **attributes: int
+    name: str,
+    inputs: list[Any],
+    wanted: list[Any],
+    dtype: str = "float32",
+    shift: int = 0,
+    attributes: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Any]:
     """The kernel's outputs as NumPy arrays."""
-    call = Call(name, inputs, wanted, dtype, shift, **attributes)
+    call = Call(name, inputs, wanted, dtype, shift, attributes)
     call.launch()
     return call.read()
+
+
+def captured(steps: Callable[[], None]) -> Callable[[], None]:
+    """What ``steps`` enqueue, recorded in a CUDA graph; the returned function replays it."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        steps()
+    replay: Callable[[], None] = graph.replay
+    return replay

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from peagle.plugins.errors import PeagleError
+from tests.gpu.products import gpu_for
 
 if TYPE_CHECKING:
     from peagle.engines import Engine
@@ -28,22 +29,12 @@ PROMPTS = [
 @pytest.fixture(scope="module", params=[pytest.param("tensorrt", marks=pytest.mark.tensorrt), "tensorrt-rtx"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """The demo pair, three rows at a time."""
-    from peagle.compiler.hardware.gpus import RTX_SMS, sm_number
     from peagle.compiler.pipeline.build import build
     from peagle.compiler.request.verb_options import BUILD
     from peagle.engines import Engine
-    from peagle.engines.backends.tensorrt.device import find_gpu
-    from peagle.plugins.tensorrt.import_tensorrt import load
 
     product: Product = request.param
-    gpu = find_gpu()
-    assert gpu is not None
-    if product == "tensorrt-rtx" and sm_number(gpu) not in RTX_SMS:
-        pytest.skip(f"TensorRT-RTX makes no code for {gpu}")
-    try:
-        load(product)
-    except PeagleError as error:
-        pytest.skip(f"needs {product}: {error.what}")
+    gpu = gpu_for(product)
     out = tmp_path_factory.mktemp(product) / "engine"
     options = BUILD.request(model="demo", out=out, backend=product, gpus=(gpu,), max_batch_size=3)
     return Engine.load(build(options).path, max_batch_size=3)
@@ -128,9 +119,10 @@ def test_logits_are_near_those_of_onnx_runtime(engine: Engine, demo_engine: Path
 
 
 def test_another_gpu_is_refused(engine: Engine) -> None:
-    backend = dataclasses.replace(engine.manifest.backend, gpus=("sm_75",))
     from peagle.engines.backends.tensorrt.device import find_gpu
     from peagle.engines.folder.checks import check_gpu
 
+    backend = dataclasses.replace(engine.manifest.backend, gpus=("sm_75",))
+    gpu = find_gpu(backend.name)
     with pytest.raises(PeagleError, match="built for sm_75"):
-        check_gpu(backend, find_gpu())
+        check_gpu(backend, gpu)

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import synthetic_checkpoint as synthetic
 
-from peagle.plugins.errors import PeagleError
-from tests.tools.test_synthetic_checkpoint import HEADS, SMALL, synthetic
+from tests.gpu.products import gpu_for
+from tests.tools.test_synthetic_checkpoint import HEADS, SMALL
 
 pytestmark = [pytest.mark.gpu, pytest.mark.tensorrt]
 
@@ -22,17 +23,10 @@ def test_experts_in_fp8_are_built_and_drafts_change_no_token(experts: str, tmp_p
     from peagle.compiler.pipeline.build import build
     from peagle.compiler.request.verb_options import BUILD
     from peagle.engines import Engine, SamplingParams
-    from peagle.engines.backends.tensorrt.device import find_gpu
-    from peagle.plugins.tensorrt.import_tensorrt import load
 
-    gpu = find_gpu()
-    assert gpu is not None
+    gpu = gpu_for("tensorrt")
     if sm_number(gpu) not in MOE_LAYER_SMS:
         pytest.skip(f"TensorRT has no layer of experts on {gpu}")
-    try:
-        load("tensorrt")
-    except PeagleError as error:
-        pytest.skip(f"needs TensorRT: {error.what}")
     sizes = HEADS | SMALL["qwen3-coder-30b"] | {"moe_intermediate_size": 128}
     spec = synthetic.Spec(
         "qwen3-coder-30b", tmp_path / "pair", layers=7, experts=16, hidden=256, vocab=300, sizes=tuple(sizes.items()),

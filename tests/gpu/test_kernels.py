@@ -44,7 +44,7 @@ def check_emission(batch: Arrays, dtype: str, shift: int = 0) -> None:
 
 def check_exactly(name: str, batch: Arrays, **attributes: int) -> None:
     wanted = reference(name, batch, **attributes)
-    for ours, theirs in zip(run(name, inputs_of(name, batch), wanted, **attributes), wanted, strict=True):
+    for ours, theirs in zip(run(name, inputs_of(name, batch), wanted, attributes=attributes), wanted, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -168,7 +168,7 @@ def test_numbers_at_says_what_the_reference_says(batch: Arrays, length: int, wil
 def test_twenty_launches_give_the_same_bits(dtype: str) -> None:
     batch = large(151_936, 15, 7, seed=8)
     batch["logits"] = representable(batch["logits"], dtype)
-    call = Call("AcceptPrefix", inputs_of("AcceptPrefix", batch), reference("AcceptPrefix", batch), dtype, 0)
+    call = Call("AcceptPrefix", inputs_of("AcceptPrefix", batch), reference("AcceptPrefix", batch), dtype, 0, {})
     seen = set()
     for _ in range(20):
         call.launch()
@@ -178,7 +178,7 @@ def test_twenty_launches_give_the_same_bits(dtype: str) -> None:
 
 def test_a_batch_of_no_rows_is_no_launch() -> None:
     nothing = [np.zeros((0, 4), np.float32), np.zeros(0, np.int64), *[np.zeros(0, np.int32)] * 2]
-    call = Call("NumbersAt", nothing, [np.zeros((0, 3), np.float32)], "float32", 0, columns=3)
+    call = Call("NumbersAt", nothing, [np.zeros((0, 3), np.float32)], "float32", 0, {"columns": 3})
     call.launch()
     assert call.read()[0].shape == (0, 3)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,11 @@ from peagle.plugins.tensorrt.library import LIBRARY
 from tests.gpu import on_device
 from tests.gpu.on_device import own_sm, representable, run
 from tests.gpu.plugin_calls import LibraryLauncher
+from tests.gpu.products import module_of
 from tests.plugins.plugin_cases import Arrays, assert_same_emission, inputs_of, quick, reference, windows, with_emitted
+
+if TYPE_CHECKING:
+    from peagle.plugins.tensorrt.import_tensorrt import Product
 
 pytestmark = pytest.mark.gpu
 
@@ -59,27 +63,23 @@ def test_a_plugin_of_the_library_emits_what_the_reference_does(batch: Arrays, dt
     batch = with_emitted(batch)
     wanted = reference("PlaceholderDraft", batch, **MASK)
     for ours, theirs in zip(
-        run("PlaceholderDraft", inputs_of("PlaceholderDraft", batch), wanted, **MASK), wanted, strict=True
+        run("PlaceholderDraft", inputs_of("PlaceholderDraft", batch), wanted, attributes=MASK), wanted, strict=True
     ):
         np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("product", [pytest.param("tensorrt", marks=pytest.mark.tensorrt), "tensorrt-rtx"])
 def test_a_plan_runs_with_the_library_in_place_of_the_plugins_of_python(
-    library: Path, write_model: Callable[..., str], product: str
+    library: Path, write_model: Callable[..., str], product: Product
 ) -> None:
     """Never run yet: neither TensorRT nor a GPU that TensorRT-RTX knows was to be had where this was written."""
     import torch
 
     from peagle.compiler.hardware.gpus import RTX_SMS
-    from peagle.plugins.tensorrt.import_tensorrt import load
 
     if product == "tensorrt-rtx" and own_sm() not in RTX_SMS:
         pytest.skip(f"TensorRT-RTX makes no code for sm_{own_sm()}")
-    try:
-        trt = load("tensorrt" if product == "tensorrt" else "tensorrt-rtx")
-    except PeagleError as error:
-        pytest.skip(error.in_a_line)
+    trt = module_of(product)
     registry, op = trt.get_plugin_registry(), OPS["PlaceholderDraft"]
     assert registry.load_library(str(library)) is not None
     sizes = {"B": 2, "S": 4, "E": 3}

@@ -13,7 +13,7 @@ import pytest
 
 from peagle.plugins.kernels.launch import Launcher
 from peagle.plugins.ops import OPS
-from tests.gpu.on_device import launcher_of
+from tests.gpu.on_device import captured, launcher_of
 
 pytestmark = pytest.mark.gpu
 
@@ -136,13 +136,11 @@ def replayed() -> tuple[list[list[int]], float]:
     DeviceRound().step()  # loads whatever code the capture must not load
     torch.cuda.synchronize()
     state = DeviceRound()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        state.step()
+    replay = captured(state.step)
     text: list[list[int]] = [[] for _ in range(ROWS)]
     rounds = 0
     while min(map(len, text)) < ROUNDS:
-        graph.replay()
+        replay()
         tokens, counts = state.tokens.cpu().numpy(), state.counts.cpu().numpy()
         for b in range(ROWS):
             text[b] += tokens[b, : counts[b]].tolist()

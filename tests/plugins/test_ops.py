@@ -20,7 +20,8 @@ def test_ops_are_found_by_name_and_describe_every_operand() -> None:
     for name, op in OPS.items():
         assert op.name == name
         assert op.doc
-        assert all(operand.doc for operand in (*op.inputs, *op.outputs, *op.attributes))
+        assert all(operand.doc for operand in (*op.inputs, *op.outputs))
+        assert all(attribute.doc for attribute in op.attributes)
         names = {operand.name for operand in op.inputs}
         assert {o.aliases for o in op.outputs if o.aliases} <= names
         assert {o.same_as for o in (*op.inputs, *op.outputs) if o.same_as} <= names

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from peagle.compiler.pipeline import cpu_kernels as stage
-from peagle.compiler.pipeline.build import BuildResult, build
+from peagle.compiler.pipeline.assemble_engine import BuildResult
+from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.reports.engine_contents import inspect_engine
 from peagle.compiler.request.build_platform import platform_of
 from peagle.compiler.request.verb_options import BUILD

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx
 import pytest
+import synthetic_checkpoint as synthetic
 
 from peagle.compiler.hardware.machine import LocalGpu, Machine
 from peagle.compiler.precision.product_table import BuiltProduct
@@ -20,7 +21,7 @@ from peagle.plugins.errors import BuildError
 from peagle.plugins.tensorrt.import_tensorrt import child_environment
 from tests.fixtures.commands import Outcome, Run
 from tests.models import Pair
-from tests.tools.test_synthetic_checkpoint import HEADS, SMALL, synthetic
+from tests.tools.test_synthetic_checkpoint import HEADS, SMALL
 
 SHORT = "20.0% of the weights that"
 SAID = "20.0% of the weights that int8 names are multiplied in INT8: routed experts (80.0% of them) are stored in INT8"

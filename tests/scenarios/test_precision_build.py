@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.pipeline.build import BuildResult, build
+from peagle.compiler.pipeline.assemble_engine import BuildResult
+from peagle.compiler.pipeline.build import build
 from peagle.compiler.precision.calibration.obtain_ranges import obtain
 from peagle.compiler.precision.precision_options import CalibrationAsked, PrecisionAsked
 from peagle.compiler.precision.recipes import patterns

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from checkpoint_formats import encode, quantization_config
 from safetensors.torch import save_file
 
 from peagle.compiler.checkpoints.target import Target
@@ -26,7 +27,6 @@ from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization import QuantizedWeight, Rounding
 from peagle.graphs.targets.skeleton import Skeleton
 from tests.models import BLOCKED, CONFIGS, make_pair
-from tools.checkpoint_formats import encode, quantization_config
 
 STACKS = ("gate_up_proj", "down_proj")
 EXPERTS = "model.layers.0.mlp.experts"

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from peagle.compiler.hardware.machine import look
-from peagle.compiler.pipeline.build import BuildResult, build
+from peagle.compiler.pipeline.assemble_engine import BuildResult
+from peagle.compiler.pipeline.build import build
 from peagle.compiler.precision.precision_options import CalibrationAsked, PrecisionAsked
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams

@@ -20,7 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from synthetic_weights import RING, Encoder, Noise, RandomTensor, write_file, write_shards
+from synthetic_weights import RING, EncodedTensor, Encoder, Noise, RandomTensor, write_file, write_shards
 
 from peagle.compiler.checkpoints.safetensors import read_header
 from peagle.graphs.drafters import read_drafter
@@ -348,7 +348,7 @@ def test_wide_types_come_first_so_that_every_tensor_is_aligned(tmp_path: Path, m
 
     monkeypatch.setattr(Encoder, "encode", halves)
     values = RandomTensor("a.weight", (3, 5), 0, 0.0, 1.0, small_noise())
-    write_file(tmp_path / "x.safetensors", [synthetic.EncodedTensor(values, Encoder("any"))], lambda _: None)
+    write_file(tmp_path / "x.safetensors", [EncodedTensor(values, Encoder("any"))], lambda _: None)
     header = read_header(tmp_path / "x.safetensors")
     assert header["a.scale"].begin % 4 == 0
     assert header["a.scale"].begin < header["a.weight"].begin

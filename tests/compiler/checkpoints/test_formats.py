@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkpoint_formats import encode, hf_quant_config, quantization_config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.plugins.errors import BuildError
-from tools.checkpoint_formats import encode, hf_quant_config, quantization_config
 
 Tensors = dict[str, torch.Tensor]
 NAME = "model.layers.0.mlp.up_proj.weight"

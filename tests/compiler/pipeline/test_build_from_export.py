@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,7 @@ def _bend(folder: Path) -> None:
     path.write_bytes(bytes(content))
 
 
-def _of(name: str, change: Callable[[dict[str, object]], object]) -> Callable[[Path], None]:
+def _of(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
     def apply(folder: Path) -> None:
         path = folder / name
         content = json.loads(path.read_text())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import synthetic_checkpoint
 import torch
 from safetensors.torch import save_file
 
@@ -87,7 +88,7 @@ def test_a_head_in_either_layout_gives_the_same_weights(folder: Path) -> None:
     found = []
     for layout in ("flat", "speculators"):
         out = folder / "heads" / layout
-        synthetic.synthetic.write(synthetic.small("qwen3-coder-30b", out, head=layout))
+        synthetic_checkpoint.write(synthetic.small("qwen3-coder-30b", out, head=layout))
         target, head = Target.open(out / "target"), Checkpoint.open(out / "head")
         spec = read_head(head, target.spec)
         half = drafter_half(head, spec, target.with_taps(spec.taps))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from peagle.compiler.hardware.gpus import supports
 from peagle.compiler.hardware.machine import LocalGpu, Machine, look
-from peagle.compiler.precision.allowed_recipes import supports
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.request.choose_backend import BackendChoice, choose_backend
 from peagle.compiler.request.request import BACKENDS

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.verify import measure_precision, verify
 from peagle.compiler.verify.measure_precision import MeasureRequest
 from peagle.compiler.verify.precision_cost import RUN, STREAMED
-from peagle.compiler.verify.verify_engine import code_prompts
 from peagle.engines import Engine
 from peagle.engines.folder.records import FileEntry
 from peagle.plugins import optional_packages

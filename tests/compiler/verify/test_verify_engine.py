@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.precision.recipes import MULTIPLIED, RECIPES
 from peagle.compiler.verify import FILE_NAME, Verification, require_parts, verify, verify_engine, verify_folder
@@ -83,7 +84,7 @@ def test_an_interrupted_run_keeps_the_parts_that_were_done(folder: Path, monkeyp
 
     monkeypatch.setattr(verify_engine, "compare_with_sources", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        verify(Engine.load(folder), max_tokens=4, k=(2,), prompts=verify_engine.code_prompts(1))
+        verify(Engine.load(folder), max_tokens=4, k=(2,), prompts=code_prompts(1))
     found = json.loads((folder / FILE_NAME).read_text())
     assert found["losslessness"]["passed"] is True
     assert found["passed"] is False, "two parts are still to come"

@@ -110,7 +110,7 @@ entries = st.builds(FileEntry, st.integers(0, 1 << 50), st.text("0123456789abcde
     evidence=st.lists(st.builds(Evidence, names, st.text())).map(tuple),
 )
 def test_what_is_written_is_read_back(
-    tmp_path: Path, k: int, spare: int, depth: int | None, sizes: tuple[int, ...], taps: tuple[int, ...],
+    tmp_path: Path, k: int, spare: int, depth: int | None, sizes: tuple[int, int, int, int], taps: tuple[int, ...],
     eos: tuple[int, ...], caches: tuple[Cache, ...], more: dict[str, FileEntry], **fields: Any,
 ) -> None:  # fmt: skip
     length, *rest = sizes
@@ -118,7 +118,7 @@ def test_what_is_written_is_read_back(
     manifest = manifest_of(
         files,
         speculation=Speculation(k, k + spare, depth),
-        shapes=Shapes(length, length + 2 * (k + spare), *rest, taps),
+        shapes=Shapes(length, length + 2 * (k + spare), rest[0], rest[1], rest[2], taps),
         eos_token_ids=eos,
         **fields,
     )

@@ -106,7 +106,7 @@ def test_a_further_draft_reads_the_state_that_the_last_was_drafted_from(
     passes = Passes(tmp_path, tiny_pair, "ort")
     right = passes.round(ids, 0, features, 2, emitted=3)
     run = passes._pass
-    passes._pass = lambda *given: run(*given[:5], -given[5])  # type: ignore[method-assign]
+    passes._pass = lambda *given: run(*given[:5], -given[5])  # type: ignore[method-assign, call-arg]
     wrong = passes.round(ids, 0, features, 2, emitted=3)
     np.testing.assert_array_equal(right[0], wrong[0])
     assert abs(right[1] - wrong[1]).max() > 1e-2

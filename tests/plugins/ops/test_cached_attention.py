@@ -146,7 +146,11 @@ def test_a_column_of_a_tree_sees_its_ancestors_and_counts_its_window_along_them(
     """A cache of two positions; columns 1 and 2 are two drafts for one place, and 3 stands behind 2."""
     values = np.arange(1, 7, dtype=np.float32)
     ancestors = np.array([[[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]], bool)
-    case = {"q": np.zeros((1, 1, 4, 1)), "k": np.zeros((1, 1, 4, 1)), "v": values[2:].reshape(1, 1, 4, 1)}
+    case: dict[str, Any] = {
+        "q": np.zeros((1, 1, 4, 1)),
+        "k": np.zeros((1, 1, 4, 1)),
+        "v": values[2:].reshape(1, 1, 4, 1),
+    }
     case |= {"k_cache": np.zeros((1, 1, 6, 1)), "v_cache": np.append(values[:2], np.zeros(4)).reshape(1, 1, 6, 1)}
     case = {name: x.astype(np.float32) for name, x in case.items()} | {"start": np.array([2]), "ancestors": ancestors}
     seen = {

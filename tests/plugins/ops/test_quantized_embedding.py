@@ -43,7 +43,7 @@ def test_kernel_and_body_give_the_bits_of_the_reference(cpu_library: Path, run_b
     name, rows, columns, weights, ids = case
     attributes = {"format": name, "rows": rows, "columns": columns}
     (expected,) = OPS[OP].reference(ids, *weights, **attributes)
-    np.testing.assert_array_equal(expected, unpack(name, *weights, rows)[ids])
+    np.testing.assert_array_equal(expected, unpack(name, weights[0], weights[1], rows)[ids])
     np.testing.assert_array_equal(embedding(cpu_library, weights, name, rows, columns)(ids), expected)
     np.testing.assert_array_equal(run_body(OP, [ids, *weights], **attributes)[0], expected)
 

@@ -134,7 +134,7 @@ def test_the_body_says_what_the_reference_says_but_for_the_last_digits(run_body:
     x = np.nan_to_num(x).clip(-1e30, 1e30)  # sums in another order overflow elsewhere
     x = x.reshape(1, x.size // x.shape[-1], x.shape[-1])
     (body,) = run_body(OP, [x, *weights], format=name, rows=rows)
-    sizes = np.abs(x) @ np.abs(unpack(name, *weights, rows)).T
+    sizes = np.abs(x) @ np.abs(unpack(name, weights[0], weights[1], rows)).T
     np.testing.assert_array_less(np.abs(body - reference(x, weights, name, rows)), 1e-5 * sizes + 1e-25)
 
 

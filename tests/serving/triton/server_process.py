@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tools.triton_process import SECONDS, TritonServer
+from triton_process import SECONDS, TritonServer
 
 _CRASHES = re.compile(r"Signal \((?!15)|terminate called|Non-graceful|not healthy")
 

@@ -11,11 +11,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from triton_process import PATIENT, free_ports
 
 from peagle.engines import Engine, SamplingParams
 from tests.scenarios.test_docs import ROOT, blocks_of, prepare, shell_script
 from tests.serving.triton.server_process import TritonProcess
-from tools.triton_process import PATIENT, free_ports
 
 pytestmark = pytest.mark.triton
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Generator
+from typing import cast
 
 import numpy as np
 import pytest
@@ -64,5 +66,5 @@ def test_who_stops_early_leaves_no_thread_behind() -> None:
     before = threading.active_count()
     results = in_order(lambda begin, _: begin, (UnreadRows.of(np.zeros(1)) for _ in range(100)), 3)
     assert (next(results), next(results)) == (0, 1)
-    results.close()
+    cast("Generator[int]", results).close()
     assert threading.active_count() == before

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.backends.onnxruntime import backend, batch, lanes
+from peagle.engines.backends.onnxruntime import backend, batch, lanes, loaded_graphs
 from peagle.engines.backends.onnxruntime.batch import BatchLanes
 from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.plugins.cpu import compile as compiling
+from peagle.plugins.cpu import sources
 from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED
 from tests.models import VOCAB, Pair
 from tests.scenarios.test_rounds_of_any_k import Cycle, Dice
@@ -27,7 +28,7 @@ K, LENGTH = 4, 96
 @pytest.fixture(scope="module")
 def folder(cpu_library: Path, tiny_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny pair with kernels of ours, which are the session's."""
-    made = compiling.CpuLibrary(compiling.machine_name(), compiling.digest(), cpu_library.read_bytes(), "the session's")
+    made = compiling.CpuLibrary(compiling.machine_name(), sources.digest(), cpu_library.read_bytes(), "the session's")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "compile_library", lambda: made)
         out = tmp_path_factory.mktemp("batch") / "engine"
@@ -95,7 +96,7 @@ def test_any_k_in_any_round_gives_the_plain_text(together: Engine, alone: Engine
 
 def test_a_round_is_one_pass_of_each_graph(together: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[tuple[int, ...]] = []
-    run = batch.run
+    run = loaded_graphs.run
 
     def counted(session: Any, binding: Any) -> None:
         run(session, binding)
@@ -125,7 +126,7 @@ def test_prompts_of_a_width_that_was_read_before_bind_nothing_and_give_their_own
         for p, each in zip(prompts, params, strict=True)
     ]
     bound: list[Any] = []
-    bind = lanes.bind
+    bind = loaded_graphs.bind
     for module in (lanes, batch):
         monkeypatch.setattr(module, "bind", lambda *asked: bound.append(asked) or bind(*asked))
     ours = [

@@ -18,6 +18,7 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Chunk
 from peagle.engines.backends.tensorrt import backend as tensorrt
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
+from peagle.engines.backends.tensorrt.device import find_gpu
 from peagle.engines.backends.tensorrt.kept_rounds import KeptRounds
 from peagle.engines.backends.tensorrt.reach import lengths_of
 from peagle.engines.folder.manifest import Manifest
@@ -419,7 +420,7 @@ def test_a_machine_where_cuda_does_not_start_is_refused(
 ) -> None:
     """All of ``load`` up to CUDA itself: the module, its version, the plugins, the folder's kernels."""
     version = pytest.importorskip("tensorrt_rtx").__version__
-    if tensorrt.find_gpu("tensorrt") is not None:
+    if find_gpu("tensorrt") is not None:
         pytest.skip("there is a GPU here")
     monkeypatch.setattr(tensorrt, "find_gpu", lambda _: "sm_120")
     backend = replace(plans[0].manifest.backend, versions={"tensorrt-rtx": version})

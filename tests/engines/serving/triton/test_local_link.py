@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import uuid
@@ -168,7 +169,7 @@ def test_what_is_no_request_is_not_heard(line: bytes) -> None:
     with Model(begin) as model:
         with local_link._connected(model.name, 1) as connection:
             connection.sendall(line)
-            connection.shutdown(local_link.socket.SHUT_WR)
+            connection.shutdown(socket.SHUT_WR)
             connection.settimeout(SECONDS)
             assert connection.recv(1) == b""
         assert list(asking(model.name, 1, {}, never)) == [{}], "others are still heard"

@@ -1,0 +1,217 @@
+"""A pytest plugin that stands in for the GPU, so that tests/gpu runs on a machine without one.
+
+``python -m pytest -p tests.gpu.stand_in -m gpu tests/gpu`` runs every test, with the first of its parameters, from its
+fixtures to its last assertion. Device memory is the host's, a launch runs the NumPy reference after the launcher's own
+checks, and a build for a GPU gives the demo engine of ONNX Runtime. This proves nothing about a GPU. It finds a test
+that no longer fits the code it calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from peagle.compiler.pipeline import build as build_module
+from peagle.compiler.pipeline.assemble_engine import BuildResult
+from peagle.compiler.request.request import CompileRequest
+from peagle.engines.backends.tensorrt import device
+from peagle.engines.folder.manifest import Manifest
+from peagle.plugins.errors import EnvironmentProblem
+from peagle.plugins.kernels import launch, pack
+from peagle.plugins.kernels.compile import Cubin
+from peagle.plugins.kernels.launch import Geometry
+from peagle.plugins.kernels.sources import digest, entries
+from peagle.plugins.number_types import BY_NAME
+from peagle.plugins.op_spec import OpSpec, evaluate_dim
+from peagle.plugins.ops import OPS
+from peagle.plugins.tensorrt import import_tensorrt
+
+if TYPE_CHECKING:
+    from peagle.plugins.tensorrt.import_tensorrt import Product
+
+DEMO_ENGINE = "PEAGLE_TEST_DEMO_ENGINE"  # the folder of an engine that every build gives
+PLUGIN_LIBRARY = "PEAGLE_TEST_PLUGIN_LIBRARY"  # a library whose kernels nobody may launch
+MAX_THREADS = 1024  # of a block, on every GPU there is
+SM = 120
+
+
+class OnTheHost(TorchFunctionMode):
+    """PyTorch without CUDA: what is to lie on the GPU lies in the host's memory."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if str(kwargs.get("device")) == "cuda":
+            kwargs["device"] = "cpu"
+        return args[0] if func is torch.Tensor.cuda else func(*args, **kwargs)
+
+
+class HostLauncher(launch.Launcher):
+    """The launcher with its own checks of arguments, in front of the NumPy reference of the op."""
+
+    def __init__(self, op: OpSpec, sm: int, code: bytes) -> None:
+        if code != _code_of(op):
+            raise EnvironmentProblem(f"cannot load the kernel of {op.name} for sm_{sm}", why="this is not its code")
+        self.op, self.sm = op, sm
+        self._entries = {name: launch._Entry(None, compiled_cluster=False) for name in entries(op)}
+
+    def launch(
+        self,
+        stream: int,
+        pointers: Sequence[int],
+        dims: Mapping[str, int],
+        attributes: Mapping[str, int] | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        """Do what the launcher does; the sizes and the dtype are kept for the reference."""
+        self._call = (pointers, dict(dims), dict(attributes or {}), dtype)
+        super().launch(stream, pointers, dims, attributes, dtype)
+
+    def _enqueue(self, entry: Any, shape: Geometry, stream: int, parameters: int) -> None:
+        if shape.block > MAX_THREADS:
+            raise EnvironmentProblem(f"{self.op.name} was not launched", why=f"{shape.block} threads in a block")
+        run_reference(self.op, *self._call)
+
+
+class HostLibraryLauncher:
+    """In the place of the launcher of a plugin library, whose kernels only a GPU can run."""
+
+    def __init__(self, library: Path, op: OpSpec, attributes: Mapping[str, int]) -> None:
+        assert library.is_file()
+        self._op, self._attributes = op, dict(attributes)
+
+    def launch(
+        self,
+        stream: int,
+        pointers: Sequence[int],
+        dims: Mapping[str, int],
+        attributes: Mapping[str, int],
+        dtype: str | None = None,
+    ) -> None:
+        """Run the reference."""
+        run_reference(self._op, pointers, dict(dims), self._attributes | dict(attributes), dtype)
+
+
+def run_reference(
+    op: OpSpec, pointers: Sequence[int], dims: dict[str, int], attributes: dict[str, int], dtype: str | None
+) -> None:
+    """Read the inputs at their addresses and write what the reference makes of them to those of the outputs."""
+    typed_by = op.kernel.typed_by if op.kernel else None
+    by_name = {each.name: str(dtype) if each.name == typed_by else each.dtypes[0] for each in op.inputs}
+    names = [by_name[each.same_as or each.name] for each in op.inputs]
+    operands = (*op.inputs, *op.outputs)
+    shapes = [[evaluate_dim(dim, dims | attributes) for dim in operand.dims] for operand in operands]
+    views = [
+        _view(address, shape, name)
+        for address, shape, name in zip(pointers, shapes, [*names, *op.infer_dtypes(names)], strict=True)
+    ]
+    count = len(op.inputs)
+    inputs = [view.astype(np.float32) if name == "bfloat16" else view for view, name in zip(views, names, strict=False)]
+    for output, value in zip(views[count:], op.reference(*inputs, **attributes), strict=True):
+        output[...] = value
+
+
+def _view(address: int, shape: Sequence[int], name: str) -> np.ndarray:
+    dtype = BY_NAME[name].dtype
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw: Any = (ctypes.c_byte * size).from_address(address) if size else b""
+    return np.frombuffer(raw, dtype).reshape(shape)
+
+
+def _code_of(op: OpSpec) -> bytes:
+    return f"code of {op.name}".encode()
+
+
+def obtain(op: OpSpec, sm: int, packs: Sequence[pack.Pack] = ()) -> Cubin:
+    """Code that only ``HostLauncher`` takes."""
+    return Cubin(op.name, sm, digest(op), _code_of(op), {}, "NVRTC")
+
+
+def find_gpu(product: str) -> str:
+    """A GPU that the product makes code for."""
+    return "sm_100" if product == "tensorrt" else f"sm_{SM}"
+
+
+def load(product: Product, *, parser: bool = False) -> Any:
+    """The product as far as a test calls it: one network of the plugin ``PlaceholderDraft``, which runs."""
+    trt, addresses, op = mock.MagicMock(), dict[str, int](), OPS["PlaceholderDraft"]
+    network = trt.Builder.return_value.create_network.return_value
+    network.num_layers, network.get_layer.return_value.type = 1, trt.LayerType.PLUGIN_V3
+    context = trt.Runtime.return_value.deserialize_cuda_engine.return_value.create_execution_context.return_value
+
+    def execute(stream: int) -> bool:
+        pointers = [addresses[operand.name] for operand in (*op.inputs, *op.outputs)]
+        run_reference(op, pointers, {"B": 2, "S": 4, "E": 3}, {"mask_token_id": 7}, None)
+        return True
+
+    context.set_tensor_address.side_effect = lambda name, address: addresses.update({name: address}) or True
+    context.execute_async_v3.side_effect = execute
+    return trt
+
+
+def build(request: CompileRequest, *_: Any, **__: Any) -> BuildResult:
+    """The demo engine, whatever was to be built for the GPU; the report says what such a build has to say."""
+    assert request.backend.name in ("tensorrt", "tensorrt-rtx")
+    folder = Path(shutil.copytree(os.environ[DEMO_ENGINE], request.out))
+    experts = {"role": "experts", "stored": "float8e4m3fn", "computed": "float8e4m3fn"}
+    report = {"precision": {"target": {"share": 1.0}}, "matmuls": {"target": {"list": [experts]}}}
+    return BuildResult(folder, Manifest.read(folder), report)
+
+
+def captured(steps: Callable[[], None]) -> Callable[[], None]:
+    """The steps themselves: a replay runs them once more."""
+    return steps
+
+
+def write_plugin_library(folder: Path, sms: Sequence[int], *_: Any) -> None:
+    """A library with the plugins and without kernels."""
+    from peagle.plugins.tensorrt.library import LIBRARY
+
+    shutil.copy(os.environ[PLUGIN_LIBRARY], folder / LIBRARY)
+
+
+def _patches() -> list[Any]:
+    stream = SimpleNamespace(cuda_stream=0, synchronize=lambda: None)
+    return [
+        mock.patch("tests.conftest._missing_for_gpu", return_value=None),
+        mock.patch("tests.conftest._missing_for_tensorrt", return_value=None),
+        mock.patch.object(torch.cuda, "current_stream", return_value=stream),
+        mock.patch.object(torch.cuda, "synchronize", return_value=None),
+        mock.patch.object(launch, "Launcher", HostLauncher),
+        mock.patch.object(pack, "obtain", obtain),
+        mock.patch.object(device, "find_gpu", find_gpu),
+        mock.patch.object(import_tensorrt, "load", load),
+        mock.patch.object(build_module, "build", build),
+        mock.patch.object(launch, "current_sm", return_value=SM),
+        mock.patch("peagle.plugins.tensorrt.library.pack.write_plugin_library", write_plugin_library),
+        mock.patch("tests.gpu.plugin_calls.LibraryLauncher", HostLibraryLauncher),
+        mock.patch("tests.gpu.on_device.captured", captured),
+        OnTheHost(),
+    ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Put the stand-ins in their places before the first test module is imported, until the session ends."""
+    stack = ExitStack()
+    for patch in _patches():
+        stack.enter_context(patch)
+    session.config.add_cleanup(stack.close)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one item of each test function: other sizes and types take the same steps."""
+    first = {(item.path, getattr(item, "originalname", item.name)): item for item in reversed(items)}
+    config.hook.pytest_deselected(items=[item for item in items if item not in first.values()])
+    items[:] = [item for item in items if item in first.values()]

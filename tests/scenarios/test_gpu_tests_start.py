@@ -1,0 +1,35 @@
+"""The tests that wait for a GPU run against a stand-in, so that a change elsewhere cannot break them unseen."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.stages import shared_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_gpu_test_runs_against_the_stand_in(
+    demo_engine: Path, plugin_library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One process, for PyTorch's functions are replaced in it; it shares the demo engine with this run."""
+    shared = shared_folder(tmp_path_factory)
+    variables = {
+        "PEAGLE_TEST_DEMO_ENGINE": str(demo_engine),
+        "PEAGLE_TEST_PLUGIN_LIBRARY": str(plugin_library),
+        "PYTEST_XDIST_WORKER": os.environ.get("PYTEST_XDIST_WORKER", "alone"),
+    }
+    command = [sys.executable, "-m", "pytest", "-p", "tests.gpu.stand_in", "-m", "gpu", "tests/gpu", "-ra"]
+    done = subprocess.run(
+        [*command, "-p", "no:xdist", "-p", "no:cacheprovider", f"--basetemp={shared / 'gpu-tests'}"],
+        cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    functions = sum(path.read_text().count("\ndef test_") for path in (ROOT / "tests" / "gpu").glob("test_*.py"))
+    assert re.search(rf"\b{functions} passed, \d+ deselected", done.stdout), done.stdout
