@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort", "timeout"]
-LATER = 20  # tokens of a text, behind which its acceptance is counted once more
+LATER = 20  # iterations of a request; the acceptance of those that follow is counted separately as well
 
 
 @dataclass
@@ -17,9 +17,10 @@ class Acceptance:
     ``undrafted`` rounds had none to verify, and emitted one token. The first token of a request comes from its prompt
     pass and belongs to no round. ``tolerance`` is the ``acceptance_tolerance`` of the request, the highest of many.
 
-    ``later_rounds`` with drafts, and the drafts ``later_accepted`` in them, began when the text had ``LATER`` tokens
-    or more: beginnings are not like what follows. ``verify_seconds`` and ``draft_seconds`` are the target's and the
-    drafter's time in all rounds, shared with other requests of the same rounds; 0 on TensorRT, where none is taken.
+    ``later_rounds`` are the rounds with drafts after the first ``LATER`` rounds of the request (with drafts or without),
+    and ``later_accepted`` the drafts accepted in them: the first rounds of a text are not typical of the rest.
+    ``verify_seconds`` and ``draft_seconds`` are the target's and the drafter's time in all rounds, shared with other
+    requests of the same rounds; 0 on TensorRT, where none is taken.
 
     Of texts that must have a form: ``grammar_drafted`` of the drafts were what the form forces, and
     ``grammar_accepted`` of those accepted; ``grammar_refused`` are drafts of the drafter that these replaced, or that
@@ -45,10 +46,9 @@ class Acceptance:
         """Whether drafts counted as accepted need not be the target's own tokens."""
         return self.tolerance > 0 and self.drafted > 0
 
-    def add_round(
-        self, drafted: int, accepted: int, *, at: int = 0, pass_seconds: tuple[float, float] | None = None
-    ) -> None:
-        """Count one round, of a text that had ``at`` tokens before it."""
+    def add_round(self, drafted: int, accepted: int, pass_seconds: tuple[float, float] | None = None) -> None:
+        """Count the next round of a request."""
+        is_later = self.rounds + self.undrafted >= LATER
         verify, draft = pass_seconds or (0.0, 0.0)
         self.verify_seconds += verify
         self.draft_seconds += draft
@@ -59,7 +59,7 @@ class Acceptance:
         self.drafted += drafted
         self.accepted += accepted
         self.histogram[accepted] = self.histogram.get(accepted, 0) + 1
-        if at >= LATER:
+        if is_later:
             self.later_rounds += 1
             self.later_accepted += accepted
 
@@ -87,7 +87,7 @@ class Acceptance:
 
     @property
     def later_acceptance_length(self) -> float:
-        """Mean tokens of the rounds with drafts that began ``LATER`` tokens or more into the text (1.0 without)."""
+        """Mean tokens of the rounds with drafts after the first ``LATER`` rounds of a request (1.0 without)."""
         return 1.0 + self.later_accepted / self.later_rounds if self.later_rounds else 1.0
 
     @property

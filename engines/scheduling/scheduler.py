@@ -210,7 +210,7 @@ class Scheduler:
             count = int(num_tokens[row])
             if request.decode_began:
                 drafted, seconds = flight.emission.drafted[row], flight.emission.pass_seconds
-                request.acceptance.add_round(drafted, count - 1, at=request.num_written, pass_seconds=seconds)
+                request.acceptance.add_round(drafted, count - 1, seconds)
                 if request.tells_of_drafter:
                     self._misfit.add(drafted, count - 1)
             else:

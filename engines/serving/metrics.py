@@ -45,7 +45,7 @@ class ServerMetrics:
             "spec_decode_num_accepted_tokens_per_pos", "Accepted drafts, by position in the round.", "lossy", "position"
         )
         self.rounds = counter("num_rounds", "Rounds of requests, with drafts or without.", owner="peagle")
-        self.later_rounds = counter("later_num_drafts", "Rounds with drafts 20 tokens into a text.", owner="peagle")
+        self.later_rounds = counter("later_num_drafts", "Rounds with drafts after a request's 20th.", owner="peagle")
         self.later_accepted = counter("later_num_accepted_tokens", "Drafts accepted in those rounds.", owner="peagle")
         self.verify_seconds = counter("verify_seconds", "Time of the target, by rounds of requests.", owner="peagle")
         self.draft_seconds = counter("draft_seconds", "Time of the drafter, by rounds of requests.", owner="peagle")

@@ -37,18 +37,33 @@ def test_of_many_one_that_is_lossy_is_enough() -> None:
     assert (summed.tolerance, summed.drafted, summed.accepted) == (0.5, 8, 6)
 
 
-def test_times_of_passes_and_later_rounds_are_counted_and_added_up() -> None:
+def test_times_of_passes_are_counted_and_added_up() -> None:
     one, other = Acceptance(), Acceptance()
-    one.add_round(3, 2, at=5, pass_seconds=(0.010, 0.002))
-    one.add_round(0, 0, at=8, pass_seconds=(0.006, 0.0))
-    other.add_round(3, 1, at=LATER, pass_seconds=(0.020, 0.004))
-    other.add_round(3, 3, at=LATER + 2)
+    one.add_round(3, 2, (0.010, 0.002))
+    one.add_round(0, 0, (0.006, 0.0))
+    other.add_round(3, 1, (0.020, 0.004))
+    other.add_round(3, 3)
     one.add(other)
     assert one.accepted_per_position == (3, 2, 1)
-    assert (one.later_rounds, one.later_accepted, one.later_acceptance_length) == (2, 4, 3.0)
     assert one.milliseconds_per_round == pytest.approx((9.0, 1.5))
     assert Acceptance().milliseconds_per_round == (0.0, 0.0)
     assert (Acceptance().later_acceptance_length, Acceptance().accepted_per_position) == (1.0, ())
+
+
+def test_later_rounds_follow_the_first_twenty_iterations_whatever_these_brought() -> None:
+    """P-EAGLE's announcement counts iterations: 19 rounds of four tokens each are not past the beginning of a text."""
+    one, other = Acceptance(), Acceptance()
+    for _ in range(LATER - 1):
+        one.add_round(3, 3)
+    one.add_round(0, 0)
+    assert (one.later_rounds, one.later_accepted) == (0, 0)
+    for accepted in (1, 3):
+        one.add_round(3, accepted)
+    one.add_round(0, 0)
+    assert (one.later_rounds, one.later_accepted, one.later_acceptance_length) == (2, 4, 3.0)
+    other.add(one)
+    other.add(one)
+    assert (other.later_rounds, other.later_accepted, other.later_acceptance_length) == (4, 8, 3.0)
 
 
 def test_a_result_says_how_long_it_took_and_what_its_rounds_cost(tiny_engine: Engine) -> None:
