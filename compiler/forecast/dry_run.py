@@ -36,8 +36,8 @@ from ..request.refusals import check_build, export_lowering
 from ..request.request import ONNXRUNTIME, CompileRequest, ModelRef
 from ..store.made_for import MadeFor
 from ..store.stages import StageStore
+from .download import UNKNOWN_SIZE, download_need, forbidden, has_unknown_size
 from .forecast import UNKNOWN_HEAD, make_forecast
-from .multiplying import operations_per_second
 from .printing import render
 from .record import Forecast, Outcome
 
@@ -182,10 +182,7 @@ def _forecast(request: CompileRequest, decided: Decided, progress: Progress, *, 
     with progress.step("count weights, disk and memory"):
         wanted = _wanted(request, decided, weights, head, shared)
         disk = _disk(request, wanted, is_moved=is_moved)
-        calibration = wanted.work.calibration
-        rate = (
-            operations_per_second() if calibration and calibration.is_here else None
-        )  # what a GPU takes was not measured
+        download = download_need(request.pair)
     forecast = make_forecast(
         model,
         config,
@@ -197,19 +194,25 @@ def _forecast(request: CompileRequest, decided: Decided, progress: Progress, *, 
         has_drafter=has_drafter,
         gpu=decided.gpu,
         head_note="" if head else unknown,
-        notes=(*decided.notes, *request.unused()),
+        notes=(*decided.notes, *request.unused(), *([UNKNOWN_SIZE] if has_unknown_size(request.pair) else [])),
         progress=progress,
     )
-    needs = needs_of(disk, wanted.work)
+    needs = needs_of(disk, wanted.work, download)
     forecast = replace(forecast, notes=(*forecast.notes, *tight(needs)))
-    outcome = _outcome(request, decided, forecast, needs)
-    return replace(forecast, disk=disk, operations_per_second=rate, needs=needs, outcome=outcome)
+    outcome = _outcome(request, decided, forecast, needs, forbidden(request.pair, download))
+    return replace(forecast, disk=disk, needs=needs, outcome=outcome)
 
 
-def _outcome(request: CompileRequest, decided: Decided, forecast: Forecast, needs: Sequence[Need]) -> Outcome:
+def _outcome(
+    request: CompileRequest,
+    decided: Decided,
+    forecast: Forecast,
+    needs: Sequence[Need],
+    offline: EnvironmentProblem | None,
+) -> Outcome:
     """How the same command ends without ``--dry-run``, as far as it is known before it begins."""
-    if decided.problem:
-        return Outcome.of(decided.problem)
+    if problem := decided.problem or offline:
+        return Outcome.of(problem)
     if forecast.refusal:
         return Outcome(BuildError.exit_code, forecast.refusal)
     if forecast.work.calibration:
@@ -236,7 +239,7 @@ def _wanted(
         head=head,
         shared=shared,
         product=decided.product,
-        calibration=calibration_of(request.calibration, family_for(config).text(config)),
+        calibration=calibration_of(request.calibration, family_for(config).text(config), decided.lowering),
     )
     target = _local_target(request.pair)
     is_written = decided.recipe.name in available(decided.lowering)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..console.printing import size
 from ..console.progress import Progress, Quiet
 from ..needs.room import builder_needs, disk_needs, refusal_of, tight
-from ..pipeline.build_from_export import check_from, settle, takes, weight_bytes
+from ..pipeline.build_from_export import check_from, settle_anywhere, takes, weight_bytes
 from ..request.request import CompileRequest
 from ..store.stages import StageStore
 from .printing import memory_of, outcome_row, time_of
@@ -13,22 +13,26 @@ from .record import Outcome
 
 
 def forecast_plans(request: CompileRequest, progress: Progress | None = None) -> list[tuple[str, str]]:
-    """The rows of the forecast. Raises what the build would refuse before it reads the export."""
+    """The rows of the forecast. Raises what no machine could build, and where no GPU is known to plan for."""
     with (progress or Quiet()).step("read the export"):
         check_from(request)
-        export, manifest, platform = settle(request)
+        export, manifest, platform, problem = settle_anywhere(request)
     weights = weight_bytes(export, manifest)
     disk, builder = takes(request, export, manifest, platform, StageStore.default(force=request.force))
     needs = (*disk_needs(disk), *builder_needs(builder))
-    refusal = refusal_of(needs)
+    outcome = Outcome.of(problem) if problem else Outcome.of(refusal_of(needs), ignored=request.ignore_limits)
     return [
         ("plan", f"{manifest.target.origin.id} from {export.path}; nothing is written"),
-        ("platform", f"{platform.title} {platform.version} for {', '.join(platform.gpus)}, form {platform.lowering}"),
+        (
+            "platform",
+            f"{' '.join(filter(None, (platform.title, platform.version)))} for {', '.join(platform.gpus)}, "
+            f"form {platform.lowering}",
+        ),
         ("precision", manifest.precision.get("recipe", "")),
         ("graphs and weights", ", ".join(f"{name} {size(count)}" for name, count in weights.items())),
         ("host memory", memory_of(builder)),
         ("time", f"{size(sum(weights.values()))} to hash; {time_of(builder)}"),
         ("disk", disk.said()),
         *(("note", text) for text in tight(needs)),
-        outcome_row(Outcome.of(refusal, ignored=request.ignore_limits)),
+        outcome_row(outcome),
     ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..console.printing import columns, size
 from ..needs import measured
 from ..needs.builder_work import BuilderWork
+from ..needs.room import DOWNLOAD, Need
 from .record import RESERVED_FOR, Forecast, Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ def _rest(forecast: Forecast) -> list[tuple[str, str]]:
             f"about {duration(time.trace_seconds)} to trace the target here, {duration(time.weight_seconds)} "
             f"to write weights at {size(time.bytes_per_second)}/s; a download comes on top",
         ),
-        *_work(forecast.work, forecast.operations_per_second),
+        *_work(forecast.work),
         *([("disk", forecast.disk.said())] if forecast.disk else []),
+        *(("  download", _download(need)) for need in forecast.needs if need.name == DOWNLOAD),
     ]
     if forecast.gpu:
         gpu = forecast.gpu.gpu
@@ -80,11 +82,11 @@ def _rest(forecast: Forecast) -> list[tuple[str, str]]:
     return [*rows, outcome_row(forecast.outcome)] if forecast.disk else rows
 
 
-def _work(work: BuildWork, rate: float | None) -> list[tuple[str, str]]:
+def _work(work: BuildWork) -> list[tuple[str, str]]:
     """Rows on what else a build does; each says what the figure was measured on."""
     rows = []
     if work.calibration:
-        rows.append(("  calibration", _calibration(work.calibration, rate)))
+        rows.append(("  calibration", _calibration(work.calibration)))
     if work.rounding_seconds:
         rows.append(
             (
@@ -98,20 +100,19 @@ def _work(work: BuildWork, rate: float | None) -> list[tuple[str, str]]:
     return rows
 
 
-def _calibration(work: CalibrationWork, rate: float | None) -> str:
-    """What a calibration takes: its operations at a share of the rate at which this machine multiplies just now."""
+def _calibration(work: CalibrationWork) -> str:
+    """What a calibration takes: memory of a layer, and operations, whose time depends on the machine and its load."""
     whose = "memory" if work.is_here else f"{work.device}'s memory"
-    multiplied = "" if work.is_here else f"; what {work.device} takes to compute was not measured"
-    if rate:
-        seconds = work.operations / (measured.CALIBRATED * rate)
-        multiplied = (
-            f", and about {duration(seconds)} for {work.tokens:,} tokens at most, {work.operations:.1e} operations, at "
-            f"{measured.CALIBRATED:.0%} (benchmarks/calibration.py) of the "
-            f"{rate / 1e9:,.0f} GFLOP/s that a matrix product reached here now"
-        )
+    hours = work.operations / measured.CALIBRATED_BY_A_CORE / 3600
+    time = (
+        f"{hours:.2g} hours of one core at the {measured.CALIBRATED_BY_A_CORE / 1e9:.0f} GFLOP/s that an idle one with "
+        "AVX-512 reached (benchmarks/calibration.py)"
+        if work.is_here
+        else f"the speed of {work.device} was not measured"
+    )
     return (
-        f"about {size(work.bytes)} of {whose}, a layer in FP32, unless --scales are given; {duration(work.seconds)} to "
-        f"read the weights from the page cache (one processor, `make bench-rounding`){multiplied}"
+        f"{work.tokens:,} tokens at most, {work.operations:.1e} operations: {time}; "
+        f"about {size(work.bytes)} of {whose} for the largest layer in FP32. --scales takes saved ranges instead"
     )
 
 
@@ -137,7 +138,11 @@ def outcome_row(outcome: Outcome) -> tuple[str, str]:
         return ("without --dry-run", f"it ends here with exit code {outcome.exit_code}: {outcome.why}")
     if outcome.why:
         return ("without --dry-run", f"it begins, as --ignore-limits says, although {outcome.why}")
-    return ("without --dry-run", "nothing is known that would end it here")
+    return ("without --dry-run", "no known blocker on this machine")
+
+
+def _download(need: Need) -> str:
+    return f"{size(need.bytes)} more, {need.basis}, to {need.where} ({size(need.free_bytes)} free)"
 
 
 def _one_width(forecast: Forecast) -> str:

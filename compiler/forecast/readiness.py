@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from ...plugins.errors import EnvironmentProblem
 from ...plugins.optional_packages import require
-from ..checkpoints.known_pairs import HubRepo
-from ..checkpoints.resolve_names import known_pair, target_source
 from ..console.printing import size
 from ..hardware.memory import free_memory
 from ..needs.room import HERE, Need, needs_of, refusal_of, tight
 from ..request.build_platform import BuildPlatform, platform_of
 from ..request.request import CompileRequest
-from ..store.atomic_files import free_bytes
+from .download import download_need
 from .dry_run import forecast_build
-from .known_sizes import download_bytes
 from .record import Forecast
 
 T = TypeVar("T")
@@ -55,7 +50,7 @@ class Readiness:
 def readiness(request: CompileRequest) -> Readiness:
     """What ``build`` of this request takes here. Raises ``UsageError`` or ``BuildError`` where no machine can build it.
 
-    The disk is counted as if nothing were downloaded or kept yet.
+    Of a download the part is counted that is not in the Hub's cache yet.
     """
     problems: list[EnvironmentProblem] = []
     platform = _unless_missing(problems, lambda: platform_of(request))
@@ -103,23 +98,7 @@ def _needs(request: CompileRequest, forecast: Forecast) -> tuple[Need, ...]:
                 free_memory())  # fmt: skip
     if forecast.disk is None:
         return ()
-    return (*needs_of(forecast.disk, forecast.work, _download(request)), host)
-
-
-def _download(request: CompileRequest) -> Need | None:
-    """The target to be fetched, as if none of it were here yet; None where that is not known."""
-    pair = known_pair(request.pair.model)
-    if not pair or not isinstance(target_source(request.pair.model, request.pair.revision), HubRepo):
-        return None
-    cache, count = _hub_cache(), download_bytes(pair)
-    return Need("disk for the download", count, count, "as published", str(cache), free_bytes(cache),
-                instead="point HF_HOME to a larger disk")  # fmt: skip
-
-
-def _hub_cache() -> Path:
-    """The folder that checkpoints are downloaded to, as the Hub's own library finds it."""
-    home = os.environ.get("HF_HOME", "~/.cache/huggingface")
-    return Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser().absolute()
+    return (*needs_of(forecast.disk, forecast.work, download_need(request.pair)), host)
 
 
 def _verdict(forecast: Forecast | None) -> tuple[str, bool]:

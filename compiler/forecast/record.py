@@ -104,7 +104,7 @@ class Verdict:
 class Outcome:
     """How the same command would end here without ``--dry-run``: its exit code, and why if it is not 0.
 
-    0 where nothing is known that would end it; ``why`` is then what it would begin in spite of.
+    The exit code is 0 without a known blocker; ``why`` then names what ``--ignore-limits`` overrides.
     """
 
     exit_code: int = 0
@@ -124,7 +124,7 @@ class Forecast:
 
     ``refusal`` and ``multiplied`` are said before all else: too little would be multiplied in the recipe's type, and
     a build would be refused; or less than is stored in it. ``disk``, ``needs`` and ``outcome`` are for a request that
-    says where to write. ``operations_per_second`` is what this machine multiplies at, if something is calibrated.
+    says where to write.
     There is room for ``num_speculative_tokens`` drafts; a round has ``drafts_asked``, with None as many as pay.
     """
 
@@ -150,7 +150,6 @@ class Forecast:
     multiplied: str = ""
     refusal: str = ""
     disk: Disk | None = None
-    operations_per_second: float | None = None
     needs: tuple[Need, ...] = ()
     outcome: Outcome = Outcome()
     drafts_asked: int | None = None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .build_work import BuildWork, CalibrationWork  # which needs the packages that trace
 
 HERE = "this machine"
+DOWNLOAD = "disk for the download"
 CACHE_FIX = "`peagle-compile cache prune --older-than 30d` frees what was not used for long, and so does other cleaning"
 _CACHE = f"{CACHE_FIX}; or point PEAGLE_CACHE to a larger disk"
 _OUT = "point --out to a larger disk"

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...graphs.lowering import TENSORRT, Lowering
 from ..precision.recipes import Recipe
 from ..store.made_for import MadeFor
 from ..store.stages import StageStore
@@ -17,7 +18,6 @@ from .weight_bytes import WeightLine, head_weights, weight_lines
 
 if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
-    from ...graphs.lowering import Lowering
     from ...graphs.targets.weight_roles import RoledWeight
     from ..checkpoints.target import Target
     from ..precision.precision_options import CalibrationAsked
@@ -82,14 +82,16 @@ class Wanted:
         return disk_of(store.root, out, self.bytes, has_plans=has_plans, is_moved=is_moved, done_bytes=done)
 
 
-def calibration_of(asked: CalibrationAsked, config: Mapping[str, Any]) -> Calibration | None:
+def calibration_of(
+    asked: CalibrationAsked, config: Mapping[str, Any], lowering: Lowering = TENSORRT
+) -> Calibration | None:
     """What a calibration sends through a decoder with this ``config``; None where ranges are given."""
     if asked.scales is not None:
         return None
-    from ..precision.calibration import SampleLimits
+    from ..precision.calibration import default_limits
 
-    limits = SampleLimits()
-    tokens = (asked.num_samples or limits.max_samples) * (asked.max_length or limits.max_length)
+    limits = asked.limits(default_limits(lowering))
+    tokens = limits.max_samples * limits.max_length
     return Calibration(tokens, int(config.get("num_experts_per_tok") or 1), asked.device or "cpu")
 
 

@@ -82,6 +82,11 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     warnings += kernels.warnings
     stages = plans.stages() if plans else graphs.stages()
     account = graphs.account()
+    if graphs.ranges:
+        from ..precision.calibration import default_limits
+
+        settled = request.calibration.settled(default_limits(platform.lowering))
+        request = replace(request, calibration=settled)
     pieces = EnginePieces(
         out=request.out,
         stages=stages,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest, format_of
-from ...plugins.errors import UsageError
+from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import require
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF
 from ..console.progress import Progress
@@ -18,7 +19,7 @@ from ..needs.enough_room import require_room, tidy
 from ..needs.room import builder_needs, disk_needs
 from ..precision.recipes import MULTIPLIED
 from ..request.build_platform import BuildPlatform
-from ..request.export_platform import platform_of_export
+from ..request.export_platform import planned_platform, platform_of_export
 from ..request.request import DEFAULT_BATCH_SIZE, CompileRequest
 from ..store.destination import EXPORT, require_apart, require_publishable
 from ..store.made_for import MadeFor
@@ -97,6 +98,22 @@ def settle(request: CompileRequest) -> tuple[ExportFolder, Manifest, BuildPlatfo
     return export, _with_k(export, request), _platform(request, export)
 
 
+def settle_anywhere(
+    request: CompileRequest,
+) -> tuple[ExportFolder, Manifest, BuildPlatform, EnvironmentProblem | None]:
+    """``settle`` for a dry run, and what this machine lacks: figures for a GPU are the same wherever it is."""
+    try:
+        return *settle(request), None
+    except EnvironmentProblem as problem:
+        if request.source is None:
+            raise
+        export = read_export(request.source)
+        platform = planned_platform(request.backend, *_of_platform(export))
+        if platform is None:
+            raise
+        return export, _with_k(export, request), platform, problem
+
+
 def takes(
     request: CompileRequest, export: ExportFolder, manifest: Manifest, platform: BuildPlatform, store: StageStore
 ) -> tuple[Disk, BuilderWork]:
@@ -142,11 +159,15 @@ def _with_k(export: ExportFolder, request: CompileRequest) -> Manifest:
 
 
 def _platform(request: CompileRequest, export: ExportFolder) -> BuildPlatform:
-    manifest = export.kept.manifest
-    form, types = manifest.backend.lowering, {*manifest.precision.values()}
-    platform = platform_of_export(request.backend, form, export.kept.gpus, types, str(export.path))
+    platform = platform_of_export(request.backend, *_of_platform(export))
     require(EXTRA_OF[platform.backend], "building plans")
     return platform
+
+
+def _of_platform(export: ExportFolder) -> tuple[str, Sequence[str], set[str], str]:
+    """What a platform depends on: the form of the export, its GPUs, the types of its graphs, and its folder."""
+    manifest = export.kept.manifest
+    return manifest.backend.lowering, export.kept.gpus, {*manifest.precision.values()}, str(export.path)
 
 
 def _source(export: ExportFolder, half: str, size: int) -> PlanSource:

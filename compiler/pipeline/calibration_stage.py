@@ -36,6 +36,7 @@ def calibrated(
     Finished layers are kept in ``store``, and the same call goes on from there. Raises ``UsageError`` for a way of
     calibrating where nothing is and for samples that are no use, ``BuildError`` for such ranges.
     """
+    from ..precision.calibration import default_limits
     from ..precision.calibration.obtain_ranges import obtain
     from ..precision.weight_source import uncalibrated, unweighted
 
@@ -53,7 +54,7 @@ def calibrated(
     with phase("calibrate") as record:
         record["for"] = counted({*needed, *better}, "input")
         try:
-            scales = obtain(asked, target, store, progress, model=model)
+            scales = obtain(asked, target, store, progress, model=model, defaults=default_limits(lowering))
         except (BuildError, UsageError) as error:
             if needed or flags:
                 raise

@@ -88,7 +88,7 @@ class Blueprint:
         from ..needs.wanted import Wanted, calibration_of, of_checkpoint
 
         target, head = self.target, self.drafter[1] if self.drafter else None
-        sent = calibration_of(calibration, target.family.text(target.config))
+        sent = calibration_of(calibration, target.family.text(target.config), self.lowering)
         weights = target.skeleton.weights
         return of_checkpoint(
             Wanted(weights, self.recipe, self.lowering, head, self.shared, product=product, calibration=sent), target

@@ -13,6 +13,7 @@ from ...plugins.errors import UsageError
 from ..console.option_fields import option, option_of
 
 if TYPE_CHECKING:
+    from .calibration import SampleLimits
     from .recipes import Recipe
 
 FOLDER = "calibration"  # of an engine, an export or an FP8 checkpoint, for ``--scales``
@@ -102,8 +103,8 @@ class PrecisionAsked:
 class CalibrationAsked:
     """Where calibrated ranges come from; ``scales`` is a folder of saved ones, in place of a calibration.
 
-    None leaves ``data`` to the bundled samples, ``method`` to max, ``num_samples`` to 128, ``max_length`` to 512
-    tokens and ``device`` to the CPU.
+    None stands for the bundled samples, the method max, the CPU, and as many samples and tokens as the lowering needs
+    (``calibration.default_limits``).
     """
 
     data: Path | None = option(
@@ -114,8 +115,12 @@ class CalibrationAsked:
     method: str | None = option(
         "--calib-method", "How ranges of activations are chosen: max, percentile (99.99) or mse. (default: max)"
     )
-    num_samples: int | None = option("--calib-samples", "How many samples at most. (default: 128)", least=1)
-    max_length: int | None = option("--calib-length", "Longest sample, in tokens. (default: 512)", least=1)
+    num_samples: int | None = option(
+        "--calib-samples", "How many samples at most. (default: 128; 16 for onnxruntime)", least=1
+    )
+    max_length: int | None = option(
+        "--calib-length", "Longest sample, in tokens. (default: 512; 128 for onnxruntime)", least=1
+    )
     device: str | None = option(
         "--calib-device", "Where layers are computed while they are calibrated: cpu, cuda or cuda:N. (default: cpu)"
     )
@@ -123,6 +128,21 @@ class CalibrationAsked:
         "--scales",
         "Ranges of an earlier calibration (the folder calibration/ of what it made), instead of a new one.",
     )
+
+    def limits(self, defaults: SampleLimits) -> SampleLimits:
+        """How much is measured: what was asked for, else the ``defaults``."""
+        return replace(
+            defaults,
+            max_samples=self.num_samples or defaults.max_samples,
+            max_length=self.max_length or defaults.max_length,
+        )
+
+    def settled(self, defaults: SampleLimits) -> CalibrationAsked:
+        """The same request, with the ``defaults`` spelled out that it takes of the bundled samples."""
+        if self.scales is not None or self.data is not None:
+            return self
+        limits = self.limits(defaults)
+        return replace(self, num_samples=limits.max_samples, max_length=limits.max_length)
 
     def given(self) -> list[str]:
         """The flags of a calibration that were given."""

@@ -19,7 +19,7 @@ from ..hardware.gpus import (
     sm_number,
     supports,
 )
-from ..hardware.machine import Machine
+from ..hardware.machine import LocalGpu, Machine
 from ..precision.allowed_recipes import available
 from .request import BackendAsked
 
@@ -43,10 +43,10 @@ def choose_backend(
 
     ``model`` is what errors call it.
 
-    With nothing requested that is TensorRT where a data-centre GPU and TensorRT are, else ONNX Runtime for what it has
-    kernels for. What it would only emulate must be asked for where there is a GPU. Raises ``UsageError`` for what no
-    machine could do, and for what this one cannot ``EnvironmentProblem``, which says what is missing and what can be
-    done instead.
+    Without a request it is TensorRT on a machine with a data-centre GPU and TensorRT, and ONNX Runtime on a machine
+    without a GPU that TensorRT builds for. Any other machine has two answers, so the user has to choose. Raises
+    ``UsageError`` for that choice and for what no machine can do, and ``EnvironmentProblem`` for what this machine
+    lacks, with what works instead.
     """
     BackendAsked(requested).check_known()
     named = sm_names(gpus)
@@ -66,7 +66,9 @@ def _choose(precision: str | None, named: tuple[str, ...], machine: Machine, mod
     if precision == "fp32":
         return _onnxruntime(precision, named, "TensorRT has no attention kernel for fp32")
     if not named and not ready and precision in (None, *_KERNELS):
-        return BackendChoice("onnxruntime", (), "there is no data-centre GPU with TensorRT here")
+        if usable := [gpu for gpu in machine.gpus if gpu.sm in (*DATA_CENTRE_SMS, *RTX_SMS)]:
+            raise _undecided(usable[0], machine)
+        return BackendChoice("onnxruntime", (), "this machine has no GPU that TensorRT builds for")
     if not named and not machine.gpus and precision in EMULATED:
         return BackendChoice("onnxruntime", (), "there is no GPU here")
     if ready and (not named or set(named) <= {sm_name(sm) for sm in machine.sms}):
@@ -74,6 +76,19 @@ def _choose(precision: str | None, named: tuple[str, ...], machine: Machine, mod
     if named and machine.has("tensorrt-rtx") and all(sm_number(gpu) in RTX_SMS for gpu in named):
         return BackendChoice("tensorrt-rtx", named, "it builds ahead of time for the GPU that was named")
     raise _cannot("tensorrt", precision, named, machine, model)
+
+
+def _undecided(gpu: LocalGpu, machine: Machine) -> UsageError:
+    """The error for a machine whose GPU a build would leave idle unless the user names a backend."""
+    product: Product = "tensorrt" if gpu.sm in DATA_CENTRE_SMS else "tensorrt-rtx"
+    ways = [] if machine.has(product) else [f"install it ({install_to_build(EXTRA_OF[product])})"]
+    ways += [f"use --backend {product}"] if product == "tensorrt-rtx" else []
+    why = f"{product} is not installed, so the engine would run on the CPU and leave the GPU idle"
+    return UsageError(
+        f"this machine has a GPU ({gpu.name}, {sm_name(gpu.sm)}), and no --backend was given",
+        why=f"{product} builds for it only when it is named" if machine.has(product) else why,
+        fix=f"for the GPU, {' and '.join(ways)}; for the CPU, use --backend onnxruntime",
+    )
 
 
 def _onnxruntime(precision: str | None, named: tuple[str, ...], why: str) -> BackendChoice:

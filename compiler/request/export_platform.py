@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ...graphs.lowering import lowering_named
+from ...graphs.lowering import TENSORRT, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import install, install_to_build
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF
-from ..hardware.gpus import RTX_SMS, lacks, sm_name, sm_names, sm_number
+from ..hardware.gpus import RTX_SMS, export_form, lacks, require_targets, sm_name, sm_names, sm_number
 from ..hardware.machine import Machine, look
 from .build_platform import BuildPlatform, lowering_of, version_of
 from .choose_backend import choose_backend
@@ -24,13 +24,7 @@ def platform_of_export(
     for, ``EnvironmentProblem`` for what this machine cannot do, with what to do instead.
     """
     machine = look()
-    asked.check_known()
-    if asked.name == ONNXRUNTIME:
-        raise UsageError(
-            "--from and --backend onnxruntime contradict each other",
-            why="the graphs of the export are for TensorRT's parser",
-            fix="`peagle-compile build --model ... --backend onnxruntime` builds from the checkpoint",
-        )
+    _check(asked)
     named = sm_names(asked.gpus or gpus)
     backend = asked.name or _suits(named, machine)
     named = named or _here(backend, machine)
@@ -45,25 +39,71 @@ def platform_of_export(
         # Nothing is traced here: what an export needs has not to be installed.
         why = error.why.replace(install_to_build(extra), install(extra))
         raise EnvironmentProblem(error.what, why=why, fix=fix) from None
-    lacking = [f"{gpu}: {why}" for gpu in choice.gpus for kind in types if (why := lacks(sm_number(gpu), kind))]
-    if lacking:
-        raise UsageError(
-            f"the export at {where} cannot be built for {', '.join(choice.gpus)}",
-            why="; ".join(dict.fromkeys(lacking)),
-            fix="export again with another --precision",
-        )
+    _require_types(choice.gpus, types, where)
     installed = version_of(choice.backend, machine)
     needed = lowering_of(choice.backend, installed, choice.gpus)
     lowering = lowering_named(form)
     if lowering.has_expert_layer and not needed.has_expert_layer:
-        raise UsageError(
-            f"the export at {where} is for other GPUs: its form is {form}",
-            why=f"{choice.backend} {installed} has no layer of experts on {', '.join(choice.gpus)}; it builds {needed}",
-            fix=f"export again with `--for tensorrt --gpu {choice.gpus[0]}`"
-            + (f", or with TensorRT 11 or newer: {install('tensorrt')}" if choice.backend == "tensorrt" else ""),
+        raise _other_form(
+            form,
+            where,
+            choice.gpus[0],
+            f"{choice.backend} {installed} has no layer of experts on {', '.join(choice.gpus)}; it builds {needed}",
+            f", or with TensorRT 11 or newer: {install('tensorrt')}" if choice.backend == "tensorrt" else "",
         )
     runs_here = bool({sm_name(sm) for sm in machine.sms} & {*choice.gpus})
     return BuildPlatform(choice.backend, installed, choice.gpus, lowering, runs_here)
+
+
+def planned_platform(
+    asked: BackendAsked, form: str, gpus: Sequence[str], types: Collection[str], where: str
+) -> BuildPlatform | None:
+    """The platform of the same build on a machine that has all of it; None where no GPU is known.
+
+    Its version is unknown, and empty. Raises ``UsageError`` for what no machine can build.
+    """
+    _check(asked)
+    named = sm_names(asked.gpus or gpus)
+    if not named:
+        return None
+    backend = asked.name or _suits(named, Machine())
+    require_targets("tensorrt-rtx" if backend == "tensorrt-rtx" else "tensorrt", named, [*map(sm_number, named)])
+    _require_types(named, types, where)
+    lowering = lowering_named(form)
+    newest = export_form([sm_number(gpu) for gpu in named]) if backend == "tensorrt" else TENSORRT.name
+    if lowering.has_expert_layer and not lowering_named(newest).has_expert_layer:
+        raise _other_form(form, where, named[0], f"{backend} has no layer of experts on {', '.join(named)}")
+    return BuildPlatform(backend, "", named, lowering, False)
+
+
+def _check(asked: BackendAsked) -> None:
+    """Raise ``UsageError`` for a backend that builds nothing of an export."""
+    asked.check_known()
+    if asked.name == ONNXRUNTIME:
+        raise UsageError(
+            "--from and --backend onnxruntime contradict each other",
+            why="the graphs of the export are for TensorRT's parser",
+            fix="`peagle-compile build --model ... --backend onnxruntime` builds from the checkpoint",
+        )
+
+
+def _require_types(gpus: Sequence[str], types: Collection[str], where: str) -> None:
+    """Raise ``UsageError`` for GPUs that do not compute in the types of the export."""
+    lacking = [f"{gpu}: {why}" for gpu in gpus for kind in types if (why := lacks(sm_number(gpu), kind))]
+    if lacking:
+        raise UsageError(
+            f"the export at {where} cannot be built for {', '.join(gpus)}",
+            why="; ".join(dict.fromkeys(lacking)),
+            fix="export again with another --precision",
+        )
+
+
+def _other_form(form: str, where: str, gpu: str, why: str, instead: str = "") -> UsageError:
+    return UsageError(
+        f"the export at {where} is for other GPUs: its form is {form}",
+        why=why,
+        fix=f"export again with `--for tensorrt --gpu {gpu}`{instead}",
+    )
 
 
 def _suits(named: Sequence[str], machine: Machine) -> str:

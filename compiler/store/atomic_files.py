@@ -27,9 +27,17 @@ _RESUME = "nothing was published, finished steps are kept, and the same command 
 def flush_tree(folder: Path) -> None:
     """fsync every file and folder below, so that a rename never outlives its content."""
     for parent, _, files in os.walk(folder):
-        for name in files:
-            _fsync(Path(parent, name))
-        _fsync(Path(parent))
+        flush(*(Path(parent, name) for name in files), Path(parent))
+
+
+def flush(*paths: Path) -> None:
+    """fsync files, and folders for the names that are in them."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def move_into_place(ready: Path, final: Path) -> None:
@@ -44,7 +52,7 @@ def move_into_place(ready: Path, final: Path) -> None:
             if old.exists():
                 old.rename(final)
             raise
-        _fsync(final.parent)
+        flush(final.parent)
         remove(old)
 
 
@@ -107,14 +115,6 @@ def require_space(where: Path, needed: int) -> None:
 def free_bytes(where: Path) -> int:
     """Return the free bytes of the disk that ``where`` is or will be on."""
     return shutil.disk_usage(nearest(where)).free
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _size(count: int) -> str:

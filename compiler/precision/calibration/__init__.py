@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from .calibrate import Settings, calibrate
-from .dataset import SampleLimits, Samples, bundled, read_jsonl
+from .dataset import FOR_PLANS, SampleLimits, Samples, bundled, default_limits, read_jsonl
 from .encoder import Encoder
 from .range_methods import Max, Method, Mse, Percentile
 from .saved_ranges import Scales
 
 __all__ = [
+    "FOR_PLANS",
     "Encoder",
     "Max",
     "Method",
@@ -20,5 +21,6 @@ __all__ = [
     "Settings",
     "bundled",
     "calibrate",
+    "default_limits",
     "read_jsonl",
 ]

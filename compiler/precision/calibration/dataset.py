@@ -13,13 +13,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....plugins.errors import UsageError
 from ....plugins.problems import counted
 from .encoder import Encoder
+
+if TYPE_CHECKING:
+    from ....graphs.lowering import Lowering
 
 BUNDLED = Path(__file__).parents[2] / "bundled" / "texts" / "calibration"
 KINDS = ("code", "chat", "prose")  # of the bundled samples, a file each
@@ -110,6 +113,18 @@ class _Line:
     def rank(self) -> str:
         """Chosen by content: the same lines in any order, and whatever else changes in the file, few others change."""
         return hashlib.sha256(json.dumps([self.kind, self.content], sort_keys=True).encode()).hexdigest()
+
+
+# A plan fixes the scale of an input, and cuts off every number that no sample had: it gets many samples. An engine for
+# the CPU rounds inputs while it runs. Samples only weigh the columns of its four-bit weights against each other, and
+# after some hundred tokens more of them change nothing that can be measured (docs/precision.md).
+FOR_PLANS = SampleLimits()
+FOR_CPU = SampleLimits(max_samples=16, max_length=128)
+
+
+def default_limits(lowering: Lowering) -> SampleLimits:
+    """How much is measured for a lowering unless the user says how much."""
+    return FOR_PLANS if lowering.is_tensorrt else FOR_CPU
 
 
 def bundled(encoder: Encoder, vocab_size: int, limits: SampleLimits | None = None) -> Samples:

@@ -11,6 +11,7 @@ from ...console.progress import Progress
 from ...store.publish import TOKENIZER
 from ...store.stages import StageStore
 from ..precision_options import CPU, METHODS, CalibrationAsked
+from .dataset import FOR_PLANS, SampleLimits
 
 if TYPE_CHECKING:
     from .range_methods import Method
@@ -18,14 +19,22 @@ if TYPE_CHECKING:
 
 
 def obtain(
-    asked: CalibrationAsked, target: Target, store: StageStore, progress: Progress, *, model: str = ""
+    asked: CalibrationAsked,
+    target: Target,
+    store: StageStore,
+    progress: Progress,
+    *,
+    model: str = "",
+    defaults: SampleLimits = FOR_PLANS,
 ) -> Scales:
     """The ranges of a target, loaded or calibrated; ``model`` is what to call it.
+
+    ``defaults`` hold where the user did not say how much is measured.
 
     Raises ``BuildError`` for ranges of another model, ``UsageError`` for samples that are no use, and
     ``EnvironmentProblem`` for a device that is not there.
     """
-    from . import Encoder, SampleLimits, Scales, Settings, bundled, calibrate, read_jsonl
+    from . import Encoder, Scales, Settings, bundled, calibrate, read_jsonl
     from .devices import require_device
 
     if asked.scales is not None:
@@ -35,8 +44,7 @@ def obtain(
         return saved
     device = asked.device or CPU
     require_device(device)
-    defaults = SampleLimits()
-    limits = SampleLimits(asked.num_samples or defaults.max_samples, asked.max_length or defaults.max_length)
+    limits = asked.limits(defaults)
     with progress.step("read the samples"):
         folder, vocab_size = target.folder, target.spec.vocab_size
         has_tokenizer = (folder / TOKENIZER).is_file()

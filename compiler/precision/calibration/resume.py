@@ -18,7 +18,7 @@ import numpy as np
 
 from ....engines.folder.records import FileEntry
 from ....plugins.errors import EnvironmentProblem
-from ...store.atomic_files import flush_tree, writing
+from ...store.atomic_files import flush, writing
 from ...store.made_for import FILE_NAME as MADE_FOR
 from ...store.stages import StageStore, stage_key
 
@@ -86,9 +86,9 @@ class Kept:
         files = {path.name: FileEntry.of(path) for path in (self._ranges(step), self.streams(step))}
         partial = self._record(step).with_suffix(".partial")
         partial.write_text(json.dumps({name: [entry.size, entry.sha256] for name, entry in files.items()}))
-        flush_tree(self.folder)
+        flush(self._ranges(step), self.streams(step), partial, self.folder)  # the files of earlier steps were flushed
         partial.rename(self._record(step))
-        flush_tree(self.folder)
+        flush(self.folder)
         for older in self.folder.glob("streams-*.bin"):
             if older != self.streams(step):
                 older.unlink()

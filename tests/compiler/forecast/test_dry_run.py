@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,12 +57,29 @@ def test_qwen3_coder_in_fp8_on_a_b200_is_what_a_hand_calculates(cli: Run, tmp_pa
 def test_the_time_of_a_calibration_is_told_for_the_cpu_alone(cli: Run) -> None:
     asked = ("export", "demo", "--for", "tensorrt", "--precision", "fp8", "--calib-samples", "10", "--dry-run")
     here = cli(*asked)
-    assert "for 5,120 tokens at most" in here.out
-    assert "at 45% (benchmarks/calibration.py) of the" in here.out
+    assert "5,120 tokens at most" in here.out
+    assert "hours of one core at the 44 GFLOP/s" in here.out
     there = cli(*asked, "--calib-device", "cuda")
     assert there.code == 0, there.err
-    assert "tokens at most" not in there.out
+    assert "the speed of cuda was not measured" in there.out
+    assert "of one core" not in there.out
     assert "torch has no CUDA device here" in there.out
+
+
+def test_a_dry_run_says_the_same_whatever_the_machine_does_meanwhile(cli: Run) -> None:
+    asked = ("build", "demo", "--precision", "fp8", "--backend", "tensorrt-rtx", "--gpu", "sm_120", "--dry-run")
+    told = [re.findall("calibration.*", cli(*asked).out) for _ in range(2)]
+    assert told[0] == told[1] != []
+    assert "65,536 tokens at most" in told[0][0]
+
+
+def test_a_build_for_the_cpu_calibrates_with_few_tokens(cli: Run) -> None:
+    asked = ("build", "demo", "--backend", "onnxruntime", "--dry-run")
+    assert "2,048 tokens at most" in cli(*asked, "--precision", "int4", "--lowering", "cpu").out
+    assert "2,048 tokens at most" in cli(*asked, "--precision", "fp8").out
+    assert "4,096 tokens at most" in cli(*asked, "--precision", "fp8", "--calib-samples", "32").out
+    assert "tokens at most" not in cli(*asked, "--precision", "int8").out
+    assert "tokens at most" not in cli(*asked, "--precision", "int4", "--lowering", "ort").out
 
 
 def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: Path) -> None:

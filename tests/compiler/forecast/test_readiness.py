@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.forecast import readiness
+from peagle.compiler.forecast import download, readiness
 from peagle.compiler.needs import disk, room
 from tests.fixtures.commands import Run
 
@@ -26,7 +26,7 @@ def one_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def free_disk(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    for module in (disk, readiness):
+    for module in (disk, download):
         monkeypatch.setattr(module, "free_bytes", lambda _: count)
 
 

@@ -14,7 +14,7 @@ from peagle.compiler.precision.precision_options import CalibrationAsked
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.request.verb_options import QUANTIZE
 from peagle.compiler.store.stages import StageStore
-from peagle.graphs.lowering import TENSORRT
+from peagle.graphs.lowering import LOWERINGS, TENSORRT
 from tests.models import Pair, make_pair
 
 
@@ -55,4 +55,7 @@ def test_a_calibration_is_as_long_as_was_asked_for() -> None:
     )
     assert calibration_of(CalibrationAsked(device="cuda"), {}) == Calibration(128 * 512, device="cuda")
     assert calibration_of(CalibrationAsked(), {}) == Calibration(128 * 512)
+    for name in ("cpu", "ort"):
+        assert calibration_of(CalibrationAsked(), {}, LOWERINGS[name]) == Calibration(16 * 128)
+        assert calibration_of(CalibrationAsked(num_samples=64), {}, LOWERINGS[name]) == Calibration(64 * 128)
     assert calibration_of(CalibrationAsked(scales=Path("ranges")), {}) is None

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.hardware.machine import look
+from peagle.compiler.hardware.machine import Machine, look
 from peagle.compiler.needs import room
 from peagle.compiler.pipeline.export_folder.build_record import GRAPH, RECORD
 from peagle.engines.folder.checks import check_files
@@ -198,7 +198,44 @@ def test_the_dry_run_needs_nothing_that_traces_either(
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run([*command, *asked], env=without_tracing, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "nothing is known that would end it here" in done.stdout
+    assert "no known blocker on this machine" in done.stdout
+
+
+@pytest.mark.parametrize("products", [{}, {"tensorrt-rtx": "1.7.1"}])
+@pytest.mark.parametrize(
+    ("options", "title"),
+    [
+        (("--gpu", "b200"), "TensorRT for sm_100"),
+        ((), "TensorRT-RTX"),
+        (("--backend", "tensorrt"), "TensorRT for sm_120"),
+    ],
+)
+def test_a_dry_run_prints_its_figures_on_a_machine_without_the_gpu(
+    cli: Run,
+    export_of: Export,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    title: str,
+    products: dict[str, str],
+) -> None:
+    monkeypatch.setattr("peagle.compiler.request.export_platform.look", lambda: Machine((), products))
+    ask = ("build", "--from", export_of(FAST), "--out", tmp_path / "engine", *options)
+    done = cli(*ask, "--dry-run")
+    assert done.code == 0, done.err
+    assert all(text in done.out for text in (title, "form tensorrt", "3.07 times", "for " + str(tmp_path / "engine")))
+    if options or not products:
+        assert "it ends here with exit code 3: " in done.out
+        assert cli(*ask).code == 3
+    else:
+        assert "no known blocker on this machine" in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_refuses_what_no_machine_builds(cli: Run, export_of: Export, tmp_path: Path) -> None:
+    ask = ("build", "--from", export_of(FAST), "--out", tmp_path / "engine", "--dry-run")
+    assert cli(*ask, "--gpu", "h200", "--backend", "tensorrt-rtx").code == 2
+    assert cli(*ask, "--backend", "onnxruntime").code == 2
 
 
 def test_the_plan_of_such_a_build_is_told_beforehand(cli: Run, export_of: Export, tmp_path: Path) -> None:

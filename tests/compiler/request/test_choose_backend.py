@@ -17,6 +17,7 @@ from peagle.compiler.request.choose_backend import BackendChoice, choose_backend
 from peagle.compiler.request.request import BACKENDS
 from peagle.plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from peagle.plugins.optional_packages import install
+from tests.fixtures.commands import Run
 
 BOTH = {"tensorrt": "11.4.0", "tensorrt-rtx": "1.7.1"}
 LAPTOP = Machine()
@@ -24,9 +25,12 @@ CPU = Machine(products={"tensorrt-rtx": "1.7.1"})
 B200 = Machine((LocalGpu("NVIDIA B200", 100),), BOTH)
 B200_BARE = Machine((LocalGpu("NVIDIA B200", 100),))
 RTX = Machine((LocalGpu("NVIDIA GeForce RTX 5090", 120),), BOTH)
+RTX_BARE = Machine((LocalGpu("NVIDIA GeForce RTX 5090", 120),), {"tensorrt": "11.4.0"})
+OLD = Machine((LocalGpu("Tesla T4", 75),))
 H200 = Machine((LocalGpu("NVIDIA H200", 90),) * 2, BOTH)
 _OFFER = re.compile(r"--backend (onnxruntime|tensorrt-rtx)((?: --\w+ \w+(?:,\w+)*)*)")
 MACHINES = {"laptop": LAPTOP, "cpu": CPU, "b200": B200, "b200 bare": B200_BARE, "rtx": RTX, "h200": H200}
+MACHINES |= {"rtx bare": RTX_BARE, "old": OLD}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +38,6 @@ MACHINES = {"laptop": LAPTOP, "cpu": CPU, "b200": B200, "b200 bare": B200_BARE, 
     [
         (LAPTOP, None, None, (), "onnxruntime", ()),
         (CPU, None, None, (), "onnxruntime", ()),
-        (RTX, None, None, (), "onnxruntime", ()),
         (B200, None, None, (), "tensorrt", ("sm_100",)),
         (H200, None, None, (), "tensorrt", ("sm_90",)),
         (B200, None, "fp8", (), "tensorrt", ("sm_100",)),
@@ -43,10 +46,12 @@ MACHINES = {"laptop": LAPTOP, "cpu": CPU, "b200": B200, "b200 bare": B200_BARE, 
         (LAPTOP, None, "int8", (), "onnxruntime", ()),
         (LAPTOP, None, "fp8", (), "onnxruntime", ()),
         (CPU, None, "mxfp8", (), "onnxruntime", ()),
-        (RTX, None, "int4", (), "onnxruntime", ()),
+        (OLD, None, "int4", (), "onnxruntime", ()),
         (B200, None, "int4", (), "tensorrt", ("sm_100",)),
         (CPU, None, "int4", ("sm_120",), "tensorrt-rtx", ("sm_120",)),
-        (B200_BARE, None, None, (), "onnxruntime", ()),
+        (B200_BARE, None, "fp32", (), "onnxruntime", ()),
+        (B200_BARE, "onnxruntime", None, (), "onnxruntime", ()),
+        (OLD, None, None, (), "onnxruntime", ()),
         (B200, "onnxruntime", None, (), "onnxruntime", ()),
         (B200, "tensorrt-rtx", "fp16", ("sm_120",), "tensorrt-rtx", ("sm_120",)),
         (CPU, "tensorrt-rtx", None, ("rtx-4090", "sm_120"), "tensorrt-rtx", ("sm_89", "sm_120")),
@@ -135,6 +140,34 @@ def test_what_no_machine_can_do_is_a_usage_error(
     assert word in str(caught.value)
 
 
+@pytest.mark.parametrize("precision", [None, "int8", "int4"])
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        (B200_BARE, ("NVIDIA B200, sm_100", "tensorrt is not installed", install("tensorrt"))),
+        (RTX_BARE, ("RTX 5090, sm_120", "tensorrt-rtx is not installed", install("rtx"), "--backend tensorrt-rtx")),
+        (RTX, ("RTX 5090, sm_120", "for the GPU, use --backend tensorrt-rtx")),
+    ],
+)
+def test_a_gpu_is_never_left_idle_without_a_word(
+    machine: Machine, words: tuple[str, ...], precision: str | None
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        choose_backend(None, precision, (), machine)
+    assert all(word in str(caught.value) for word in (*words, "for the CPU, use --backend onnxruntime"))
+
+
+@pytest.mark.parametrize("verb", [("build",), ("build", "--dry-run"), ("doctor",)])
+def test_verbs_ask_which_backend_is_meant(
+    cli: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("peagle.compiler.request.build_platform.look", lambda: B200_BARE)
+    done = cli(*verb, "--model", "demo", "--out", tmp_path / "engine")
+    assert done.code == 2
+    assert "this machine has a GPU (NVIDIA B200, sm_100), and no --backend was given" in done.err
+    assert not (tmp_path / "engine").exists()
+
+
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_every_combination_is_chosen_or_refused_with_a_cure(machine: Machine) -> None:
     refusals = []
@@ -185,7 +218,7 @@ def test_a_look_finds_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert look().gpus == ()
     assert choose_backend(None, None, (), look()) == BackendChoice(
-        "onnxruntime", (), "there is no data-centre GPU with TensorRT here"
+        "onnxruntime", (), "this machine has no GPU that TensorRT builds for"
     )
 
 
