@@ -200,6 +200,21 @@ def test_fp8_calibrates_first_once_and_says_so(dense: Pair, texts: Path, tmp_pat
     assert len(generated(tmp_path / "first")) == 6
 
 
+def test_the_resolved_config_says_how_much_was_measured(dense: Pair, tmp_path: Path, cli: Run) -> None:
+    """A later version may measure more or less by default, and the file still repeats the build."""
+    ask = ("build", dense.target, "--draft", "none", "--backend", "onnxruntime", "--lowering", "cpu")
+    assert cli(*ask, "--precision", "int4", "--out", tmp_path / "engine").code == 0
+    config = tmp_path / "engine" / "resolved_config.yaml"
+    content = json.loads(config.read_text())
+    assert (content["calib_samples"], content["calib_length"]) == (16, 128)
+    done = cli("build", "--config", config, "--out", tmp_path / "again")
+    assert done.code == 0, done.err
+    assert "samples" not in done.err
+    reports = [json.loads((tmp_path / name / "build_report.json").read_text()) for name in ("engine", "again")]
+    assert reports[0]["graphs"] == reports[1]["graphs"]
+    assert reports[0]["calibration"] == reports[1]["calibration"]
+
+
 def test_an_engine_keeps_its_ranges_for_other_builds(dense: Pair, texts: Path, tmp_path: Path) -> None:
     first = built(dense, tmp_path / "first", "fp8", ranges=CalibrationAsked(data=texts))
     again = built(dense, tmp_path / "again", "fp8", ranges=CalibrationAsked(scales=tmp_path / "first" / "calibration"))

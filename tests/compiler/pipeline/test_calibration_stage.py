@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.calibration_stage import calibrated
-from peagle.compiler.precision.calibration import Scales
+from peagle.compiler.precision.calibration import Samples, Scales
 from peagle.compiler.precision.precision_options import CalibrationAsked
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.weight_source import of_target
@@ -56,6 +57,29 @@ def test_a_checkpoint_without_a_tokenizer_is_rounded_without_and_says_so(pair: P
             run(pair, tmp_path, Phases(), CalibrationAsked(num_samples=4))
     finally:
         aside.rename(tokenizer)
+
+
+@pytest.mark.parametrize(("lowering", "tokens"), [("cpu", 16 * 128), ("ort", 16 * 128), ("tensorrt", 128 * 512)])
+def test_an_engine_for_the_cpu_is_calibrated_with_few_tokens(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lowering: str, tokens: int
+) -> None:
+    """What 65,536 tokens bring there over 2,048 cannot be measured, and takes 32 times as long."""
+    seen: list[int] = []
+
+    def calibrate(_: Target, samples: Samples, *__: Any, **___: Any) -> None:
+        seen.append(samples.tokens)
+
+    monkeypatch.setattr("peagle.compiler.precision.calibration.calibrate", calibrate)
+    how, target, store = LOWERINGS[lowering], Target.open(pair.target), StageStore(tmp_path / "store")
+    for name, wide in (("int4", "fp32"), ("fp8", "fp32"), ("int8", "fp32")):
+        recipe = RECIPES[name].on(wide, how)
+        calibrated(CalibrationAsked(), target, recipe, how, store, Phases(), Quiet())
+    needed = {"cpu": 2, "ort": 1, "tensorrt": 2}[lowering]  # of the recipes; the others measure nothing
+    assert len(seen) == needed
+    assert all(0.9 * tokens < each <= tokens for each in seen)
+    calibrated(CalibrationAsked(num_samples=2, max_length=300), target, RECIPES["fp8"].on("fp32", how), how, store,
+               Phases(), Quiet())  # fmt: skip
+    assert seen[-1] == 600
 
 
 def test_what_measures_nothing_takes_no_samples(pair: Pair, tmp_path: Path) -> None:

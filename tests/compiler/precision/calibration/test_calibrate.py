@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import torch
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Advance
 from peagle.compiler.precision.calibration import Max, Mse, Percentile, Settings
+from peagle.compiler.precision.calibration.layerwise import Layerwise
 from peagle.compiler.precision.calibration.obtain_ranges import describe
 from peagle.graphs.stream_weights import needed_weights
 from peagle.graphs.targets import family_for
@@ -174,3 +177,30 @@ def test_one_layers_weights_are_in_memory_at_a_time(family: str, tiny: Tiny, cal
         if name.startswith("model.layers."):
             layers[int(name.split(".")[2])] += 4 * int(np.prod(shape))
     assert residents.bytes == [each for each in layers for _ in range(2)]
+
+
+@pytest.mark.parametrize(("smallest", "threads"), [(10**6, 1), (0, 2)])
+def test_a_small_model_is_computed_on_one_thread(
+    tiny: Tiny,
+    calibrated: Calibrate,
+    monkeypatch: pytest.MonkeyPatch,
+    smallest: int,
+    threads: int,
+) -> None:
+    """Two threads of a tiny model wait for each other, on a busy machine most of the time."""
+    used: set[int] = set()
+    real = Layerwise.run
+
+    def run(self: Layerwise, *arguments: Any) -> torch.Tensor:
+        used.add(torch.get_num_threads())
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Layerwise, "run", run)
+    monkeypatch.setattr(import_module("peagle.compiler.precision.calibration.calibrate"), "_SMALL", smallest)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        calibrated(tiny("qwen3"), random_samples(6))
+        assert (used, torch.get_num_threads()) == ({threads}, 2)
+    finally:
+        torch.set_num_threads(before)

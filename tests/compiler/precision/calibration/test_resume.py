@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -96,6 +97,16 @@ def test_a_finished_calibration_is_not_repeated(tiny: Tiny, calibrated: Calibrat
     assert content(first) == content(second)
     kept = (tmp_path / "store").rglob("streams*")
     assert sum(path.stat().st_size for path in kept) == 0  # nothing large stays
+
+
+def test_a_step_flushes_its_own_files_alone(tiny: Tiny, calibrated: Calibrate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a deep model flushes the files of every earlier step again, twice a step."""
+    flushed: list[int] = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (flushed.append(descriptor), real(descriptor))[1])
+    calibrated(tiny("llama"), random_samples(5))
+    steps = 7 + 2
+    assert 3 * steps <= len(flushed) <= 6 * steps
 
 
 def test_other_samples_methods_and_types_are_other_calibrations(tiny: Tiny, calibrated: Calibrate) -> None:
