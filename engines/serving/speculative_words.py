@@ -46,8 +46,10 @@ NO_COUNTERPARTS = (
         "how many drafts pay is measured while an engine runs",
     ),
     NoCounterpart(
-        "eagle_choices use_dynamic_tree dynamic_tree_max_topk dynamic_tree_max_topK max_non_leaves_per_layer",
-        "which drafts are a tree is decided while an engine runs",
+        "parallel_drafting_spec speculative_token_tree eagle_choices use_dynamic_tree dynamic_tree_max_topk "
+        "dynamic_tree_max_topK max_non_leaves_per_layer",
+        "the engine chooses in each round which drafts form a tree and how deep it is; num_speculative_tokens limits "
+        "how many drafts there are",
         same=("false",),
     ),
     NoCounterpart(

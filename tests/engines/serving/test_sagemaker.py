@@ -69,6 +69,15 @@ def test_what_says_nothing_to_an_engine_is_told_with_its_reason(served_engine: E
     assert told.drafts == DefaultDrafts()
 
 
+@pytest.mark.parametrize("spec", ['{"num_trees": 2, "tree_depth": 4}', "true", '"4x2"', "[[0], [0, 0], [1]]"])
+def test_trees_of_parallel_drafts_are_known_whatever_their_form(served_engine: Engine, spec: str) -> None:
+    text = f'{{"method": "eagle3", "num_speculative_tokens": 3, "parallel_drafting_spec": {spec}}}'
+    read = speculation_of(text, {}, served_engine.manifest)
+    assert read.drafts == DefaultDrafts(3, None)
+    (told,) = read.left_out
+    assert told.startswith("--speculative-config: not read: parallel_drafting_spec (the engine chooses in each round")
+
+
 def test_what_says_what_happens_anyway_is_taken_without_a_word(served_engine: Engine) -> None:
     same = '{"draft_tensor_parallel_size": 1, "rejection_sample_method": "standard", "model": null, "method": "EAGLE3"}'
     assert speculation_of(same, {}, served_engine.manifest) == SpeculationSaid()

@@ -269,6 +269,16 @@ def test_vllm_s_json_is_read_beside_the_flags_and_with_them() -> None:
             read_speculative_config(BUILD, wrong, {})
 
 
+@pytest.mark.parametrize("spec", ['{"num_trees": 2, "tree_depth": 4}', "true", '"4x2"', "[[0], [0, 0], [1]]"])
+def test_trees_of_parallel_drafts_are_known_whatever_their_form(spec: str) -> None:
+    text = f'{{"method": "eagle3", "num_speculative_tokens": 4, "parallel_drafting_spec": {spec}}}'
+    said = read_speculative_config(BUILD, text, {"model": "demo"})
+    assert said.answers["num_speculative_tokens"] == 4
+    (told,) = said.left_out
+    assert "parallel_drafting_spec" in told
+    assert "the engine chooses in each round which drafts form a tree and how deep it is" in told
+
+
 @pytest.mark.parametrize(("named", "drafts"), [("my/head", "my/head"), ("ngram", None), (None, None)])
 def test_that_some_head_drafts_goes_before_a_file_without_one_and_keeps_that_of_another(
     named: str | None, drafts: str | None
