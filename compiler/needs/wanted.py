@@ -89,8 +89,9 @@ def calibration_of(
     if asked.scales is not None:
         return None
     from ..precision.calibration import default_limits
+    from ..precision.calibration.obtain_ranges import limits_of
 
-    limits = asked.limits(default_limits(lowering))
+    limits = limits_of(asked, default_limits(lowering))
     tokens = limits.max_samples * limits.max_length
     return Calibration(tokens, int(config.get("num_experts_per_tok") or 1), asked.device or "cpu")
 

@@ -84,9 +84,10 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     account = graphs.account()
     if graphs.ranges:
         from ..precision.calibration import default_limits
+        from ..precision.calibration.obtain_ranges import settled
 
-        settled = request.calibration.settled(default_limits(platform.lowering))
-        request = replace(request, calibration=settled)
+        asked_for = settled(request.calibration, default_limits(platform.lowering))
+        request = replace(request, calibration=asked_for)
     pieces = EnginePieces(
         out=request.out,
         stages=stages,

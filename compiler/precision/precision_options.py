@@ -13,7 +13,6 @@ from ...plugins.errors import UsageError
 from ..console.option_fields import option, option_of
 
 if TYPE_CHECKING:
-    from .calibration import SampleLimits
     from .recipes import Recipe
 
 FOLDER = "calibration"  # of an engine, an export or an FP8 checkpoint, for ``--scales``
@@ -128,21 +127,6 @@ class CalibrationAsked:
         "--scales",
         "Ranges of an earlier calibration (the folder calibration/ of what it made), instead of a new one.",
     )
-
-    def limits(self, defaults: SampleLimits) -> SampleLimits:
-        """How much is measured: what was asked for, else the ``defaults``."""
-        return replace(
-            defaults,
-            max_samples=self.num_samples or defaults.max_samples,
-            max_length=self.max_length or defaults.max_length,
-        )
-
-    def settled(self, defaults: SampleLimits) -> CalibrationAsked:
-        """The same request, with the ``defaults`` spelled out that it takes of the bundled samples."""
-        if self.scales is not None or self.data is not None:
-            return self
-        limits = self.limits(defaults)
-        return replace(self, num_samples=limits.max_samples, max_length=limits.max_length)
 
     def given(self) -> list[str]:
         """The flags of a calibration that were given."""

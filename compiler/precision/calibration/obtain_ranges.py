@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ...checkpoints.target import Target
@@ -44,7 +44,7 @@ def obtain(
         return saved
     device = asked.device or CPU
     require_device(device)
-    limits = asked.limits(defaults)
+    limits = limits_of(asked, defaults)
     with progress.step("read the samples"):
         folder, vocab_size = target.folder, target.spec.vocab_size
         has_tokenizer = (folder / TOKENIZER).is_file()
@@ -56,6 +56,20 @@ def obtain(
     samples = samples.asked(asked.num_samples, asked.max_length)
     settings = Settings(method=_method(asked.method or METHODS[0]), device=device)
     return calibrate(target, samples, settings, store, progress, model=model)
+
+
+def limits_of(asked: CalibrationAsked, defaults: SampleLimits) -> SampleLimits:
+    """How much is measured: as much as the request says, else the ``defaults``."""
+    count, length = asked.num_samples or defaults.max_samples, asked.max_length or defaults.max_length
+    return replace(defaults, max_samples=count, max_length=length)
+
+
+def settled(asked: CalibrationAsked, defaults: SampleLimits) -> CalibrationAsked:
+    """The request, with the ``defaults`` spelled out that it takes of the bundled samples."""
+    if asked.scales is not None or asked.data is not None:
+        return asked
+    limits = limits_of(asked, defaults)
+    return replace(asked, num_samples=limits.max_samples, max_length=limits.max_length)
 
 
 def origin(scales: Scales) -> dict[str, Any]:
