@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from .engine import Engine
 from .errors import EngineClosed, EngineFailed, QueueFull
 from .requests.params import SamplingParams
@@ -17,6 +18,8 @@ __all__ = [
     "Engine",
     "EngineClosed",
     "EngineFailed",
+    "EnvironmentProblem",
+    "PeagleError",
     "QueueFull",
     "RequestOutput",
     "SamplingParams",
@@ -24,4 +27,5 @@ __all__ = [
     "StructuredOutputsParams",
     "Submission",
     "TokenLogprob",
+    "UsageError",
 ]

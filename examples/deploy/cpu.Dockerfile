@@ -12,6 +12,7 @@ COPY compiler compiler
 COPY engines engines
 COPY graphs graphs
 COPY plugins plugins
+COPY src src
 # The lock pins what is installed, and no more is: neither torch nor transformers.
 RUN /opt/peagle/bin/pip install --no-cache-dir --disable-pip-version-check --constraint requirements.lock '.[serve]'
 

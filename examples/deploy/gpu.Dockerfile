@@ -24,6 +24,7 @@ COPY compiler compiler
 COPY engines engines
 COPY graphs graphs
 COPY plugins plugins
+COPY src src
 # The lock pins what is installed, and no more is: neither torch nor transformers.
 RUN /opt/peagle/bin/pip install --no-cache-dir --disable-pip-version-check --constraint requirements.lock \
     ".[serve,${EXTRA:?is tensorrt or rtx}]" "${RUNTIME:?is that of the engine, such as tensorrt==10.15.1.29}"

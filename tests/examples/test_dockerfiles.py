@@ -71,7 +71,9 @@ def test_what_the_image_installs_is_pinned_and_serves(talking_engine: Path, tmp_
         for name in [] if line.startswith("--from") else names:
             ignore = shutil.ignore_patterns("__pycache__")
             path = ROOT / name
-            shutil.copytree(path, source / name, ignore=ignore) if path.is_dir() else shutil.copy(path, source)
+            shutil.copytree(path, source / name, symlinks=True, ignore=ignore) if path.is_dir() else shutil.copy(
+                path, source
+            )
     for step in _lines(file, "RUN"):
         command = step.replace("/opt/peagle", str(environment)).replace("python -m venv", f"{sys.executable} -m venv")
         done = subprocess.run(["bash", "-euc", command], cwd=source, capture_output=True, text=True, check=False)

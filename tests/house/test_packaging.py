@@ -14,12 +14,12 @@ from peagle.compiler.store.import_closure import imports_of
 from tests.house.tree import PACKAGED, PYPROJECT, ROOT, package_files, package_of
 
 
-def packaging_complaints(root: Path, folders: Mapping[str, str], declared: list[str]) -> list[str]:
-    """Folders with Python files that are not declared packages, declared packages that are none."""
+def packaging_complaints(root: Path, declared: list[str]) -> list[str]:
+    """Folders below `root`, that of `peagle`, that are not declared packages, and declared packages that are none."""
     complaints, found = [], set()
-    for package, folder in folders.items():
-        for directory in sorted({path.parent for path in (root / folder).rglob("*.py")}):
-            name = ".".join((package, *directory.relative_to(root / folder).parts))
+    for top in (root, *(each for each in root.iterdir() if each.is_symlink())):
+        for directory in sorted({path.parent for path in top.rglob("*.py")}):
+            name = ".".join(("peagle", *directory.relative_to(root).parts))
             found.add(name)
             if not (directory / "__init__.py").exists():
                 complaints.append(f"{name} has no __init__.py")
@@ -29,16 +29,23 @@ def packaging_complaints(root: Path, folders: Mapping[str, str], declared: list[
 
 
 def test_every_package_is_declared() -> None:
-    settings = PYPROJECT["tool"]["setuptools"]
-    assert set(settings["package-dir"].values()) == set(PACKAGED)
-    assert packaging_complaints(ROOT, settings["package-dir"], settings["packages"]) == []
+    settings, package = PYPROJECT["tool"]["setuptools"], ROOT / "src" / "peagle"
+    assert settings["package-dir"] == {"": "src"}
+    links = {path.name: path.resolve() for path in package.iterdir() if path.is_symlink()}
+    assert links == {name: ROOT / name for name in PACKAGED}
+    assert packaging_complaints(package, settings["packages"]) == []
 
 
 def test_packaging_mistakes_are_found(tmp_path: Path) -> None:
+    package = tmp_path / "peagle"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "graphs").symlink_to(tmp_path / "graphs")
     for name in ("graphs/__init__.py", "graphs/targets/__init__.py", "graphs/bare/module.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    complaints = packaging_complaints(tmp_path, {"p.graphs": "graphs"}, ["p.graphs", "p.graphs.bare", "p.graphs.gone"])
+    declared = ["peagle", "peagle.graphs", "peagle.graphs.bare", "peagle.graphs.gone"]
+    complaints = packaging_complaints(package, declared)
     assert len(complaints) == 3
     for word in ("bare", "targets", "gone"):
         assert any(word in complaint for complaint in complaints)

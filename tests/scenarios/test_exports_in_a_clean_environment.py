@@ -21,7 +21,7 @@ from tests.plugins.tensorrt.rtx_builds import needs_rtx
 pytestmark = [pytest.mark.slow, needs_rtx]
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ("compiler", "engines", "graphs", "plugins", "LICENSE", "README.md", "pyproject.toml")
+PACKAGE = ("compiler", "engines", "graphs", "plugins", "src", "LICENSE", "README.md", "pyproject.toml")
 ABSENT = {"torch", "transformers", "onnx", "onnx-ir", "onnxscript", "ml-dtypes", "safetensors", "gguf", "ziglang"}
 SYSTEM = "/usr/local/bin:/usr/bin:/bin"
 
@@ -44,7 +44,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in PACKAGE:
         ignored = shutil.ignore_patterns("__pycache__", "packed", "*.egg-info")
         path = ROOT / name
-        shutil.copytree(path, source / name, ignore=ignored) if path.is_dir() else shutil.copy(path, source)
+        if path.is_dir():
+            shutil.copytree(path, source / name, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy(path, source)
     pip = ("-m", "pip", "-qq", "--disable-pip-version-check", "--no-input")
     built = _run(sys.executable, *pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source)
     assert built.returncode == 0, built.stderr

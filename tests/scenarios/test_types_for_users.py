@@ -1,0 +1,55 @@
+"""Type checkers find the types of ``peagle.engines`` where pip installed this project as the documents say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+from peagle.engines import Engine, EnvironmentProblem, SamplingParams, UsageError
+
+try:
+    with Engine.load("demo-engine") as engine:
+        (output,) = engine.generate(["def add("], SamplingParams(max_tokens=4))
+        text: str = output.text
+        number: int = output.text
+except (EnvironmentProblem, UsageError) as error:
+    fix: str = error.fix
+"""
+MISTAKE = 1 + next(line for line, text in enumerate(SCRIPT.splitlines()) if "number: int" in text)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A user's program with one mistake, in a folder without any configuration."""
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_mypy_finds_the_one_mistake(script: Path) -> None:
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache", script.name]
+    done = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, check=False)
+    found = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert [line.split(": ")[0] for line in found] == [f"script.py:{MISTAKE}"], done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_pyright_finds_the_one_mistake(script: Path) -> None:
+    """The build of pyright that brings its own runtime, in an environment of its own."""
+    environment = script.parent / "environment"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    install = [environment / "bin" / "python", "-m", "pip", "-qq", "--disable-pip-version-check", "install"]
+    done = subprocess.run([*install, "basedpyright"], capture_output=True, text=True, check=False)
+    if "No matching distribution" in done.stderr or "ConnectionError" in done.stderr:
+        pytest.skip(f"there is no package index: {done.stderr[-300:]}")
+    assert done.returncode == 0, done.stderr
+    command = [environment / "bin" / "basedpyright", "--level", "error", "--outputjson"]
+    command += ["--pythonpath", sys.executable, script]
+    done = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    assert [1 + each["range"]["start"]["line"] for each in found] == [MISTAKE], done.stdout + done.stderr
