@@ -134,7 +134,9 @@ def profiles(half: str, max_batch_size: int, spans: Spans) -> tuple[Profile, ...
     emitted = (2 if half == "drafter" else 1, usual, most)
     columns, chunk = (1, spans.k + 1, spans.max_k + 1), min(CHUNK, spans.max_seq_len)
     length = cache_length(spans.max_seq_len, spans.max_k, TENSORRT)
-    positions = (min(FEWEST_POSITIONS, length), min(USUAL_POSITIONS, length), length)
+    # A size of one value is a constant: TensorRT drops the cut of the caches, and writes them out for every query head.
+    fewest = min(FEWEST_POSITIONS, length - 1)
+    positions = (fewest, min(USUAL_POSITIONS, length), length)
     return (
         Profile(VERIFY, (1, max_batch_size, max_batch_size), columns, emitted, positions),
         *([Profile(ONE, (1, 1, 1), columns, emitted, positions)] if max_batch_size > 1 else []),

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from peagle.compiler.checkpoints.target_and_drafter import cache_length
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.graph_stages import MODEL
 from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.plan_stages import Spans, profiles
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.compiler.tensorrt.plan_programs import Step, read_programs
-from peagle.graphs.lowering import LOWERINGS
+from peagle.graphs.lowering import LOWERINGS, TENSORRT
 from tests.compiler.tensorrt.small import request
 from tests.models import make_pair
 from tests.scenarios.test_fp8_caches_in_plans import PROFILES, fp8_target
@@ -33,6 +35,15 @@ def _readers(plan: Path) -> list[tuple[str, Step]]:
     ]
 
 
+def test_a_short_cache_is_read_like_a_long_one(tmp_path: Path) -> None:
+    """Where all sizes of a profile were the cache's length, the plan wrote keys and values out for every query head."""
+    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
+    spans, plan = Spans(5, 5, 512), tmp_path / "model.plan"
+    graph = _wide_target(tmp_path / "pair", cache_length(spans.max_seq_len, spans.max_k, TENSORRT))
+    build_plan(request(graph, name="target", gpus=("sm_120",), profiles=profiles("target", 8, spans)), plan, Quiet())
+    assert [step.name for _, step in _readers(plan) if "Repl" in step.name or "Slic" not in step.name] == []
+
+
 @pytest.mark.parametrize("narrow", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["wide", "fp8"])
 def test_each_cache_is_read_once_as_far_as_told_and_for_all_heads(tmp_path: Path, narrow: bool) -> None:
     """TensorRT-RTX wrote caches out for every query head that shares them, and whole, where they were not cut."""
@@ -47,8 +58,8 @@ def test_each_cache_is_read_once_as_far_as_told_and_for_all_heads(tmp_path: Path
     assert all("Slic" in step.name and "Repl" not in step.name for _, step in readers)
 
 
-def _wide_target(folder: Path) -> Path:
+def _wide_target(folder: Path, length: int = 128) -> Path:
     half, store = target_half(make_pair(folder, "qwen3").opened()), StageStore.default()
     traced = graph_stages.trace(store, half, "float16", Quiet())
-    made = graph_stages.attach(store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=128, progress=Quiet())
+    made = graph_stages.attach(store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=length, progress=Quiet())
     return made.attached.path / MODEL

@@ -98,6 +98,7 @@ def test_every_profile_is_three_sizes_in_order_and_covers_what_may_be_asked_for(
         for sizes in (profile.rows, profile.columns, profile.emitted, profile.positions):
             assert 1 <= sizes[0] <= sizes[1] <= sizes[2]
         assert profile.emitted[2] == max(max_k, 1) + 1
+        assert profile.positions[0] < profile.positions[2], "a size of one value would be a constant"
         assert profile.positions[2] >= length + 2 * max(max_k, 1), "the whole cache"
         if profile.name != "prefill":
             assert profile.columns[1:] == (k + 1, max_k + 1)
