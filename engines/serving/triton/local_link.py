@@ -104,9 +104,8 @@ class Listener:
         return False
 
     def _read(self, connection: socket.socket) -> None:
-        """Read the one request of a connection. Who is no process of this user is not heard."""
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        if struct.unpack("3i", credentials)[1] != os.getuid():
+        """Read the one request of a connection. A process of another user gets no answer."""
+        if not _is_trusted(_user_of(connection)):
             connection.close()
             return
         connection.settimeout(SEND_SECONDS)
@@ -153,25 +152,55 @@ def asking(
 
 
 def _connected(model: str, places: int) -> socket.socket:
-    """A connection to any instance of a model; for a moment there may be none while it is loaded anew.
+    """Connect to any instance of a model; for a moment there may be none while it is loaded anew.
 
-    Raises ``EnvironmentProblem`` where there is none after that.
+    Raises ``EnvironmentProblem`` where there is none after that, or where another user holds its address.
     """
     end = time.monotonic() + GAP_SECONDS
     while True:
+        stranger, why = None, ""
         for place in random.sample(range(places), places):
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 connection.connect(_address(model, os.getppid(), place))
-                return connection
+                user = _user_of(connection)
             except OSError as error:
                 connection.close()
                 why = str(error)
+                continue
+            if _is_trusted(user):
+                return connection
+            connection.close()
+            stranger = user
         if time.monotonic() > end:
-            raise EnvironmentProblem(
-                f"the model {model} is not there", why=f"it holds the engine ({why})", fix="load it"
-            )
+            raise _absent(model, why) if stranger is None else _taken(model, stranger)
         time.sleep(LOOK_SECONDS)
+
+
+def _absent(model: str, why: str) -> EnvironmentProblem:
+    return EnvironmentProblem(f"the model {model} is not there", why=f"it holds the engine ({why})", fix="load it")
+
+
+def _taken(model: str, user: int) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"the model {model} cannot be reached: a process of user {user} has taken its address",
+        why=f"this server runs as user {os.geteuid()}; nothing was sent to that process",
+        fix="end that process, and load the model again",
+    )
+
+
+def _user_of(connection: socket.socket) -> int:
+    """Return the id of the user whose process holds the other end."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def _is_trusted(user: int) -> bool:
+    """Whether a user may send requests and answer them: the user of this process, and root.
+
+    The abstract namespace has no permissions: any process can bind a name first, and connect to one.
+    """
+    return user in (os.geteuid(), 0)
 
 
 def _address(model: str, server: int, place: int) -> str:

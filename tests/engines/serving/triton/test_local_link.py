@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -174,3 +177,54 @@ def test_what_is_no_request_is_not_heard(line: bytes) -> None:
             assert connection.recv(1) == b""
         assert list(asking(model.name, 1, {}, never)) == [{}], "others are still heard"
     assert begun == [{}]
+
+
+# Takes an address before the model does, and prints what it is sent.
+_SQUATTER = """
+import os, socket, sys
+os.setuid(int(sys.argv[2]))
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+listener.bind(sys.argv[1].encode("latin-1").replace(b"@", b"\\0", 1))
+listener.listen()
+print("ready", flush=True)
+connection, _ = listener.accept()
+connection.settimeout(30)
+print(connection.recv(65536), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+def test_another_user_who_took_the_address_first_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_link, "GAP_SECONDS", 0.0)
+    model, nobody = uuid.uuid4().hex, 65534
+    address = local_link._address(model, os.getppid(), 0).replace("\0", "@")
+    command = [sys.executable, "-I", "-c", _SQUATTER, address, str(nobody)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as squatter:
+        assert squatter.stdout is not None
+        assert squatter.stdout.readline() == "ready\n"
+        with pytest.raises(EnvironmentProblem, match=f"a process of user {nobody} has taken its address"):
+            list(asking(model, 1, {"prompt": np.array([[b"a secret"]], np.object_)}, never))
+        assert squatter.stdout.readline() == "b''\n"
+
+
+def test_only_the_user_of_this_process_and_root_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same check on both sides of the link, whoever runs the test."""
+    begun: list[Tensors] = []
+
+    def begin(sender: LinkSender, tensors: Tensors) -> None:
+        begun.append(tensors)
+        sender.send(flags=1)
+
+    monkeypatch.setattr(local_link, "GAP_SECONDS", 0.0)
+    with Model(begin) as model:
+        for user in (os.geteuid(), 0):
+            monkeypatch.setattr(local_link, "_user_of", lambda _, user=user: user)
+            assert list(asking(model.name, 1, {}, never)) == [{}]
+        monkeypatch.setattr(local_link, "_user_of", lambda _: os.geteuid() + 1)
+        with pytest.raises(EnvironmentProblem, match="has taken its address"):
+            list(asking(model.name, 1, {}, never))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+            stranger.connect(local_link._address(model.name, os.getppid(), 0))
+            stranger.settimeout(SECONDS)
+            assert stranger.recv(1) == b"", "the listener closes without reading"
+    assert begun == [{}, {}]
