@@ -11,6 +11,7 @@ import typer
 
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible, note, size
+from .flags.help_text import program
 from .flags.shared_flags import Json
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _AGE = re.compile(rf"{_NUMBER}({'|'.join(_HOURS)})", re.ASCII)
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(rf"{_NUMBER} *({'|'.join(_UNITS)})", re.IGNORECASE | re.ASCII)
 
-cache = typer.Typer(help="List and remove the finished steps that builds keep.")
+cache = program(help="List and remove the finished steps that builds keep.")
 
 OlderThan = Annotated[
     str | None,

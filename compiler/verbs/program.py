@@ -11,6 +11,7 @@ from .cache import cache, list_cache, prune_cache
 from .chat import chat
 from .doctor import doctor
 from .export import export
+from .flags.help_text import Verb, first_sentence, program
 from .inspect import inspect
 from .models import models
 from .quantize import quantize
@@ -25,16 +26,16 @@ EXIT_CODES = (
     "4 verification failed, 5 build failed, 130 interrupted."
 )
 
-app = typer.Typer(
+app = program(
     name="peagle-compile",
     help="Turn a language model and its P-EAGLE drafter into an engine, and run it.",
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb in (build, export, quantize, run, chat, serve, sagemaker, triton, verify, inspect, models, doctor):
-    app.command(epilog=EXIT_CODES)(verb)
-cache.command("list", epilog=EXIT_CODES)(list_cache)
-cache.command("prune", epilog=EXIT_CODES)(prune_cache)
+    app.command(cls=Verb, epilog=EXIT_CODES, short_help=first_sentence(verb.__doc__))(verb)
+for name, part in (("list", list_cache), ("prune", prune_cache)):
+    cache.command(name, cls=Verb, epilog=EXIT_CODES, short_help=first_sentence(part.__doc__))(part)
 app.add_typer(cache, name="cache")
 
 

@@ -48,7 +48,9 @@ def run(
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option(help="What to continue. (default: read from standard input)", show_default=False),
+        typer.Option(
+            help="What to continue. (default: read from standard input, without its final newline)", show_default=False
+        ),
     ] = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is a question: put it through the model's chat template.")
@@ -155,7 +157,8 @@ def _one_prompt(text: str | None, prompt: str | None) -> str:
         raise UsageError(
             f"standard input has more than {_MOST_BYTES // 2**20} MiB", why="no prompt is that long", fix="pipe in less"
         )
-    return decoded("standard input", content).replace("\r\n", "\n").replace("\r", "\n")
+    piped = decoded("standard input", content).replace("\r\n", "\n").replace("\r", "\n")
+    return piped.removesuffix("\n")  # `echo` and editors end a text with one that nobody typed
 
 
 def _all_rounds(acceptance: Acceptance) -> str:

@@ -42,11 +42,38 @@ def test_a_prompt_is_utf8_whatever_the_locale_says(
     for encoding in ("utf-8", "ascii"):
         pipe(monkeypatch, "# 漢字\r\n".encode(), encoding)
         said.append(json.loads(cli("run", demo_engine, "--max-tokens", 4, "--json").out)["token_ids"])
-    as_bytes = "# 漢字\n".encode().decode("ascii", "surrogateescape")  # an argument where the locale knows ASCII only
-    for prompt in ("# 漢字\n", as_bytes):
+    as_bytes = "# 漢字".encode().decode("ascii", "surrogateescape")  # an argument where the locale knows ASCII only
+    for prompt in ("# 漢字", as_bytes):
         done = cli("run", demo_engine, "--prompt", prompt, "--max-tokens", 4, "--json")
         said.append(json.loads(done.out)["token_ids"])
     assert said == [said[0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("piped", "prompt"),
+    [
+        (b"def gcd(\n", "def gcd("),
+        (b"def gcd(\r\n", "def gcd("),
+        (b"def gcd(", "def gcd("),
+        (b"def gcd(\n\n", "def gcd(\n"),
+        (b"\ndef gcd( \n", "\ndef gcd( "),
+    ],
+)
+def test_a_piped_prompt_is_the_typed_one_without_the_final_newline_of_echo(
+    cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch, piped: bytes, prompt: str
+) -> None:
+    pipe(monkeypatch, piped)
+    options = ("--max-tokens", 4, "--json")
+    from_pipe = json.loads(cli("run", demo_engine, *options).out)
+    typed = json.loads(cli("run", demo_engine, "--prompt", prompt, *options).out)
+    assert (from_pipe["prompt_tokens"], from_pipe["token_ids"]) == (typed["prompt_tokens"], typed["token_ids"])
+
+
+def test_a_piped_newline_alone_is_no_prompt(cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe(monkeypatch, b"\n")
+    done = cli("run", demo_engine)
+    assert done.code == 2
+    assert "prompt is empty" in done.err
 
 
 def test_without_standard_input_a_prompt_must_be_given(
