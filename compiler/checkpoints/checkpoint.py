@@ -17,8 +17,9 @@ from ...graphs.targets.checkpoint_pieces import UnreadRows
 from ...plugins.errors import BuildError, EnvironmentProblem, nearest
 from ...plugins.problems import Problems
 from ..console.progress import Advance, Progress
+from ..store.cache_folder import cache_root
 from ..store.known_hashes import entry_of
-from ..store.stages import Stage, StageStore
+from ..store.stages import Stage
 from .formats import StoredTensor, format_of
 from .formats.fp8_with_scales import Loss, ScaledFp8
 from .formats.stored_numbers import check_finite
@@ -209,7 +210,7 @@ class Checkpoint:
 def _place_of_hashes() -> Path | None:
     """The cache of this user; None where there is no place for one."""
     try:
-        return StageStore.default().root
+        return cache_root()
     except EnvironmentProblem:
         return None
 

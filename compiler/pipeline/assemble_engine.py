@@ -117,8 +117,8 @@ def assemble(
         assembly.place_text("build_report.json", json.dumps(content, indent=2) + "\n")
         assembly.place_text("build_report.html", report.as_html(pieces.out.name))
         assembly.place_text(RESOLVED, config(manifest))
-        with run.progress.step("publish"):
-            manifest = assembly.write_manifest(manifest)
+        manifest = assembly.write_manifest(manifest)
+        assembly.check_engine(manifest, run.progress)
     return BuildResult(pieces.out, manifest, content)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...graphs.lowering import ORT, Lowering
 from ...plugins.errors import BuildError, EnvironmentProblem
 from ..request.build_platform import BuildPlatform, costs_without_kernels
+from ..store.cache_folder import require_trusted
 from ..store.stages import Stage, StageStore
 from .shared_steps import PipelineRun
 
@@ -69,10 +70,14 @@ def compiled_library(store: StageStore) -> Stage:
 
 
 def was_compiled_here(store: StageStore, library: CpuLibrary) -> bool:
-    """Whether this very library is among those that the store has compiled."""
+    """Whether this very library is among those that the store has compiled.
+
+    Raises ``EnvironmentProblem`` where others can have written one of those.
+    """
     from ...plugins.cpu.pack import read_pack
 
     for folder in (store.root / "cpu-library").glob("*"):
+        require_trusted(store.root, "cpu-library", folder.name)
         with suppress(EnvironmentProblem):  # one that is being made, or a lock
             if read_pack(folder).code == library.code:
                 return True

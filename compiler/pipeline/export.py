@@ -124,9 +124,9 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
         job = replace(job, warnings=(*job.warnings, *library.warnings))
         report = _report(job, graphs, run, sizes, imports)
         assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")
-        with run.progress.step("publish"):
-            manifest = _manifest(job, graphs, versions, assembly)
-            assembly.place_text(EXPORT, json.dumps(manifest, indent=2) + "\n")
+        manifest = _manifest(job, graphs, versions, assembly)
+        assembly.place_text(EXPORT, json.dumps(manifest, indent=2) + "\n")
+        assembly.check(run.progress)
     return ExportResult(request.out, report)
 
 

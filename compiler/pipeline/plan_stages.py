@@ -17,6 +17,7 @@ from ..precision.product_table import BuiltProduct
 from ..request.build_platform import BuildPlatform
 from ..request.request import DEFAULT_BATCH_SIZE, PlanAsked
 from ..store.atomic_files import require_space
+from ..store.cache_folder import require_trusted
 from ..store.stages import Stage
 from ..tensorrt.worker_protocol import PlanFacts, PlanRequest
 from .graph_stages import MODEL, Compiled
@@ -154,6 +155,8 @@ def build_plan(
 ) -> PlanStage:
     """Build the TensorRT plan of the lowered graph of a half. Raises ``BuildError`` when TensorRT refuses it."""
     store = run.store
+    timings = "timing", f"{platform.backend}-{platform.version}.cache"
+    require_trusted(store.root, *timings)
     sizes = profiles(half, asked.max_batch_size or DEFAULT_BATCH_SIZE, spans)
     plan_request = PlanRequest(
         name=half,
@@ -163,7 +166,7 @@ def build_plan(
         profiles=sizes,
         workspace_bytes=None if asked.workspace_gb is None else int(asked.workspace_gb * _GB),
         optimization_level=asked.optimization_level,
-        timing_cache=store.root / "timing" / f"{platform.backend}-{platform.version}.cache",
+        timing_cache=store.root.joinpath(*timings),
         record=source.record,
     )
     key = asdict(plan_request) | {"graph": source.key, "timing_cache": None, "version": platform.version}

@@ -18,7 +18,7 @@ from ..hardware.gpus import RTX_SMS, sm_name
 from ..hardware.machine import LocalGpu, Machine, look
 from ..hardware.packages import EXPORT_PACKAGES
 from ..store.atomic_files import free_bytes
-from ..store.stages import StageStore
+from ..store.cache_folder import cache_root, require_trusted
 from .choose_backend import choose_backend
 from .precision_support import PrecisionSupport, support
 from .request import ONNXRUNTIME
@@ -54,7 +54,10 @@ class Cuda:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything `doctor` prints. ``rtx_link`` is about a file that the wheel of TensorRT-RTX lacks."""
+    """Everything `doctor` prints.
+
+    ``cache_problem`` says why no build uses the cache; ``rtx_link`` is about a file that TensorRT-RTX's wheel lacks.
+    """
 
     python: str
     system: str
@@ -62,6 +65,7 @@ class Diagnosis:
     memory_bytes: int
     cache: str
     cache_free_bytes: int
+    cache_problem: str
     folder_free_bytes: int
     gpus: tuple[LocalGpu, ...]
     cuda: Cuda
@@ -92,7 +96,7 @@ def diagnose() -> Diagnosis:
     providers, broken = _onnxruntime()
     missing = [name for module, name in EXTRAS["export"].items() if not is_there(module)]
     cannot_build = f"missing {', '.join(missing)}: {install('export')}" if missing else ""
-    root = StageStore.default().root
+    root = cache_root()
     cuda = _cuda(machine.gpus)
     link, link_problem = _rtx_link()
     return Diagnosis(
@@ -102,6 +106,7 @@ def diagnose() -> Diagnosis:
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         cache=str(root),
         cache_free_bytes=free_bytes(root),
+        cache_problem=_cache_problem(root),
         folder_free_bytes=free_bytes(Path.cwd()),
         gpus=machine.gpus,
         cuda=cuda,
@@ -144,6 +149,15 @@ def _tensorrt(
     return Ability(
         product, installed or cannot_trace or cannot_plan, cannot_plan, cannot_run, support(product, machine)
     )
+
+
+def _cache_problem(root: Path) -> str:
+    """Why no build uses the cache, and the cure; empty when builds use it."""
+    try:
+        require_trusted(root)
+    except PeagleError as error:
+        return error.in_a_line
+    return ""
 
 
 def _named(product: str) -> list[str]:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...engines.folder.records import FileEntry
+from .cache_folder import make_private, require_trusted
 
 LARGE = 16 << 20  # bytes; what is smaller is read each time
 FOLDER = "hashes"
@@ -28,11 +29,12 @@ def entry_of(path: Path, root: Path | None, advance: Callable[[int], object] = l
     """Size and hash of a file: read, kept below ``root`` from an earlier time, or as the Hub has it.
 
     ``advance`` is told of its bytes, read or not. Without a ``root``, or where it cannot be written, nothing is kept.
+    Raises ``EnvironmentProblem`` for kept hashes that others can have written.
     """
     before, now = path.stat(), time.time_ns()
     if before.st_size < LARGE:
         return FileEntry.of(path, advance)
-    kept = root / FOLDER / f"{platform.node()}-{before.st_dev:x}-{before.st_ino:x}.json" if root else None
+    kept = _place(root, before) if root else None
     if known := _name_at_hub(path) or _known(kept, before):
         advance(before.st_size)
         return FileEntry(before.st_size, known)
@@ -40,8 +42,16 @@ def entry_of(path: Path, root: Path | None, advance: Callable[[int], object] = l
     is_settled = now - max(before.st_mtime_ns, before.st_ctime_ns) > _SETTLED_NS
     if kept and is_settled and _times(path.stat()) == _times(before):
         with suppress(OSError):
+            make_private(kept.parent.parent, FOLDER)
             _keep(kept, before, entry.sha256)
     return entry
+
+
+def _place(root: Path, found: os.stat_result) -> Path:
+    """Return the file that keeps the hash of another."""
+    name = f"{platform.node()}-{found.st_dev:x}-{found.st_ino:x}.json"
+    require_trusted(root, FOLDER, name)
+    return root / FOLDER / name
 
 
 def _times(found: os.stat_result) -> list[int]:
@@ -60,7 +70,6 @@ def _known(kept: Path | None, found: os.stat_result) -> str:
 
 
 def _keep(kept: Path, found: os.stat_result, sha256: str) -> None:
-    kept.parent.mkdir(parents=True, exist_ok=True)
     aside = kept.with_name(f"{kept.name}.{os.getpid()}")
     aside.write_text(json.dumps([*_times(found), sha256]))
     aside.replace(kept)

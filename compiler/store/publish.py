@@ -10,10 +10,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ...engines.folder.checks import check_files
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import FileEntry
 from ...engines.text import template_files
 from ...engines.text.template_files import read_templates
+from ...plugins.errors import BuildError, EnvironmentProblem
 from ..console import interrupts
 from ..console.half_made import half_made
 from ..console.progress import Progress
@@ -34,6 +36,7 @@ class Assembly:
 
     folder: Path
     files: dict[str, FileEntry] = field(default_factory=dict)
+    _moved: set[str] = field(default_factory=set)
 
     def place_stage(self, stage: Stage, below: str, progress: Progress) -> None:
         """Copy a stage's files into a sub-folder; not a second name for each, with which ``onnx`` refuses weights."""
@@ -51,6 +54,7 @@ class Assembly:
                 source, target = stage.path / name, self._place(below, name, entry)
                 try:
                     source.rename(target)
+                    self._moved.add(f"{below}/{name}")
                 except OSError:  # another disk
                     require_space(self.folder.parent, entry.size)
                     copy_file(source, target, advance)
@@ -108,11 +112,45 @@ class Assembly:
         else:
             self.place_text(path.name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
+    def check(self, progress: Progress) -> None:
+        """Compare every file with what was placed, before anybody sees the folder: a copy may have gone wrong.
+
+        A file that was moved here is the one whose hash was taken. Raises ``BuildError``.
+        """
+        copied = {name: entry for name, entry in self.files.items() if name not in self._moved}
+        size = sum(entry.size for entry in copied.values())
+        with progress.step("check what was copied", size) as advance, self._complaining():
+            check_files(self.files, self.folder, hashes=False)
+            check_files(copied, self.folder, advance=advance)
+
+    def check_engine(self, manifest: Manifest, progress: Progress) -> None:
+        """Do the same for an engine, whose manifest must be read as it was written. Raises ``BuildError``."""
+        self.check(progress)
+        with self._complaining():
+            read = Manifest.read(self.folder)
+        if read.files != self.files or read != manifest:
+            raise _unwhole("its manifest does not describe it")
+
+    @contextmanager
+    def _complaining(self) -> Iterator[None]:
+        try:
+            yield
+        except EnvironmentProblem as error:
+            raise _unwhole(error.in_a_line) from error
+
     def write_manifest(self, manifest: Manifest) -> Manifest:
         """Write the manifest with the files placed so far; from here on the folder is an engine."""
         manifest = replace(manifest, files=dict(sorted(self.files.items())))
         manifest.write(self.folder)
         return manifest
+
+
+def _unwhole(why: str) -> BuildError:
+    return BuildError(
+        "what was put together is not whole, and was not published",
+        why=why,
+        fix="run the same command again, with --force if this repeats; check the disk",
+    )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,14 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.records import FileEntry
-from ...plugins.errors import EnvironmentProblem
 from ..console import interrupts
 from ..console.half_made import half_made
 from ..console.progress import Progress, Quiet
 from .atomic_files import flush_tree, move_into_place, writing
+from .cache_folder import cache_root, make_private, require_trusted
 from .import_closure import code_digest
 from .killed_stages import clear_killed, clear_killed_of, lock_of, step_aside
 from .locks import Hold, locked_file
+from .made_for import FILE_NAME as MADE_FOR
 from .made_for import MadeFor
 
 _RECORD = "stage.json"
@@ -57,15 +59,10 @@ class StageStore:
 
     @classmethod
     def default(cls, *, force: bool = False) -> StageStore:
-        """The store of this user: ``$PEAGLE_CACHE``, else ``~/.cache/peagle-compile``."""
-        if named := os.environ.get("PEAGLE_CACHE"):
-            return cls(Path(named), force)
-        try:
-            return cls(Path.home() / ".cache" / "peagle-compile", force)
-        except RuntimeError as error:
-            raise EnvironmentProblem(
-                "there is no place for finished steps", why=str(error), fix="set PEAGLE_CACHE to a folder"
-            ) from error
+        """Return the store of this user. Raises ``EnvironmentProblem`` for one that others can write to."""
+        root = cache_root()
+        require_trusted(root)
+        return cls(root, force)
 
     def run(
         self, name: str, key_parts: Any, make: Callable[[Path], None], *, needed: int = 0, by_content: bool = False
@@ -90,12 +87,17 @@ class StageStore:
 
     @contextmanager
     def place(self, name: str, key: str) -> Iterator[Path]:
-        """Lend the place of what is kept as ``name`` for ``key``: another process that wants it waits."""
-        final = self.root / name / key
-        final.parent.mkdir(parents=True, exist_ok=True)
+        """Lend the place of what is kept as ``name`` for ``key``: another process that wants it waits.
+
+        Raises ``EnvironmentProblem`` where others can have written what lies there.
+        """
+        require_trusted(self.root)
+        final = make_private(self.root, name) / key
+        require_trusted(self.root, name, lock_of(final).name)
         with ExitStack() as until_the_end:
             with self.progress.step(f"wait for another process to make {name}"):
                 until_the_end.enter_context(locked_file(lock_of(final)))
+            require_trusted(self.root, name, key)
             yield final
 
     def note(self, folder: Path) -> None:
@@ -107,16 +109,15 @@ class StageStore:
         clear_killed_of(final)
         temporary = step_aside(final)
         with half_made(temporary):
-            temporary.mkdir()
+            temporary.mkdir(mode=0o700)
             make(temporary)
             interrupts.check()
-            made = {path.relative_to(temporary).as_posix(): path for path in _files(temporary)}
+            made = _files(temporary)
             with self.progress.step(
                 "hash what was made", sum(path.stat().st_size for path in made.values())
             ) as advance:
                 files = {name: FileEntry.of(path, advance) for name, path in made.items()}
-            record = {path: [entry.size, entry.sha256] for path, entry in files.items()}
-            (temporary / _RECORD).write_text(json.dumps(record))
+            _write_record(temporary, files)
             self.note(temporary)
             with self.progress.step("wait for the disk"):
                 flush_tree(temporary)
@@ -135,17 +136,50 @@ def content_key(name: str, key_parts: Any) -> str:
 
 
 def _finished(final: Path, progress: Progress) -> Stage | None:
-    """The stage if it is there and undamaged: what a disk or a hand did to it must not reach an engine."""
+    """Return the stage if it is there and undamaged: what a disk or a hand did to it must not reach an engine."""
     try:
-        record = json.loads((final / _RECORD).read_bytes())
-        files = {name: FileEntry(size, sha256) for name, (size, sha256) in record.items()}
+        found = {} if final.is_symlink() else _files(final)  # before any of it is opened: a pipe has no end
+        files = _read_record(final)
+        if not found or found.keys() != files.keys():
+            return None
         with progress.step("check what is kept", sum(entry.size for entry in files.values())) as advance:
             if any(FileEntry.of(final / name, advance) != entry for name, entry in files.items()):
                 return None
         return Stage(final, files, reused=True, hold=Hold(final))
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+def _write_record(folder: Path, files: Mapping[str, FileEntry]) -> None:
+    """Write what the files of a stage are, and a hash of that: a record that lacks some of them is none."""
+    listed = {name: [entry.size, entry.sha256] for name, entry in files.items()}
+    (folder / _RECORD).write_text(json.dumps({"files": listed, "sha256": _seal(listed)}))
+
+
+def _read_record(folder: Path) -> dict[str, FileEntry]:
+    """Return the files of a stage as its record lists them. Raises one of many errors for a record that is none."""
+    record = json.loads((folder / _RECORD).read_bytes())
+    listed = record["files"]
+    if record["sha256"] != _seal(listed):
+        raise ValueError("the record was changed")
+    return {name: FileEntry(size, sha256) for name, (size, sha256) in listed.items()}
+
+
+def _seal(listed: Mapping[str, list[Any]]) -> str:
+    return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Return what a stage consists of by its path in the folder.
+
+    Raises ``ValueError`` for a link and for anything else that is neither a file nor a folder: no step makes any.
+    """
+    found = {}
+    for parent, folders, names in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *names)):
+            mode = path.lstat().st_mode
+            if stat.S_ISREG(mode):
+                found[path.relative_to(folder).as_posix()] = path
+            elif not stat.S_ISDIR(mode):
+                raise ValueError(f"{path} is neither a file nor a folder")
+    return {name: found[name] for name in sorted(found) if name not in (_RECORD, MADE_FOR)}

@@ -58,7 +58,7 @@ def save_timings(request: PlanRequest, config: Any) -> list[str]:
         return []
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary.write_bytes(bytes(config.get_timing_cache().serialize()))
         temporary.replace(path)
     except OSError as error:  # the plan is made; the next build takes longer

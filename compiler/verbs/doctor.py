@@ -84,6 +84,7 @@ def doctor(
                 "disk",
                 f"{size(report.folder_free_bytes)} free here, {size(report.cache_free_bytes)} free for {report.cache}",
             ),
+            *([("cache", f"not used: {report.cache_problem}")] if report.cache_problem else []),
             ("GPUs", "; ".join(f"{gpu.name} (sm_{gpu.sm}, {gpu.memory})" for gpu in report.gpus) or "none found"),
             ("driver", _driver(report.cuda)),
             ("NVRTC", report.cuda.nvrtc or f"no: {report.cuda.nvrtc_problem}"),

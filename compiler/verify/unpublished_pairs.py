@@ -26,6 +26,7 @@ from ..pipeline.model_half import Half, drafter_half, target_half
 from ..precision.kv_cache_scales import NarrowCaches
 from ..precision.recipes import Recipe
 from ..store.atomic_files import writing
+from ..store.cache_folder import make_private, require_trusted
 from ..store.killed_stages import SCRATCH, SCRATCH_LOCK
 from ..store.locks import locked_file
 from ..store.stages import Stage, StageStore
@@ -210,8 +211,8 @@ def scratch(root: Path) -> Iterator[StageStore]:
     model. What a process that was killed left behind is removed first.
     """
     with writing(root, 0):
-        root.mkdir(parents=True, exist_ok=True)
-        (root / SCRATCH_LOCK).touch()
+        require_trusted(root, SCRATCH_LOCK)
+        (make_private(root) / SCRATCH_LOCK).touch()
     with locked_file(root / SCRATCH_LOCK):
         for left_over in root.glob(f"{SCRATCH}*"):
             shutil.rmtree(left_over, ignore_errors=True)

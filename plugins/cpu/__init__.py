@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-from ..errors import EnvironmentProblem
+from .. import switches
 
 INDEX = "cpu_kernels.json"  # the files of a pack
 LIBRARY = "cpu_kernels.so"
@@ -16,13 +14,4 @@ def is_off() -> bool:
 
     ``EnvironmentProblem`` for any other word than ``on``: who switches machine code off must not be misread.
     """
-    value = os.environ.get(SWITCH, "")
-    if value in ("", "on"):
-        return False
-    if value == "off":
-        return True
-    raise EnvironmentProblem(
-        f"${SWITCH} is {value!r}",
-        why="it is off, where no machine code of an engine may run, or on",
-        fix=f"set it to off, or unset it: `unset {SWITCH}`",
-    )
+    return switches.is_off(SWITCH, "it is off, where no machine code of an engine may run, or on")

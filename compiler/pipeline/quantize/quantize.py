@@ -86,6 +86,7 @@ def quantize(
             name: value for name, value in resolved.repeatable().items() if name in ("model", "revision")
         }
         assembly.place_text(QUANTIZED, json.dumps(report, indent=2) + "\n")
+        assembly.check(progress)
     return QuantizeResult(request.out, report)
 
 

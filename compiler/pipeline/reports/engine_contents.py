@@ -92,7 +92,11 @@ def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
     row = {"machine": library.machine, "bytes": len(library.code), "compiler": library.compiler}
     if is_off():
         return [row | {"instructions": "", "why": f"not to run: {SWITCH} is off"}]
-    if not was_compiled_here(StageStore.default(), library):
+    try:
+        is_ours = was_compiled_here(StageStore.default(), library)
+    except EnvironmentProblem as problem:
+        return [row | {"instructions": "", "why": f"not tried: {problem.what}"}]
+    if not is_ours:
         return [row | {"instructions": "", "why": "not tried: they were not compiled here"}]
     try:
         return [row | {"instructions": try_library(folder / KERNELS / LIBRARY), "why": ""}]

@@ -45,7 +45,7 @@ class Kept:
         ``needed`` is the size to name when the disk is full.
         """
         with writing(store.root, needed), store.place(_NAME, stage_key(_NAME, make, key_parts)) as folder:
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
             if store.force:
                 _empty(folder)
             store.note(folder)
@@ -100,7 +100,7 @@ class Kept:
         try:
             size, sha256 = json.loads(self._record(step).read_bytes())[path.name]
             return FileEntry.of(path) == FileEntry(size, sha256)
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return False
 
     def _ranges(self, step: int) -> Path:

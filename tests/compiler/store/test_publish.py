@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -279,3 +280,52 @@ def test_a_chat_template_becomes_a_file_however_it_is_stored(out: Path, tmp_path
     assert (out / "chat_template.jinja").read_text() == "a é"
     assert (out / "additional_chat_templates" / "tool_use.jinja").read_text() == "b"
     assert json.loads((out / "tokenizer_config.json").read_text()) == {"bos_token": "<s>"}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def change(path: Path) -> None:
+    path.write_bytes(b"X" + path.read_bytes()[1:])
+
+
+def put_together(out: Path, name: str, damage: Callable[[Path], None]) -> None:
+    """Publish an engine with copied and moved files, one of which is damaged on the way."""
+    store = StageStore(out.parent / "cache")
+    moved = store.run("attach", ["x"], lambda folder: (folder / "moved.data").write_text("moved"))
+    with assembling(out, SIZES) as assembly:
+        for part in ("target", "drafter"):
+            assembly.place_text(f"{part}/model.onnx", "new")
+        assembly.take_stage(moved, "target", Quiet())
+        manifest = assembly.write_manifest(manifest_of({}))
+        damage(assembly.folder / name)
+        assembly.check_engine(manifest, Quiet())
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        *((name, damage) for name in ("target/model.onnx", FILE_NAME) for damage in (Path.unlink, cut, change)),
+        ("target/moved.data", Path.unlink),  # the file itself is here, so its size is compared and not its hash
+        ("target/moved.data", cut),
+    ],
+)
+def test_an_engine_that_is_not_what_was_placed_is_not_published(
+    out: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    with pytest.raises(BuildError, match="is not whole, and was not published") as caught:
+        put_together(out, name, damage)
+    assert "--force" in caught.value.fix
+    assert not out.exists()
+
+
+def test_an_engine_of_copied_and_moved_files_is_published(out: Path) -> None:
+    put_together(out, FILE_NAME, lambda _: None)
+    assert content(out) == "new"
+
+
+def test_a_manifest_that_lacks_a_file_is_not_published(out: Path) -> None:
+    with pytest.raises(BuildError, match="was not published"):
+        put_together(out, FILE_NAME, lambda path: manifest_of({}).write(path.parent))
+    assert not out.exists()

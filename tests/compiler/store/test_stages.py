@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
 import time
@@ -102,6 +103,81 @@ def test_a_damaged_stage_is_made_anew(store: StageStore, name: str, damage: Call
     assert not store.run("trace", ["x"], make).reused
     assert store.run("trace", ["x"], make).reused
     assert make.calls == 2
+
+
+RECORDS = {
+    "empty": lambda _: {},
+    "no files": lambda record: record | {"files": {}},
+    "fewer files": lambda record: record | {"files": dict([*record["files"].items()][1:])},
+    "of an earlier version": lambda record: record["files"],
+    "of an earlier version, and empty": lambda record: {"files": {}},
+    "a list": lambda record: [record],
+    "null": lambda _: None,
+    "a list of files": lambda record: record | {"files": [*record["files"]]},
+    "sizes without hashes": lambda record: record | {"files": {name: [1] for name in record["files"]}},
+    "names of files elsewhere": lambda record: record | {"files": {"../../b": record["files"]["b"]}},
+}
+
+
+@pytest.mark.parametrize("shape", RECORDS)
+def test_a_stage_whose_record_is_another_is_made_anew(store: StageStore, shape: str) -> None:
+    make = Maker()
+    stage = store.run("trace", ["x"], make)
+    record = stage.path / "stage.json"
+    record.write_text(json.dumps(RECORDS[shape](json.loads(record.read_text()))))
+    again = store.run("trace", ["x"], make)
+    assert not again.reused
+    assert again.files == stage.files
+
+
+def test_a_record_that_lists_fewer_files_is_none_even_where_the_others_are_gone(store: StageStore) -> None:
+    make = Maker()
+    stage = store.run("trace", ["x"], make)
+    record = json.loads((stage.path / "stage.json").read_text())
+    del record["files"]["b"]
+    (stage.path / "b").unlink()
+    (stage.path / "stage.json").write_text(json.dumps(record))
+    assert not store.run("trace", ["x"], make).reused
+
+
+def add(stage: Path) -> None:
+    (stage / "more").write_bytes(b"")
+
+
+def link(stage: Path) -> None:
+    (stage / "b").rename(stage.parent / "b")
+    (stage / "b").symlink_to(stage.parent / "b")
+
+
+def link_folder(stage: Path) -> None:
+    (stage / "sub").rename(stage.parent / "elsewhere")
+    (stage / "sub").symlink_to(stage.parent / "elsewhere")
+
+
+def link_all(stage: Path) -> None:
+    stage.rename(stage.parent / "elsewhere")
+    stage.symlink_to(stage.parent / "elsewhere")
+
+
+def pipe(stage: Path) -> None:
+    (stage / "stage.json").unlink()
+    os.mkfifo(stage / "stage.json")
+
+
+def nest(stage: Path) -> None:
+    (stage / "stage.json").write_text("[" * 100_000)
+
+
+@pytest.mark.parametrize("change", [add, link, link_folder, link_all, pipe, nest])
+def test_a_stage_with_more_or_other_things_in_it_is_made_anew(
+    store: StageStore, change: Callable[[Path], None]
+) -> None:
+    make = Maker()
+    stage = store.run("trace", ["x"], make)
+    change(stage.path)
+    assert not store.run("trace", ["x"], make).reused
+    assert not stage.path.is_symlink()
+    assert store.run("trace", ["x"], make).reused
 
 
 def test_what_a_killed_process_left_is_cleared(store: StageStore) -> None:

@@ -1,0 +1,153 @@
+"""The cache folder: where it is, and who may have written what lies in it.
+
+Builds load machine code and weights from the cache. So a folder of it that another user owns, or that others can write
+to, is refused wherever the cache is read.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shlex
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ...plugins.errors import EnvironmentProblem
+from ...plugins.switches import is_off
+from .atomic_files import writing
+
+VARIABLE = "PEAGLE_CACHE"
+SWITCH = "PEAGLE_CACHE_CHECK"
+_WHY = "builds load machine code and weights from the cache, and whoever writes there decides what they run"
+_SWITCH_WHY = "it is off, where everybody who can write to the cache is trusted, or on"
+_ROOT = 0
+_GROUP, _OTHERS = 0o070, 0o007
+_WRITE, _SEARCH = 0o022, 0o011
+
+
+def cache_root() -> Path:
+    """Return the cache folder of this user: ``$PEAGLE_CACHE``, else ``~/.cache/peagle-compile``."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named)
+    try:
+        return Path.home() / ".cache" / "peagle-compile"
+    except RuntimeError as error:
+        raise EnvironmentProblem(
+            "there is no place for finished steps", why=str(error), fix=f"set {VARIABLE} to a folder"
+        ) from error
+
+
+def make_private(root: Path, *below: str) -> Path:
+    """Make the folder ``root/below`` unless it exists; nobody else can enter the folders that this makes."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = root
+    for name in below:
+        folder /= name
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def require_trusted(root: Path, *below: str) -> None:
+    """Raise ``EnvironmentProblem`` unless only this user and root can have written ``root/below``.
+
+    This looks at every folder from ``root`` on, and at everything in the last. What does not exist is trusted. Links
+    above the last folder are followed: each counts, and so does what it leads to. Folders above ``root`` are not looked
+    at: whoever exchanges ``root`` there owns the folder that takes its place.
+    """
+    if not is_off(SWITCH, _SWITCH_WHY):
+        with writing(root, 0):
+            _look_at(root, below)
+
+
+def _look_at(root: Path, below: Sequence[str]) -> None:
+    path, is_closed = root, False
+    for name in ("", *below):
+        path = path / name
+        if path.is_symlink():
+            _require_owner(root, path, os.lstat(path))
+            is_closed = False  # the link may lead out of a folder that nobody else enters
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        is_closed = _require(root, path, found, is_closed=is_closed)
+    if below and stat.S_ISDIR(found.st_mode):
+        for entry, found, inner_is_closed in _entries(path, is_closed=is_closed):
+            _require(root, entry, found, is_closed=inner_is_closed)
+
+
+def _entries(folder: Path, *, is_closed: bool) -> Iterator[tuple[Path, os.stat_result, bool]]:
+    """Yield everything below ``folder``, and whether others are kept out of the folder that it lies in."""
+    for name in sorted(os.listdir(folder)):
+        path = folder / name
+        with suppress(FileNotFoundError):  # removed meanwhile
+            found = os.lstat(path)
+            yield path, found, is_closed
+            if stat.S_ISDIR(found.st_mode):
+                yield from _entries(path, is_closed=is_closed or _keeps_out(found))
+
+
+def _require(root: Path, path: Path, found: os.stat_result, *, is_closed: bool) -> bool:
+    """Check one entry; returns whether others are kept out of what lies in it."""
+    _require_owner(root, path, found)
+    if is_closed or stat.S_ISLNK(found.st_mode):  # the mode of a link means nothing
+        return is_closed
+    if _others(found) & _WRITE:
+        raise EnvironmentProblem(
+            f"others can write to {path}, which is {_part(root, path)}",
+            why=f"its mode is {stat.S_IMODE(found.st_mode):04o} and its owner is {_name(found.st_uid)}; {_WHY}",
+            fix=f"if nobody else has written there, `chmod -R go-w {shlex.quote(str(path))}`, else remove it: a build "
+            f"makes again what it misses; or {_elsewhere()}",
+        )
+    return _keeps_out(found)
+
+
+def _require_owner(root: Path, path: Path, found: os.stat_result) -> None:
+    if found.st_uid in (os.geteuid(), _ROOT):
+        return
+    mend = (
+        "" if path == root else f"remove it: a build makes again what it misses (`rm -r {shlex.quote(str(path))}`), or "
+    )
+    raise EnvironmentProblem(
+        f"{path}, which is {_part(root, path)}, belongs to {_name(found.st_uid)}",
+        why=f"this command runs as {_name(os.geteuid())}; {_WHY}",
+        fix=f"{mend}{_elsewhere()}",
+    )
+
+
+def _others(found: os.stat_result) -> int:
+    """Return the permission bits of everybody but the owner; a group that has only the owner in it is the owner."""
+    mode = stat.S_IMODE(found.st_mode)
+    return mode & (_OTHERS if _is_private(found.st_gid) else _OTHERS | _GROUP)
+
+
+def _keeps_out(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) and not _others(found) & _SEARCH
+
+
+def _is_private(group: int) -> bool:
+    """Whether a group is the private one of this user or of root: it has their name, and no other member."""
+    for user in {os.geteuid(), _ROOT}:
+        with suppress(KeyError):
+            known, its = pwd.getpwuid(user), grp.getgrgid(group)
+            if known.pw_gid == group and its.gr_name == known.pw_name and {*its.gr_mem} <= {known.pw_name}:
+                return True
+    return False
+
+
+def _part(root: Path, path: Path) -> str:
+    return "the cache folder" if path == root else f"in the cache {root}"
+
+
+def _name(user: int) -> str:
+    try:
+        return f"{pwd.getpwuid(user).pw_name} (user {user})"
+    except KeyError:
+        return f"user {user}"
+
+
+def _elsewhere() -> str:
+    return f"set {VARIABLE} to a folder of your own; {SWITCH}=off trusts everybody who can write to the cache"
