@@ -29,6 +29,7 @@ from .gguf.side_files import keep_side_files
 from .gguf.weights import GgufTensor, rounded_types, shares
 from .json_files import read_json
 from .safetensors import TensorEntry
+from .side_files import check_links
 from .weight_files import stored_tensors
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class Checkpoint:
                 fix="pass a checkpoint folder with config.json and safetensors, or a GGUF file",
             )
         problems = Problems(folder, "cannot be used")
+        check_links(folder, problems)
+        problems.raise_any()
         config: dict[str, Any] = {}
         modelopt: dict[str, Any] = {}
         with problems.collecting():

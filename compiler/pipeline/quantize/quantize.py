@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
 from ...checkpoints.resolve_names import resolve_target
+from ...checkpoints.side_files import BESIDE_WEIGHTS
 from ...checkpoints.target import Target
 from ...console.progress import Progress
 from ...hardware.packages import export_versions, product_version
@@ -36,11 +37,6 @@ from .write_shards import layout, total_bytes, write
 
 if TYPE_CHECKING:
     from ...precision.calibration import Scales
-
-_BESIDE_IT = (
-    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "chat_template*", "*.jinja",
-    "generation_config.json", "*processor_config.json", "LICENSE*", "NOTICE*",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ def _describe(assembly: Assembly, checkpoint: Checkpoint, work: Worklist, reques
     assembly.place_text(QUANT_CONFIG, json.dumps(described, indent=2) + "\n")
     assembly.place_text(CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
     for path in sorted(checkpoint.folder.iterdir()):
-        if path.is_file() and any(fnmatch(path.name, form) for form in _BESIDE_IT):
+        if path.is_file() and any(fnmatch(path.name, form) for form in BESIDE_WEIGHTS):
             assembly.place_copy(path, path.name)
 
 

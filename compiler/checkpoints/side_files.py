@@ -1,0 +1,52 @@
+"""The files beside the weights that a build copies byte for byte: none may be a link that leads out of the checkpoint.
+
+What is copied ends up in an engine that is passed on. A link could put any file into it that the user can read.
+"""
+
+from __future__ import annotations
+
+import os
+from fnmatch import fnmatch
+from pathlib import Path
+
+from ...engines.text.template_files import NAMED
+from ...plugins.problems import Problems, shown
+
+BESIDE_WEIGHTS = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "chat_template*", "*.jinja",
+    "generation_config.json", "*processor_config.json", "LICENSE*", "NOTICE*",
+)  # fmt: skip
+_COPIED = ("config.json", *BESIDE_WEIGHTS)
+
+
+def check_links(folder: Path, problems: Problems) -> None:
+    """Add a problem for every such file that lies elsewhere; ``folder`` is a real path.
+
+    The Hub's cache is the exception: its ``snapshots/REVISION`` consists of links into the ``blobs`` of the same
+    repository.
+    """
+    try:
+        copied = _copied(folder)
+    except OSError as error:
+        problems.add(f"cannot list {folder}", why=str(error.strerror), fix="check the permissions of the folder")
+        return
+    for path in copied:
+        real = Path(os.path.realpath(path))
+        if not any(real.is_relative_to(home) for home in _homes(folder)):
+            problems.add(
+                f"{folder} has a link in place of {shown(path.relative_to(folder).as_posix())}: it leads to "
+                f"{shown(str(real))}",
+                why="a build copies this file byte for byte, and links may not lead out of the checkpoint",
+                fix="if you know that file, put a copy of it in place of the link",
+            )
+
+
+def _copied(folder: Path) -> list[Path]:
+    named = folder / NAMED
+    names = [folder / name for name in os.listdir(folder) if any(fnmatch(name, form) for form in _COPIED)]
+    return sorted([*names, *named.glob("*.jinja")])
+
+
+def _homes(folder: Path) -> list[Path]:
+    is_snapshot = folder.parent.name == "snapshots"
+    return [folder, *([folder.parent.parent / "blobs"] if is_snapshot else [])]
