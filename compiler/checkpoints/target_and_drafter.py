@@ -95,7 +95,7 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
         max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
         warnings = [*resolved.notes, *warnings]
         max_k = max(options.num_speculative_tokens or 0, NGRAM_DEPTH) if resolved.draft == NGRAM else 0
-        return Inputs(resolved, target, None, None, max_seq_len, max_k, _eos(target), tuple(warnings))
+        return Inputs(resolved, target, None, None, max_seq_len, max_k, end_of_text_ids(target), tuple(warnings))
     drafter = open_head(resolved.drafter)
     drafter = replace(drafter, config=head_says(drafter.config))
     head = read_head(drafter, target.spec)
@@ -114,7 +114,7 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
         trained_depth=depth,
         max_seq_len=max_seq_len,
         max_k=max(depth or ASSUMED_DEPTH, k),
-        eos_token_ids=_eos(target),
+        eos_token_ids=end_of_text_ids(target),
         warnings=tuple(warnings),
     )
 
@@ -203,8 +203,8 @@ def _check_tokenizer(folder: Path, vocab_size: int) -> None:
         )
 
 
-def _eos(target: Target) -> tuple[int, ...]:
-    """End-of-text ids: the generation config's if there is one, as transformers does."""
+def end_of_text_ids(target: Target) -> tuple[int, ...]:
+    """Return the end-of-text ids: those of the generation config if there is one, as transformers does."""
     file = target.folder / GENERATION_CONFIG
     stated = read_json(file, "") if file.exists() else {}
     text = target.family.text(target.config)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from ...plugins.errors import UsageError, VerificationError
+from ...plugins.errors import EnvironmentProblem, UsageError, VerificationError
 from ...plugins.optional_packages import require
 from ..checkpoints.known_pairs import CHAIN, HEADS
 from ..checkpoints.without_head import NGRAM
@@ -79,7 +79,8 @@ def verify(
         str | None,
         typer.Option(
             metavar="PART,PART,...",
-            help="Check these parts alone: losslessness (needs the engine alone), parity, precision. (default: all)",
+            help="Check these parts alone: losslessness (needs the engine alone), text, parity, precision. "
+            "(default: all)",
             show_default=False,
         ),
     ] = None,
@@ -88,10 +89,14 @@ def verify(
 ) -> None:
     """Prove that speculation changes no token, and measure what the precision costs.
 
-    Greedy and seeded sampling, with speculation on and off, alone and among others; then logits against torch for an
-    FP32 engine, and for every other one perplexity, logits, layers, greedy text and acceptance length against the same
-    pair in FP32; on a GPU perplexity and logits alone, unless --reference pair. These two take the checkpoints that the
-    engine was built from. Writes verify.json into its folder, after each part, and its hash into engine.json.
+    losslessness: greedy and seeded sampling, with speculation on and off, alone and among others. text: tokenizer,
+    token ids, chat template and end-of-text tokens against the checkpoint. parity: logits against torch, for an FP32
+    engine. precision: for every other one perplexity, logits, layers, greedy text and acceptance length against the
+    same pair in FP32; on a GPU perplexity and logits alone, unless --reference pair.
+
+    All but the first take the checkpoints that the engine was built from. A part that cannot be checked has not passed:
+    the exit code is 3 then, unless --only leaves the part out, and 4 if a part failed. Writes verify.json into the
+    engine's folder, after each part, and its hash into engine.json.
 
     Example: peagle-compile verify demo-engine
     """
@@ -107,12 +112,12 @@ def verify(
     from ...engines.folder.checks import check_files
     from ...engines.folder.manifest import Manifest
     from ..bundled.prompts import code_prompts
-    from ..verify import FILE_NAME, require_parts, verify_folder
+    from ..verify import FILE_NAME, WITH_THE_PAIR, require_parts, verify_folder
     from ..verify.printing import lines
 
     manifest = Manifest.read(engine)
-    # The host of a GPU may have neither checkpoints nor what reads them: what they are for is skipped then, and said.
-    if parts != ("losslessness",) and (parts or not manifest.backend.gpus):
+    # The host of a GPU may have neither checkpoints nor what reads them: what they are for is not checked then.
+    if {*parts} & {*WITH_THE_PAIR} or not (parts or manifest.backend.gpus):
         require("export", "verifying")
     require_parts(manifest, parts)
     request = _request(manifest, data, max_perplexity_increase, bisect, reference)
@@ -138,12 +143,14 @@ def verify(
         emit(verification.as_json())
     else:
         print(columns(lines(verification)))
-    if not verification.passed:
+    if verification.status == "failed":
         raise VerificationError(
-            "the engine does not do what it promises",
+            "verification failed",
             why="; ".join(_failures(verification)),
             fix=_fix(verification, engine / FILE_NAME),
         )
+    if not verification.passed:
+        raise _not_checked(verification)
 
 
 def _request(
@@ -179,6 +186,7 @@ def _failures(verification: Verification) -> list[str]:
         if not lossless.finite:
             differ = "the target's logits are not numbers: its weights overflow in this precision"
         reasons.append(differ if lossless.tokens_compared else "no token was compared")
+    reasons += [f"{check.name}: {check.detail}" for check in verification.text if check.status == "failed"]
     reasons += [
         f"{check.name} differ by {check.largest_difference}"
         for check in verification.parity
@@ -186,14 +194,27 @@ def _failures(verification: Verification) -> list[str]:
     ]
     if precision is not None:
         reasons += precision.failures()
-    if not reasons:
-        skipped = [check.detail for check in verification.parity] + ([precision.skipped] if precision else [])
-        reasons.append(f"nothing could be checked: {'; '.join(filter(None, [*skipped, verification.not_run]))}")
-    return reasons
+    return reasons + [f"{part} was not checked: {why}" for part, why in verification.not_checked.items()]
+
+
+def _not_checked(verification: Verification) -> EnvironmentProblem:
+    """Say what could not be checked, and how to ask for the rest alone."""
+    from ..verify import PARTS
+
+    parts = verification.not_checked
+    rest = [part for part in PARTS if verification.state(part) in ("passed", "lossy")]
+    alone = f"; `--only {','.join(rest)}` checks the rest alone" if rest else ""
+    return EnvironmentProblem(
+        f"not checked: {', '.join(parts)}",
+        why="; ".join(f"{part}: {why}" for part, why in parts.items()),
+        fix=f"put the checkpoints back where the engine was built from, and verify where the engine runs{alone}",
+    )
 
 
 def _fix(verification: Verification, path: Path) -> str:
     precision = verification.precision
+    if verification.state("text") == "failed":
+        return f"build again from the checkpoint, if that is the one you trust; {path} has the details"
     if precision is None or precision.status != "failed":
         return f"{path} has the details; a rebuild with `--lowering std` tells graph from kernel"
     if precision.bisection is None:

@@ -82,11 +82,6 @@ def is_reference(precision: Mapping[str, str]) -> bool:
     return all(kind == _CPU for kind in _types(precision).values())
 
 
-def loses_without_running(precision: Mapping[str, str]) -> bool:
-    """Whether a manifest's table has a quantized type, whose rounding FP32 arithmetic shows as well."""
-    return any(precision.get(name, _CPU) not in DTYPES for name in ("weights", "lm_head", "drafter", "kv_cache"))
-
-
 def _types(precision: Mapping[str, str]) -> dict[str, str]:
     """The types of a manifest's table, without where ranges come from and what is said apart from it."""
     return {name: kind for name, kind in precision.items() if name not in ("calibration", MULTIPLIED, STORED)}

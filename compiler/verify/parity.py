@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ...engines.folder.records import Origin, Part
 from ...plugins.errors import PeagleError
@@ -19,6 +19,7 @@ from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
 from ..console.progress import Advance, Progress
 from .logits import Array
+from .verdict import Status
 
 if TYPE_CHECKING:
     from ...engines import Engine
@@ -36,7 +37,7 @@ class Parity:
     """One comparison; ``largest_difference`` is relative to the largest logit. ``detail``: against what, or why not."""
 
     name: str
-    status: Literal["passed", "failed", "skipped"]
+    status: Status
     detail: str
     largest_difference: float | None = None
     tolerance: float = TOLERANCE
@@ -45,7 +46,7 @@ class Parity:
 def compare_with_sources(
     engine: Engine, prompts: Sequence[Prompt], progress: Progress, passes: Passes
 ) -> tuple[Parity, ...]:
-    """Compare target and drafter logits with torch's, each skipped with a reason where that cannot be done here.
+    """Compare target and drafter logits with torch's; a reason says of each where that cannot be done here.
 
     ``passes`` makes those of the target.
     """
@@ -79,10 +80,10 @@ def whole_passes(target: Target, texts: Sequence[Sequence[int]], advance: Advanc
 def _compare(name: str, oracle: str, origins: Sequence[Origin], pairs: Callable[[], Pairs]) -> Parity:
     missing = [package for package in ("torch", "transformers") if find_spec(package) is None]
     if missing:
-        return Parity(name, "skipped", f"{' and '.join(missing)} not installed: {install('export')}")
+        return Parity(name, "not checked", f"{' and '.join(missing)} not installed: {install('export')}")
     for origin in origins:
         if why := _incomparable(origin):
-            return Parity(name, "skipped", why)
+            return Parity(name, "not checked", why)
     differences = [float(abs(ours - theirs).max() / abs(theirs).max()) for ours, theirs in pairs()]
     passed = all(difference <= TOLERANCE for difference in differences)  # a NaN does not pass
     return Parity(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from .bisect import Bisection
 from .generation import AcceptanceLength, GreedyAgreement
 from .logits import LayerError, LogitsComparison
 from .precision_limits import Check, PrecisionLimits
+from .verdict import Status
 
-Status = Literal["passed", "failed", "skipped"]
 EMULATED = "emulated on ONNX Runtime, FP32 arithmetic"
 RUN = "the engine itself"
 PAIR = "FP32 on ONNX Runtime"
@@ -47,9 +47,9 @@ class Precision:
 
     @property
     def status(self) -> Status:
-        """The verdict on the precision: skipped where nothing was measured, which is not a pass."""
+        """The verdict on the precision; where nothing was measured it has not passed."""
         if self.skipped or not self.checks:
-            return "skipped"
+            return "not checked"
         return "passed" if all(check.passed for check in self.checks) else "failed"
 
     def failures(self) -> list[str]:

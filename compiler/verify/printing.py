@@ -18,18 +18,27 @@ def lines(verification: Verification) -> list[Line]:
     rows = [("multiplied", verification.multiplied)] if verification.multiplied else []
     if verification.losslessness:
         rows += lossless_lines(verification.losslessness)
-    elif "losslessness" not in verification.left_out:
-        rows.append(("speculation", f"skipped: {verification.not_run}"))
+    if verification.text or verification.parity or verification.precision:
+        rows += [(f"checkpoint, {half}", source) for half, source in verification.checkpoints.items()]
+    rows += [(check.name, f"{check.status}: {check.detail}") for check in verification.text]
     for check in verification.parity:
         number = "" if check.largest_difference is None else f" ({check.largest_difference:.1e} of the largest)"
         rows.append((check.name, f"{check.status}: {check.detail}{number}"))
     rows += precision_lines(verification.precision) if verification.precision else []
-    unknown = verification.precision is not None and verification.precision.status == "skipped"
-    passed = "passed, but for what the precision costs" if unknown else "passed"
+    rows += [(part, f"not checked: {why}") for part, why in verification.cannot.items()]
+    rows += [(part, f"not needed: {why}") for part, why in verification.not_needed.items()]
     rows += [("left out", ", ".join(verification.left_out))] if verification.left_out else []
+    return [*rows, ("result", _result(verification))]
+
+
+def _result(verification: Verification) -> str:
+    if verification.status == "failed":
+        return "FAILED"
+    if verification.status == "not checked":
+        return f"NOT CHECKED: {', '.join(verification.not_checked)}"
     if verification.losslessness and verification.losslessness.is_lossy:
-        passed += "; that speculation changes no token was not asked: it was lossy"
-    return [*rows, ("result", passed if verification.passed else "FAILED")]
+        return "passed; drafts were lossy, so that speculation changes no token was not judged"
+    return "passed"
 
 
 def lossless_lines(lossless: Losslessness) -> list[Line]:
@@ -61,7 +70,7 @@ def precision_lines(precision: Precision) -> list[Line]:
     """Return the lines on what the recipe costs, and where."""
     title = f"precision {precision.recipe}"
     if precision.skipped:
-        return [(title, f"skipped: {precision.skipped}")]
+        return [(title, f"not checked: {precision.skipped}")]
     rows = [(title, f"{precision.status}: {precision.measured}, against {precision.against}")]
     limits, logits = precision.limits, precision.logits
     if limits and logits:

@@ -17,7 +17,7 @@ from ...engines.backends.onnxruntime.loaded_graphs import open_session, tensors_
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import BackendRecord, Part
 from ...engines.requests.params import SamplingParams, policy_of
-from ...plugins.graph_contract import ANCESTORS, is_cache, written
+from ...plugins.graph_contract import ANCESTORS, POSITIONS, is_cache, written
 from ..checkpoints.target_and_drafter import cache_length
 from ..console.half_made import half_made
 from ..console.progress import Progress
@@ -35,6 +35,8 @@ from .engine_ranges import ranges_again
 from .logits import Array
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from ...engines import Engine
     from ...graphs.lowering import Lowering
     from ..precision.calibration import Scales
@@ -126,8 +128,8 @@ class Workshop:
         self, half: Half, recipe: Recipe, lowering: Lowering, length: int, store: StageStore | None = None
     ) -> Compiled:
         traced = trace(self.store, half, recipe.dtype, self.progress)
-        store = store or self.store
-        graph = attach(store, half, traced, lowering=lowering, cache_length=length, progress=self.progress)
+        store, whole = store or self.store, _reading_whole_caches(lowering)
+        graph = attach(store, half, traced, lowering=whole, cache_length=length, progress=self.progress)
         self.held.append(graph.attached)
         return graph
 
@@ -201,6 +203,28 @@ class TargetSession:
     def streams(self, ids: Sequence[int]) -> Array:
         """Return what enters each tap layer, f32 [len, A, H]."""
         return self.run(ids).streams
+
+
+def _reading_whole_caches(lowering: Lowering) -> Lowering:
+    """Return the lowering with graphs that read all of their caches, where a host would say how much of them.
+
+    ONNX Runtime, which runs them here, has no such host.
+    """
+    if not lowering.is_tensorrt:
+        return lowering
+
+    def apply(model: ir.Model) -> None:
+        import onnx_ir as ir
+
+        lowering.apply(model)
+        caches = [value for value in model.graph.inputs if is_cache(value.name or "")]
+        for value in [value for value in model.graph.inputs if value.name == POSITIONS]:
+            model.graph.inputs.remove(value)
+            shape = caches[0].shape
+            value.const_value = ir.tensor(np.arange(shape[2] if shape else 0, dtype=np.int64), name=POSITIONS)
+            model.graph.initializers[POSITIONS] = value
+
+    return replace(lowering, name=f"{lowering.name}-whole-caches", apply=apply)
 
 
 @contextmanager

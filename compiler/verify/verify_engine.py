@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...engines.folder.manifest import Manifest, is_engine
 from ...engines.folder.records import FileEntry
 from ...plugins.errors import EnvironmentProblem, UsageError
-from ...plugins.optional_packages import require
 from ..bundled.prompts import Prompt, code_prompts
 from ..console.half_made import half_made
 from ..console.progress import Progress, Quiet
 from ..precision.recipes import MULTIPLIED, first_words
-from .engine_origin import is_reference, loses_without_running
+from .engine_origin import is_reference
+from .engine_text import TextCheck, compare_text
 from .losslessness import Losslessness, compare_on_and_off
 from .measure_precision import MeasureRequest, measure
 from .parity import Parity, compare_with_sources, gone
 from .precision_cost import Precision, finite
+from .verdict import Status, worst
 
 if TYPE_CHECKING:
     from ...engines import Engine
 
+State = Status | Literal["lossy", "left out", "not reached", "not needed"]
 FILE_NAME = "verify.json"
 DEFAULT_K = (1, 3, 5, 8)
 BATCH = 4
-PARTS = ("losslessness", "parity", "precision")
+PARTS = ("losslessness", "text", "parity", "precision")
+WITH_THE_PAIR = ("parity", "precision")  # what the checkpoints of every half are needed for
+_JUDGED: dict[State, Status] = {
+    "passed": "passed", "failed": "failed", "not checked": "not checked",
+    "lossy": "passed", "not reached": "not checked",
+}  # fmt: skip
 _NO_DRAFTS = "the engine drafts nothing, it has no drafter: every text is plain decoding's"
 
 
@@ -37,31 +44,39 @@ _NO_DRAFTS = "the engine drafts nothing, it has no drafter: every text is plain 
 class Verification:
     """All that ``verify`` found out.
 
-    ``losslessness`` is None where the engine cannot run, or drafts nothing: ``not_run`` says which. ``multiplied`` is
-    what an engine says first of what its recipe multiplies. ``left_out`` are parts that were not asked for, ``to_come``
-    those that were not reached.
+    ``checkpoints`` are the paths of what it was compared with, by half: those that the engine names.
+    ``multiplied`` is what an engine says first of what its recipe multiplies. ``cannot`` says of parts why they could
+    not be checked, ``not_needed`` of parts why such an engine does not have them. ``left_out`` are parts that were not
+    asked for, ``to_come`` those that were not reached.
     """
 
     engine: str
     product_version: str
-    losslessness: Losslessness | None
-    parity: tuple[Parity, ...] = field(default=())
+    losslessness: Losslessness | None = None
+    text: tuple[TextCheck, ...] = ()
+    parity: tuple[Parity, ...] = ()
     precision: Precision | None = None
-    not_run: str = ""
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
     multiplied: str = ""
+    cannot: Mapping[str, str] = field(default_factory=dict)
+    not_needed: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     to_come: tuple[str, ...] = ()
 
     @property
-    def passed(self) -> bool:
-        """Whether something was checked and nothing failed; a check that could not be made does not fail.
+    def status(self) -> Status:
+        """What the parts come to that were asked for; drafts that were lossy are not judged, as was asked."""
+        return worst(_JUDGED[state] for part in PARTS if (state := self.state(part)) in _JUDGED)
 
-        Nothing has passed while a part is still to come.
-        """
-        verdicts = [check.status for check in self.parity]
-        verdicts += [self.precision.status] if self.precision else []
-        checked = self.losslessness.passed if self.losslessness else "passed" in verdicts
-        return checked and "failed" not in verdicts and not self.to_come
+    @property
+    def passed(self) -> bool:
+        """Whether every part that was asked for was checked, and none failed."""
+        return self.status == "passed"
+
+    @property
+    def not_checked(self) -> dict[str, str]:
+        """The parts that could not be checked, each with the reason."""
+        return {part: self._reason(part) for part in PARTS if self.state(part) == "not checked"}
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of ``verify.json``."""
@@ -71,20 +86,45 @@ class Verification:
             first
             | {
                 "passed": self.passed,
+                "status": self.status,
                 "engine": self.engine,
                 "product_version": self.product_version,
-                "parts": {name: self._state(name) for name in PARTS},
+                "checkpoints": dict(self.checkpoints),
+                "parts": {name: self.state(name) for name in PARTS},
+                "not_checked": self.not_checked,
+                "not_needed": dict(self.not_needed),
                 "losslessness": lossless.as_json() if lossless else None,
-                "not_run": self.not_run,
+                "text": [asdict(check) for check in self.text],
                 "parity": [asdict(check) for check in self.parity],
                 "precision": precision.as_json() if precision else None,
             }
         )
 
-    def _state(self, part: str) -> str:
+    def state(self, part: str) -> State:
+        """What became of a part."""
         if part in self.left_out:
             return "left out"
-        return "not reached" if part in self.to_come else "done" if getattr(self, part) else "not run"
+        if part in self.to_come:
+            return "not reached"
+        if part in self.not_needed:
+            return "not needed"
+        if part in self.cannot:
+            return "not checked"
+        if part == "losslessness" and self.losslessness:
+            if not self.losslessness.passed:
+                return "failed"
+            return "lossy" if self.losslessness.is_lossy else "passed"
+        if part == "precision":
+            return self.precision.status if self.precision else "not checked"
+        return worst(check.status for check in (self.text if part == "text" else self.parity))
+
+    def _reason(self, part: str) -> str:
+        if part in self.cannot:
+            return self.cannot[part]
+        if part == "precision" and self.precision:
+            return self.precision.skipped or f"there are no limits for {self.precision.recipe}"
+        checks = self.text if part == "text" else self.parity
+        return "; ".join(dict.fromkeys(check.detail for check in checks if check.status == "not checked"))
 
 
 def verify_folder(
@@ -106,12 +146,15 @@ def verify_folder(
 
     ``batch`` None chooses: up to 4 prompts at once on a CPU, else one, for which every plan has room.
 
-    Where it cannot run, its recipe is emulated. Raises ``EnvironmentProblem`` for one that cannot be emulated either,
-    and for parts in ``only`` that lack what they need.
+    What needs no run is checked of an engine for a GPU that cannot run here, and its recipe is emulated. Raises
+    ``EnvironmentProblem`` for any other that cannot run, and for parts in ``only`` that lack what they need.
     """
     from ...engines import Engine
 
     require_parts(manifest, only)
+    prompts = code_prompts() if prompts is None else prompts
+    if tuple(only) == ("text",):
+        return verify_elsewhere(folder, manifest, "", prompts=prompts, only=only)
     try:
         most = batch or (1 if manifest.backend.gpus else BATCH)
         try:
@@ -122,10 +165,11 @@ def verify_folder(
             most = 1  # as where the caches of several do not fit
             engine = Engine.load(folder, threads=threads, check="sizes")
     except EnvironmentProblem as error:
-        if only and "precision" not in only:
+        if not manifest.backend.gpus or (only and not {"text", "precision"} & {*only}):
             raise
-        _require_emulation(manifest, error)
-        return verify_elsewhere(folder, manifest, error.what, request=request, progress=progress)
+        return verify_elsewhere(
+            folder, manifest, error.in_a_line, prompts=prompts, request=request, only=only, progress=progress
+        )
     return verify(
         engine,
         prompts=prompts,
@@ -166,31 +210,25 @@ def verify(
     most = engine.manifest.speculation.max_num_speculative_tokens
     depths = [i for i in k if i <= most] or [most]
     exact = is_reference(engine.manifest.precision) or not engine.manifest.backend.gpus
-    drafts = engine.manifest.draft != "none"
-    asked = [part for part in PARTS if not only or part in only]
-    done = _begun(engine.folder, engine.manifest, asked)
-    if "losslessness" in asked:
-        if drafts:
-            compared = compare_on_and_off(
-                engine,
-                prompts,
-                max_tokens,
-                depths,
-                progress,
-                exact=exact,
-                draft=draft,
-                batch=batch,
-                acceptance_tolerance=acceptance_tolerance,
-            )
-            done = replace(done, losslessness=compared)
-        else:
-            done = replace(done, not_run=_NO_DRAFTS)
-        done = _kept(engine.folder, _reached(done, "losslessness"))
-    if "parity" in asked:
-        parity = _unlike_torch(engine.manifest)
-        parity = parity or compare_with_sources(engine, prompts, progress, request.passes(engine.manifest))
+    done = _begun(engine.folder, engine.manifest, only)
+    if "losslessness" in done.to_come:
+        compared = compare_on_and_off(
+            engine,
+            prompts,
+            max_tokens,
+            depths,
+            progress,
+            exact=exact,
+            draft=draft,
+            batch=batch,
+            acceptance_tolerance=acceptance_tolerance,
+        )
+        done = _kept(engine.folder, _reached(replace(done, losslessness=compared), "losslessness"))
+    done = _with_text(engine.folder, engine.manifest, prompts, done)
+    if "parity" in done.to_come:
+        parity = compare_with_sources(engine, prompts, progress, request.passes(engine.manifest))
         done = _kept(engine.folder, _reached(replace(done, parity=parity), "parity"))
-    if "precision" in asked:
+    if "precision" in done.to_come:
         precision = measure(engine.folder, engine.manifest, engine, request, progress)
         done = _kept(engine.folder, _reached(replace(done, precision=precision), "precision"))
     return done
@@ -201,22 +239,18 @@ def require_parts(manifest: Manifest, only: Sequence[str]) -> None:
 
     ``UsageError`` where it is the engine, ``EnvironmentProblem`` for checkpoints that are gone or were changed.
     """
-    exact, kind = is_reference(manifest.precision), manifest.precision.get("recipe")
-    never = {
-        "losslessness": _NO_DRAFTS if manifest.draft == "none" else "",
-        "parity": "" if exact else f"logits are those of torch in fp32 only, and the engine is in {kind}",
-        "precision": "the engine is in fp32, which precisions are measured against" if exact else "",
-    }
+    never = _not_needed(manifest)
     for part in only:
         if part not in PARTS:
             fix = f"it is one of {', '.join(PARTS)}, or several with commas"
             raise UsageError(f"verify has no part {part!r}", fix=fix)
-        if never[part]:
-            others = [name for name, why in never.items() if not why]
+        if part in never:
+            others = [name for name in PARTS if name not in never]
             raise UsageError(f"--only {part} checks nothing: {never[part]}", fix=f"--only {','.join(others)}")
         if part == "losslessness":
             continue
-        for half, origin in ((name, each.origin) for name, each in manifest.parts.items()):
+        needed = manifest.parts if part in WITH_THE_PAIR else {"target": manifest.target}
+        for half, origin in ((name, each.origin) for name, each in needed.items()):
             if why := gone(origin):
                 raise EnvironmentProblem(
                     f"--only {part} needs the checkpoint of the {half}: {why}",
@@ -225,11 +259,38 @@ def require_parts(manifest: Manifest, only: Sequence[str]) -> None:
                 )
 
 
-def _begun(folder: Path, manifest: Manifest, asked: Sequence[str]) -> Verification:
-    """Of what was ``asked``, nothing is done yet."""
-    left_out = tuple(part for part in PARTS if part not in asked)
-    said, version = first_words(manifest.precision), manifest.product_version
-    return Verification(str(folder), version, None, multiplied=said, left_out=left_out, to_come=tuple(asked))
+def _not_needed(manifest: Manifest) -> dict[str, str]:
+    """The parts that such an engine does not have, and why."""
+    exact, kind = is_reference(manifest.precision), manifest.precision.get("recipe")
+    rounds = f"logits are those of torch in fp32 only, and the engine is in {kind}: precision measures what that costs"
+    never = {
+        "losslessness": _NO_DRAFTS if manifest.draft == "none" else "",
+        "parity": "" if exact else rounds,
+        "precision": "the engine is in fp32, which precisions are measured against" if exact else "",
+    }
+    return {part: why for part, why in never.items() if why}
+
+
+def _begun(folder: Path, manifest: Manifest, only: Sequence[str]) -> Verification:
+    """Of what was asked for, nothing is done yet."""
+    left_out = tuple(part for part in PARTS if only and part not in only)
+    not_needed = {part: why for part, why in _not_needed(manifest).items() if part not in left_out}
+    to_come = tuple(part for part in PARTS if part not in (*left_out, *not_needed))
+    return Verification(
+        str(folder),
+        manifest.product_version,
+        checkpoints={half: part.origin.source for half, part in manifest.parts.items()},
+        multiplied=first_words(manifest.precision),
+        not_needed=not_needed,
+        left_out=left_out,
+        to_come=to_come,
+    )
+
+
+def _with_text(folder: Path, manifest: Manifest, prompts: Sequence[Prompt], done: Verification) -> Verification:
+    if "text" not in done.to_come:
+        return done
+    return _kept(folder, _reached(replace(done, text=compare_text(folder, manifest, prompts)), "text"))
 
 
 def _reached(done: Verification, part: str) -> Verification:
@@ -241,35 +302,23 @@ def verify_elsewhere(
     manifest: Manifest,
     why: str,
     *,
+    prompts: Sequence[Prompt] | None = None,
     request: MeasureRequest | None = None,
+    only: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Verification:
-    """Check an engine that cannot run here (``why``): its recipe is emulated, and no more is checked."""
-    precision = measure(folder, manifest, None, request or MeasureRequest(), progress or Quiet())
-    begun = _begun(folder, manifest, ("precision",))
-    return _kept(folder, _reached(replace(begun, precision=precision, not_run=why, left_out=()), "precision"))
-
-
-def _require_emulation(manifest: Manifest, error: EnvironmentProblem) -> None:
-    """Raise where nothing of an engine that cannot run here would show; ``error`` is why it cannot."""
-    if not manifest.backend.gpus:
-        raise error
-    require("export", "verifying an engine that cannot run here")
-    if not loses_without_running(manifest.precision):
-        kind = manifest.precision.get("recipe")
-        raise EnvironmentProblem(
-            f"nothing of this engine can be checked here: {error.what}",
-            why=f"a narrow type can be emulated on a CPU; {kind} would be computed in FP32 here, which rounds nothing",
-            fix=error.fix,
-        ) from None
-
-
-def _unlike_torch(manifest: Manifest) -> tuple[Parity, ...]:
-    """Skip the comparison with torch for an engine that rounds: what that costs is measured instead."""
-    if is_reference(manifest.precision):
-        return ()
-    why = f"the engine is {manifest.precision.get('recipe')}, not fp32: what that costs is measured under precision"
-    return tuple(Parity(f"{half} logits", "skipped", why) for half in manifest.parts)
+    """Check an engine without running it, as where it cannot run (``why``): its text, and its recipe, emulated."""
+    prompts = code_prompts() if prompts is None else prompts
+    done = _begun(folder, manifest, only)
+    runs = [part for part in done.to_come if part in ("losslessness", "parity")]
+    cannot = dict.fromkeys(runs, f"the engine cannot run here: {why}")
+    for part in cannot:
+        done = _reached(done, part)
+    done = _with_text(folder, manifest, prompts, replace(done, cannot=cannot))
+    if "precision" in done.to_come:
+        precision = measure(folder, manifest, None, request or MeasureRequest(), progress or Quiet())
+        done = _reached(replace(done, precision=precision), "precision")
+    return _kept(folder, done)
 
 
 def _kept(folder: Path, verification: Verification) -> Verification:

@@ -195,14 +195,16 @@ def test_the_same_files_on_onnx_runtime_say_what_the_onnx_runtime_engine_says(
 # ------------------------------------------------------------------------------------------------ what is refused
 
 
-def test_running_it_here_says_what_it_is_for_and_what_to_do(cli: Run, demo_plans: Path) -> None:
-    for verb in (["run", demo_plans, "--prompt", "x"], ["verify", demo_plans]):
+def test_running_it_here_says_what_it_is_for_and_what_to_do(cli: Run, plans: Path) -> None:
+    for verb in (["run", plans, "--prompt", "x"], ["verify", plans]):
         done = cli(*verb)
         assert done.code == 3
         assert "built for sm_120 with tensorrt-rtx 1." in done.err
         assert "found no NVIDIA GPU" in done.err
         assert "--backend onnxruntime" in done.err
-    assert not (demo_plans / verification.FILE_NAME).exists()
+    found = json.loads((plans / verification.FILE_NAME).read_text())
+    assert (found["status"], found["parts"]["text"]) == ("not checked", "passed"), "which takes no run"
+    assert set(found["not_checked"]) == {"losslessness", "precision"}
 
 
 @pytest.mark.parametrize("name", ["target/model.plan", "drafter/model.plan", "plugins/accept_prefix.sm_120.cubin"])

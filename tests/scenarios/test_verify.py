@@ -104,7 +104,10 @@ def test_an_int8_engine_is_measured_against_fp32(int8: Path, data: Path, cli: Ru
     assert found["drafter_acceptance"]["prompts"] == 8, "beside the same target with a wide drafter"
     assert found["notes"] == []
     assert json.loads((int8 / FILE_NAME).read_text()) == json.loads(done.out)
-    assert {check["status"] for check in json.loads(done.out)["parity"]} == {"skipped"}
+    assert json.loads(done.out)["parts"] == {
+        "losslessness": "passed", "text": "passed", "parity": "not needed", "precision": "passed",
+    }  # fmt: skip
+    assert "the engine is in int8" in json.loads(done.out)["not_needed"]["parity"]
 
 
 def test_an_fp32_engine_has_no_precision_to_measure(int8: Path) -> None:
@@ -165,13 +168,13 @@ def changed(tiny: Pair) -> str:
 
 
 @pytest.mark.parametrize("harm", [gone, changed])
-def test_without_the_checkpoint_it_is_skipped_with_the_reason(
+def test_without_the_checkpoint_it_is_not_checked_and_the_reason_is_said(
     pair: Pair, tmp_path: Path, data: Path, harm: Callable[[Pair], str]
 ) -> None:
     engine = built(pair, tmp_path / "engine", "int8")
     why = harm(pair)
     found = measured(engine, MeasureRequest(data))
-    assert found.status == "skipped"
+    assert found.status == "not checked"
     assert why in found.skipped
     assert found.checks == ()
 
@@ -188,7 +191,8 @@ def test_a_plan_that_cannot_run_here_has_its_recipe_emulated_and_says_so(int8: P
     assert found.losslessness is None
     assert found.precision is not None
     assert found.precision.measured == EMULATED
-    assert (found.passed, found.precision.status) == (True, "passed")
+    assert (found.status, found.state("precision"), found.state("text")) == ("not checked", "passed", "passed")
+    assert found.not_checked == {"losslessness": "the engine cannot run here: there is no GPU"}
     assert found.precision.logits is not None
     assert found.precision.logits.kl_mean > 0
 

@@ -18,7 +18,7 @@ from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.verify import parity, verify, verify_engine
 from peagle.compiler.verify.losslessness import compare_on_and_off
 from peagle.compiler.verify.parity import Parity
-from peagle.compiler.verify.printing import lossless_lines
+from peagle.compiler.verify.printing import lines, lossless_lines
 from peagle.engines import Acceptance, SamplingParams
 from peagle.engines.folder.records import FileEntry
 from peagle.graphs.lowering import LOWERINGS
@@ -26,6 +26,7 @@ from peagle.plugins.optional_packages import install
 from tests.engines.folder.test_manifest import manifest_of
 
 PROMPTS = [Prompt("one", "ab"), Prompt("two", "cde")]
+ALONE = ("losslessness",)
 
 
 class FakeEngine:
@@ -74,7 +75,7 @@ class FakeEngine:
 
 
 def test_an_engine_that_speculation_does_not_change_passes(tmp_path: Path) -> None:
-    found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=10, k=(1, 3))
+    found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=10, k=(1, 3), only=ALONE)
     assert found.passed
     lossless = found.losslessness
     assert lossless.tokens_compared == 2 * 2 * 2 * 10
@@ -198,16 +199,21 @@ def test_what_the_engine_has_no_room_for_is_cut_and_said(tmp_path: Path) -> None
 
 
 def test_a_failed_parity_check_fails_the_whole(tmp_path: Path) -> None:
-    found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(1,))
-    bad = dataclasses.replace(found, parity=(Parity("target logits", "failed", "against torch", 0.5),))
+    found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(1,), only=ALONE)
+    failed = (Parity("target logits", "failed", "against torch", 0.5),)
+    bad = dataclasses.replace(found, parity=failed, left_out=("text", "precision"))
     assert found.passed
-    assert not bad.passed
+    assert (bad.passed, bad.status) == (False, "failed")
 
 
 def test_a_check_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(1,))
-    assert {check.status for check in found.parity} == {"skipped"}
+    assert {check.status for check in found.parity} == {"not checked"}
     assert "not there any more" in found.parity[0].detail
+    assert (found.passed, found.status) == (False, "not checked")
+    assert "not there any more" in found.not_checked["parity"]
+    assert "not there any more" in found.not_checked["text"]
+    assert ("result", "NOT CHECKED: text, parity") in lines(found)
     monkeypatch.setattr(parity, "find_spec", lambda name: None)
     found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(1,))
     assert install("export") in found.parity[0].detail

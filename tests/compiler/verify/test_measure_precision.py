@@ -27,7 +27,7 @@ def on_gpu(tiny_pair: Pair, tiny_engine: Engine, tmp_path: Path) -> Engine:
     graphs = lowered(tiny_pair.target, tiny_pair.head, "float16", tiny_engine.manifest.shapes.cache_length)
     manifest = plan_manifest(tiny_engine.manifest, graphs, tmp_path)
     manifest = replace(manifest, precision=RECIPES["fp16"].record())
-    for name in ("tokenizer.json", "drafter/config.json"):
+    for name in ("tokenizer.json", "generation_config.json", "drafter/config.json"):
         (tmp_path / name).write_bytes((tiny_engine.folder / name).read_bytes())
     engine, _ = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=1)
     return engine
@@ -62,9 +62,12 @@ def test_a_gpu_s_host_without_torch_checks_what_it_can_and_says_what_it_cannot(
     monkeypatch.setattr(Engine, "load", lambda *_, **__: on_gpu)
     monkeypatch.setattr(optional_packages, "is_there", lambda name: name != "torch")
     done = cli("verify", folder, "--prompts", 1, "--max-tokens", 6, "--num-speculative-tokens", 2)
-    assert done.code == 0, done.err
+    assert done.code == 3, done.out
     assert "comparing with FP32 needs packages that are not installed: torch" in done.out
-    assert "passed, but for what the precision costs" in done.out
+    assert "NOT CHECKED: precision" in done.out
+    assert "`--only losslessness,text` checks the rest alone" in done.err
+    rest = ("--prompts", 1, "--max-tokens", 6, "--num-speculative-tokens", 2, "--only", "losslessness,text")
+    assert cli("verify", folder, *rest).code == 0
     done = cli("verify", folder, "--only", "precision")
     assert (done.code, "verifying needs packages that are not installed: torch" in done.err) == (3, True)
 
