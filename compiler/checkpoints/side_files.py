@@ -9,13 +9,13 @@ import os
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ...engines.text.template_files import NAMED
 from ...plugins.problems import Problems, shown
 
 BESIDE_WEIGHTS = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "chat_template*", "*.jinja",
     "generation_config.json", "*processor_config.json", "LICENSE*", "NOTICE*",
 )  # fmt: skip
+NAMED_TEMPLATES = "additional_chat_templates"  # said again here, so that graphs do not depend on how chats are read
 _COPIED = ("config.json", *BESIDE_WEIGHTS)
 
 
@@ -42,7 +42,7 @@ def check_links(folder: Path, problems: Problems) -> None:
 
 
 def _copied(folder: Path) -> list[Path]:
-    named = folder / NAMED
+    named = folder / NAMED_TEMPLATES
     names = [folder / name for name in os.listdir(folder) if any(fnmatch(name, form) for form in _COPIED)]
     return sorted([*names, *named.glob("*.jinja")])
 

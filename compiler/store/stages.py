@@ -28,7 +28,7 @@ from .locks import Hold, locked_file
 from .made_for import FILE_NAME as MADE_FOR
 from .made_for import MadeFor
 
-_RECORD = "stage.json"
+_RECORD, _SEAL = "stage.json", "stage.sha256"  # what the files are, and the hash of that
 _log = logging.getLogger(__name__)
 
 
@@ -146,27 +146,23 @@ def _finished(final: Path, progress: Progress) -> Stage | None:
             if any(FileEntry.of(final / name, advance) != entry for name, entry in files.items()):
                 return None
         return Stage(final, files, reused=True, hold=Hold(final))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
 
 
 def _write_record(folder: Path, files: Mapping[str, FileEntry]) -> None:
-    """Write what the files of a stage are, and a hash of that: a record that lacks some of them is none."""
-    listed = {name: [entry.size, entry.sha256] for name, entry in files.items()}
-    (folder / _RECORD).write_text(json.dumps({"files": listed, "sha256": _seal(listed)}))
+    """Write what the files of a stage are, and the hash of that: a record that lacks some of them is none."""
+    record = json.dumps({name: [entry.size, entry.sha256] for name, entry in files.items()})
+    (folder / _RECORD).write_text(record)
+    (folder / _SEAL).write_text(hashlib.sha256(record.encode()).hexdigest())
 
 
 def _read_record(folder: Path) -> dict[str, FileEntry]:
     """Return the files of a stage as its record lists them. Raises one of many errors for a record that is none."""
-    record = json.loads((folder / _RECORD).read_bytes())
-    listed = record["files"]
-    if record["sha256"] != _seal(listed):
+    record = (folder / _RECORD).read_bytes()
+    if hashlib.sha256(record).hexdigest() != (folder / _SEAL).read_text():
         raise ValueError("the record was changed")
-    return {name: FileEntry(size, sha256) for name, (size, sha256) in listed.items()}
-
-
-def _seal(listed: Mapping[str, list[Any]]) -> str:
-    return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
+    return {name: FileEntry(size, sha256) for name, (size, sha256) in json.loads(record).items()}
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -182,4 +178,4 @@ def _files(folder: Path) -> dict[str, Path]:
                 found[path.relative_to(folder).as_posix()] = path
             elif not stat.S_ISDIR(mode):
                 raise ValueError(f"{path} is neither a file nor a folder")
-    return {name: found[name] for name in sorted(found) if name not in (_RECORD, MADE_FOR)}
+    return {name: found[name] for name in sorted(found) if name not in (_RECORD, _SEAL, MADE_FOR)}

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.checkpoints.side_files import NAMED_TEMPLATES
 from peagle.compiler.store.publish import Assembly
+from peagle.engines.text import template_files
 from peagle.plugins.errors import BuildError
 from tests.fixtures.commands import Run
 from tests.models import Pair
@@ -20,6 +22,10 @@ NAMES = (
     "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
     "chat_template.jinja", "chat_template.json", "additional_chat_templates/tools.jinja", "LICENSE",
 )  # fmt: skip
+
+
+def test_the_folder_of_templates_is_the_one_that_is_read() -> None:
+    assert NAMED_TEMPLATES == template_files.NAMED
 
 
 def swap_for_link(path: Path, to: Path) -> None:

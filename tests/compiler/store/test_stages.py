@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,7 +96,7 @@ def flip(path: Path) -> None:
     path.write_bytes(b"c" + path.read_bytes()[1:])
 
 
-@pytest.mark.parametrize("name", ["sub/a", "b", "stage.json"])
+@pytest.mark.parametrize("name", ["sub/a", "b", "stage.json", "stage.sha256"])
 @pytest.mark.parametrize("damage", [Path.unlink, truncate, flip])
 def test_a_damaged_stage_is_made_anew(store: StageStore, name: str, damage: Callable[[Path], None]) -> None:
     make = Maker()
@@ -107,24 +109,28 @@ def test_a_damaged_stage_is_made_anew(store: StageStore, name: str, damage: Call
 
 RECORDS = {
     "empty": lambda _: {},
-    "no files": lambda record: record | {"files": {}},
-    "fewer files": lambda record: record | {"files": dict([*record["files"].items()][1:])},
-    "of an earlier version": lambda record: record["files"],
-    "of an earlier version, and empty": lambda record: {"files": {}},
+    "fewer files": lambda record: dict([*record.items()][1:]),
     "a list": lambda record: [record],
     "null": lambda _: None,
-    "a list of files": lambda record: record | {"files": [*record["files"]]},
-    "sizes without hashes": lambda record: record | {"files": {name: [1] for name in record["files"]}},
-    "names of files elsewhere": lambda record: record | {"files": {"../../b": record["files"]["b"]}},
+    "sizes without hashes": lambda record: {name: entry[:1] for name, entry in record.items()},
+    "names of files elsewhere": lambda record: record | {"../../b": record["b"]},
 }
 
 
+def rewrite(stage: Path, shape: Callable[[Any], Any], *, sealed: bool) -> None:
+    """Change the record of a stage, and its hash too if ``sealed``."""
+    record = json.dumps(shape(json.loads((stage / "stage.json").read_text())))
+    (stage / "stage.json").write_text(record)
+    if sealed:
+        (stage / "stage.sha256").write_text(hashlib.sha256(record.encode()).hexdigest())
+
+
+@pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("shape", RECORDS)
-def test_a_stage_whose_record_is_another_is_made_anew(store: StageStore, shape: str) -> None:
+def test_a_stage_whose_record_is_another_is_made_anew(store: StageStore, shape: str, sealed: bool) -> None:
     make = Maker()
     stage = store.run("trace", ["x"], make)
-    record = stage.path / "stage.json"
-    record.write_text(json.dumps(RECORDS[shape](json.loads(record.read_text()))))
+    rewrite(stage.path, RECORDS[shape], sealed=sealed)
     again = store.run("trace", ["x"], make)
     assert not again.reused
     assert again.files == stage.files
@@ -133,10 +139,8 @@ def test_a_stage_whose_record_is_another_is_made_anew(store: StageStore, shape: 
 def test_a_record_that_lists_fewer_files_is_none_even_where_the_others_are_gone(store: StageStore) -> None:
     make = Maker()
     stage = store.run("trace", ["x"], make)
-    record = json.loads((stage.path / "stage.json").read_text())
-    del record["files"]["b"]
+    rewrite(stage.path, lambda record: {"sub/a": record["sub/a"]}, sealed=False)
     (stage.path / "b").unlink()
-    (stage.path / "stage.json").write_text(json.dumps(record))
     assert not store.run("trace", ["x"], make).reused
 
 
