@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...graphs.lowering import ORT, Lowering
 from ...plugins.errors import BuildError, EnvironmentProblem
 from ..request.build_platform import BuildPlatform, costs_without_kernels
-from ..store.cache_folder import require_trusted
+from ..store.cache_folder import UntrustedCache, require_trusted
 from ..store.stages import Stage, StageStore
 from .shared_steps import PipelineRun
 
@@ -42,6 +42,8 @@ def cpu_kernels(run: PipelineRun, platform: BuildPlatform, *, is_asked: bool) ->
     with run.phases("kernels") as record:
         try:
             stage = _tried(run)
+        except UntrustedCache:
+            raise
         except (EnvironmentProblem, BuildError) as error:
             what = f"{error.what}: {error.why}" if error.why else error.what
             if not is_asked:
@@ -74,13 +76,15 @@ def was_compiled_here(store: StageStore, library: CpuLibrary) -> bool:
 
     Raises ``EnvironmentProblem`` where others can have written one of those.
     """
+    from ...plugins.cpu import INDEX, LIBRARY
     from ...plugins.cpu.pack import read_pack
 
     for folder in (store.root / "cpu-library").glob("*"):
         require_trusted(store.root, "cpu-library", folder.name)
-        with suppress(EnvironmentProblem):  # one that is being made, or a lock
-            if read_pack(folder).code == library.code:
-                return True
+        if all((folder / name).is_file() for name in (INDEX, LIBRARY)):
+            with suppress(EnvironmentProblem):  # one that is being made
+                if read_pack(folder).code == library.code:
+                    return True
     return False
 
 

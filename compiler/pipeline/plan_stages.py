@@ -17,7 +17,7 @@ from ..precision.product_table import BuiltProduct
 from ..request.build_platform import BuildPlatform
 from ..request.request import DEFAULT_BATCH_SIZE, PlanAsked
 from ..store.atomic_files import require_space
-from ..store.cache_folder import require_trusted
+from ..store.cache_folder import UntrustedCache, require_trusted
 from ..store.stages import Stage
 from ..tensorrt.worker_protocol import PlanFacts, PlanRequest
 from .graph_stages import MODEL, Compiled
@@ -224,6 +224,8 @@ def build_plugin_library(run: PipelineRun, kernels: Stage) -> PluginLibraryStage
     try:
         compilers = [compiler.identity for compiler in find_compilers(COST)]
         return PluginLibraryStage(run.store.run("plugin-library", [digest(cubins), machine_name(), compilers], make))
+    except UntrustedCache:
+        raise
     except (EnvironmentProblem, BuildError) as error:
         return PluginLibraryStage(None, (f"there is no C++ library of the plugins: {error.in_a_line}",))
 
@@ -237,5 +239,7 @@ def library_of_export(run: PipelineRun, gpus: Sequence[str]) -> PluginLibrarySta
             library = build_plugin_library(run, build_kernels(run, gpus))
             record["reused"] = library.stage is not None and library.stage.reused
             return library
+    except UntrustedCache:
+        raise
     except (EnvironmentProblem, BuildError) as error:
         return PluginLibraryStage(None, (f"there is no C++ library of the plugins: {error.in_a_line}",))

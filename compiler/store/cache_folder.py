@@ -28,6 +28,10 @@ _GROUP, _OTHERS = 0o070, 0o007
 _WRITE, _SEARCH = 0o022, 0o011
 
 
+class UntrustedCache(EnvironmentProblem):
+    """Others can have written what a command was about to read; nothing goes on without it (exit code 3)."""
+
+
 def cache_root() -> Path:
     """Return the cache folder of this user: ``$PEAGLE_CACHE``, else ``~/.cache/peagle-compile``."""
     if named := os.environ.get(VARIABLE):
@@ -51,7 +55,7 @@ def make_private(root: Path, *below: str) -> Path:
 
 
 def require_trusted(root: Path, *below: str) -> None:
-    """Raise ``EnvironmentProblem`` unless only this user and root can have written ``root/below``.
+    """Raise ``UntrustedCache`` unless only this user and root can have written ``root/below``.
 
     This looks at every folder from ``root`` on, and at everything in the last. What does not exist is trusted. Links
     above the last folder are followed: each counts, and so does what it leads to. Folders above ``root`` are not looked
@@ -96,7 +100,7 @@ def _require(root: Path, path: Path, found: os.stat_result, *, is_closed: bool) 
     if is_closed or stat.S_ISLNK(found.st_mode):  # the mode of a link means nothing
         return is_closed
     if _others(found) & _WRITE:
-        raise EnvironmentProblem(
+        raise UntrustedCache(
             f"others can write to {path}, which is {_part(root, path)}",
             why=f"its mode is {stat.S_IMODE(found.st_mode):04o} and its owner is {_name(found.st_uid)}; {_WHY}",
             fix=f"if nobody else has written there, `chmod -R go-w {shlex.quote(str(path))}`, else remove it: a build "
@@ -111,7 +115,7 @@ def _require_owner(root: Path, path: Path, found: os.stat_result) -> None:
     mend = (
         "" if path == root else f"remove it: a build makes again what it misses (`rm -r {shlex.quote(str(path))}`), or "
     )
-    raise EnvironmentProblem(
+    raise UntrustedCache(
         f"{path}, which is {_part(root, path)}, belongs to {_name(found.st_uid)}",
         why=f"this command runs as {_name(os.geteuid())}; {_WHY}",
         fix=f"{mend}{_elsewhere()}",

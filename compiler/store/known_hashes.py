@@ -60,7 +60,7 @@ def _times(found: os.stat_result) -> list[int]:
 
 def _known(kept: Path | None, found: os.stat_result) -> str:
     """The hash that was kept of a file that has not changed since, or ''."""
-    if kept is None:
+    if kept is None or not kept.is_file():
         return ""
     with suppress(OSError, ValueError, TypeError, RecursionError):
         *times, sha256 = json.loads(kept.read_bytes())

@@ -35,7 +35,7 @@ def clear_leftovers(folder: Path) -> None:
     for path in (folder / name for name in names if _MADE_ASIDE.fullmatch(name)):
         with locked_if_free(path) as is_free:
             if is_free:
-                shutil.rmtree(path, ignore_errors=True)
+                remove(path)
     for old in (folder / name for name in names if name.endswith(_OLD)):
         ready = old.name.removesuffix(_OLD)
         match = _MADE_ASIDE.fullmatch(ready)
@@ -49,8 +49,8 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder with all that is in it; of a link to one, the link."""
-    if path.is_symlink():
-        path.unlink()
-    else:
+    """Remove a folder with all that is in it; of a link to one, the link, and a file or pipe in its place."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -66,7 +66,7 @@ class Hold:
 
 def _open(path: Path, how: int) -> int | None:
     """Open what has the name ``path`` and lock it; None if it has the name no more. Links are not followed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would wait for a writer
     try:
         fcntl.flock(descriptor, how)
         ours, named = os.fstat(descriptor), os.lstat(path)

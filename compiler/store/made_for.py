@@ -26,6 +26,8 @@ class MadeFor:
     @classmethod
     def read(cls, folder: Path) -> MadeFor | None:
         """Return what the folder of a step was made for; None where it does not say, as in older ones."""
+        if not (folder / FILE_NAME).is_file():  # a pipe would wait for a writer
+            return None
         try:
             made_for = cls(**json.loads((folder / FILE_NAME).read_bytes()))
         except (OSError, ValueError, TypeError, RecursionError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from ..precision.recipes import Recipe
 from ..store.atomic_files import writing
 from ..store.cache_folder import make_private, require_trusted
 from ..store.killed_stages import SCRATCH, SCRATCH_LOCK
+from ..store.leftovers import remove
 from ..store.locks import locked_file
 from ..store.stages import Stage, StageStore
 from .engine_origin import Origins
@@ -239,6 +239,6 @@ def scratch(root: Path) -> Iterator[StageStore]:
         (make_private(root) / SCRATCH_LOCK).touch()
     with locked_file(root / SCRATCH_LOCK):
         for left_over in root.glob(f"{SCRATCH}*"):
-            shutil.rmtree(left_over, ignore_errors=True)
+            remove(left_over)
         with tempfile.TemporaryDirectory(dir=root, prefix=SCRATCH) as folder, half_made(Path(folder)):
             yield StageStore(Path(folder))

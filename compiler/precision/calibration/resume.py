@@ -7,7 +7,6 @@ once those of the next are safely there.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 from ....engines.folder.records import FileEntry
 from ....plugins.errors import EnvironmentProblem
 from ...store.atomic_files import flush, writing
+from ...store.leftovers import remove
 from ...store.made_for import FILE_NAME as MADE_FOR
 from ...store.stages import StageStore, stage_key
 
@@ -98,6 +98,8 @@ class Kept:
 
     def _whole(self, step: int, path: Path) -> bool:
         try:
+            if not (self._record(step).is_file() and path.is_file()):  # a pipe would wait for a writer
+                return False
             size, sha256 = json.loads(self._record(step).read_bytes())[path.name]
             return FileEntry.of(path) == FileEntry(size, sha256)
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -147,7 +149,5 @@ class States:
 
 def _empty(folder: Path) -> None:
     for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != MADE_FOR:
-            path.unlink()
+        if path.name != MADE_FOR:
+            remove(path)
