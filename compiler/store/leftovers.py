@@ -35,7 +35,7 @@ def clear_leftovers(folder: Path) -> None:
     for path in (folder / name for name in names if _MADE_ASIDE.fullmatch(name)):
         with locked_if_free(path) as is_free:
             if is_free:
-                remove(path)
+                shutil.rmtree(path, ignore_errors=True)  # a file of that name is none of ours
     for old in (folder / name for name in names if name.endswith(_OLD)):
         ready = old.name.removesuffix(_OLD)
         match = _MADE_ASIDE.fullmatch(ready)

@@ -94,6 +94,8 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _text(path: Path, most: int = _MOST_BYTES) -> str:
     try:
+        if not path.is_file():  # a pipe would wait for a writer
+            raise _damaged(path, "it is no regular file")
         with path.open("rb") as file:
             content = file.read(most + 1)
         if len(content) > most:

@@ -7,7 +7,7 @@ once those of the next are safely there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,14 +52,14 @@ class Kept:
             yield cls(folder)
 
     def finished(self) -> int:
-        """The number of steps that are done and undamaged; what cannot be gone on from is removed."""
+        """The number of steps that are done and undamaged; everything else is removed."""
         count = 0
         while self._ranges_whole(count):
             count += 1
         if count and not self._whole(count - 1, self.streams(count - 1)):
             count = 0
-        if not count:
-            _empty(self.folder)
+        kept = [path for step in range(count) for path in (self._record(step), self._ranges(step))]
+        _empty(self.folder, {path.name for path in (*kept, *([self.streams(count - 1)] if count else []))})
         return count
 
     def streams(self, step: int) -> Path:
@@ -147,7 +147,7 @@ class States:
                 yield stream
 
 
-def _empty(folder: Path) -> None:
+def _empty(folder: Path, kept: Collection[str] = ()) -> None:
     for path in folder.iterdir():
-        if path.name != MADE_FOR:
+        if path.name != MADE_FOR and path.name not in kept:
             remove(path)

@@ -12,16 +12,21 @@ from types import SimpleNamespace
 import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.pipeline.cpu_kernels import was_compiled_here
+from peagle.compiler.pipeline.cpu_kernels import cpu_kernels, was_compiled_here
+from peagle.compiler.pipeline.plan_stages import build_plugin_library, library_of_export
+from peagle.compiler.pipeline.shared_steps import PipelineRun
 from peagle.compiler.precision.calibration.resume import Kept
+from peagle.compiler.request.build_platform import BuildPlatform
 from peagle.compiler.request.doctor import diagnose
 from peagle.compiler.store import cache_folder, known_hashes
-from peagle.compiler.store.cache_folder import make_private, require_trusted
+from peagle.compiler.store.cache_folder import UntrustedCache, make_private, require_trusted
 from peagle.compiler.store.known_hashes import entry_of
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify.unpublished_pairs import scratch
+from peagle.graphs.lowering import CPU
 from peagle.plugins.cpu.compile import CpuLibrary
 from peagle.plugins.errors import EnvironmentProblem
+from peagle.plugins.kernels.pack import write_pack
 from tests.fixtures.commands import Run
 from tests.models import Pair
 
@@ -313,6 +318,27 @@ class TestEveryReader:
         library = CpuLibrary("linux-x86_64", "", b"")
         with pytest.raises(EnvironmentProblem, match="others can write to"):
             was_compiled_here(StageStore(open_cache), library)
+
+    def test_kernels_that_a_build_could_do_without(self, open_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("peagle.plugins.cpu.compile.find_compilers", lambda *_: [])
+        run = PipelineRun.begin(StageStore(open_cache), None)
+        platform = BuildPlatform("onnxruntime", "", (), CPU, runs_here=True)
+        for is_asked in (False, True):
+            with pytest.raises(UntrustedCache, match="others can write to"):
+                cpu_kernels(run, platform, is_asked=is_asked)
+
+    def test_a_plugin_library_that_a_build_could_do_without(
+        self, open_cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("peagle.plugins.cpu.compile.find_compilers", lambda *_: [])
+        open_cache.chmod(0o755)
+        run = PipelineRun.begin(StageStore(open_cache), None)
+        kernels = run.store.run("kernels", [], lambda folder: write_pack(folder, []))
+        open_cache.chmod(0o777)
+        with pytest.raises(UntrustedCache, match="others can write to"):
+            build_plugin_library(run, kernels)
+        with pytest.raises(UntrustedCache, match="others can write to"):
+            library_of_export(run, ["sm_120"])
 
     def test_doctor_says_it_and_goes_on(self, open_cache: Path, cli: Run) -> None:
         assert f"others can write to {open_cache}" in diagnose().cache_problem

@@ -13,6 +13,7 @@ import pytest
 from peagle.compiler.store import known_hashes
 from peagle.compiler.store.known_hashes import FOLDER, entry_of
 from peagle.engines.folder.records import FileEntry
+from tests.attacks.world import guarded
 
 CONTENT = b"weights" * 9
 HASH = sha256(CONTENT).hexdigest()
@@ -118,4 +119,15 @@ def test_a_blob_of_the_hubs_cache_is_called_by_its_hash(
         entries.append(entry_of(link, None))
     assert [entry.sha256 for entry in entries] == ["a" * 64, HASH, HASH]
     assert [entry.size for entry in entries] == [len(CONTENT)] * 3
+    assert len(reads) == 2
+
+
+def test_a_pipe_where_a_hash_was_kept_makes_nobody_wait(tmp_path: Path, reads: list[Path]) -> None:
+    file = written(tmp_path / "a.safetensors")
+    entry_of(file, tmp_path / "kept")
+    (kept,) = (tmp_path / "kept" / FOLDER).iterdir()
+    kept.unlink()
+    os.mkfifo(kept)
+    with guarded(30):
+        assert entry_of(file, tmp_path / "kept").sha256 == HASH
     assert len(reads) == 2

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from peagle.compiler.store.leftovers import clear_leftovers, made_aside, moved_aside
+from peagle.compiler.store.leftovers import clear_leftovers, made_aside, moved_aside, remove
 from peagle.compiler.store.locks import locked
 
 
@@ -76,3 +77,14 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     (tmp_path / ".mine.0123abcd.building").touch()
     clear_leftovers(tmp_path)
     assert names(tmp_path) == sorted([*theirs, ".mine.0123abcd.building"])
+
+
+def test_whatever_has_the_place_of_a_folder_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "link").symlink_to("kept")
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "link", "file", "pipe", "nothing"):
+        remove(tmp_path / name)
+    assert names(tmp_path) == ["kept"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from peagle.compiler.store.locks import Hold, locked, locked_file, locked_if_free
+from tests.attacks.world import guarded
+
+SECONDS = 30.0
 
 
 def is_free(path: Path) -> bool:
@@ -59,3 +63,11 @@ def test_who_waited_for_a_lock_file_that_was_removed_has_the_new_one(tmp_path: P
     waiting.join(60)
     assert got.is_set()
     assert is_free(path)
+
+
+def test_a_pipe_in_the_place_of_a_lock_makes_nobody_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.lock")
+    with guarded(SECONDS), locked_file(tmp_path / "x.lock"):
+        assert not is_free(tmp_path / "x.lock")
+    with guarded(SECONDS):
+        assert is_free(tmp_path / "x.lock")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from peagle.compiler.store.made_for import FILE_NAME, MadeFor
+from tests.attacks.world import guarded
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,9 @@ def test_what_says_something_else_is_unknown(tmp_path: Path, content: str) -> No
     (tmp_path / FILE_NAME).write_text(content)
     assert MadeFor.read(tmp_path) is None
     assert MadeFor.read(tmp_path / "nowhere") is None
+
+
+def test_a_pipe_in_its_place_makes_nobody_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE_NAME)
+    with guarded(30):
+        assert MadeFor.read(tmp_path) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from peagle.engines.text.template_files import read_special_tokens, read_templates
 from peagle.plugins.errors import EnvironmentProblem
+from tests.attacks.world import guarded
 
 
 def write(folder: Path, **files: Any) -> None:
@@ -88,3 +90,16 @@ def test_special_tokens_are_texts_or_objects(tmp_path: Path) -> None:
         "pad_token": "<pad>",
         "additional_special_tokens": ["<a>", "<b>"],
     }
+
+
+@pytest.mark.parametrize("name", ["additional_chat_templates/tools.jinja", "chat_template.jinja"])
+def test_a_pipe_makes_nobody_wait(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    with guarded(30):
+        if name == "chat_template.jinja":
+            assert read_templates(tmp_path) == {}
+            return
+        with pytest.raises(EnvironmentProblem, match="cannot be read") as caught:
+            read_templates(tmp_path)
+    assert caught.value.why == "it is no regular file"

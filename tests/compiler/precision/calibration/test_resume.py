@@ -11,10 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from peagle.compiler.console.progress import Advance
 from peagle.compiler.precision.calibration import Percentile, Samples, Scales, Settings
+from peagle.compiler.precision.calibration.resume import Kept
+from peagle.compiler.store.stages import StageStore
+from tests.attacks.world import guarded
 from tests.compiler.precision.calibration.conftest import Calibrate, random_samples
 from tests.models import Pair
 
@@ -129,3 +133,33 @@ def test_damage_to_what_was_kept_costs_time_only(tiny: Tiny, calibrated: Calibra
         damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
         assert content(calibrated(tiny("llama"), samples, progress=steps, store=store)) == whole
         assert steps.told == [("calibrate layers 0 to 6", 12 * 7)]
+
+
+def make() -> None:
+    """Stand for what a calibration makes."""
+
+
+@pytest.mark.parametrize("name", ["step-0000.json", "ranges-0000.safetensors", "streams-0000.bin"])
+def test_a_pipe_where_a_step_was_makes_nobody_wait(tmp_path: Path, name: str) -> None:
+    with Kept.open(StageStore(tmp_path), make, ["x"], 0) as kept:
+        kept.scratch.write_bytes(b"streams")
+        kept.finish(0, {"x": np.ones(1, np.float32)})
+        assert kept.finished() == 1
+        (kept.folder / name).unlink()
+        os.mkfifo(kept.folder / name)
+        with guarded(30):
+            assert kept.finished() == 0
+        assert not os.path.lexists(kept.folder / name)
+
+
+@pytest.mark.parametrize("name", ["streams.partial", "step-0001.partial", "ranges-0001.safetensors"])
+def test_a_pipe_where_the_next_step_goes_makes_nobody_wait(tmp_path: Path, name: str) -> None:
+    with Kept.open(StageStore(tmp_path), make, ["x"], 0) as kept:
+        kept.scratch.write_bytes(b"streams")
+        kept.finish(0, {"x": np.ones(1, np.float32)})
+        os.mkfifo(kept.folder / name)
+        with guarded(30):
+            assert kept.finished() == 1
+            kept.scratch.write_bytes(b"streams")
+            kept.finish(1, {"x": np.ones(1, np.float32)})
+        assert kept.finished() == 2
