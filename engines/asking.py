@@ -133,7 +133,9 @@ class Asking:
         if self._shows_logits:
             self._grammars.prepare()
 
-    def calls(self, tools: Objects, most: int | None) -> StructuredOutputsParams:
+    def calls(
+        self, tools: Objects, most: int | None, *, disable_additional_properties: bool = True
+    ) -> StructuredOutputsParams:
         """The form of an answer that calls tools, ``most`` at most, and says nothing else. Raises ``UsageError``."""
         style = self.conversations.style
         if style is None or not self.can_call_tools:
@@ -142,7 +144,7 @@ class Asking:
                 why=f"its chat template has no calls in a form that is read here ({READ})",
                 fix="describe them in a message, and ask for JSON by structured_outputs",
             )
-        return call_form(tools, style, most=most)
+        return call_form(tools, style, most=most, disable_additional_properties=disable_additional_properties)
 
     def request(
         self,

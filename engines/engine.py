@@ -194,14 +194,23 @@ class Engine:
         """
         self._asking.prepare_forms()
 
-    def calls_of(self, tools: Sequence[Mapping[str, Any]], most: int | None = None) -> StructuredOutputsParams:
+    def calls_of(
+        self,
+        tools: Sequence[Mapping[str, Any]],
+        most: int | None = None,
+        *,
+        disable_additional_properties: bool = True,
+    ) -> StructuredOutputsParams:
         """Return the form of an answer that calls ``tools``, ``most`` times at most (1 or None), and says nothing else.
+
+        Arguments have the keys that their schemas declare and no others, unless a schema says ``additionalProperties``
+        or ``disable_additional_properties`` is False.
 
         It is for ``SamplingParams.structured_outputs`` of a chat with the same tools, as OpenAI has them. Raises
         ``UsageError`` for parameters that are no schema of an object, or that this model's calls cannot hold to, and
         for a model without such calls.
         """
-        return self._asking.calls(tools, most)
+        return self._asking.calls(tools, most, disable_additional_properties=disable_additional_properties)
 
     def generate(
         self,

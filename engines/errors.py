@@ -1,4 +1,4 @@
-"""Errors of an engine that runs: its queue is full, it was closed, or a pass failed and ended what it had."""
+"""Errors of a running engine: a full queue, a prompt that is too long, a closed engine, a pass that failed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ class QueueFull(EnvironmentProblem):
             why=f"{slots} run at once, and {limit - slots} may wait",
             fix="submit again when one has ended, or load the engine with a larger max_queue_size",
         )
+
+
+class PromptTooLong(UsageError):
+    """The prompt, with the tokens that are to follow it, is longer than the engine's context."""
 
 
 class EngineClosed(UsageError):

@@ -6,14 +6,15 @@ It is what ``text.tool_calls`` reads: every text of this form is a call, with ar
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...plugins.errors import UsageError
-from ..requests.structured_outputs import StructuredOutputsParams
+from ..requests.structured_outputs import MOST_CHARACTERS, MOST_LEVELS, StructuredOutputsParams, levels_of
 from ..text.answer_styles import Style
 from ..text.channels import CHANNEL, CONSTRAIN, END, FUNCTIONS, MESSAGE, START
 from ..text.tool_calls import CLOSE, OPEN, is_told_as_text
+from .declared_keys import keep_to_declared_keys
 from .grammar_text import WHITESPACE
 
 _KEPT_OF_TEXT = {"type", "enum", "const", "minLength", "maxLength"}
@@ -22,8 +23,17 @@ _SHARED = ("$defs", "definitions")  # that a parameter's own schema may refer to
 _NOT_IN_TEXT = ("</parameter>", "<parameter=", "</function>", CLOSE)
 
 
-def call_form(tools: Sequence[Mapping[str, Any]], style: Style, *, most: int | None = None) -> StructuredOutputsParams:
+def call_form(
+    tools: Sequence[Mapping[str, Any]],
+    style: Style,
+    *,
+    most: int | None = None,
+    disable_additional_properties: bool = True,
+) -> StructuredOutputsParams:
     """Return the form of one call or more, ``most`` at most (1, or None for any number), of these tools.
+
+    Objects of the arguments admit the keys that they declare and no others, unless they say ``additionalProperties``
+    or ``disable_additional_properties`` is False: then the standard holds.
 
     ``tools`` are as OpenAI has them, each with a name. In the styles of Llama 3 and GPT-OSS it is one call in any case,
     as their templates have it; the latter may think before. Raises ``UsageError`` for parameters that are no schema of
@@ -40,6 +50,7 @@ def call_form(tools: Sequence[Mapping[str, Any]], style: Style, *, most: int | N
         ]
         rules.append("TEXT: /(?s:.*)/")
     kinds, named = [], set[str]()
+    json_of = _SchemaRules(keeps_keys=disable_additional_properties)
     for at, tool in enumerate(tools):
         function = tool["function"]
         name = function["name"]
@@ -50,7 +61,7 @@ def call_form(tools: Sequence[Mapping[str, Any]], style: Style, *, most: int | N
         named.add(name)
         schema = _object_schema(f"tools[{at}].function.parameters", function.get("parameters"))
         kinds.append(f"c{at}")
-        rules += _in_tags(at, name, schema) if style == "tags" else _as_json(at, name, schema, style)
+        rules += _in_tags(at, name, schema, json_of) if style == "tags" else _as_json(at, name, json_of(schema), style)
     if style == "tags":
         rules.append(f"BAD: /(?s:.*)({'|'.join(text.replace('/', chr(92) + '/') for text in _NOT_IN_TEXT)})(?s:.*)/")
     return StructuredOutputsParams(grammar="\n".join([*rules, f"call: {' | '.join(kinds)}"]) + "\n")
@@ -65,17 +76,17 @@ def _object_schema(name: str, given: Any) -> dict[str, Any]:
     return {"type": "object", **given}
 
 
-def _as_json(at: int, name: str, schema: Mapping[str, Any], style: Style) -> list[str]:
+def _as_json(at: int, name: str, arguments: str, style: Style) -> list[str]:
     """The rules of a call as a JSON object, its two keys as models write them; or as a message to the function."""
     if style == "channels":
         to = _quoted(f"commentary to={FUNCTIONS}{_recipient(name, at)} ")
-        return [f'c{at}: {to} {CONSTRAIN} "json" {MESSAGE} a{at}', f"a{at}: {_json(schema)}"]
+        return [f'c{at}: {to} {CONSTRAIN} "json" {MESSAGE} a{at}', f"a{at}: {arguments}"]
     key = "parameters" if style == "llama" else "arguments"
     before = '{"name": ' + json.dumps(name, ensure_ascii=False) + f', "{key}": '
-    return [f'c{at}: {_quoted(before)} a{at} "}}"', f"a{at}: {_json(schema)}"]
+    return [f'c{at}: {_quoted(before)} a{at} "}}"', f"a{at}: {arguments}"]
 
 
-def _in_tags(at: int, name: str, schema: Mapping[str, Any]) -> list[str]:
+def _in_tags(at: int, name: str, schema: Mapping[str, Any], json_of: Callable[[Any], str]) -> list[str]:
     """The rules of a call with a tag for each parameter, in the order of the schema. Raises ``UsageError``."""
     place = f"tools[{at}].function.parameters"
     properties, required = schema.get("properties", {}), schema.get("required", [])
@@ -95,7 +106,7 @@ def _in_tags(at: int, name: str, schema: Mapping[str, Any]) -> list[str]:
             rules.append(f'{rule.upper()}: {_text(f"{place}.properties.{key}", one)} "\\n</parameter>\\n"')
         else:
             rules.append(f'{rule}: {begin} {rule}_v "\\n</parameter>\\n"')
-            rules.append(f"{rule}_v: {_json(shared | dict(one) if isinstance(one, Mapping) else one)}")
+            rules.append(f"{rule}_v: {json_of(shared | dict(one) if isinstance(one, Mapping) else one)}")
     begin = _quoted(f"<function={_tag(name, f'tools[{at}].function.name')}>\n")
     return [f'c{at}: {" ".join([begin, *parts])} "</function>"', *rules]
 
@@ -141,18 +152,35 @@ def _not_kept(place: str) -> UsageError:
     )
 
 
-def _json(schema: Any) -> str:
-    """A rule for JSON of a schema. Raises ``UsageError`` for what is none."""
-    if not isinstance(schema, Mapping | bool):
-        raise UsageError("tools: a schema must be an object, true or false", fix="correct the tool's parameters")
-    given = {} if schema is True else schema
-    if given is False:
-        raise UsageError("tools: nothing fits the schema false", fix="correct the tool's parameters")
-    try:
-        text = json.dumps({**given, "x-guidance": {"whitespace_pattern": WHITESPACE}}, allow_nan=False)
-    except (ValueError, RecursionError) as error:
-        raise UsageError("tools: a schema is no JSON", why=str(error), fix="correct the tool's parameters") from None
-    return f"%json {text}"
+class _SchemaRules:
+    """Makes rules of the schemas of one request, as many as a grammar may have characters."""
+
+    def __init__(self, *, keeps_keys: bool) -> None:
+        self._keeps_keys, self._left = keeps_keys, MOST_CHARACTERS
+
+    def __call__(self, schema: Any) -> str:
+        """Return a rule for JSON of a schema. Raises ``UsageError`` for what is none."""
+        if not isinstance(schema, Mapping | bool):
+            raise UsageError("tools: a schema must be an object, true or false", fix="correct the tool's parameters")
+        given = {} if schema is True else schema
+        if given is False:
+            raise UsageError("tools: nothing fits the schema false", fix="correct the tool's parameters")
+        try:
+            json.dumps(given, allow_nan=False)
+            if levels_of(given) > MOST_LEVELS:
+                raise RecursionError
+        except RecursionError:
+            what = f"tools: a schema is nested more than {MOST_LEVELS} levels deep"
+            raise UsageError(what, fix="move inner schemas to definitions ($defs), and refer to them by $ref") from None
+        except (ValueError, TypeError) as error:
+            raise UsageError("tools: a schema is no JSON", why=str(error), fix="correct the parameters") from None
+        kept = keep_to_declared_keys(given, "a schema of tools") if self._keeps_keys else given
+        rule = f"%json {json.dumps({**kept, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
+        self._left -= len(rule)
+        if self._left < 0:
+            what = f"tools: the schemas make more than {MOST_CHARACTERS} characters of a grammar"
+            raise UsageError(what, fix="give fewer tools, or shorter schemas")
+        return rule
 
 
 def _are_texts(value: Any) -> bool:

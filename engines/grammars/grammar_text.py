@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ..requests.structured_outputs import StructuredOutputsParams
+from ..requests.structured_outputs import NAME, StructuredOutputsParams
+from .declared_keys import keep_to_declared_keys
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -17,11 +18,15 @@ WHITESPACE = r" |\r?\n[ \t]{0,40}"
 
 
 def grammar_text(form: StructuredOutputsParams) -> str:
-    """Return the form in llguidance's own words. Raises ``ValueError`` for a grammar that it cannot read."""
+    """Return the form as a grammar of llguidance's.
+
+    Raises ``ValueError`` for a grammar that llguidance cannot read, and ``UsageError`` for a schema that cannot be kept
+    to its declared keys.
+    """
     from llguidance import LLMatcher, grammar_from
 
     if form.is_json:
-        schema = str(form.json or '{"type": "object"}')
+        schema = _kept_to_declared_keys(form) if form.json else '{"type": "object"}'
         asked: JsonCompileOptions = {"whitespace_flexible": False} if form.disable_any_whitespace else {}
         if form.whitespace_pattern is not None:
             asked["whitespace_pattern"] = form.whitespace_pattern
@@ -34,3 +39,10 @@ def grammar_text(form: StructuredOutputsParams) -> str:
     if form.regex is not None:
         return LLMatcher.grammar_from_regex(form.regex)
     return grammar_from("grammar", str(form.grammar))
+
+
+def _kept_to_declared_keys(form: StructuredOutputsParams) -> str:
+    """Return the text of a form's JSON schema, whose objects keep to their declared keys unless the form says no."""
+    text = str(form.json)
+    schema = json.loads(text) if form.disable_additional_properties else None
+    return text if not isinstance(schema, dict) else json.dumps(keep_to_declared_keys(schema, f"{NAME}.json"))

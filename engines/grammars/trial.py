@@ -69,7 +69,10 @@ def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
         return
     is_grammar = form.grammar is not None  # llguidance reads llama.cpp's form in a time that grows as the square
     given = {"path": sys.path, "seconds": SECONDS, "bytes": _BYTES, "stack": _STACK, "limits": LIMITS}
-    given |= {"is_grammar": is_grammar, "text": form.grammar if is_grammar else grammar_text(form)}
+    try:
+        given |= {"is_grammar": is_grammar, "text": form.grammar if is_grammar else grammar_text(form)}
+    except ValueError as error:
+        raise refused(form, str(error)) from None
     given["tokenizer"] = _tokenizer_of(special) if is_grammar and special else "byte"
     command = [sys.executable or "python3", "-c", _CHILD]
     try:

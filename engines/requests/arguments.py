@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...plugins.errors import UsageError
+from ..errors import PromptTooLong
 
 ONE_PROMPT = "a str, or token ids: a sequence of ints or a one-dimensional array of them"
 _BYTES = (str, bytes, bytearray, memoryview)
@@ -99,7 +100,7 @@ def token_ids_of(name: str, value: Any, vocab_size: int, max_seq_len: int) -> tu
             fix="encode the prompt with this engine's tokenizer",
         )
     if len(ids) >= max_seq_len:
-        raise UsageError(
+        raise PromptTooLong(
             f"{name} has {len(ids)} tokens, the engine's cache holds {max_seq_len} including at least one new",
             fix=f"shorten it to {max_seq_len - 1} tokens, or rebuild with a larger --max-seq-len",
         )

@@ -70,11 +70,16 @@ class SamplingParams:
             try:
                 object.__setattr__(self, name, check(name, getattr(self, name)))  # the way of a frozen dataclass
             except UsageError as error:
-                problems.append(error.what)
-        if not problems and self.min_tokens > self.max_tokens:
-            problems.append(f"min_tokens is {self.min_tokens}, more than max_tokens, which is {self.max_tokens}")
+                problems.append(error)
+        if len(problems) == 1:
+            raise problems[0]
         if problems:
-            raise UsageError("; ".join(problems), fix="change the sampling parameters")
+            raise UsageError("; ".join(each.what for each in problems), fix="change the sampling parameters")
+        if self.min_tokens > self.max_tokens:
+            raise UsageError(
+                f"min_tokens is {self.min_tokens}, more than max_tokens, which is {self.max_tokens}",
+                fix="change the sampling parameters",
+            )
 
 
 def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from typing import Any
 
 from ...plugins.errors import UsageError
@@ -13,8 +13,10 @@ from .arguments import flag, refusal, text_of, texts_of
 NAME = "structured_outputs"
 MOST_CHARACTERS = 1 << 16  # of a schema, a grammar or all choices
 MOST_OF_REGEX = 1 << 13
+MOST_LEVELS = 120  # of a schema; llguidance reads JSON of 128 levels, and some are its own
 _KINDS = ("json", "regex", "choice", "grammar", "json_object")
-_OF_JSON = ("disable_any_whitespace", "whitespace_pattern")
+_OF_JSON = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
+_OF_VLLM = ("structural_tag",)  # which may be null
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,10 @@ class StructuredOutputsParams:
     a space may stand, or a newline with what indents the next line; or nothing (``disable_any_whitespace``), or what
     the expression ``whitespace_pattern`` says.
 
+    An object of the schema admits the keys that it declares and no others, unless it says ``additionalProperties``.
+    With ``disable_additional_properties`` False, an object that does not say it admits any further key, as the standard
+    has it.
+
     Raises ``UsageError`` naming what is wrong.
     """
 
@@ -36,13 +42,17 @@ class StructuredOutputsParams:
     grammar: str | None = None
     json_object: bool | None = None
     disable_any_whitespace: bool = False
+    disable_additional_properties: bool = True
     whitespace_pattern: str | None = None
 
     def __post_init__(self) -> None:
-        checks = {"json": _schema, "choice": _choices, "json_object": flag, "disable_any_whitespace": flag}
+        checks = {"json": _schema, "choice": _choices, "json_object": flag}
+        checks |= {"disable_any_whitespace": flag, "disable_additional_properties": flag}
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None:
+            if value is None:
+                object.__setattr__(self, field.name, field.default)
+            else:
                 checked = checks.get(field.name, _expression)(f"{NAME}.{field.name}", value)
                 object.__setattr__(self, field.name, checked)  # the way of a frozen dataclass
         asked = [name for name in _KINDS if getattr(self, name) not in (None, False)]
@@ -52,10 +62,14 @@ class StructuredOutputsParams:
                 why=f"a text has one of {', '.join(_KINDS)}",
                 fix=f"change {NAME}",
             )
-        if not self.is_json and (odd := [name for name in _OF_JSON if getattr(self, name)]):
+        odd = [field.name for field in fields(self) if field.name in _OF_JSON and self._says(field)]
+        if not self.is_json and odd:
             raise UsageError(f"{NAME}.{odd[0]} is for JSON, not for {asked[0]}", fix=f"leave {odd[0]} out")
         if self.disable_any_whitespace and self.whitespace_pattern is not None:
             raise UsageError(f"{NAME} says disable_any_whitespace and whitespace_pattern", fix="leave one of them out")
+
+    def _says(self, field: Field[Any]) -> bool:
+        return bool(getattr(self, field.name) != field.default)
 
     @property
     def kind(self) -> str:
@@ -75,9 +89,9 @@ def structured_of(name: str, value: Any) -> StructuredOutputsParams | None:
     known = [field.name for field in fields(StructuredOutputsParams)]
     if not isinstance(value, Mapping):
         raise refusal(name, "StructuredOutputsParams or a dict of its fields", value)
-    if odd := [key for key in value if key not in known]:
+    if odd := [key for key in value if key not in known and not (key in _OF_VLLM and value[key] is None)]:
         raise refusal(f"a field of {name}", f"one of {', '.join(known)}", odd[0])
-    return StructuredOutputsParams(**value)
+    return StructuredOutputsParams(**{key: value[key] for key in value if key in known})
 
 
 def _expression(name: str, value: Any) -> str:
@@ -111,8 +125,30 @@ def _schema(name: str, value: Any) -> str:
         else:
             content = dict(value) if isinstance(value, Mapping) else value
             value = json.dumps(content, ensure_ascii=False, allow_nan=False)
-    except (ValueError, TypeError, RecursionError) as error:
+    except RecursionError:
+        raise _too_deep(name) from None
+    except (ValueError, TypeError) as error:
         raise UsageError(f"{name} is no JSON", why=str(error) or type(error).__name__, fix=f"change {name}") from None
     if not isinstance(content, dict | bool):
         raise refusal(name, "a JSON schema: an object, true or false", content)
-    return _expression(name, value)
+    text = _expression(name, value)
+    if levels_of(content) > MOST_LEVELS:
+        raise _too_deep(name)
+    return text
+
+
+def levels_of(content: Any) -> int:
+    """Return how deep objects and lists of JSON are nested: 0 for a number, 1 for an empty object."""
+    levels, inside = 0, [content]
+    while inside := [each for each in inside if isinstance(each, dict | list | tuple)]:
+        levels += 1
+        inside = [each for one in inside for each in (one.values() if isinstance(one, dict) else one)]
+    return levels
+
+
+def _too_deep(name: str) -> UsageError:
+    return UsageError(
+        f"{name} is nested more than {MOST_LEVELS} levels deep",
+        why="every object and list inside of another is a level, and compiling takes stack for each",
+        fix="move inner schemas to definitions ($defs), and refer to them by $ref",
+    )

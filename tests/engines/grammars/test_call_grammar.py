@@ -41,6 +41,9 @@ SHAPES = {
     },
     'say "so"': None,
 }
+DEEP: dict[str, Any] = {}
+for _ in range(80):
+    DEEP = {"properties": {"a": DEEP}}
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, **({"parameters": shape} if shape else {})}}
     for name, shape in SHAPES.items()
@@ -98,6 +101,23 @@ def test_whatever_follows_the_form_is_read_as_calls(
         assert found.get("unit", "a::=b") in ("a::=b", 'é\n"\\')
 
 
+@pytest.mark.parametrize("style", ["json", "tags", "llama", "channels"])
+def test_arguments_keep_to_the_declared_keys(vocabulary: tuple[Tokenizer, Grammars], style: Style) -> None:
+    place = {"type": "object", "properties": {"x": {"type": "integer", "maximum": 9, "minimum": 0}}}
+    tools = tool("f", properties={"place": place}, required=["place"])
+    for seed in range(10):
+        reader = reader_of(style, tools, None, are_certain=True)
+        assert reader is not None
+        text = written(vocabulary, seed, call_form(tools, style, most=1))
+        _, (call,) = reader.push(text, is_last=True)
+        found = json.loads(call.arguments)
+        assert list(found) == ["place"]
+        assert set(found["place"]) <= {"x"}
+    assert '"additionalProperties": false' not in str(
+        call_form(tools, style, disable_additional_properties=False).grammar
+    )
+
+
 @pytest.mark.parametrize("style", ["json", "tags"])
 def test_one_call_at_most_is_one(vocabulary: tuple[Tokenizer, Grammars], style: Style) -> None:
     for seed in range(5):
@@ -148,6 +168,8 @@ def tool(name: str = "f", **parameters: Any) -> list[dict[str, Any]]:
         (tool("f\n"), "tags", "cannot stand in a tag"),
         (tool("f g"), "channels", "tools[0].function.name cannot be a recipient"),
         (tool(properties={"a": {"type": "integer", "minimum": float("nan")}}), "tags", "is no JSON"),
+        (tool(properties={"a": DEEP}), "json", "nested more than 120 levels deep"),
+        (tool(properties={"a": {"enum": ["a" * 70_000]}}), "json", "more than 65536 characters of a grammar"),
     ],
 )
 def test_what_calls_cannot_hold_to_is_refused_by_its_place(tools: Any, style: Style, what: str) -> None:

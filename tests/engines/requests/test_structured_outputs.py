@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +15,16 @@ from peagle.plugins.errors import UsageError
 
 CIRCLE: dict[str, Any] = {}
 CIRCLE["properties"] = CIRCLE
+
+
+def nested(count: int) -> dict[str, Any]:
+    """The schema of so many objects, each inside of the one before."""
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(count):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
 DEEP: dict[str, Any] = {}
 for _ in range(100_000):
     DEEP = {"items": DEEP}
@@ -27,8 +40,10 @@ for _ in range(100_000):
         ({"json": [1]}, r"structured_outputs\.json must be a JSON schema"),
         ({"json": '"text"'}, r"structured_outputs\.json must be a JSON schema"),
         ({"json": CIRCLE}, r"structured_outputs\.json is no JSON"),
-        ({"json": DEEP}, r"structured_outputs\.json is no JSON"),
-        ({"json": "[" * 60_000}, r"structured_outputs\.json is no JSON"),
+        ({"json": DEEP}, r"structured_outputs\.json is nested more than 120 levels deep"),
+        ({"json": "[" * 60_000}, r"structured_outputs\.json is nested more than 120 levels deep"),
+        ({"json": nested(80)}, r"structured_outputs\.json is nested more than 120 levels deep"),
+        ({"json": json.dumps(nested(80))}, r"structured_outputs\.json is nested more than 120 levels deep"),
         ({"json": {"const": float("nan")}}, r"structured_outputs\.json is no JSON"),
         ({"json": {"const": {1, 2}}}, r"structured_outputs\.json is no JSON"),
         ({"json": {"const": "\ud800"}}, "lone surrogate"),
@@ -48,6 +63,9 @@ for _ in range(100_000):
             {"json": {}, "disable_any_whitespace": True, "whitespace_pattern": " "},
             "disable_any_whitespace and whitespace_pattern",
         ),
+        ({"regex": "a", "disable_additional_properties": False}, "disable_additional_properties is for JSON, not for"),
+        ({"jsn": None, "json": {}}, "a field of structured_outputs must be one of json, regex"),
+        ({"json": {}, "structural_tag": "a"}, "a field of structured_outputs must be one of json, regex"),
         ({"jsn": {}}, "a field of structured_outputs must be one of json, regex"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str) else None,
@@ -56,6 +74,22 @@ def test_what_makes_no_sense_is_refused_by_its_name(asked: dict[str, Any], named
     with pytest.raises(UsageError, match=named) as error:
         SamplingParams(structured_outputs=asked)
     assert len(str(error.value)) < 2000
+
+
+def test_a_limit_is_named_with_what_to_do() -> None:
+    for asked in ({"json": {"const": "a" * MOST_CHARACTERS}}, {"json": nested(80)}):
+        with pytest.raises(UsageError) as error:
+            SamplingParams(structured_outputs=asked)
+        assert re.search("at most 65536|more than 120", str(error.value))
+        assert "$defs" in error.value.fix
+
+
+def test_null_fields_say_nothing() -> None:
+    nothing = dict.fromkeys(field.name for field in dataclasses.fields(StructuredOutputsParams)) | {
+        "structural_tag": None
+    }
+    params = SamplingParams(structured_outputs={**nothing, "json": {}})
+    assert params.structured_outputs == StructuredOutputsParams(json={})
 
 
 @pytest.mark.parametrize("asked", [3, "json", ["json"]])
