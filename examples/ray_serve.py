@@ -30,6 +30,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message
 
+from peagle.compiler.console.sizes import argument
+
 TRIES = 5  # replicas that a request is asked of, one after another
 BLOCK = 128  # characters of a prompt that are compared at once
 REMEMBERED = 50_000  # beginnings of prompts
@@ -121,12 +123,12 @@ class Replica:
     def __init__(self, engine: str, max_batch_size: int, threads: int, prefix_cache_bytes: int) -> None:
         from peagle.engines import Engine
         from peagle.engines.serving.app import create_app
-        from peagle.engines.serving.settings import ServerSettings
+        from peagle.engines.serving.settings import ServerSettings, model_name
 
         loaded = Engine.load(
             engine, max_batch_size=max_batch_size, threads=threads, prefix_cache_bytes=prefix_cache_bytes
         )
-        self._app = create_app(loaded, ServerSettings(loaded.manifest.target.origin.id))
+        self._app = create_app(loaded, ServerSettings(model_name(loaded.manifest, loaded.folder)))
         self._name = serve.get_replica_context().replica_id.unique_id.encode()
 
     async def answer(self, question: Question) -> AsyncIterator[Message]:
@@ -314,7 +316,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--max-batch-size", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1, help="processors of a replica")
-    parser.add_argument("--prefix-cache-bytes", type=int, default=256 << 20, help="of a replica, for prompts")
+    size = argument("--prefix-cache-bytes")
+    parser.add_argument("--prefix-cache-bytes", type=size, default=256 << 20, help="of a replica, for prompts: 1GB")
     asked = parser.parse_args()
     if "RAY_ADDRESS" not in os.environ:
         ray.init(include_dashboard=False)

@@ -38,6 +38,7 @@ from synthetic_weights import (
 )
 
 from peagle.compiler.console.progress import shown
+from peagle.compiler.console.sizes import argument
 from peagle.plugins.errors import PeagleError, UsageError
 
 MODELS = Path(__file__).resolve().parent.parent / "compiler" / "bundled" / "models"
@@ -55,8 +56,6 @@ _VISION_TOWER = {
 # GPT-OSS keeps its experts in stacks of [in, out]; MXFP4 stores them as [out, in].
 _EXPERT_STACK = re.compile(r"\.mlp\.experts\.(gate_up|down)_proj$")
 _LINEAR = re.compile(r"^model\.(language_model\.)?layers\.\d+\..+\.([qkvo]|gate|up|down)_proj\.weight$")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(kB|MB|GB)", re.IGNORECASE)
-_UNITS = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
 
 
 @dataclass(frozen=True)
@@ -287,13 +286,6 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def _bytes(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if not match:
-        raise argparse.ArgumentTypeError(f"a size such as 500MB or 2GB, not {text!r}")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
-
-
 def _size_entry(text: str) -> tuple[str, int]:
     key, _, value = text.partition("=")
     if not value.lstrip("-").isdigit():
@@ -312,7 +304,7 @@ def _parser() -> argparse.ArgumentParser:
         help="another size of the text config, such as intermediate_size=64; may be repeated",
     )  # fmt: skip
     parser.add_argument("--format", choices=FORMATS, default=Spec.format)
-    parser.add_argument("--shard-size", type=_bytes, default=Spec.shard_size, help="default: 2GB")
+    parser.add_argument("--shard-size", type=argument("--shard-size"), default=Spec.shard_size, help="default: 2GB")
     parser.add_argument("--seed", type=int, default=Spec.seed)
     parser.add_argument("--head", choices=LAYOUTS, help="also write a P-EAGLE head, in this layout")
     parser.add_argument("--head-layers", type=int, default=Spec.head_layers, help="default: %(default)s")

@@ -11,6 +11,7 @@ import typer
 
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible, note, size
+from ..console.sizes import size_option
 from .flags.help_text import program
 from .flags.shared_flags import Json
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 _NUMBER = r"(\d{1,15}(?:\.\d+)?)"
 _AGE = re.compile(rf"{_NUMBER}({'|'.join(_HOURS)})", re.ASCII)
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_SIZE = re.compile(rf"{_NUMBER} *({'|'.join(_UNITS)})", re.IGNORECASE | re.ASCII)
 
 cache = program(help="List and remove the finished steps that builds keep.")
 
@@ -30,9 +29,12 @@ OlderThan = Annotated[
     typer.Option(metavar="AGE", help="Remove what was not used for this long: 12h, 30d, 8w.", show_default=False),
 ]
 MaxSize = Annotated[
-    str | None,
+    int | None,
     typer.Option(
-        metavar="SIZE", help="Remove what was used longest ago until this much is left: 50GB, 0.", show_default=False
+        metavar="SIZE",
+        parser=size_option("--max-size"),
+        help="Remove what was used longest ago until this much is left: 50GB, 0.",
+        show_default=False,
     ),
 ]
 Preview = Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")]
@@ -78,7 +80,7 @@ def prune_cache(
     from ..store.stages import StageStore
 
     root = StageStore.default().root
-    done = prune(root, older_than=_seconds(older_than), max_bytes=_bytes(max_size), dry_run=dry_run)
+    done = prune(root, older_than=_seconds(older_than), max_bytes=max_size, dry_run=dry_run)
     if as_json:
         emit(
             {
@@ -134,11 +136,3 @@ def _seconds(age: str | None) -> float | None:
     if not (match := _AGE.fullmatch(age)):
         raise UsageError(f"--older-than {age} is not an age", fix="hours, days or weeks: 12h, 30d, 8w")
     return float(match[1]) * _HOURS[match[2]] * 3600
-
-
-def _bytes(count: str | None) -> int | None:
-    if count is None:
-        return None
-    if not (match := _SIZE.fullmatch(count)):
-        raise UsageError(f"--max-size {count} is not a size", fix="for example 500MB, 50GB, 1.5TB, or 0 for nothing")
-    return int(float(match[1]) * _UNITS[match[2].upper()])

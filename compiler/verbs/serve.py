@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from ..console import interrupts
+from ..console.sizes import size_option
 from .flags.from_variables import find_in_container
 from .flags.shared_flags import Check, Threads
 
@@ -37,18 +38,33 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     served_model_name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The model's name in requests. (default: the engine's)", show_default=False),
+        typer.Option(
+            metavar="NAME", help="The model's name in requests. (default: its checkpoint's)", show_default=False
+        ),
     ] = None,
     max_batch_size: Annotated[int, typer.Option(min=1, help="Requests that run at once; more wait.")] = 4,
     max_queue_size: Annotated[int, typer.Option(min=1, help="Requests that may wait; more are refused (429).")] = 256,
     prefix_cache_bytes: Annotated[
-        int, typer.Option(min=0, help="Memory to keep prompts in, for others that begin alike (ONNX Runtime).")
+        int,
+        typer.Option(
+            metavar="SIZE",
+            parser=size_option("--prefix-cache-bytes"),
+            help="Memory to keep prompts in, for others that begin alike (ONNX Runtime): 1GB.",
+        ),
     ] = 0,
     speculative_config: Annotated[
         str | None,
         typer.Option(
             metavar="JSON",
             help="Drafts where a request says nothing, as vLLM takes it; also from $SM_VLLM_SPECULATIVE_CONFIG.",
+            show_default=False,
+        ),
+    ] = None,
+    structured_outputs_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help="Defaults of JSON forms as vLLM takes them: disable_additional_properties, disable_any_whitespace.",
             show_default=False,
         ),
     ] = None,
@@ -61,7 +77,31 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    max_body_bytes: Annotated[int, typer.Option(min=1024, help="Longest body of a request (413).")] = 4 << 20,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Let pages of this site use the server: https://example.com; may be repeated. (default: none)",
+            show_default=False,
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Answer requests for this host name too; may be repeated. (default: on 127.0.0.1, localhost alone)",
+            show_default=False,
+        ),
+    ] = None,
+    max_body_bytes: Annotated[
+        int,
+        typer.Option(
+            metavar="SIZE",
+            parser=size_option("--max-body-bytes", 1024),
+            help="Longest body of a request (413). (default: 4MiB)",
+            show_default=False,
+        ),
+    ] = 4 << 20,
     max_choices: Annotated[int, typer.Option(min=1, help="Most answers of a request, prompts times n (400).")] = 16,
     request_timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for a whole answer (408).")] = 600.0,
     drain_timeout: Annotated[float, typer.Option(min=0, help="Seconds for what runs when told to stop.")] = 60.0,
@@ -86,15 +126,20 @@ def serve(
 
     require_extra()
     from ...engines.serving.access import JsonLines, log
+    from ...engines.serving.browsers import check_host_name, check_origin
     from ...engines.serving.server import Server, bound
-    from ...engines.serving.settings import Limits, ServerSettings
+    from ...engines.serving.settings import Limits, ServerSettings, model_name
     from ...engines.serving.speculative_config import speculation_of
+    from ...engines.serving.structured_outputs_config import form_defaults_of
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("peagle.serving").setLevel(logging.INFO)
     folder = cast(Path, engine)  # named, or found, or refused before this is called
+    forms = form_defaults_of(structured_outputs_config)
+    origins = tuple(map(check_origin, cors_origin or ()))
+    names = tuple(map(check_host_name, allowed_host or ()))
     address = bound(host, port)  # now, for a large engine takes minutes to load
     loaded = Engine.load(
         folder,
@@ -106,13 +151,16 @@ def serve(
     )
     said = speculation_of(speculative_config, os.environ, loaded.manifest)
     settings = ServerSettings(
-        model=served_model_name or loaded.manifest.target.origin.id,
+        model=served_model_name or model_name(loaded.manifest, folder),
         api_keys=tuple(api_key or ()),
         limits=Limits(
             body_bytes=max_body_bytes, choices=max_choices, seconds=request_timeout, drain_seconds=drain_timeout
         ),
         drafts=said.drafts,
+        structured_outputs=forms,
         log_prompts=log_prompts,
+        cors_origins=origins,
+        allowed_hosts=names,
     )
     server = Server(loaded, settings, host, port, address)
     for sentence in said.left_out:

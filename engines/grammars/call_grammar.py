@@ -173,7 +173,9 @@ class _SchemaRules:
             what = f"tools: a schema is nested more than {MOST_LEVELS} levels deep"
             raise UsageError(what, fix="move inner schemas to definitions ($defs), and refer to them by $ref") from None
         except (ValueError, TypeError) as error:
-            raise UsageError("tools: a schema is no JSON", why=str(error), fix="correct the parameters") from None
+            raise UsageError(
+                "tools: a schema is not valid JSON", why=str(error), fix="correct the parameters"
+            ) from None
         kept = keep_to_declared_keys(given, "a schema of tools") if self._keeps_keys else given
         rule = f"%json {json.dumps({**kept, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
         self._left -= len(rule)

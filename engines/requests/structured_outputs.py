@@ -128,7 +128,9 @@ def _schema(name: str, value: Any) -> str:
     except RecursionError:
         raise _too_deep(name) from None
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{name} is no JSON", why=str(error) or type(error).__name__, fix=f"change {name}") from None
+        raise UsageError(
+            f"{name} is not valid JSON", why=str(error) or type(error).__name__, fix=f"change {name}"
+        ) from None
     if not isinstance(content, dict | bool):
         raise refusal(name, "a JSON schema: an object, true or false", content)
     text = _expression(name, value)

@@ -20,6 +20,7 @@ from .state import ServerState
 OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics"})  # who watches has no key
 REQUEST_ID = "peagle.request_id"  # of a scope
 FIGURES = "peagle.figures"  # of a scope that was answered with text, for the log
+REFUSAL = "peagle.refusal"  # of a scope that was refused, also in the midst of a stream
 TOLERANCE = "peagle.acceptance_tolerance"  # of a scope, where drafts were accepted by one
 _LOG = logging.getLogger("peagle.serving")
 _LONGEST_ID = 128
@@ -52,17 +53,20 @@ class Access:
                 self._admit(scope["path"], headers)
                 await self._app(scope, receive, send_named)
             except Exception as error:
-                refusal = _refusal(error, name)
+                scope[REFUSAL] = refusal = _refusal(error, name)
                 self._state.metrics.refuse(refusal.status)
                 if status:  # a stream that broke: its own events said so, as far as they could
                     raise
                 await refusal.response()(scope, receive, send_named)
         finally:
             lossy = {"lossy": True, "acceptance_tolerance": scope[TOLERANCE]} if TOLERANCE in scope else {}
+            why = {"error": scope[REFUSAL].for_log()} if REFUSAL in scope else {}
             log("request", id=name, method=scope["method"], path=scope["path"], status=status,
-                seconds=round(time.perf_counter() - began, 4), **lossy, **scope.get(FIGURES, {}))  # fmt: skip
+                seconds=round(time.perf_counter() - began, 4), **why, **lossy, **scope.get(FIGURES, {}))  # fmt: skip
 
     def _admit(self, path: str, headers: Headers) -> None:
+        if self._state.hosts is not None:
+            self._state.hosts.check(headers)
         keys = self._state.settings.api_keys
         if not keys or path in OPEN_PATHS:
             return

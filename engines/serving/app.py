@@ -7,12 +7,14 @@ from typing import cast
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ..engine import Engine
-from .access import Access
+from .access import REFUSAL, Access
+from .browsers import AllowedHosts
 from .health import health, ping
 from .metrics import ServerMetrics
 from .openai.routes import chat_completions, completions, detokenize, model, models, tokenize
@@ -23,9 +25,18 @@ from .settings import ServerSettings
 from .state import ServerState
 
 
-def create_app(engine: Engine, settings: ServerSettings) -> Starlette:
-    """An ASGI application over ``engine``, which stays the caller's to close."""
-    state = ServerState(engine, settings, ServerMetrics(settings.model, lambda: engine.load_now, engine.grammars))
+def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | None = None) -> Starlette:
+    """An ASGI application over ``engine``, which stays the caller's to close; ``hosts`` may it be called by, or any."""
+    metrics_of_engine = ServerMetrics(settings.model, lambda: engine.load_now, engine.grammars)
+    state = ServerState(engine, settings, metrics_of_engine, hosts)
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=settings.cors_origins,
+        allow_methods=("GET", "POST"),
+        allow_headers=("*",),
+        expose_headers=("X-Request-Id", "Retry-After"),
+        allow_private_network=True,  # a page of the web may use a server of the visitor's network
+    )
     app = Starlette(
         routes=[
             Route("/", page),
@@ -40,7 +51,7 @@ def create_app(engine: Engine, settings: ServerSettings) -> Starlette:
             Route("/ping", ping),
             Route("/invocations", invocations, methods=["POST"]),
         ],
-        middleware=[Middleware(Access, state=state)],
+        middleware=[*([cors] if settings.cors_origins else []), Middleware(Access, state=state)],
         exception_handlers={HttpRefusal: _refused, HTTPException: _no_such_path},
     )
     app.router.redirect_slashes = False  # a redirect would go where the request's Host header says
@@ -56,6 +67,7 @@ async def metrics(request: Request) -> Response:
 async def _refused(request: Request, error: Exception) -> Response:
     refusal = cast(HttpRefusal, error)  # it is asked for no other
     ServerState.of(request).metrics.refuse(refusal.status)
+    request.scope[REFUSAL] = refusal
     return refusal.response()
 
 
@@ -63,4 +75,5 @@ async def _no_such_path(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     path = request.url.path[:200]
     what = f"{path} is not a path of this server" if status == 404 else f"{path} does not take {request.method}"
-    return HttpRefusal(status, what).response()
+    request.scope[REFUSAL] = refusal = HttpRefusal(status, what)
+    return refusal.response()

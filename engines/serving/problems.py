@@ -9,15 +9,25 @@ import msgspec
 from starlette.responses import Response
 
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
-from ..errors import EngineClosed, QueueFull
+from ..errors import EngineClosed, PromptTooLong, QueueFull
 
 # Fields whose values the engine checks itself, and names as the API does.
 ENGINE_FIELDS = (
     "prompt", "messages", "documents", "chat_template_kwargs", "num_speculative_tokens", "draft", "logit_bias",
-    "min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words", "tools", "tool_choice",
+    "max_tokens", "max_completion_tokens", "min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words",
+    "tools", "tool_choice",
     "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
 )  # fmt: skip
-_TYPES = {401: "authentication_error", 404: "not_found_error", 408: "timeout_error", 429: "rate_limit_error"}
+_MOST_OF_LOG = 300  # characters
+# Text in quotes, which an apostrophe does not open. It may have been cut, and have lost its end.
+_QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1).)*(?:\1|$)""", re.DOTALL)
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
+}
 
 
 class HttpRefusal(Exception):
@@ -38,6 +48,12 @@ class HttpRefusal(Exception):
         kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
+    def for_log(self) -> dict[str, Any]:
+        """What the log says of it: the same in short, without what the message quotes from the request."""
+        message = _QUOTED.sub("'...'", self.message)
+        said = {**self.body()["error"], "message": message}
+        return {name: value and str(value)[:_MOST_OF_LOG] for name, value in said.items()}
+
     def response(self) -> Response:
         """The whole response."""
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after else {}
@@ -52,7 +68,8 @@ def refusal_of(error: PeagleError) -> HttpRefusal:
     if isinstance(error, QueueFull):
         return HttpRefusal(429, message, code="queue_full", retry_after=1)
     if isinstance(error, UsageError) and not isinstance(error, EngineClosed):
-        return HttpRefusal(400, message, param=_field(error.what))
+        code = "context_length_exceeded" if isinstance(error, PromptTooLong) else None
+        return HttpRefusal(400, message, param=_field(error.what), code=code)
     return HttpRefusal(503 if isinstance(error, EnvironmentProblem) else 500, message)
 
 

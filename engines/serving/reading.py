@@ -6,12 +6,17 @@ import asyncio
 
 from starlette.requests import ClientDisconnect, Request
 
+from .browsers import check_json
 from .problems import HttpRefusal
 from .settings import Limits
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
-    """The whole body. Raises ``HttpRefusal`` for one that is too long, or takes too long to come."""
+async def read_body(request: Request, limits: Limits, *, any_type: bool = False) -> bytes:
+    """The whole body. Raises ``HttpRefusal`` for one that is too long, takes too long to come, or is not JSON.
+
+    ``any_type``: clients may say of JSON that it is something else.
+    """
+    check_json(request.headers, any_type=any_type)
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limits.body_bytes:
         raise _too_long(limits)
@@ -32,4 +37,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 
 def _too_long(limits: Limits) -> HttpRefusal:
-    return HttpRefusal(413, f"the body has more than the {limits.body_bytes} bytes that this server takes")
+    return HttpRefusal(
+        413,
+        f"the body has more than the {limits.body_bytes} bytes that this server takes; send less, "
+        "or start it with a larger --max-body-bytes",
+    )

@@ -23,7 +23,7 @@ _HEADER = "x-amzn-sagemaker-custom-attributes"
 async def invocations(request: Request) -> Response:
     """``POST /invocations``: a completion, or a chat completion where the body has ``messages``."""
     state = ServerState.of(request)
-    raw = await read_body(request, state.limits)
+    raw = await read_body(request, state.limits, any_type=True)  # SageMaker hands on the type that its caller gave
     return await ROUTES[_route(request) or _path_of(raw)](state, request, raw)
 
 
@@ -43,5 +43,5 @@ def _path_of(raw: bytes) -> str:
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise HttpRefusal(400, f"the body is no JSON: {error}", code="invalid_json") from None
+        raise HttpRefusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     return "/v1/chat/completions" if isinstance(body, dict) and "messages" in body else "/v1/completions"

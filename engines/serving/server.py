@@ -17,6 +17,7 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ..engine import Engine
 from .access import log
 from .app import create_app
+from .browsers import allowed_hosts
 from .settings import ServerSettings
 
 KEEP_ALIVE_SECONDS = 30
@@ -40,9 +41,10 @@ class Server:
         port: int = 8000,
         address: socket.socket | None = None,
     ) -> None:
-        self._app = create_app(engine, settings)
-        self._state = self._app.state.server
         self._socket = address or bound(host, port)
+        hosts = allowed_hosts(host, self._socket.getsockname()[0], settings.allowed_hosts)
+        self._app = create_app(engine, settings, hosts)
+        self._state = self._app.state.server
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self._error: Exception | None = None
         with _said(host, self.port):

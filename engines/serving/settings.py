@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from ..folder.manifest import Manifest
 from .speculative_config import DefaultDrafts
+from .structured_outputs_config import FormDefaults
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,25 @@ class ServerSettings:
     """Everything but the engine. ``api_keys``: one of them must be sent as a bearer token, unless there are none.
 
     ``model`` is the name that requests may give; a request that names another model is refused. ``drafts`` are
-    made where a request says nothing of them. ``log_prompts`` puts
-    prompts and answers into the log, which holds none otherwise.
+    made where a request says nothing of them, and ``structured_outputs`` holds where it says no more of a JSON form.
+    ``log_prompts`` puts prompts and answers into the log, which holds none otherwise. Pages of ``cors_origins`` may use
+    the server. Requests may call it by the names in ``allowed_hosts``, besides those that it has in any case.
     """
 
     model: str
     api_keys: tuple[str, ...] = ()
     limits: Limits = Limits()
     drafts: DefaultDrafts = field(default_factory=DefaultDrafts)
+    structured_outputs: FormDefaults = field(default_factory=FormDefaults)
     log_prompts: bool = False
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+
+
+def model_name(manifest: Manifest, folder: Path) -> str:
+    """Return the name of an engine's model: that of its checkpoint, without the path of a folder on this machine."""
+    name = manifest.target.origin.id
+    is_path = name.startswith((".", "~")) or PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
+    if is_path:
+        name = PureWindowsPath(name).name.strip(".")
+    return name or folder.resolve().name or "engine"

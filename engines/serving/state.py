@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from starlette.requests import HTTPConnection
 
 from ..engine import Engine
+from .browsers import AllowedHosts
 from .metrics import ServerMetrics
 from .problems import HttpRefusal
 from .settings import Limits, ServerSettings
@@ -16,11 +17,15 @@ from .settings import Limits, ServerSettings
 
 @dataclass
 class ServerState:
-    """One for an application; ``drains`` says that it takes no more requests, ``canary`` asks whether it can."""
+    """One for an application; ``drains`` says that it takes no more requests, ``canary`` asks whether it can.
+
+    ``hosts`` are the names by which it may be called, None for any.
+    """
 
     engine: Engine
     settings: ServerSettings
     metrics: ServerMetrics
+    hosts: AllowedHosts | None = None
     started: int = field(default_factory=lambda: int(time.time()))
     drains: bool = False
     canary: asyncio.Task[None] | None = None
@@ -40,6 +45,6 @@ class ServerState:
         """Raise ``HttpRefusal`` for the name of another model; no name is this one."""
         if name is not None and name != self.settings.model:
             raise HttpRefusal(
-                404, f"there is no model {name[:100]!r} here, only {self.settings.model!r}",
+                404, f"there is no model {name[:100]} here, only {self.settings.model}",
                 param="model", code="model_not_found",
             )  # fmt: skip

@@ -137,7 +137,9 @@ def _typed(error: Exception) -> PeagleError:
         return error
     if isinstance(error, TemplateRefusal):
         return UsageError(
-            "the chat template of the model refuses the messages", why=_said(error), fix="change the messages"
+            "the chat template of the model refuses the messages",
+            why=f"it says {_said(error)!r}",
+            fix="change the messages",
         )
     if isinstance(error, TooMuchError):
         return EnvironmentProblem("the chat template of the model was stopped", why=_said(error), fix=_REBUILD)
@@ -148,7 +150,7 @@ def _typed(error: Exception) -> PeagleError:
     kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
     return UsageError(
         "the chat template of the model cannot render the messages",
-        why=kind + _said(error),
+        why=f"{kind}{_said(error)!r}",
         fix="give messages of the form that it expects (roles, order, tools), or correct the checkpoint's template",
     )
 

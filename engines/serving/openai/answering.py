@@ -9,6 +9,7 @@ from dataclasses import replace
 from starlette.requests import Request
 
 from ....plugins.errors import UsageError
+from ...errors import PromptTooLong
 from ...requests.params import SamplingParams
 from ...requests.results import Delta, RequestOutput
 from ...submission import AsyncSubmission
@@ -57,6 +58,7 @@ class Choices:
                     self._meters.append(self._metrics.watch())
                     self.runs.append([])
                     self.prompts.append((await submission.submitted()).prompt_token_ids)
+                    _require_room(len(self.prompts[-1]), asked)
         except BaseException as error:
             self.give_up()
             if isinstance(error, UsageError):
@@ -89,7 +91,11 @@ class Choices:
                     continue
                 index, delta = item
                 if delta.finish_reason == "timeout":
-                    raise HttpRefusal(408, f"the answer was not whole after {self._seconds:g} seconds")
+                    raise HttpRefusal(
+                        408,
+                        f"the answer was not whole after {self._seconds:g} seconds; ask for fewer tokens, "
+                        "or start the server with a larger --request-timeout",
+                    )
                 self._meters[index].delta(delta)
                 self.runs[index] += delta.runs
                 yield item
@@ -123,6 +129,18 @@ class Choices:
     def prompted(self) -> int:
         """Tokens of the prompts; one of several choices counts once."""
         return sum(len(output.prompt_token_ids) for output in self.outputs[:: self._each])
+
+
+def _require_room(prompt: int, asked: Asked) -> None:
+    """Raise ``PromptTooLong`` where the context has no room for the tokens that the body asks for."""
+    name, most = asked.room_for
+    if most is not None and prompt + most > asked.context:
+        left = asked.context - prompt
+        raise PromptTooLong(
+            f"{name} is {most}, and the prompt has {prompt} tokens",
+            why=f"the engine's context holds {asked.context}",
+            fix=f"ask for at most {left}, leave {name} out, or shorten the prompt",
+        )
 
 
 async def _disconnected(request: Request) -> None:

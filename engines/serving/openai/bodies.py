@@ -1,7 +1,7 @@
 """The bodies of requests, as types; a body that does not fit is refused with the path of what is wrong in it.
 
-Every field that OpenAI's API has is here: what is not honoured is refused where it would change the answer
-(``options.py``), and ignored where it would not (``IGNORED``). A field that is not here is refused by its name.
+The types have the fields that this server acts on. It accepts others of OpenAI's and vLLM's APIs where they change
+nothing (``inert_fields.py``); a field that neither has is refused by its name.
 """
 
 from __future__ import annotations
@@ -9,30 +9,19 @@ from __future__ import annotations
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from ..problems import HttpRefusal
 from .formats import FormBody
-
-# Fields of OpenAI's API that change no answer of ours: who asks, how it is billed and stored, hints for caches.
-IGNORED = (
-    "metadata",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "user",
-    "verbosity",
-)
+from .inert_fields import NEUTRAL, NEUTRAL_IN_CHAT, without_inert
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
-    """How a stream ends and what its pieces carry."""
+    """How a stream ends and what its pieces carry. None is the same as absent."""
 
-    include_usage: bool = False
-    include_obfuscation: bool = False  # padding against the eye on the wire; none is added
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # as vLLM has it: with ``include_usage``, in every piece
+    include_obfuscation: bool | None = None  # padding against the eye on the wire; none is added
 
 
 class SamplingBody(FormBody, forbid_unknown_fields=True, kw_only=True):
@@ -64,17 +53,7 @@ class SamplingBody(FormBody, forbid_unknown_fields=True, kw_only=True):
     num_speculative_tokens: int | Literal["auto"] | None = None
     draft: str | None = None
     acceptance_tolerance: float | None = None
-    return_drafted: bool = False  # which parts of the text were accepted drafts
-    # Changes no answer: see IGNORED.
-    metadata: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
-    safety_identifier: Any = None
-    service_tier: Any = None
-    store: Any = None
-    user: Any = None
-    verbosity: Any = None
+    return_drafted: bool | None = None  # which parts of the text were accepted drafts
 
 
 class CompletionBody(SamplingBody, kw_only=True):
@@ -84,7 +63,6 @@ class CompletionBody(SamplingBody, kw_only=True):
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None
-    suffix: str | None = None
 
 
 class ChatBody(SamplingBody, kw_only=True):
@@ -99,23 +77,18 @@ class ChatBody(SamplingBody, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
-    functions: list[Any] | None = None
-    function_call: Any = None
-    modalities: list[str] | None = None
-    audio: Any = None
-    prediction: Any = None
     reasoning_effort: str | None = None
-    web_search_options: Any = None
-    moderation: Any = None
 
 
 class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """``POST /tokenize``: a text or a conversation."""
 
     model: str | None = None
-    prompt: str | UnsetType = UNSET
-    messages: list[dict[str, Any]] | UnsetType = UNSET
-    add_special_tokens: Literal[True] = True
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool | None = None
 
 
 class DetokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -126,12 +99,14 @@ class DetokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 Body = TypeVar("Body", bound=Struct)
+BODIES = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
+FIELDS = frozenset(name for kind in BODIES for name in kind.__struct_fields__)
 
 
 def body_of(raw: bytes, kind: type[Body]) -> Body:
-    """The body as its type. Raises ``HttpRefusal`` for what is no JSON, or does not fit."""
+    """The body as its type. Raises ``HttpRefusal`` for what is not valid JSON, or does not fit."""
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return msgspec.convert(_acted_on(raw, kind), kind)
     except msgspec.ValidationError as error:
         message = str(error)
         _, at, path = message.partition(" - at `$")
@@ -142,4 +117,17 @@ def body_of(raw: bytes, kind: type[Body]) -> Body:
             param = message.split("required field `")[1].split("`")[0]
         raise HttpRefusal(400, f"the body does not fit: {message}", param=param) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise HttpRefusal(400, f"the body is no JSON: {error}", code="invalid_json") from None
+        raise HttpRefusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+
+
+def _acted_on(raw: bytes, kind: type[Struct]) -> Any:
+    """What the body says, without the fields that change nothing, and nulls of fields that other bodies have."""
+    try:
+        said = msgspec.json.decode(raw)
+    except msgspec.ValidationError:  # a number beyond all types, whose path is known to who knows the type
+        return msgspec.json.decode(raw, type=kind)
+    if not isinstance(said, dict):
+        return said
+    honoured = kind.__struct_fields__
+    said = {name: value for name, value in said.items() if value is not None or name in honoured or name not in FIELDS}
+    return without_inert(said, honoured, NEUTRAL_IN_CHAT if kind is ChatBody else NEUTRAL)

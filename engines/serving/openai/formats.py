@@ -9,6 +9,7 @@ from msgspec import Struct
 from ....plugins.errors import UsageError
 from ...requests.structured_outputs import NAME, StructuredOutputsParams, structured_of
 from ..problems import HttpRefusal
+from ..structured_outputs_config import FormDefaults
 
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 _SCHEMA = "json_schema.schema"
@@ -53,8 +54,11 @@ class FormBody(Struct, forbid_unknown_fields=True, kw_only=True):
     guided_grammar: str | None = None
 
 
-def form_of(body: FormBody) -> tuple[str, StructuredOutputsParams | None]:
-    """The field that asks for a form, and the form; None is any text. Raises ``HttpRefusal`` by the field."""
+def form_of(body: FormBody, defaults: FormDefaults) -> tuple[str, StructuredOutputsParams | None]:
+    """The field that asks for a form, and the form; None is any text. Raises ``HttpRefusal`` by the field.
+
+    ``defaults`` hold for JSON where the body does not say otherwise.
+    """
     asked: dict[str, Any] = {}
     if isinstance(body.response_format, JsonObjectFormat):
         schema = body.response_format.value
@@ -71,9 +75,9 @@ def form_of(body: FormBody) -> tuple[str, StructuredOutputsParams | None]:
         raise HttpRefusal(400, f"{first} and {second} both say a form: give one of them", param=second)
     for field, form in asked.items():
         try:
-            return field, structured_of(NAME, form)
+            return field, structured_of(NAME, defaults.filled(form))
         except UsageError as error:
-            raise HttpRefusal(400, renamed(error, field).what, param=field) from None
+            raise HttpRefusal(400, renamed(error, field).in_a_line, param=field) from None
     return NAME, None
 
 
@@ -86,5 +90,7 @@ def renamed(error: UsageError, field: str) -> UsageError:
         kind = field.removeprefix("guided_")
     elif field == "tool_choice":
         schema, kind = "tools", "grammar"
-    fixed = [text.replace(f"{NAME}.{kind}", schema).replace(NAME, field) for text in (error.what, error.fix)]
-    return UsageError(fixed[0], why=error.why, fix=fixed[1])
+    what, why, fix = (
+        text.replace(f"{NAME}.{kind}", schema).replace(NAME, field) for text in (error.what, error.why, error.fix)
+    )
+    return UsageError(what, why=why, fix=fix)

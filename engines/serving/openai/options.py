@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import msgspec
 
 from ....plugins.errors import UsageError
 from ...policy.drafts_per_round import DraftsAsked
@@ -16,19 +14,8 @@ from ..problems import HttpRefusal
 from ..settings import ServerSettings
 from .bodies import ChatBody, CompletionBody, SamplingBody
 from .formats import form_of
+from .inert_fields import require_neutral
 
-# What a field must be as long as nothing else can be done with it.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "suffix": ("",),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "reasoning_effort": (),
-    "web_search_options": (),
-    "moderation": (),
-}
 _TAKEN = (
     "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "acceptance_tolerance", "min_tokens",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "stop_token_ids", "allowed_token_ids", "bad_words",
@@ -59,37 +46,35 @@ class Asked:
     must_call: Sequence[dict[str, Any]] = ()  # tools of which the answer is calls, and nothing else
     most_calls: int | None = None
     form_field: str = ""  # that says the form of the answer
+    running_usage: bool = False  # in every piece of a stream that includes usage
+    room_for: tuple[str, int | None] = "max_tokens", None  # the tokens that the body asks for, and in which field
+    context: int = 0  # tokens of a prompt and its answer
 
 
 def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings: ServerSettings) -> Asked:
     """The options of a body whose ``prompts`` leave ``room`` for new tokens. Raises ``HttpRefusal`` by the field."""
-    for name, neutral in _unhonoured(body):
-        raise HttpRefusal(
-            400,
-            f"{name} is not supported by this server"
-            + (f", only {msgspec.json.encode(neutral[0]).decode()} is" if neutral else ""),
-            param=name,
-            code="unsupported_parameter",
-        )
+    if isinstance(body, ChatBody):
+        require_neutral("reasoning_effort", body.reasoning_effort)  # of a model that does not answer in channels
     choices = 1 if body.n is None else body.n
     if isinstance(body, CompletionBody) and body.best_of not in (None, choices):
         raise HttpRefusal(
             400,
-            "best_of is not supported by this server, only what n says is",
+            "best_of is not supported by this server: leave it out, or set it to n",
             param="best_of",
             code="unsupported_parameter",
         )
     if choices < 1 or choices * prompts > settings.limits.choices:
         raise HttpRefusal(
             400,
-            f"n is {choices}, for {prompts} prompt(s): this server gives 1 to {settings.limits.choices} answers in all",
+            f"n is {choices}, for {prompts} prompt(s): this server gives 1 to {settings.limits.choices} answers in all;"
+            " ask for fewer, or start it with a larger --max-choices",
             param="n",
         )
     if body.stream_options is not None and not body.stream:
         raise HttpRefusal(400, "stream_options is for streams: set stream to true", param="stream_options")
     if body.stream and body.prompt_logprobs is not None:
         raise HttpRefusal(400, "prompt_logprobs are not streamed: set stream to false", param="prompt_logprobs")
-    form_field, form = form_of(body)
+    form_field, form = form_of(body, settings.structured_outputs)
     tools = _tools(body)
     must_call, one = _must_call(body, tools)
     if must_call and form is not None:
@@ -98,8 +83,8 @@ def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings:
         replace(_params(body, room, settings), structured_outputs=form),
         choices,
         bool(body.stream),
-        body.stream_options is not None and body.stream_options.include_usage,
-        body.return_drafted,
+        bool(body.stream_options and body.stream_options.include_usage),
+        bool(body.return_drafted),
         settings.drafts.num_speculative_tokens if body.num_speculative_tokens is None else body.num_speculative_tokens,
         settings.drafts.draft if body.draft is None else body.draft,
         echoes=_echoes(body),
@@ -109,6 +94,9 @@ def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings:
         must_call=must_call,
         most_calls=1 if isinstance(body, ChatBody) and (body.parallel_tool_calls is False or one) else None,
         form_field="tool_choice" if must_call else form_field,
+        running_usage=bool(body.stream_options and body.stream_options.continuous_usage_stats),
+        room_for=_most_tokens(body),
+        context=room,
     )
 
 
@@ -161,22 +149,13 @@ def _echoes(body: SamplingBody) -> bool:
     return isinstance(body, CompletionBody) and bool(body.echo)
 
 
-def _unhonoured(body: SamplingBody) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    for name, neutral in _NEUTRAL.items():
-        value = getattr(body, name, None)
-        if value is not None and value not in neutral:
-            yield name, neutral
-
-
 def _params(body: CompletionBody | ChatBody, room: int, settings: ServerSettings) -> SamplingParams:
-    name, most = "max_tokens", body.max_tokens
-    if isinstance(body, ChatBody):
-        if body.max_completion_tokens is not None:
-            name, most = "max_completion_tokens", body.max_completion_tokens
-    elif most is None:
-        most = COMPLETION_TOKENS
-    elif most == 0 and body.echo:
-        most = 1  # the pass that reads a prompt gives a token, which is not told
+    name, most = _most_tokens(body)
+    if isinstance(body, CompletionBody):
+        if most is None:
+            most = COMPLETION_TOKENS
+        elif most == 0 and body.echo:
+            most = 1  # the pass that reads a prompt gives a token, which is not told
     if most is not None and most < 1:
         raise HttpRefusal(400, f"{name} must be 1 or more, not {most}", param=name)
     given = {each: value for each in _TAKEN if (value := getattr(body, each)) is not None}
@@ -188,7 +167,14 @@ def _params(body: CompletionBody | ChatBody, room: int, settings: ServerSettings
     try:
         return SamplingParams(**{"temperature": 1.0, **given}, max_tokens=room if most is None else most)
     except UsageError as error:
-        raise HttpRefusal(400, error.what, param=error.what.split(maxsplit=1)[0].split("[")[0]) from None
+        raise HttpRefusal(400, error.in_a_line, param=error.what.split(maxsplit=1)[0].split("[")[0]) from None
+
+
+def _most_tokens(body: SamplingBody) -> tuple[str, int | None]:
+    """The field that says how many tokens an answer may have, and how many it says."""
+    if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
+        return "max_completion_tokens", body.max_completion_tokens
+    return "max_tokens", body.max_tokens
 
 
 def _biases(given: dict[str, float]) -> dict[int, float]:
@@ -205,6 +191,6 @@ def _logprobs(body: CompletionBody | ChatBody) -> int | None:
     """How many likeliest tokens are shown beside each, None for no logprobs at all."""
     if isinstance(body, CompletionBody):
         return body.logprobs
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise HttpRefusal(400, "top_logprobs is for logprobs: set logprobs to true", param="top_logprobs")
     return (body.top_logprobs or 0) if body.logprobs else None

@@ -18,7 +18,7 @@ import msgspec
 from ...requests.results import Delta, RequestOutput, TokenLogprob
 from ...text.tool_calls import ToolCall
 from .options import Asked
-from .usage import usage
+from .usage import counts, usage
 
 Logprobs = Sequence[TokenLogprob | None]
 Runs = Sequence[tuple[str, bool]]  # of a text: its pieces, and whether each was drafted
@@ -55,7 +55,8 @@ class Answer(ABC):
     """What all pieces of one response say: how it is named, and of which model it is.
 
     ``token_text`` says what a token is, for logprobs. Where it was asked for, every choice has its text once more, cut
-    into ``[text, whether it was drafted]``. ``echoes`` are the prompts by choice that are told before their answers.
+    into ``[text, whether it was drafted]``. ``echoes`` are the prompts by choice that are told before their answers,
+    ``prompt_lengths`` the tokens of the prompts by choice, for a stream that counts as it goes.
     """
 
     prefix: ClassVar[str]  # of its id
@@ -65,7 +66,9 @@ class Answer(ABC):
     def __init__(self, model: str, token_text: Callable[[int], str], asked: Asked) -> None:
         self.token_text, self.asked = token_text, asked
         self.echoes: Sequence[Echo] = ()
+        self.prompt_lengths: Sequence[int] = ()
         self._begun: set[int] = set()
+        self._written: Counter[int] = Counter()  # tokens of answers, by choice
         self._head = {"id": f"{self.prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
 
     def whole(self, outputs: Sequence[RequestOutput], runs: Sequence[Runs], prompted: int) -> dict[str, Any]:
@@ -81,6 +84,7 @@ class Answer(ABC):
 
     def pieces(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
         """What a stream tells of a choice's next tokens: nothing while they are no whole character."""
+        self._written[index] += len(delta.token_ids) if self.asked.shows_answer else 0
         told = self._told(index, delta, delta.runs)
         if told.text or told.finish_reason or told.logprobs or told.calls or told.thought:
             yield self.piece([self._choice(index, self.text_piece(told), told)])
@@ -90,8 +94,12 @@ class Answer(ABC):
         return {**self.piece([]), "usage": self._usage(outputs, prompted)}
 
     def piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """One piece of a stream."""
-        return {**self._head, "object": self.piece_name, "choices": choices}
+        """One piece of a stream, with the usage of its choice so far where that was asked for."""
+        piece = {**self._head, "object": self.piece_name, "choices": choices}
+        if choices and self.asked.includes_usage and self.asked.running_usage:
+            index = choices[0]["index"]
+            piece["usage"] = counts(self.prompt_lengths[index], self._written[index])
+        return piece
 
     def _told(self, index: int, given: RequestOutput | Delta, runs: Runs) -> Told:
         """What is said of ``given``, the prompt before it the first time."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -19,7 +19,7 @@ from ....plugins.errors import PeagleError, UsageError
 from ...requests.params import SamplingParams
 from ...submission import AsyncSubmission
 from ...text.answer_styles import READ
-from ..access import FIGURES, REQUEST_ID, TOLERANCE, log
+from ..access import FIGURES, REFUSAL, REQUEST_ID, TOLERANCE, log
 from ..problems import HttpRefusal, refusal_of
 from ..reading import read_body
 from ..state import ServerState
@@ -27,6 +27,7 @@ from .answering import Choices, Submit
 from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of
 from .channel_bodies import for_style
 from .chat_answer import ChatAnswer
+from .inert_fields import NEUTRAL_IN_CHAT, require_neutral
 from .options import Asked, asked_of
 from .rendering import DONE, Answer, CompletionAnswer, Echo, event
 from .usage import figures
@@ -76,7 +77,10 @@ async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
             code="unsupported_parameter",
         )
     if asked.must_call:
-        form = await run_in_threadpool(state.engine.calls_of, asked.must_call, asked.most_calls)
+        keeps_keys = state.settings.structured_outputs.disable_additional_properties
+        form = await run_in_threadpool(
+            lambda: state.engine.calls_of(asked.must_call, asked.most_calls, disable_additional_properties=keeps_keys)
+        )
         asked = replace(asked, params=replace(asked.params, structured_outputs=form))
 
     def submit(params: SamplingParams) -> AsyncSubmission:
@@ -98,14 +102,18 @@ async def tokenize(request: Request) -> Response:
     state = ServerState.of(request)
     body = body_of(await read_body(request, state.limits), TokenizeBody)
     state.check_model(body.model)
-    if (body.prompt is msgspec.UNSET) == (body.messages is msgspec.UNSET):
+    if (body.prompt is None) == (body.messages is None):
         raise HttpRefusal(400, "give either prompt or messages", param="prompt")
+    if body.messages is not None and body.add_special_tokens is not None:
+        require_neutral("add_special_tokens", body.add_special_tokens, NEUTRAL_IN_CHAT)
 
     def ids() -> list[int]:
         try:
-            if isinstance(body.prompt, str):
-                return state.engine.tokenizer.encode(body.prompt)
-            return state.engine.chat_prompt(cast(list[Any], body.messages))[1]
+            if body.prompt is not None:
+                return state.engine.tokenizer.encode(body.prompt, adds_special=body.add_special_tokens is not False)
+            return state.engine.chat_prompt(
+                body.messages or [], tools=body.tools, chat_template_kwargs=body.chat_template_kwargs
+            )[1]
         except UsageError as error:
             raise refusal_of(error) from None
 
@@ -192,6 +200,7 @@ async def _answer(
     tokenizer, choices = state.engine.tokenizer, Choices(state.metrics, state.limits.seconds)
     await choices.submit(prompts, asked)
     answer = kind(state.settings.model, tokenizer.piece, asked)
+    answer.prompt_lengths = [len(ids) for ids in choices.prompts]
     if asked.echoes:
         given = [text for text in texts for _ in range(asked.choices)]
         answer.echoes = [
@@ -217,10 +226,9 @@ async def _events(
         if asked.includes_usage:
             yield event(answer.closing(choices.outputs, choices.prompted))
         _log_answer(state, request, choices)
-    except HttpRefusal as refusal:
+    except (HttpRefusal, PeagleError) as error:
+        request.scope[REFUSAL] = refusal = error if isinstance(error, HttpRefusal) else refusal_of(error)
         yield event(refusal.body())
-    except PeagleError as error:
-        yield event(refusal_of(error).body())
     yield DONE
 
 

@@ -15,9 +15,7 @@ def usage(outputs: Sequence[RequestOutput], prompted: int, *, shows_answer: bool
     for output in outputs:
         acceptance.add(output.acceptance)
     return {
-        "prompt_tokens": prompted,
-        "completion_tokens": written,
-        "total_tokens": prompted + written,
+        **counts(prompted, written),
         "prompt_tokens_details": {"cached_tokens": _cached(outputs)},
         "completion_tokens_details": {
             "accepted_prediction_tokens": acceptance.accepted,
@@ -25,6 +23,11 @@ def usage(outputs: Sequence[RequestOutput], prompted: int, *, shows_answer: bool
         },
         "speculation": speculation(acceptance),
     }
+
+
+def counts(prompted: int, written: int) -> dict[str, Any]:
+    """The tokens of a prompt and of what was written, as OpenAI's API names them."""
+    return {"prompt_tokens": prompted, "completion_tokens": written, "total_tokens": prompted + written}
 
 
 def _cached(outputs: Sequence[RequestOutput]) -> int:

@@ -167,7 +167,7 @@ def tool(name: str = "f", **parameters: Any) -> list[dict[str, Any]]:
         (tool(properties={"a>": {}}), "tags", "cannot stand in a tag"),
         (tool("f\n"), "tags", "cannot stand in a tag"),
         (tool("f g"), "channels", "tools[0].function.name cannot be a recipient"),
-        (tool(properties={"a": {"type": "integer", "minimum": float("nan")}}), "tags", "is no JSON"),
+        (tool(properties={"a": {"type": "integer", "minimum": float("nan")}}), "tags", "is not valid JSON"),
         (tool(properties={"a": DEEP}), "json", "nested more than 120 levels deep"),
         (tool(properties={"a": {"enum": ["a" * 70_000]}}), "json", "more than 65536 characters of a grammar"),
     ],

@@ -7,9 +7,11 @@ import io
 import json
 import logging
 import re
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +60,28 @@ def test_a_conversation_is_tokenized_as_its_template_has_it(server: Server, serv
     messages = [{"role": "user", "content": PROMPT}]
     _, _, content = call(server, "POST", "/tokenize", {"messages": messages})
     assert json.loads(content)["tokens"] == served_engine.chat_prompt(messages)[1]
+
+
+def test_special_tokens_are_added_to_a_text_unless_that_is_said(server: Server, served_engine: Engine) -> None:
+    known = served_engine.tokenizer
+
+    def tokens(**fields: Any) -> Any:
+        return json.loads(call(server, "POST", "/tokenize", fields)[2])["tokens"]
+
+    for adds in (True, None):
+        assert tokens(prompt=PROMPT, add_special_tokens=adds) == known.encode(PROMPT)
+    assert tokens(prompt=PROMPT, add_special_tokens=False) == known.encode(PROMPT, adds_special=False)
+    messages = [{"role": "user", "content": PROMPT}]
+    assert tokens(messages=messages, add_special_tokens=False) == served_engine.chat_prompt(messages)[1]
+    status, _, content = call(server, "POST", "/tokenize", {"messages": messages, "add_special_tokens": True})
+    assert (status, error_of(content)["param"]) == (400, "add_special_tokens")
+
+
+def test_a_conversation_is_tokenized_with_its_tools(calling_server: Server, calling_engine: Engine) -> None:
+    messages, tools = [{"role": "user", "content": PROMPT}], [{"type": "function", "function": {"name": "f"}}]
+    body = {"messages": messages, "tools": tools, "chat_template_kwargs": {"a": 1}}
+    found = json.loads(call(calling_server, "POST", "/tokenize", body)[2])["tokens"]
+    assert found == calling_engine.chat_prompt(messages, tools=tools)[1]
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": []}, {"tokens": [0]}])
@@ -125,7 +149,7 @@ def test_a_ping_is_answered_soon_by_when_the_last_token_came(
 
 
 def test_a_path_with_a_slash_leads_nowhere_else(server: Server) -> None:
-    status, headers, _ = call(server, "POST", "/v1/completions/", {}, {"Host": "elsewhere.example"})
+    status, headers, _ = call(server, "POST", "/v1/completions/", {}, {"Host": "localhost"})
     assert status == 404
     assert "location" not in headers
 
@@ -250,6 +274,95 @@ def test_the_figures_of_an_answer_are_the_same_in_usage_log_and_metrics(
     assert counted["peagle:later_num_drafts_total"] > 0
 
 
+def _refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [line for record in caplog.records if (line := json.loads(record.message)).get("error")]
+
+
+def test_the_log_says_why_a_request_was_refused(
+    server: Server, locked_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "peagle.serving")
+    assert call(server, "POST", "/v1/completions", {"prompt": "a", "top_p": 2})[0] == 400
+    assert call(server, "POST", "/v1/completions", {"prompt": [5] * 3000})[0] == 400
+    assert call(server, "GET", "/v1/models/other")[0] == 404
+    assert call(server, "GET", "/nothing")[0] == 404
+    assert call(locked_server, "GET", "/v1/models")[0] == 401
+    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "stream": True}
+    assert call(locked_server, "POST", "/v1/completions", body, {"Authorization": "Bearer first"})[0] == 200
+    _until(lambda: len(_refusals(caplog)) == 6)
+    told = {
+        (line["status"], *(line["error"][name] for name in ("type", "param", "code"))) for line in _refusals(caplog)
+    }
+    assert told == {
+        (400, "invalid_request_error", "top_p", None),
+        (400, "invalid_request_error", "prompt", "context_length_exceeded"),
+        (404, "not_found_error", "model", "model_not_found"),
+        (404, "not_found_error", None, None),
+        (401, "authentication_error", None, "invalid_api_key"),
+        (200, "timeout_error", None, None),  # the answer had begun
+    }
+    messages = "\n".join(line["error"]["message"] for line in _refusals(caplog))
+    words = ("top_p must be", "3000 tokens", "no model other", "/nothing", "API keys", "after 0.01 seconds")
+    assert [each for each in words if each not in messages] == []
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    """The line of a request is written after its answer."""
+    end = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+SECRET = "swordfish"
+LEAKS: list[dict[str, Any]] = [
+    {"prompt": [SECRET, 5]},
+    {"prompt": {"text": SECRET}},
+    {"prompt": SECRET + "\ud800"},
+    {"prompt": "a", "stop": [SECRET, ""]},
+    {"prompt": "a", "bad_words": [SECRET, " "]},
+    {"prompt": "a", "logit_bias": {SECRET: 1}},
+    {"prompt": "a", "draft": f"'{SECRET}' and {SECRET}'s"},
+    {"prompt": "a", "guided_json": '{"title": "' + SECRET},
+    {"prompt": "a", "guided_choice": [SECRET, 3]},
+    {"prompt": "a", "response_format": {"type": SECRET}},
+    {"prompt": "a", "suffix": SECRET},
+    {"messages": [{"role": "user", "content": {"text": SECRET}}]},
+    {"messages": [{"role": "user", "content": [{"type": SECRET, "text": SECRET}]}]},
+    {"messages": [{"role": "user", "content": SECRET}, {"role": "assistant", "content": SECRET}]},
+    {"messages": [{"role": [SECRET], "content": f"it's {SECRET}"}]},
+    {"messages": [{"role": "user", "content": SECRET, "x": [[[SECRET * 100]]] * 40}], "tools": [{"type": SECRET}]},
+    {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"messages": SECRET}},
+    {"messages": [{"role": "refuse", "content": f"it's \"{SECRET}\", not '{SECRET}'"}]},
+    {"messages": [{"role": "break", "content": f"it's \"{SECRET}\", not '{SECRET}'"}]},
+]
+
+
+def test_no_refusal_puts_the_text_of_a_request_into_the_log(
+    served_engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = Path(shutil.copytree(served_engine.folder, tmp_path / "engine"))
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% if m.role == 'refuse' %}{{ raise_exception(m.content) }}{% endif %}"
+        "{% if m.role == 'break' %}{% include m.content %}{% endif %}{{ m.content }}{% endfor %}"
+    )
+    caplog.set_level(logging.INFO, "peagle.serving")
+    with Engine.load(folder, threads=1) as engine:
+        server = Server(engine, ServerSettings(MODEL), port=0)
+        server.start()
+        statuses = []
+        for body in LEAKS:
+            path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+            statuses.append(call(server, "POST", path, {"max_tokens": 1, **body})[0])
+        server.stop()
+        assert server.wait(10)
+    assert set(statuses) == {400}, statuses
+    assert len(_refusals(caplog)) == len(LEAKS)
+    for body, record in zip(LEAKS, caplog.records, strict=True):
+        assert SECRET not in record.message, body
+        assert len(record.message) < 2000
+
+
 def test_every_line_of_the_log_is_json_and_a_misfit_has_one(
     served_engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -366,7 +479,7 @@ def test_a_server_s_drafts_are_those_it_was_started_with(served_engine: Engine) 
 def test_a_body_that_is_too_long_is_refused_whether_it_says_so_or_not(server: Server) -> None:
     assert call(server, "POST", "/v1/completions", b" " * (1 << 17))[0] == 413
     with connect(server) as sent:
-        sent.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        sent.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         piece = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
         for _ in range(5):
             sent.sendall(piece)
@@ -376,7 +489,7 @@ def test_a_body_that_is_too_long_is_refused_whether_it_says_so_or_not(server: Se
 def test_a_body_that_does_not_come_is_given_up(server: Server) -> None:
     began = time.monotonic()
     with connect(server) as sent:
-        sent.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+        sent.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         assert b" 408 " in sent.recv(1000).split(b"\r\n")[0]
     assert time.monotonic() - began < 20
 
@@ -397,7 +510,7 @@ def test_a_full_queue_is_told_with_a_time_to_come_again(server: Server, served_e
 
 def test_a_client_that_goes_frees_its_slot(server: Server, served_engine: Engine) -> None:
     body = json.dumps({"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
     for content in (body, body.replace(b'"stream": true', b'"stream":false')):
         sockets = [connect(server) for _ in range(3)]
         for each in sockets:

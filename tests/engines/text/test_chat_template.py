@@ -88,7 +88,7 @@ def test_with_tools_the_template_for_them_is_taken() -> None:
 def test_what_a_template_refuses_is_said_in_its_own_words() -> None:
     with pytest.raises(UsageError, match="refuses the messages") as caught:
         template(GEMMA).render([HI, BYE])
-    assert caught.value.why.startswith("Conversation roles must alternate")
+    assert caught.value.why.startswith("it says 'Conversation roles must alternate")
 
 
 @pytest.mark.parametrize("source", ["{{ a.b.c }}", "{{ 1 / 0 }}", "{{ messages + 1 }}", "{% include 'x' %}"])

@@ -11,13 +11,27 @@ import pytest
 from openai.types import completion_create_params as completions
 from openai.types.chat import completion_create_params as chats
 
-from peagle.engines.serving.openai.bodies import IGNORED, ChatBody, CompletionBody, body_of
+from peagle.engines.serving.openai.bodies import (
+    BODIES,
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    TokenizeBody,
+    body_of,
+)
+from peagle.engines.serving.openai.inert_fields import IGNORED, NEUTRAL, NEUTRAL_IN_CHAT
 from peagle.engines.serving.openai.options import asked_of
 from peagle.engines.serving.problems import HttpRefusal
 from peagle.engines.serving.settings import ServerSettings
 
 PAGE = Path(__file__).parents[4] / "docs" / "serving.md"
-FIELDS = {field.name for body in (ChatBody, CompletionBody) for field in msgspec.structs.fields(body)}
+FIELDS = {*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__, *IGNORED, *NEUTRAL}
+LEAST: dict[type[msgspec.Struct], dict[str, Any]] = {
+    CompletionBody: {"prompt": "a"},
+    ChatBody: {"messages": [{}]},
+    TokenizeBody: {"prompt": "a"},
+    DetokenizeBody: {"tokens": [1]},
+}
 
 
 THEIRS = {
@@ -67,10 +81,10 @@ def test_a_field_of_the_official_client_is_honoured_refused_or_ignored_as_the_do
     fate = next(text for names, text in _rows() if name in names).split()[0].rstrip(",:")
     kind, (value, beside) = THEIRS[name], SAMPLES[name]
     value = True if (name, kind) == ("logprobs", ChatBody) else value
-    least: dict[str, Any] = {"prompt": "a"} if kind is CompletionBody else {"messages": [{}]}
 
     def asked(**fields: Any) -> Any:
-        return asked_of(body_of(msgspec.json.encode({**least, **beside, **fields}), kind), 100, 1, ServerSettings("m"))
+        said = msgspec.json.encode({**LEAST[kind], **beside, **fields})
+        return asked_of(body_of(said, kind), 100, 1, ServerSettings("m"))
 
     if fate == "refused":
         with pytest.raises(HttpRefusal) as refused:
@@ -81,6 +95,81 @@ def test_a_field_of_the_official_client_is_honoured_refused_or_ignored_as_the_do
         assert asked(**{name: value}) == asked()
     else:
         assert name in ELSEWHERE or asked(**{name: value}) != asked()
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_every_endpoint_accepts_fields_of_vllm_s_and_openai_s_at_their_defaults(kind: type[msgspec.Struct]) -> None:
+    plain = body_of(msgspec.json.encode(LEAST[kind]), kind)
+    neutral = NEUTRAL_IN_CHAT if kind is ChatBody else NEUTRAL
+    fields = [(name, value) for name, values in neutral.items() for value in (None, *values)]
+    fields += [(name, None) for each in BODIES for name in each.__struct_fields__ if name not in LEAST[kind]]
+    for name, value in fields:
+        if name not in kind.__struct_fields__ or value is None:
+            assert body_of(msgspec.json.encode({**LEAST[kind], name: value}), kind) == plain, name
+
+
+# What vLLM's own request says where its caller says nothing.
+DEFAULTS_OF_VLLM: dict[str, Any] = {
+    "frequency_penalty": 0.0, "logit_bias": None, "max_tokens": None, "n": 1, "presence_penalty": 0.0, "seed": None,
+    "stop": [], "stream": False, "stream_options": None, "temperature": None, "top_p": None, "user": None,
+    "use_beam_search": False, "top_k": None, "min_p": None, "repetition_penalty": None, "length_penalty": 1.0,
+    "stop_token_ids": [], "include_stop_str_in_output": False, "ignore_eos": False, "min_tokens": 0,
+    "skip_special_tokens": True, "spaces_between_special_tokens": True, "truncate_prompt_tokens": None,
+    "prompt_logprobs": None, "allowed_token_ids": None, "response_format": None, "structured_outputs": None,
+    "priority": 0, "request_id": "0123", "return_tokens_as_token_ids": None, "return_token_ids": None,
+    "cache_salt": None, "kv_transfer_params": None, "vllm_xargs": None, "repetition_detection": None,
+}  # fmt: skip
+DEFAULTS_OF_ONE: dict[type[msgspec.Struct], dict[str, Any]] = {
+    CompletionBody: {
+        "echo": False, "logprobs": None, "suffix": None, "prompt_embeds": None, "add_special_tokens": True,
+    },
+    ChatBody: {
+        "logprobs": False, "top_logprobs": 0, "max_completion_tokens": None, "tools": None, "tool_choice": "none",
+        "reasoning_effort": None, "include_reasoning": True, "parallel_tool_calls": True, "bad_words": [],
+        "echo": False,
+        "add_generation_prompt": True, "continue_final_message": False, "add_special_tokens": False, "documents": None,
+        "chat_template": None, "chat_template_kwargs": None, "media_io_kwargs": None, "mm_processor_kwargs": None,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DEFAULTS_OF_ONE)
+def test_a_body_with_all_of_vllm_s_defaults_asks_for_what_an_empty_one_does(kind: Any) -> None:
+    def asked(**fields: Any) -> Any:
+        return asked_of(body_of(msgspec.json.encode({**LEAST[kind], **fields}), kind), 100, 1, ServerSettings("m"))
+
+    assert asked(**DEFAULTS_OF_VLLM, **DEFAULTS_OF_ONE[kind]) == asked()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "accepted"),
+    [
+        (ChatBody, "skip_special_tokens", False, "true"),
+        (ChatBody, "add_generation_prompt", False, "true"),
+        (ChatBody, "continue_final_message", True, "false"),
+        (ChatBody, "add_special_tokens", True, "false"),
+        (CompletionBody, "add_special_tokens", False, "true"),
+        (CompletionBody, "length_penalty", 0.5, "1"),
+        (CompletionBody, "use_beam_search", True, "false"),
+        (CompletionBody, "use_beam_search", 0, "false"),
+        (CompletionBody, "priority", False, "0"),
+        (CompletionBody, "cache_salt", "a", "leave it out"),
+        (TokenizeBody, "return_token_strs", True, "false"),
+        (DetokenizeBody, "skip_special_tokens", False, "true"),
+    ],
+)
+def test_another_value_is_refused_by_the_field_with_what_is_accepted(
+    kind: type[msgspec.Struct], name: str, value: Any, accepted: str
+) -> None:
+    with pytest.raises(HttpRefusal, match=accepted) as refused:
+        body_of(msgspec.json.encode({**LEAST[kind], name: value}), kind)
+    assert (refused.value.status, refused.value.param) == (400, name)
+    assert refused.value.code == "unsupported_parameter"
+
+
+def test_null_makes_no_unknown_field_known() -> None:
+    with pytest.raises(HttpRefusal, match="colour"):
+        body_of(b'{"prompt": "a", "colour": null}', CompletionBody)
 
 
 def test_fields_that_change_nothing_may_hold_anything() -> None:
@@ -100,7 +189,8 @@ def test_fields_that_change_nothing_may_hold_anything() -> None:
         (b'{"messages": [], "stream_options": {"usage": true}}', "usage"),
         (b"[1]", None),
         (b"{", None),
-        (b'{"messages": "\xff"}', "messages"),
+        (b'{"messages": "\xff"}', None),
+        (b'{"messages": [], "temperature": 1e999}', "temperature"),
     ],
 )
 def test_a_body_that_does_not_fit_is_refused_with_the_path(raw: bytes, param: str | None) -> None:
@@ -119,4 +209,5 @@ def test_tokens_at_most_are_what_there_is_room_for_in_a_chat_and_sixteen_in_a_co
 
 @pytest.mark.parametrize(("theirs", "ours"), [(completions, CompletionBody), (chats, ChatBody)])
 def test_every_field_that_the_official_client_can_send_is_known(theirs: Any, ours: type[msgspec.Struct]) -> None:
-    assert set(theirs.CompletionCreateParamsBase.__annotations__) <= set(ours.__struct_fields__)
+    known = {*ours.__struct_fields__, *IGNORED, *NEUTRAL}
+    assert set(theirs.CompletionCreateParamsBase.__annotations__) <= known

@@ -14,6 +14,9 @@ from pydantic import BaseModel
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.serving.server import Server
+from peagle.engines.serving.settings import ServerSettings
+from peagle.engines.serving.structured_outputs_config import FormDefaults
+from tests.engines.serving.calls import call, error_of
 from tests.fixtures.servers import MODEL
 
 pytest.importorskip("llguidance")
@@ -26,6 +29,10 @@ SCHEMA = {
     "additionalProperties": False,
 }
 BY_SCHEMA: Any = {"type": "json_schema", "json_schema": {"name": "counted", "schema": SCHEMA, "strict": True}}
+
+
+def _schema(schema: Any) -> Any:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
 
 
 class Counted(BaseModel):
@@ -109,8 +116,78 @@ def test_completions_take_vllm_s_fields_too(client: OpenAI, fields: Any, form: s
     assert re.fullmatch(form, answer.choices[0].text)
 
 
-def _schema(schema: Any) -> Any:
-    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+OPEN = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_schema_that_says_nothing_of_other_keys_has_none(client: OpenAI, seed: int) -> None:
+    answer = _ask(client, response_format=_schema(OPEN), temperature=1.5, seed=seed, max_tokens=60)
+    assert answer.choices[0].finish_reason == "stop"
+    assert list(json.loads(answer.choices[0].message.content)) == ["a"]
+
+
+def test_other_keys_can_be_asked_for_by_schema_request_and_server(client: OpenAI, served_engine: Engine) -> None:
+    forms: list[Any] = [
+        {"json": {**OPEN, "additionalProperties": {"enum": [1]}}},
+        {"json": OPEN, "disable_additional_properties": False},
+    ]
+    standard = ServerSettings(MODEL, structured_outputs=FormDefaults(disable_additional_properties=False))
+    server = Server(served_engine, standard, port=0)
+    server.start()
+    try:
+        for form, url in (
+            (forms[0], client.base_url),
+            (forms[1], client.base_url),
+            ({"json": OPEN}, server.url + "/v1"),
+        ):
+            with OpenAI(base_url=url, api_key="none", max_retries=0) as asking:
+                keys = set[str]()
+                for seed in range(6):
+                    fields = {"structured_outputs": form}
+                    answer = _ask(asking, temperature=1.5, seed=seed, max_tokens=40, extra_body=fields)
+                    keys |= set(re.findall(r'"(\w+)":', answer.choices[0].message.content))
+                assert keys - {"a"}
+    finally:
+        server.stop(at_once=True)
+        assert server.wait(10)
+
+
+def _nested(count: int) -> Any:
+    schema: Any = {"type": "integer"}
+    for _ in range(count):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({"response_format": _schema(_nested(80))}, "nested more than 120 levels deep"),
+        ({"guided_json": _nested(80)}, "guided_json is nested more than 120 levels deep"),
+        ({"structured_outputs": {"json": json.dumps(_nested(80))}}, "nested more than 120 levels deep"),
+        ({"guided_json": {"enum": ["a" * 192_000]}}, "at most 65536 are taken"),
+        ({"guided_regex": "a" * 9000}, "at most 8192 are taken"),
+    ],
+)
+def test_a_form_beyond_a_limit_is_refused_with_the_limit_and_what_to_do(
+    served_engine: Engine, fields: Any, limit: str
+) -> None:
+    server = Server(served_engine, ServerSettings(MODEL), port=0)
+    server.start()
+    try:
+        body = {"prompt": "a", "max_tokens": 60, **fields}
+        status, _, content = call(server, "POST", "/v1/completions", body)
+    finally:
+        server.stop(at_once=True)
+        assert server.wait(10)
+    assert status == 400
+    assert limit in error_of(content)["message"]
+    assert "fix: " in error_of(content)["message"]
+
+
+def test_a_schema_at_the_limit_of_levels_is_followed(client: OpenAI) -> None:
+    answer = _ask(client, response_format=_schema(_nested(59)), max_tokens=300)
+    assert answer.choices[0].message.content.startswith("{")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +211,7 @@ def _schema(schema: Any) -> Any:
         ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs", "structural_tag"),
         ({"structured_outputs": {}}, "structured_outputs", "one form"),
         ({"guided_regex": "("}, "guided_regex", "guided_regex cannot be followed"),
-        ({"guided_json": "{"}, "guided_json", "guided_json is no JSON"),
+        ({"guided_json": "{"}, "guided_json", "guided_json is not valid JSON"),
         ({"guided_choice": []}, "guided_choice", "guided_choice must be a list"),
         ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "give one of them"),
         ({"guided_regex": "ab", "allowed_token_ids": [5]}, "guided_regex", "banned"),

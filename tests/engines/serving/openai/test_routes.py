@@ -87,6 +87,51 @@ def test_a_stream_has_the_whole_text_in_pieces_and_the_usage_at_its_end(client: 
     assert (told.prompt_tokens, told.completion_tokens) == (expected.prompt_tokens, expected.completion_tokens)
 
 
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+def test_a_stream_counts_its_tokens_as_it_goes_where_that_is_asked_for(client: OpenAI, kind: str) -> None:
+    fields: Any = {"model": MODEL, "max_tokens": 12, "temperature": 0, "stream": True, "n": 2, "seed": 3}
+    create: Any = client.completions.create
+    if kind == "chat":
+        create, fields = client.chat.completions.create, {**fields, "messages": MESSAGES}
+    else:
+        fields["prompt"] = PROMPT
+    pieces = list(create(**fields, stream_options={"include_usage": True, "continuous_usage_stats": True}))
+    assert all(piece.usage is not None for piece in pieces)
+    last = pieces[-1].usage
+    written = {0: [0], 1: [0]}
+    for piece in pieces[:-1]:
+        assert piece.usage.total_tokens == piece.usage.prompt_tokens + piece.usage.completion_tokens
+        assert piece.usage.prompt_tokens == last.prompt_tokens
+        written[piece.choices[0].index].append(piece.usage.completion_tokens)
+    assert all(counts == sorted(counts) for counts in written.values())
+    assert sum(counts[-1] for counts in written.values()) == last.completion_tokens
+    for options in ({"include_usage": True}, {"continuous_usage_stats": True}, {"include_usage": None}):
+        pieces = list(create(**fields, stream_options=options))
+        assert all(piece.usage is None for piece in pieces if piece.choices)
+
+
+def test_a_prompt_that_is_too_long_is_told_by_its_code(client: OpenAI, served_engine: Engine) -> None:
+    long = [5] * served_engine.max_seq_len
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model=MODEL, prompt=long, max_tokens=1)
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "prompt")
+    assert str(served_engine.max_seq_len) in str(refused.value)
+    messages: Any = [{"role": "user", "content": PROMPT * 600}]
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model=MODEL, messages=messages)
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "messages")
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_an_answer_that_cannot_fit_is_told_by_the_same_code(client: OpenAI, served_engine: Engine, field: str) -> None:
+    room = served_engine.max_seq_len - len(served_engine.chat_prompt(MESSAGES)[1])
+    ask: Any = client.chat.completions.create
+    with pytest.raises(openai.BadRequestError, match=f"at most {room}") as refused:
+        ask(model=MODEL, messages=MESSAGES, **{field: room + 1})
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", field)
+    assert ask(model=MODEL, messages=MESSAGES, stop=["e"], **{field: room}).choices
+
+
 def test_a_streamed_completion_can_show_what_was_drafted(client: OpenAI) -> None:
     pieces = client.completions.create(
         model=MODEL,

@@ -1,0 +1,47 @@
+"""Sizes as a person writes them: 500MB, 1.5TB, 1G, 4MiB, or a number of bytes."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+
+from ...plugins.errors import UsageError
+
+_UNITS = {"": 1, "B": 1} | {
+    f"{letter}{ending}": base**power
+    for power, letter in enumerate("KMGT", 1)
+    for ending, base in (("", 1000), ("B", 1000), ("IB", 1024))
+}
+_SIZE = re.compile(rf"(\d{{1,15}}(?:\.\d+)?) *({'|'.join(_UNITS)})", re.IGNORECASE | re.ASCII)
+
+
+def bytes_of(name: str, text: str, least: int = 0) -> int:
+    """Return how many bytes a size is. Raises ``UsageError`` by ``name`` for what is none, or less than ``least``."""
+    if not (match := _SIZE.fullmatch(text)):
+        raise UsageError(f"{name} {text} is not a size", fix="for example 500MB, 50GB, 1.5TB, 4MiB, or 0 for nothing")
+    count = int(float(match[1]) * _UNITS[match[2].upper()])
+    if count < least:
+        raise UsageError(f"{name} {text} is too little", fix=f"say {least} bytes or more")
+    return count
+
+
+def size_option(name: str, least: int = 0) -> Callable[[object], int]:
+    """Return the parser of a flag that takes a size."""
+
+    def parse(given: object) -> int:
+        return bytes_of(name, str(given), least)
+
+    return parse
+
+
+def argument(name: str) -> Callable[[str], int]:
+    """Return the same for ``argparse``."""
+
+    def parse(given: str) -> int:
+        try:
+            return bytes_of(name, given)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(error.in_a_line) from None
+
+    return parse

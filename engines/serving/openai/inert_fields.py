@@ -1,0 +1,111 @@
+"""Fields of OpenAI's and vLLM's APIs that this server does not act on, and the values that it accepts in them.
+
+Clients send fields at their defaults. Such a value asks for what happens anyway, so every endpoint accepts it; any
+other value would change the answer and is refused by the field's name. docs/serving.md has the same lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from ..problems import HttpRefusal
+
+# Fields that change no answer, whatever they say: who asks, how it is billed, stored and named, hints for caches.
+IGNORED = (
+    "metadata",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "request_id",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+    "verbosity",
+)
+
+# The values of a field that change no answer. Null always is one of them.
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    # of OpenAI's API
+    "audio": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "moderation": (),
+    "prediction": (),
+    "reasoning_effort": (),
+    "suffix": ("",),
+    "web_search_options": (),
+    # of vLLM's
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (True,),
+    "cache_salt": (),
+    "chat_template": (),
+    "continue_final_message": (False,),
+    "early_stopping": (False,),
+    "echo": (False,),
+    "guided_decoding_backend": (),
+    "guided_whitespace_pattern": (),
+    "include_reasoning": (True,),
+    "include_stop_str_in_output": (False,),
+    "kv_transfer_params": ({},),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "max_repetition_pattern_size": (0,),
+    "media_io_kwargs": ({},),
+    "min_repetition_pattern_size": (0,),
+    "mm_processor_kwargs": ({},),
+    "priority": (0,),
+    "prompt_embeds": ([],),
+    "repetition_detection": (),
+    "repetition_min_count": (0,),
+    "return_prompt_text": (False,),
+    "return_token_ids": (False,),
+    "return_token_strs": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "structural_tag": (),
+    "thinking_token_budget": (),
+    "truncate_prompt_tokens": (),
+    "truncation_side": ("left", "right"),  # nothing is truncated
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+}
+# A template writes its special tokens itself, and no others are added to a conversation.
+NEUTRAL_IN_CHAT = {**NEUTRAL, "add_special_tokens": (False,)}
+
+
+def without_inert(
+    fields: Mapping[str, Any], honoured: Collection[str], neutral: Mapping[str, tuple[Any, ...]]
+) -> dict[str, Any]:
+    """Return the fields that are ``honoured`` or unknown.
+
+    Raises ``HttpRefusal`` for a field of ``neutral`` that has another value.
+    """
+    kept = {}
+    for name, value in fields.items():
+        if name in honoured or not (name in IGNORED or name in neutral):
+            kept[name] = value
+        elif name in neutral:
+            require_neutral(name, value, neutral)
+    return kept
+
+
+def require_neutral(name: str, value: Any, neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL) -> None:
+    """Raise ``HttpRefusal`` where the ``value`` of a field asks for what this server does not do."""
+    if value is None or any(_is_same(value, each) for each in neutral[name]):
+        return
+    accepted = [msgspec.json.encode(each).decode() for each in neutral[name]]
+    message = f"{name} is not supported by this server: leave it out"
+    if accepted:
+        message += f", or set it to {' or '.join(accepted)}"
+    raise HttpRefusal(400, message, param=name, code="unsupported_parameter")
+
+
+def _is_same(value: Any, neutral: Any) -> bool:
+    """Whether two values of JSON are the same: for Python, true is 1 as well."""
+    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)

@@ -1,0 +1,63 @@
+"""The server's defaults for the form of JSON, in the JSON that vLLM takes as ``--structured-outputs-config``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ...plugins.errors import UsageError
+
+FLAG = "--structured-outputs-config"
+# What vLLM's other keys may say: what happens anyway.
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "backend": ("auto", "guidance"),
+    "disable_fallback": (False, True),  # there is one backend
+    "enable_in_reasoning": (False,),
+    "reasoning_parser": ("",),
+    "reasoning_parser_plugin": ("",),
+}
+
+
+@dataclass(frozen=True)
+class FormDefaults:
+    """What holds for JSON where a request does not say it; names and meanings as in ``StructuredOutputsParams``."""
+
+    disable_additional_properties: bool = True
+    disable_any_whitespace: bool = False
+
+    def filled(self, form: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a form with these where it is JSON and they are absent."""
+        if form.get("json") is None and not form.get("json_object"):
+            return dict(form)
+        defaults = asdict(self)
+        if form.get("whitespace_pattern") is not None:
+            del defaults["disable_any_whitespace"]
+        return {**form, **{name: value for name, value in defaults.items() if form.get(name) is None}}
+
+
+def form_defaults_of(text: str | None) -> FormDefaults:
+    """Return the defaults that JSON says. Raises ``UsageError`` by the key."""
+    if text is None:
+        return FormDefaults()
+    known = [field.name for field in fields(FormDefaults)]
+    fix = f'say for example {{"{known[0]}": false}}'
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{FLAG} is not valid JSON", why=str(error), fix=fix) from None
+    if not isinstance(said, dict):
+        raise UsageError(f"{FLAG} is not a JSON object", fix=fix)
+    found = {}
+    for name, value in said.items():
+        if name in known:
+            if not isinstance(value, bool):
+                raise UsageError(f"{FLAG}: {name} must be true or false", fix=fix)
+            found[name] = value
+        elif name not in _NEUTRAL:
+            raise UsageError(f"{FLAG}: {name!r} is not known", fix=f"use {' and '.join(known)}")
+        elif value is not None and value not in _NEUTRAL[name]:
+            accepted = " or ".join(json.dumps(each) for each in _NEUTRAL[name])
+            raise UsageError(f"{FLAG}: {name} is not supported", fix=f"leave it out, or set it to {accepted}")
+    return FormDefaults(**found)

@@ -1,0 +1,58 @@
+"""The defaults of a server for JSON forms: what it takes of vLLM's option, and when they hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peagle.engines.serving.structured_outputs_config import FormDefaults, form_defaults_of
+from peagle.plugins.errors import UsageError
+
+STANDARD = FormDefaults(disable_additional_properties=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (None, FormDefaults()),
+        ("{}", FormDefaults()),
+        ('{"disable_additional_properties": false}', STANDARD),
+        ('{"disable_any_whitespace": true, "backend": "auto"}', FormDefaults(disable_any_whitespace=True)),
+        ('{"backend": "guidance", "reasoning_parser": "", "enable_in_reasoning": null}', FormDefaults()),
+    ],
+)
+def test_the_option_is_read_as_vllm_has_it(text: str | None, found: FormDefaults) -> None:
+    assert form_defaults_of(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ("3", "is not a JSON object"),
+        ('{"disable_additional_properties": 1}', "disable_additional_properties must be true or false"),
+        ('{"backend": "outlines"}', "backend is not supported"),
+        ('{"backend": ["auto"]}', "backend is not supported"),
+        ('{"colour": 1}', "'colour' is not known"),
+    ],
+)
+def test_what_it_cannot_say_is_refused_by_the_key(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        form_defaults_of(text)
+
+
+@pytest.mark.parametrize(
+    ("form", "filled"),
+    [
+        ({"json": {}}, {"json": {}, "disable_additional_properties": False, "disable_any_whitespace": False}),
+        ({"regex": "a"}, {"regex": "a"}),
+        (
+            {"json": {}, "disable_additional_properties": True, "whitespace_pattern": " "},
+            {"json": {}, "disable_additional_properties": True, "whitespace_pattern": " "},
+        ),
+    ],
+)
+def test_a_request_s_own_word_comes_first(form: dict[str, Any], filled: dict[str, Any]) -> None:
+    assert STANDARD.filled(form) == filled
