@@ -91,6 +91,14 @@ def test_messages_go_through_the_template(triton: TritonProcess, served_engine: 
     assert (answer.status, answer.text) == (200, wanted.text)
 
 
+def test_a_text_has_the_form_that_was_asked_for(triton: TritonProcess) -> None:
+    schema = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+    form = json.dumps({"structured_outputs": {"json": schema}})
+    answer = triton.stream("demo", text_input=PROMPTS[0], max_tokens=40, sampling_parameters=form)
+    assert answer.status == 200
+    assert list(json.loads(answer.text)) == ["count"]
+
+
 def test_tokens_and_their_logprobs_are_told_where_asked_for(triton: TritonProcess, served_engine: Engine) -> None:
     (wanted,) = served_engine.generate([[5, 6, 7]], SamplingParams(max_tokens=12, logprobs=0))
     fields = {"input_ids": [5, 6, 7], "max_tokens": 12, "return_token_ids": True, "return_log_probs": True}

@@ -1,0 +1,16 @@
+"""What `make triton-server` installs beside Triton's server, by its list."""
+
+from __future__ import annotations
+
+from packaging.requirements import Requirement
+
+from tests.house.tree import PYPROJECT
+from tools.triton_server import PINS
+
+
+def test_it_has_what_an_engine_and_the_form_of_its_texts_need() -> None:
+    pins = dict(line.split("==") for line in PINS.read_text().splitlines() if not line.startswith("#"))
+    needed = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["grammar"]]
+    for requirement in map(Requirement, needed):
+        assert requirement.name in pins, f"{requirement.name} is missing: {PINS.name} lists all that is installed"
+        assert pins[requirement.name] in requirement.specifier
