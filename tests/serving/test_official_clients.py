@@ -1,0 +1,250 @@
+"""Clients as their makers publish them complete a run against ``serve`` of the demo engine.
+
+They are installed from the package index that pip knows into environments of their own (3 GB), which later runs reuse.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.fixtures.servers import serving
+
+pytestmark = pytest.mark.slow
+
+# Environments and what is in them; docs/evidence.md names the same versions. torch is the project's own version, since
+# another one may bring gigabytes of CUDA.
+ENVIRONMENTS = {
+    "guidellm": ["guidellm==0.8.1"],
+    "aiperf": ["aiperf==0.13.0"],
+    "libraries": ["instructor==1.17.0", "litellm==1.106.2", "langchain-openai==1.7.3", "pydantic-ai==2.31.1"],
+}
+_LONGEST = 1800.0  # seconds; a limit for a busy machine, of which an idle one takes a fiftieth
+NOWHERE = "http://127.0.0.1:9"
+# At run time nothing but the server can be reached.
+ISOLATED = {
+    "HTTP_PROXY": NOWHERE,
+    "HTTPS_PROXY": NOWHERE,
+    "NO_PROXY": "127.0.0.1,localhost",
+    "OPENAI_API_KEY": "none",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "DO_NOT_TRACK": "1",
+}
+
+_BEGIN = """
+import sys
+from typing import Literal
+from pydantic import BaseModel
+
+url, question = sys.argv[1] + "/v1", [{"role": "user", "content": "def count_vowels(text):\\n"}]
+
+class Where(BaseModel):
+    city: Literal["Rome", "Oslo"]
+
+class Trip(BaseModel):
+    place: Where
+    by_train: bool = True
+"""
+PROGRAMS = {
+    "instructor with JSON_SCHEMA": """
+import instructor
+from openai import OpenAI
+
+client = instructor.from_openai(OpenAI(base_url=url), mode=instructor.Mode.JSON_SCHEMA)
+for seed in range(3):
+    found = client.create(
+        model="demo", messages=question, response_model=Trip, max_tokens=80, temperature=1, seed=seed, max_retries=1
+    )
+    assert isinstance(found, Trip), found
+""",
+    # The schema is in the prompt, for models that can read, and the form is any JSON object.
+    "instructor with JSON": """
+import instructor
+from instructor.core import IncompleteOutputException
+from openai import OpenAI
+
+class Anything(BaseModel):
+    pass
+
+client, found = instructor.from_openai(OpenAI(base_url=url), mode=instructor.Mode.JSON), []
+for seed in range(8):
+    try:
+        found.append(client.create(
+            model="demo", messages=question, response_model=Anything, max_tokens=80, temperature=1, seed=seed,
+            max_retries=1,
+        ))
+    except IncompleteOutputException:
+        pass  # a model of random words may write an object that does not end
+assert found and all(isinstance(each, Anything) for each in found), found
+""",
+    "litellm": """
+import litellm
+
+for model in ("openai/demo", "hosted_vllm/demo"):
+    asked = dict(model=model, api_base=url, api_key="none", messages=question, max_tokens=12, temperature=0)
+    whole = litellm.completion(**asked)
+    pieces = list(litellm.completion(**asked, stream=True, stream_options={"include_usage": True}))
+    text = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
+    assert text == whole.choices[0].message.content != "", (text, whole)
+    assert whole.usage.completion_tokens == 12, whole.usage
+found = litellm.completion(**asked | {"max_tokens": 80}, response_format=Trip)
+Trip.model_validate_json(found.choices[0].message.content)
+""",
+    "langchain-openai": """
+from langchain_openai import ChatOpenAI, OpenAI
+
+model = ChatOpenAI(model="demo", base_url=url, api_key="none", max_tokens=80, temperature=0)
+whole = model.invoke("def f(x):")
+assert "".join(piece.content for piece in model.stream("def f(x):")) == whole.content != "", whole
+assert whole.usage_metadata["output_tokens"] > 0, whole
+assert isinstance(model.with_structured_output(Trip).invoke("a trip"), Trip)
+assert OpenAI(model="demo", base_url=url, api_key="none", max_tokens=8).invoke("def f")
+""",
+    "pydantic-ai": """
+from pydantic_ai import Agent, NativeOutput
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+model = OpenAIChatModel("demo", provider=OpenAIProvider(base_url=url, api_key="none"))
+settings = {"max_tokens": 80, "temperature": 0}
+done = Agent(model, model_settings=settings).run_sync("def f(x):")
+assert done.output and done.usage.output_tokens > 0, done
+assert isinstance(Agent(model, output_type=NativeOutput(Trip), model_settings=settings).run_sync("a trip").output, Trip)
+
+async def stream():
+    async with Agent(model, model_settings=settings).run_stream("def f(x):") as answer:
+        return [piece async for piece in answer.stream_text(delta=True)]
+
+import asyncio
+assert "".join(asyncio.run(stream())) == done.output
+""",
+}
+
+
+@pytest.fixture(scope="session")
+def environment(pytestconfig: pytest.Config) -> Callable[[str], Path]:
+    """Return the folder of programs of one of ``ENVIRONMENTS``, which stays in pytest's cache for later runs."""
+
+    def programs(name: str) -> Path:
+        from peagle.compiler.store.locks import locked
+
+        assert pytestconfig.cache is not None
+        folder = pytestconfig.cache.mkdir("official-clients") / name
+        wanted = "\n".join([sys.version, *ENVIRONMENTS[name]])
+        lock, stamp = folder.with_suffix(".lock"), folder / "made-of"
+        lock.touch()
+        with locked(lock):
+            if not stamp.is_file() or stamp.read_text() != wanted:
+                _check(_run([sys.executable, "-m", "venv", "--clear", str(folder)], os.environ))
+                limits = folder / "constraints.txt"
+                limits.write_text(f"torch=={version('torch')}\n")
+                pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
+                installed = _run([*pip, "--constraint", str(limits), *ENVIRONMENTS[name]], os.environ)
+                if "No matching distribution" in installed.stdout or "ConnectionError" in installed.stdout:
+                    pytest.skip(f"there is no package index: {installed.stdout[-300:]}")
+                _check(installed)
+                stamp.write_text(wanted)
+        return folder / "bin"
+
+    return programs
+
+
+# Set up before ``url``, so that without a package index no server is started for nothing.
+@pytest.fixture(scope="session")
+def libraries(environment: Callable[[str], Path]) -> Path:
+    """The folder of programs of the libraries."""
+    return environment("libraries")
+
+
+@pytest.fixture(scope="session")
+def guidellm(environment: Callable[[str], Path]) -> Path:
+    """The folder of programs of guidellm."""
+    return environment("guidellm")
+
+
+@pytest.fixture(scope="session")
+def aiperf(environment: Callable[[str], Path]) -> Path:
+    """The folder of programs of AIPerf."""
+    return environment("aiperf")
+
+
+@pytest.fixture
+def url(talking_engine: Path) -> Iterator[str]:
+    """The address of a server that has answered every request, and at least one, when the test is through."""
+    lines: list[str] = []
+    with serving(talking_engine) as (process, url):
+        assert process.stderr is not None
+        reader = Thread(target=lines.extend, args=[process.stderr])  # a full pipe would stop the server
+        reader.start()
+        try:
+            yield url
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(_LONGEST)
+            reader.join()
+    logged = [json.loads(line) for line in lines if line.startswith("{")]
+    answers = [line for line in logged if line["event"] == "request" and line["method"] == "POST"]
+    assert answers
+    assert [line for line in answers if line["status"] != 200 or "error" in line] == []
+
+
+def _run(command: list[str], variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; both of its streams are ``stdout``."""
+    return subprocess.run(
+        command, env=dict(variables), text=True, timeout=_LONGEST, check=False,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def _check(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, f"{' '.join(done.args)[:300]}\n{done.stdout[-6000:]}"
+
+
+def _isolated(home: Path) -> dict[str, str]:
+    return {**os.environ, **ISOLATED, "HOME": str(home), "HF_HOME": str(home / "hub")}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_library_has_its_answers(libraries: Path, url: str, tmp_path: Path, name: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_BEGIN + PROGRAMS[name])
+    _check(_run([str(libraries / "python"), str(program), url], _isolated(tmp_path)))
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_guidellm_measures(guidellm: Path, url: str, talking_engine: Path, tmp_path: Path, path: str) -> None:
+    report = tmp_path / "report.json"
+    command = [
+        str(guidellm / "guidellm"), "run", "--disable-console-interactive",
+        "--backend", f"kind=openai_http,target={url},request_format={path}",
+        "--profile", "kind=synchronous", "--constraint", "kind=max_requests,count=4",
+        "--tokenizer", f"kind=hf_auto,model={talking_engine}",
+        "--data", "kind=synthetic_text,prompt_tokens=20,output_tokens=16", "--output", f"kind=json,path={report}",
+    ]  # fmt: skip
+    _check(_run(command, {**_isolated(tmp_path), "HF_HUB_OFFLINE": "1"}))
+    (benchmark,) = json.loads(report.read_text())["benchmarks"]
+    requests = benchmark["scheduler_metrics"]["requests_made"]
+    assert (requests["successful"], requests["errored"]) == (4, 0)
+
+
+@pytest.mark.parametrize("kind", ["chat", "completions"])
+def test_aiperf_measures(aiperf: Path, url: str, talking_engine: Path, tmp_path: Path, kind: str) -> None:
+    command = [
+        str(aiperf / "aiperf"), "profile", "-m", "demo", "--url", url, "--endpoint-type", kind,
+        "--streaming", "--tokenizer", str(talking_engine), "--synthetic-input-tokens-mean", "20",
+        "--output-tokens-mean", "16", "--extra-inputs", "ignore_eos:true", "--concurrency", "2", "--request-count", "6",
+        "--no-gpu-telemetry", "--ui", "none", "--artifact-dir", str(tmp_path / "out"),
+    ]  # fmt: skip
+    _check(_run(command, _isolated(tmp_path)))
+    found = json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())
+    assert found["request_count"]["avg"] == 6
+    assert found.get("error_request_count", {"avg": 0})["avg"] == 0
