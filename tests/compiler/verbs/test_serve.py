@@ -6,6 +6,7 @@ import json
 import signal
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -67,12 +68,37 @@ def test_a_second_stop_does_not_wait(talking_engine: Path) -> None:
             process.communicate(timeout=10)
 
 
+def test_flags_say_who_may_use_a_server_and_what_it_takes(talking_engine: Path) -> None:
+    site, flags = "https://example.com", ("--allowed-host", "ai.example.com", "--max-body-bytes", "1KiB")
+
+    def status(url: str, host: str, body: bytes | None = None) -> tuple[int, str | None]:
+        headers = {"Host": host, "Origin": site, "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{url}/{'detokenize' if body else 'health'}", body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, response.headers["Access-Control-Allow-Origin"]
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers["Access-Control-Allow-Origin"]
+
+    with serving(talking_engine, "--cors-origin", site, *flags) as (_, url):
+        assert status(url, "ai.example.com") == (200, site)
+        assert status(url, "ai.example.com", b'{"tokens": [5]}') == (200, site)
+        assert status(url, "localhost", b" " * 1025) == (413, site)
+        assert status(url, "evil.example") == (403, site)
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "says"),
     [
         (["--host", "203.0.113.7"], 3, "cannot listen on 203.0.113.7"),
         (["--speculative-config", '{"num_speculative_tokens": 99}'], 2, "num_speculative_tokens is 99"),
         (["--max-batch-size", "0"], 2, "max-batch-size"),
+        (["--prefix-cache-bytes", "1G", "--max-body-bytes", "4MiB", "--host", "203.0.113.7"], 3, "cannot listen on"),
+        (["--prefix-cache-bytes", "much"], 2, "--prefix-cache-bytes much is not a size"),
+        (["--max-body-bytes", "1K"], 2, "--max-body-bytes 1K is too little"),
+        (["--cors-origin", "example.com"], 2, "--cors-origin example.com is not an origin"),
+        (["--allowed-host", "https://a"], 2, "--allowed-host https://a is not a host name"),
+        (["--structured-outputs-config", "{"], 2, "--structured-outputs-config is not valid JSON"),
     ],
 )
 def test_what_it_cannot_serve_is_said_before_it_serves(
