@@ -1,4 +1,9 @@
-"""Grammars over an engine's vocabulary: compiled once, and begun anew for every text."""
+"""Grammars over an engine's vocabulary, compiled for every text.
+
+Copies of llguidance's matcher share a lexer. It keeps what it has worked out, and when a step takes too much work it
+fails in all copies, for good. So each text has a matcher of its own, which alone decides what may follow; what is
+copied only drafts.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import require
+from ..panics import is_library_fault
 from ..requests.structured_outputs import NAME, StructuredOutputsParams, structured_of
 from .grammar_text import LIMITS, grammar_text
 from .messages import first_line, refused
 from .path import GrammarPath
 from .tally import GrammarTally
-from .trial import try_out
+from .trial import Trials
 from .vocabulary import with_texts
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-KEPT = 32  # grammars
+KEPT = 32  # grammars that draft
 
 
 class Grammars:
-    """The grammars of one engine. Safe from any thread; who asks for a new one waits until it is compiled.
+    """The grammars of one engine. Safe from any thread; each caller waits until its grammar is compiled.
 
-    The vocabulary is read when the first is asked for, and the grammars used last stay compiled.
+    The vocabulary is read when the first is asked for. One server gives a form the same answer each time: what it knows
+    of a form, it remembers.
     """
 
     def __init__(self, tokenizer: Callable[[], str], eos_token_ids: frozenset[int], vocab: int) -> None:
@@ -40,7 +47,8 @@ class Grammars:
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
         self._special: Sequence[str] = ()  # tokens
-        self._kept: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()
+        self._trials = Trials()
+        self._kept: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()  # those that draft
 
     def path(
         self, form: StructuredOutputsParams | Mapping[str, Any] | None, ends: frozenset[int]
@@ -59,19 +67,34 @@ class Grammars:
                 fix="leave out ignore_eos, or rebuild the engine with an end-of-text token",
             )
         tokenizer = self._vocabulary()
-        with self._lock:
-            matcher = self._kept.get(asked)
-        if matcher is None:
-            with self.tally.compiling():
-                matcher = _compiled(tokenizer, asked, self._special)
-        with self._lock:
-            self._kept[asked] = matcher
-            self._kept.move_to_end(asked)
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-            path = GrammarPath(matcher.deep_copy(), self._vocab, sorted(ends), tokenizer.eos_tokens, self.tally)
+        guide = self._guide(tokenizer, asked)
+        path = GrammarPath(
+            _compiled(tokenizer, asked), guide, self._vocab, sorted(ends), tokenizer.eos_tokens, self.tally
+        )
         self.tally.begin(asked.kind)
         return path
+
+    def _guide(self, tokenizer: LLTokenizer, form: StructuredOutputsParams) -> LLMatcher:
+        """A matcher of a form for drafts, at its beginning. Raises ``UsageError`` if the form cannot be compiled."""
+        with self._lock:
+            guide = self._kept.get(form)
+        if guide is not None:
+            copy = guide.deep_copy()
+            copy.compute_bitmask()
+            if not copy.is_error():  # as it is in all copies once one of them had too much to work out
+                with self._lock:
+                    if form in self._kept:
+                        self._kept.move_to_end(form)
+                return copy
+        with self.tally.compiling():
+            self._trials.require_possible(form, self._special)
+            guide = _compiled(tokenizer, form)
+        with self._lock:
+            self._kept[form] = guide
+            self._kept.move_to_end(form)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return guide.deep_copy()
 
     def prepare(self) -> None:
         """Read the vocabulary now; where that cannot be, who asks for a form is told so."""
@@ -93,7 +116,9 @@ class Grammars:
                     read = llguidance.LLTokenizer(known.to_str(), n_vocab=size, eos_token=sorted(self._eos))
                     self._tokenizer = with_texts(read, known, sorted(self._eos), size)
                     self._special = [each.content for each in known.get_added_tokens_decoder().values() if each.special]
-                except Exception as error:  # the bindings raise bare Exception
+                except BaseException as error:  # the bindings raise bare Exception, and panics
+                    if not is_library_fault(error):
+                        raise
                     raise EnvironmentProblem(
                         f"{NAME}: the engine's tokenizer.json cannot be used for grammars",
                         why=first_line(str(error)),
@@ -102,11 +127,10 @@ class Grammars:
             return self._tokenizer
 
 
-def _compiled(tokenizer: LLTokenizer, form: StructuredOutputsParams, special: Sequence[str]) -> LLMatcher:
+def _compiled(tokenizer: LLTokenizer, form: StructuredOutputsParams) -> LLMatcher:
     """The matcher of a form, at its beginning. Raises ``UsageError``."""
     import llguidance
 
-    try_out(form, special)
     limits = llguidance.LLParserLimits(**LIMITS)
     try:
         matcher = llguidance.LLMatcher(tokenizer, grammar_text(form), log_level=0, limits=limits)

@@ -29,15 +29,26 @@ class GrammarPath:
     """
 
     def __init__(
-        self, matcher: LLMatcher, vocab: int, ends: Sequence[int], foreign: Sequence[int], tally: GrammarTally
+        self,
+        matcher: LLMatcher,
+        guide: LLMatcher,
+        vocab: int,
+        ends: Sequence[int],
+        foreign: Sequence[int],
+        tally: GrammarTally,
     ) -> None:
-        """``matcher`` is at its beginning, for ids 0..``vocab`` - 1 or more.
+        """``matcher`` and ``guide`` are at their beginning, for ids 0..``vocab`` - 1 or more.
+
+        ``matcher`` says what may follow, and shares nothing with another text. ``guide`` looks ahead, for drafts: that
+        may be too much work for it, in this text or in another one that has a copy, and then nothing is forced here.
 
         ``ends`` end the text, where the grammar may end and nowhere else; ``foreign`` are what llguidance takes for
         ends: they never are, unless they are among ``ends``.
         """
         self._matcher, self._vocab = matcher, vocab
-        self._ends, self._foreign = np.array(sorted(ends), np.int64), np.array(sorted(foreign), np.int64)
+        self._guide: LLMatcher | None = guide
+        self._ends = np.array(sorted(end for end in ends if end < vocab), np.int64)
+        self._foreign = np.array(sorted(foreign), np.int64)
         self._tally, self._has_ended = tally, False
         self._forced: list[bool] = []  # of the last drafts, which of them
         self._next: list[int] | None = None  # what is forced here, once it is known
@@ -69,12 +80,14 @@ class GrammarPath:
             self._has_ended = True
         elif not self._matcher.consume_token(token):
             self.fail(first_line(self._matcher.get_error()))
+        elif self._guide is not None and not self._guide.consume_token(token):
+            self._guide = None
 
     def forced(self) -> list[int]:
         """The tokens that must follow, as far as the grammar leaves no choice."""
         if self._next is None:
             is_over = self._has_ended or self.failure is not None
-            self._next = [] if is_over else self._matcher.deep_copy().compute_ff_tokens()
+            self._next = [] if is_over or self._guide is None else self._guide.deep_copy().compute_ff_tokens()
         return self._next
 
     @property
@@ -93,13 +106,18 @@ class GrammarPath:
         self._forced, self.judged = [], 0
         if self._has_ended or max(most, self.reach) == 0:
             return found
-        ahead = self._matcher.deep_copy()  # where the way there is too hard, the text itself goes on
+        if self._guide is None:
+            return self._untried(own, most)
+        ahead = self._guide.deep_copy()
         while (at := len(found)) < (room := max(most, self.reach) if all(self._forced) else most):
             forced = (ahead.compute_ff_tokens() if at else self.forced())[: room - at]
             news = forced or list(own[at : min(at + 1, most)])
             if not news or news[0] in self._ends:
                 break
             if ahead.try_consume_tokens(news) < len(news):
+                if ahead.is_error():
+                    self._guide = None
+                    return self._untried(own, most)
                 if not any(self._forced):
                     self.judged = min(len(own), most)  # none of those that are left could be accepted
                 break
@@ -108,6 +126,12 @@ class GrammarPath:
         self.judged = max(self.judged, self._forced.index(True) if any(self._forced) else len(found))
         self.refused += sum(mine not in found[at : at + 1] for at, mine in enumerate(own))
         self.drafted += sum(self._forced)
+        return found
+
+    def _untried(self, own: Sequence[int], most: int) -> list[int]:
+        """A drafter's drafts, of which the target refuses those that may not follow."""
+        found = list(own[:most])
+        self._forced, self.judged = [False] * len(found), len(found)
         return found
 
     def verified(self, accepted: int) -> None:

@@ -7,13 +7,16 @@ own either is known after some seconds.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import signal
 import subprocess
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 
-from ...plugins.errors import EnvironmentProblem
+from ...plugins.errors import EnvironmentProblem, UsageError
 from ..requests.structured_outputs import NAME, StructuredOutputsParams
 from .grammar_text import LIMITS, grammar_text
 from .messages import refused
@@ -24,6 +27,7 @@ HARMLESS = 1000  # characters of a schema without patterns
 _BYTES = 2 << 30  # of memory
 _STACK = 4 << 20  # bytes, half of what a thread has here
 _AT_ONCE = threading.BoundedSemaphore(2)
+_REMEMBERED = 4096  # verdicts
 
 # It writes what is wrong with the grammar, as JSON; nothing where it does not come to an end.
 _CHILD = """
@@ -33,7 +37,7 @@ sys.path[:] = given["path"]
 try:
     import resource
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (given["seconds"], given["seconds"]))
+    resource.setrlimit(resource.RLIMIT_CPU, (given["seconds"], given["seconds"] + 1))
     resource.setrlimit(resource.RLIMIT_AS, (given["bytes"], given["bytes"]))
 except (ImportError, ValueError, OSError):
     pass
@@ -59,11 +63,38 @@ thread.join()
 """
 
 
+class Trials:
+    """The verdicts of ``try_out`` about forms, remembered: time is a limit, and a second trial may take another one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._verdicts: OrderedDict[bytes, str] = OrderedDict()  # what is wrong with a form, or nothing
+
+    def require_possible(self, form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
+        """Raise ``UsageError`` for a form that cannot be compiled, ``EnvironmentProblem`` if that cannot be tried."""
+        key = hashlib.sha256(repr(form).encode(errors="surrogatepass")).digest()
+        with self._lock:
+            verdict = self._verdicts.get(key)
+        if verdict is None:
+            try:
+                try_out(form, special)
+                verdict = ""
+            except UsageError as error:
+                verdict = error.why or error.what
+        with self._lock:
+            self._verdicts[key] = verdict
+            self._verdicts.move_to_end(key)
+            while len(self._verdicts) > _REMEMBERED:
+                self._verdicts.popitem(last=False)
+        if verdict:
+            raise refused(form, verdict)
+
+
 def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
     """Raise ``UsageError`` for a form that cannot be compiled, with what is wrong, or in too much time or memory.
 
     ``special`` are the model's special tokens: a grammar may name them. Raises ``EnvironmentProblem`` where no process
-    can be started for that.
+    can be started for that, or this machine does not let it come to its end.
     """
     if is_harmless(form):
         return
@@ -81,11 +112,13 @@ def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
                 command, input=json.dumps(given).encode(), capture_output=True, timeout=_PATIENCE, check=False
             )
     except subprocess.TimeoutExpired:
-        raise refused(form, "compiling it takes too long") from None
+        raise _untried(form, f"it had not ended after {_PATIENCE} seconds, of which this machine gave it few") from None
     except OSError as error:
         raise _untried(form, str(error.strerror)) from error
     if b"ImportError" in done.stderr or b"ModuleNotFoundError" in done.stderr:
         raise _untried(form, done.stderr.decode(errors="replace").strip().splitlines()[-1])
+    if done.returncode == -signal.SIGKILL:  # by no limit of ours
+        raise _untried(form, "it was killed, as by a machine that has no memory left")
     if not done.stdout:
         raise refused(form, f"compiling it takes more than {SECONDS} seconds, or it is nested too deeply")
     if message := json.loads(done.stdout):

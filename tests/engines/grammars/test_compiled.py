@@ -153,3 +153,37 @@ def test_an_engine_knows_its_vocabulary_when_its_folder_is_replaced(tiny_folder:
         ids["a"], ids["c"] = ids["c"], ids["a"]
         (folder / "tokenizer.json").write_text(json.dumps(other))
         assert engine.generate([[5]], asked)[0].text == "ab"
+
+
+TOO_HARD = r"((a{0,50}){0,50}){0,3}"  # for a lexer, some tokens into the text
+
+
+def _steps_until_too_hard(grammars: Grammars, *, drafts: bool = False) -> int:
+    """How many times ``a`` follows before a text of that form cannot go on."""
+    path, a = grammars.path(StructuredOutputsParams(regex=TOO_HARD), END), ord("a") - ord("!") + 2
+    assert path is not None
+    for count in range(500):
+        path.allowed()
+        if path.failure is not None:
+            return count
+        if drafts:
+            path.drafts([a] * 60, 60)
+            path.forced()
+        path.advance(a)
+    raise AssertionError("it went on")
+
+
+def test_a_text_that_is_too_hard_spoils_no_other_text_of_its_form(tiny_folder: Path) -> None:
+    grammars = Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB)
+    assert len({_steps_until_too_hard(grammars) for _ in range(3)}) == 1
+
+
+def test_drafts_that_are_too_hard_to_check_spoil_no_text(tiny_folder: Path) -> None:
+    """Not their own, nor another one of its form; and the next text of that form has drafts again."""
+    grammars = Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB)
+    alone = _steps_until_too_hard(grammars)
+    assert [_steps_until_too_hard(grammars, drafts=True) for _ in range(2)] == [alone] * 2
+    again = grammars.path(StructuredOutputsParams(regex=TOO_HARD), END)
+    a = ord("a") - ord("!") + 2
+    assert again is not None
+    assert again.drafts([a, a, 3], 3) == [a, a]

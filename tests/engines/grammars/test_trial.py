@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from peagle.engines import StructuredOutputsParams
 from peagle.engines.grammars import trial
-from peagle.engines.grammars.trial import HARMLESS, is_harmless, try_out
+from peagle.engines.grammars.trial import HARMLESS, Trials, is_harmless, try_out
 from peagle.engines.requests.structured_outputs import MOST_CHARACTERS
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 
@@ -69,3 +70,33 @@ def test_what_is_tried_and_right_passes_and_what_is_wrong_is_told() -> None:
     with pytest.raises(UsageError) as error:
         try_out(StructuredOutputsParams(regex="(?=a)b"))
     assert "look-around" in error.value.why
+
+
+def test_a_verdict_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial may take another time on a busy machine, and a client gets one answer."""
+    trials, good, bad = Trials(), StructuredOutputsParams(regex="a"), StructuredOutputsParams(regex="(?=a)b")
+    trials.require_possible(good)
+    with pytest.raises(UsageError, match="cannot be followed") as first:
+        trials.require_possible(bad)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    trials.require_possible(good)
+    with pytest.raises(UsageError, match="cannot be followed") as second:
+        trials.require_possible(bad)
+    assert str(first.value) == str(second.value)
+    with pytest.raises(EnvironmentProblem):
+        trials.require_possible(StructuredOutputsParams(regex="b"))
+
+
+@pytest.mark.parametrize("ends", ["late", "killed"])
+def test_a_trial_that_the_machine_does_not_let_end_is_no_verdict(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **_: Any) -> Any:
+        if ends == "late":
+            raise subprocess.TimeoutExpired(command, 1)
+        return subprocess.CompletedProcess(command, -9, b"", b"")
+
+    trials, form = Trials(), StructuredOutputsParams(regex="a")
+    with monkeypatch.context() as patch:
+        patch.setattr(trial.subprocess, "run", run)
+        with pytest.raises(EnvironmentProblem, match="cannot be tried out"):
+            trials.require_possible(form)
+    trials.require_possible(form)
