@@ -21,7 +21,7 @@ from .grammar_text import LIMITS, grammar_text
 from .messages import first_line, refused
 from .path import GrammarPath
 from .tally import GrammarTally
-from .trial import Trials
+from .trial import FormTrials
 from .vocabulary import with_texts
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Grammars:
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
         self._special: Sequence[str] = ()  # tokens
-        self._trials = Trials()
+        self._trials = FormTrials()
         self._kept: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()  # those that draft
 
     def path(

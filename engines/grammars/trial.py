@@ -63,7 +63,7 @@ thread.join()
 """
 
 
-class Trials:
+class FormTrials:
     """The verdicts of ``try_out`` about forms, remembered: time is a limit, and a second trial may take another one."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from peagle.engines import StructuredOutputsParams
 from peagle.engines.grammars import trial
-from peagle.engines.grammars.trial import HARMLESS, Trials, is_harmless, try_out
+from peagle.engines.grammars.trial import HARMLESS, FormTrials, is_harmless, try_out
 from peagle.engines.requests.structured_outputs import MOST_CHARACTERS
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 
@@ -74,7 +74,7 @@ def test_what_is_tried_and_right_passes_and_what_is_wrong_is_told() -> None:
 
 def test_a_verdict_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial may take another time on a busy machine, and a client gets one answer."""
-    trials, good, bad = Trials(), StructuredOutputsParams(regex="a"), StructuredOutputsParams(regex="(?=a)b")
+    trials, good, bad = FormTrials(), StructuredOutputsParams(regex="a"), StructuredOutputsParams(regex="(?=a)b")
     trials.require_possible(good)
     with pytest.raises(UsageError, match="cannot be followed") as first:
         trials.require_possible(bad)
@@ -94,7 +94,7 @@ def test_a_trial_that_the_machine_does_not_let_end_is_no_verdict(ends: str, monk
             raise subprocess.TimeoutExpired(command, 1)
         return subprocess.CompletedProcess(command, -9, b"", b"")
 
-    trials, form = Trials(), StructuredOutputsParams(regex="a")
+    trials, form = FormTrials(), StructuredOutputsParams(regex="a")
     with monkeypatch.context() as patch:
         patch.setattr(trial.subprocess, "run", run)
         with pytest.raises(EnvironmentProblem, match="cannot be tried out"):
