@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from .engine import Engine
-from .errors import EngineClosed, EngineFailed, QueueFull
+from .errors import EngineClosed, EngineFailed, PromptTooLong, QueueFull
 from .requests.params import SamplingParams
 from .requests.results import Acceptance, Delta, RequestOutput, TokenLogprob
 from .requests.structured_outputs import StructuredOutputsParams
@@ -20,6 +20,7 @@ __all__ = [
     "EngineFailed",
     "EnvironmentProblem",
     "PeagleError",
+    "PromptTooLong",
     "QueueFull",
     "RequestOutput",
     "SamplingParams",

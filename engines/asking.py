@@ -73,7 +73,7 @@ class Asking:
         chosen = self._adaptive if manifest.speculation.adapts else Fixed(manifest.speculation.num_speculative_tokens)
         self._policy = policy or chosen
         self._grammars = Grammars(tokenizer.as_json, tokenizer.eos_token_ids, manifest.shapes.vocab_size)
-        self.conversations = Chat(folder, tokenizer)
+        self.conversations = Chat(folder, tokenizer, manifest.shapes.max_seq_len)
 
     def decoding(
         self, draft: str | None = None, num_speculative_tokens: DraftsAsked | None = None
@@ -84,6 +84,12 @@ class Asking:
     def ids(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
         """Token ids that fit the vocabulary and the caches. Raises ``UsageError`` by ``name``."""
         return token_ids_of(name, ids, self._manifest.shapes.vocab_size, self._manifest.shapes.max_seq_len)
+
+    def _encoded(self, name: str, prompt: Prompt) -> Sequence[int]:
+        """The ids of a prompt. Raises ``PromptTooLong`` for a text that is certainly too long; it is not encoded."""
+        if not isinstance(prompt, str):
+            return prompt
+        return self._tokenizer.encode(text_of(name, prompt), max_seq_len=self._manifest.shapes.max_seq_len, name=name)
 
     def prompt(self, prompt: Prompt, params: SamplingParams | None, **drafts: Unpack[DraftOptions]) -> Request:
         """The request of the one prompt of a call."""
@@ -160,7 +166,7 @@ class Asking:
     ) -> Request:
         """The request of one prompt, which the caller knows by ``name``; ``ends`` are further ids that end its text."""
         manifest, tokenizer = self._manifest, self._tokenizer
-        ids = self.ids(name, tokenizer.encode(text_of(name, prompt)) if isinstance(prompt, str) else prompt)
+        ids = self.ids(name, self._encoded(name, prompt))
         room = min(params.max_tokens, manifest.shapes.max_seq_len - len(ids))
         seed = draw_seed() if params.seed is None else params.seed
         ends, stops = ends | tokenizer.eos_token_ids, frozenset(params.stop_token_ids)

@@ -116,7 +116,7 @@ class Engine:
         manifest = Manifest.read(folder)
         check_files(manifest.files, folder, hashes=check == "hashes")
         backend = open_backend(folder, manifest, slots, threads)
-        tokenizer = Tokenizer(folder, manifest.eos_token_ids)
+        tokenizer = Tokenizer(folder, manifest.eos_token_ids, manifest.shapes.vocab_size)
         engine = cls(
             folder,
             manifest,
@@ -323,7 +323,10 @@ class Engine:
         return AsyncSubmission(lambda: self.submit_chat(messages, params, timeout=timeout, **options))
 
     def chat_prompt(self, messages: Sequence[Message], **options: Unpack[TemplateOptions]) -> tuple[str, list[int]]:
-        """Return what ``chat`` would give to the model: the text that the template writes, and its token ids."""
+        """Return what ``chat`` would give to the model: the text that the template writes, and its token ids.
+
+        Raises ``PromptTooLong`` where its characters alone show that it cannot fit.
+        """
         return self._asking.written(messages, **options)
 
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:

@@ -20,7 +20,20 @@ class QueueFull(EnvironmentProblem):
 
 
 class PromptTooLong(UsageError):
-    """The prompt, with the tokens that are to follow it, is longer than the engine's context."""
+    """A prompt does not fit the model's context; ``max_seq_len`` is its length in tokens, new ones included.
+
+    ``length`` counts ``unit``s of the prompt: "tokens", or "characters" where those alone show that it cannot fit.
+    """
+
+    def __init__(self, name: str, length: int, max_seq_len: int, *, unit: str = "tokens") -> None:
+        self.length, self.unit, self.max_seq_len = length, unit, max_seq_len
+        super().__init__(
+            f"{name} has {length} {unit}, and this model's maximum context length is {max_seq_len} tokens",
+            why=f"{max_seq_len - 1} tokens cannot hold so much text"
+            if unit == "characters"
+            else "the context holds the prompt and at least one new token",
+            fix=f"shorten it to {max_seq_len - 1} tokens, or rebuild with a larger --max-seq-len",
+        )
 
 
 class EngineClosed(UsageError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,10 +40,19 @@ class Dialogue:
         self._turns.append({"role": "user", "content": text})
         context = self._engine.max_seq_len
         room, dropped = min(self._max_tokens, context // 4), 0
-        while len(self._turns) > 1 and len(self._engine.chat_prompt(self.messages)[1]) + room > context:
+        while len(self._turns) > 1 and self._length() + room > context:
             del self._turns[:2]
             dropped += 1
         return dropped
+
+    def _length(self) -> float:
+        """The tokens of all that the model is given; infinite where they are certainly too many."""
+        from ...engines import PromptTooLong
+
+        try:
+            return len(self._engine.chat_prompt(self.messages)[1])
+        except PromptTooLong:
+            return inf
 
     def answer(self, text: str) -> None:
         """Add the answer to the last question; without a word the question is taken back as well."""

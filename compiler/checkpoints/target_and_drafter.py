@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 from ...engines.folder.checks import least_cache_length
 from ...engines.text.template_files import read_templates
+from ...engines.text.tokenizer import Tokenizer
 from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter, unknown_architectures
 from ...graphs.lowering import Lowering
 from ...graphs.targets import TargetSpec
-from ...plugins.errors import BuildError, EnvironmentProblem
+from ...plugins.errors import BuildError, EnvironmentProblem, UsageError
 from ...plugins.problems import listed, shown
 from ..store.publish import TOKENIZER
 from .checkpoint import CONFIG, Checkpoint
@@ -26,6 +27,7 @@ GENERATION_CONFIG = "generation_config.json"
 HeadSays = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
+_ANY_TEXT = "def add(a, b):\n    return a + b  # \u00e9\u4e2d\U0001f600"
 NGRAM_DEPTH = 8  # the most drafts that are looked up, unless more are asked for
 
 
@@ -180,7 +182,7 @@ def require_runner(head: DrafterSpec | None, lowering: Lowering) -> None:
 
 
 def _check_tokenizer(folder: Path, vocab_size: int) -> None:
-    """A tokenizer that gives ids the model does not have would read outside the embedding table."""
+    """Refuse a tokenizer that gives ids the model does not have, or fails with any text. Raises ``BuildError``."""
     path = folder / TOKENIZER
     if not path.is_file():
         raise BuildError(
@@ -188,19 +190,11 @@ def _check_tokenizer(folder: Path, vocab_size: int) -> None:
             why="the runtime tokenizes with the `tokenizers` format only",
             fix="save it once with `AutoTokenizer.from_pretrained(...).save_pretrained(...)` of transformers",
         )
-    from tokenizers import Tokenizer
-
     try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        raise BuildError(f"{path} is not a tokenizer", why=str(error), fix="download the file again") from error
-    largest = max(tokenizer.get_vocab().values(), default=0)
-    if largest >= vocab_size:
-        raise BuildError(
-            f"{path} gives token ids up to {largest}, the model has {vocab_size}",
-            why="tokenizer and weights are not of the same model",
-            fix="use the tokenizer.json that belongs to the checkpoint",
-        )
+        tokenizer = Tokenizer(folder, vocab_size=vocab_size)
+        tokenizer.decode(tokenizer.encode(_ANY_TEXT))
+    except (EnvironmentProblem, UsageError) as error:
+        raise BuildError(error.what, why=error.why, fix=error.fix) from error
 
 
 def end_of_text_ids(target: Target) -> tuple[int, ...]:

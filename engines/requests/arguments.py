@@ -66,14 +66,25 @@ def text_of(name: str, value: Any) -> str:
     return str(value)
 
 
-def texts_of(name: str, value: Any) -> tuple[str, ...]:
-    """Return one str or a list of them as a tuple, None as an empty one. Raises ``UsageError``, also for empty text."""
+def texts_of(name: str, value: Any, *, most: int | None = None, most_characters: int | None = None) -> tuple[str, ...]:
+    """Return one str or a list of them as a tuple, None as an empty one.
+
+    Raises ``UsageError``, also for empty text, more than ``most`` texts, or more than ``most_characters`` in all.
+    """
     if value is None:
         return ()
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not all(isinstance(each, str) and each for each in given):
         raise refusal(name, "a str or a list of them, none of them empty", value)
+    require_at_most(name, len(given), most, "texts")
+    require_at_most(name, sum(map(len, given)), most_characters, "characters")
     return tuple(text_of(name, each) for each in given)
+
+
+def require_at_most(name: str, count: int, most: int | None, unit: str) -> None:
+    """Raise ``UsageError`` that names the limit where there are more than ``most``."""
+    if most is not None and count > most:
+        raise UsageError(f"{name} has {count} {unit}, at most {most} are accepted", fix=f"shorten {name}")
 
 
 def prompts_of(value: Any) -> Sequence[Any]:
@@ -89,9 +100,12 @@ def prompts_of(value: Any) -> Sequence[Any]:
 
 def token_ids_of(name: str, value: Any, vocab_size: int, max_seq_len: int) -> tuple[int, ...]:
     """Return a prompt's ids as a tuple. Raises ``UsageError`` for none, others, some out of range, or too many."""
-    ids = _integers(name, value)
-    if not ids:
+    given = _sequence(name, value)
+    if not len(given):
         raise UsageError(f"{name} is empty", why="there is no token to continue from", fix="give at least one token")
+    if len(given) >= max_seq_len:
+        raise PromptTooLong(name, len(given), max_seq_len)
+    ids = integers(name, given)
     bad = [i for i in ids if not 0 <= i < vocab_size]
     if bad:
         raise UsageError(
@@ -99,20 +113,23 @@ def token_ids_of(name: str, value: Any, vocab_size: int, max_seq_len: int) -> tu
             why=f"the target's vocabulary has ids 0..{vocab_size - 1}",
             fix="encode the prompt with this engine's tokenizer",
         )
-    if len(ids) >= max_seq_len:
-        raise PromptTooLong(
-            f"{name} has {len(ids)} tokens, the engine's cache holds {max_seq_len} including at least one new",
-            fix=f"shorten it to {max_seq_len - 1} tokens, or rebuild with a larger --max-seq-len",
-        )
     return ids
 
 
-def _integers(name: str, value: Any) -> tuple[int, ...]:
+def _sequence(name: str, value: Any) -> Sequence[Any]:
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu":
-        return tuple(value.tolist())
+        found: list[int] = value.tolist()
+        return found
     if not isinstance(value, Sequence) or isinstance(value, _BYTES):
         raise refusal(name, ONE_PROMPT, value)
-    return tuple(integer(f"{name}[{i}]", each) for i, each in enumerate(value))
+    return value
+
+
+def integers(name: str, values: Sequence[Any], least: int | None = None) -> tuple[int, ...]:
+    """Return ``values`` as ints, of ``least`` or more. Raises ``UsageError`` by the place of the first other one."""
+    if {*map(type, values)} <= {int} and (least is None or min(values, default=least) >= least):
+        return tuple(values)
+    return tuple(integer(f"{name}[{at}]", each, least) for at, each in enumerate(values))
 
 
 def refusal(name: str, accepted: str, value: Any, *, why: str = "", fix: str = "") -> UsageError:

@@ -18,6 +18,7 @@ ENGINE_FIELDS = (
     "tools", "tool_choice",
     "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
 )  # fmt: skip
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"  # the code that clients shorten a dialogue by
 _MOST_OF_LOG = 300  # characters
 # Text in quotes, which an apostrophe does not open. It may have been cut, and have lost its end.
 _QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1).)*(?:\1|$)""", re.DOTALL)
@@ -68,7 +69,7 @@ def refusal_of(error: PeagleError) -> HttpRefusal:
     if isinstance(error, QueueFull):
         return HttpRefusal(429, message, code="queue_full", retry_after=1)
     if isinstance(error, UsageError) and not isinstance(error, EngineClosed):
-        code = "context_length_exceeded" if isinstance(error, PromptTooLong) else None
+        code = CONTEXT_LENGTH_EXCEEDED if isinstance(error, PromptTooLong) else None
         return HttpRefusal(400, message, param=_field(error.what), code=code)
     return HttpRefusal(503 if isinstance(error, EnvironmentProblem) else 500, message)
 

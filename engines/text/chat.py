@@ -27,8 +27,9 @@ class Chat:
     Later the folder may hold another one. A template that is damaged is told to who asks for it.
     """
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
-        self._folder, self._tokenizer = folder, tokenizer
+    def __init__(self, folder: Path, tokenizer: Tokenizer, max_seq_len: int) -> None:
+        """``max_seq_len`` tokens are the most of a conversation and its answer."""
+        self._folder, self._tokenizer, self._max_seq_len = folder, tokenizer, max_seq_len
         self._read: tuple[dict[str, str], dict[str, Any]] | None = None  # where they are whole
         with suppress(EnvironmentProblem):
             self._read = read_templates(folder), read_special_tokens(folder)
@@ -65,14 +66,17 @@ class Chat:
         documents: Objects | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> tuple[str, list[int]]:
-        """Return the text of a conversation and its token ids, to which no special token is added."""
+        """Return the text of a conversation and its token ids, to which no special token is added.
+
+        Raises ``PromptTooLong`` for a text of so many characters that it cannot fit.
+        """
         text = self.template.render(
             messages_of("messages", messages),
             tools=tools_of("tools", tools),
             documents=tools_of("documents", documents),
             arguments=template_arguments_of("chat_template_kwargs", arguments),
         )
-        return text, self._ids(text)
+        return text, self._ids(text, self._max_seq_len)
 
-    def _ids(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, adds_special=False)
+    def _ids(self, text: str, max_seq_len: int | None = None) -> list[int]:
+        return self._tokenizer.encode(text, adds_special=False, max_seq_len=max_seq_len, name="the conversation")

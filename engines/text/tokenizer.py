@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import EnvironmentProblem, UsageError
+from ..errors import PromptTooLong
+from ..panics import is_library_fault, reason_of
+from .tokenizer_limits import MOST_DECODED, MOST_ENCODED, TokenizerLimits, limits_of
+
+_FIX = "use the tokenizer.json that belongs to the model"
 
 
 class Tokenizer:
-    """Wraps ``tokenizer.json``; ``eos_token_ids`` end a text."""
+    """Wraps ``tokenizer.json``; ``eos_token_ids`` end a text.
 
-    def __init__(self, folder: Path, eos_token_ids: Iterable[int]) -> None:
-        import tokenizers
+    It neither truncates nor pads, whatever the file says: that is for batches of a training run. What the library of
+    tokenizers raises, panics of Rust included, becomes an error of ours.
+    """
 
+    def __init__(self, folder: Path, eos_token_ids: Iterable[int] = (), vocab_size: int | None = None) -> None:
+        """Read the file. ``vocab_size`` is the number of the model's ids, beyond which the tokenizer may have none.
+
+        Raises ``EnvironmentProblem`` for a file that the library cannot read, ids that the model does not have, and
+        steps that may make a text too long.
+        """
         path = folder / "tokenizer.json"
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the binding raises bare Exception
-            raise EnvironmentProblem(
-                f"{path} cannot be read as a tokenizer", why=str(error), fix="rebuild the engine"
-            ) from error
+        self._tokenizer, self._limits = _read(path)
+        if vocab_size is not None:
+            self._require_ids_below(vocab_size, path)
         self.eos_token_ids = frozenset(eos_token_ids)
+
+    def _require_ids_below(self, vocab_size: int, path: Path) -> None:
+        largest = max(self._limits.largest, *self._limits.inserted, 0)
+        if largest >= vocab_size:
+            is_inserted = largest > self._limits.largest
+            raise EnvironmentProblem(
+                f"{path} {'inserts token ids' if is_inserted else 'gives token ids'} up to {largest}, "
+                f"the model has {vocab_size}",
+                why="its post-processor adds them to texts"
+                if is_inserted
+                else "tokenizer and weights are not of the same model",
+                fix="use the tokenizer.json that belongs to the checkpoint",
+            )
 
     @property
     def vocab_size(self) -> int:
@@ -30,26 +53,57 @@ class Tokenizer:
         return int(self._tokenizer.get_vocab_size())
 
     def as_json(self) -> str:
-        """What ``tokenizer.json`` says; the file may say something else by now."""
+        """What ``tokenizer.json`` says, without truncation and padding; the file may say something else by now."""
         return str(self._tokenizer.to_str())
 
-    def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
-        """The ids of ``text``, with the special tokens that the tokenizer adds, or those alone that are in the text."""
-        try:
-            return list(self._tokenizer.encode(text, add_special_tokens=adds_special).ids)
-        except Exception as error:  # as above
+    def encode(
+        self, text: str, *, adds_special: bool = True, max_seq_len: int | None = None, name: str = "the text"
+    ) -> list[int]:
+        """The ids of ``text``, with the special tokens that the tokenizer adds, or those alone that are in the text.
+
+        Other threads run meanwhile. Raises ``UsageError`` for text that the tokenizer cannot encode or may make too
+        long, and ``PromptTooLong`` by ``name`` for one of so many characters that its tokens cannot be fewer than
+        ``max_seq_len``; it is not encoded then.
+        """
+        self._require_short(text, max_seq_len, name)
+        return self._encoded([text], adds_special=adds_special)[0]
+
+    def _require_short(self, text: str, max_seq_len: int | None, name: str) -> None:
+        limits = self._limits
+        if max_seq_len is not None and limits.characters and len(text) > (max_seq_len - 1) * limits.characters:
+            raise PromptTooLong(name, len(text), max_seq_len, unit="characters")
+        size = 4 * len(text)  # bytes, at most
+        if limits.encoding(size) > MOST_ENCODED:
+            size = len(text.encode(errors="surrogatepass"))
+        if (made := limits.encoding(size)) > MOST_ENCODED:
             raise UsageError(
-                "the engine's tokenizer cannot encode this prompt", why=str(error), fix="pass token ids"
+                f"{name} has {len(text)} characters",
+                why=f"the tokenizer may make {made:,.0f} bytes of them, and at most {MOST_ENCODED:,} are allowed",
+                fix="shorten it, or pass token ids",
+            )
+
+    def _encoded(self, texts: Sequence[str], *, adds_special: bool) -> list[list[int]]:
+        try:  # `encode` of one text holds Python's lock, in which no other thread runs
+            found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=adds_special)
+            return [list(each.ids) for each in found]
+        except BaseException as error:
+            if not is_library_fault(error):
+                raise
+            raise UsageError(
+                "the engine's tokenizer cannot encode this text", why=reason_of(error), fix="pass token ids"
             ) from error
 
-    def words(self, words: Iterable[str]) -> list[list[int]]:
+    def words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of words as vLLM takes them: at the beginning of a text, and after a space where that is a token.
 
         Raises ``UsageError`` for one without any token.
         """
+        both = [space + word.lstrip() for word in words for space in ("", " ")]
+        for text in both:
+            self._require_short(text, None, "bad_words")
+        ids = self._encoded(both, adds_special=False) if both else []
         found = []
-        for word in words:
-            first, spaced = (self.encode(space + word.lstrip(), adds_special=False) for space in ("", " "))
+        for word, first, spaced in zip(words, ids[::2], ids[1::2], strict=True):
             if not first:
                 raise UsageError(f"bad_words: {word!r} has no token", fix="leave it out")
             found += [first, spaced] if len(spaced) == len(first) and spaced[0] != first[0] else [first]
@@ -68,12 +122,30 @@ class Tokenizer:
         return {each.content: bool(each.special) for each in self._tokenizer.get_added_tokens_decoder().values()}
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ``ids``, special tokens left out."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        """The text of ``ids``, special tokens left out. Raises ``UsageError`` for more ids than may be decoded."""
+        if len(ids) > self._most_ids:
+            raise UsageError(
+                f"{len(ids)} token ids are too many to decode at once",
+                why=f"at most {self._most_ids} are decoded, of a token that may be {self._limits.longest} bytes long",
+                fix="decode them in parts",
+            )
+        return self._decoded(ids, skips_special=True)
+
+    @cached_property
+    def _most_ids(self) -> int:
+        return int(MOST_DECODED // self._limits.decoding(self._limits.longest))
 
     def piece(self, token_id: int) -> str:
         """The text of one id by itself, also of a special token; a part of a character is U+FFFD."""
-        return str(self._tokenizer.decode([token_id], skip_special_tokens=False))
+        return self._decoded([token_id], skips_special=False)
+
+    def _decoded(self, ids: Sequence[int], *, skips_special: bool) -> str:
+        try:
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=skips_special))
+        except BaseException as error:
+            if not is_library_fault(error):
+                raise
+            raise _undecodable(error) from error
 
     def stream(self, *, shows_special: bool = False) -> TokenStream:
         """A decoder that is fed ids and gives text as soon as it is whole; it may show special tokens."""
@@ -89,5 +161,31 @@ class TokenStream:
         self._tokenizer, self._stream = tokenizer, DecodeStream(skip_special_tokens=not shows_special)
 
     def push(self, token_id: int) -> str:
-        """Return the text that ``token_id`` completes, perhaps none."""
-        return self._stream.step(self._tokenizer, token_id) or ""
+        """Return the text that ``token_id`` completes, perhaps none. Raises ``EnvironmentProblem``."""
+        try:
+            return self._stream.step(self._tokenizer, token_id) or ""
+        except BaseException as error:
+            if not is_library_fault(error):
+                raise
+            raise _undecodable(error) from error
+
+
+def _read(path: Path) -> tuple[Any, TokenizerLimits]:
+    """The tokenizer of a file, and its limits. Raises ``EnvironmentProblem``."""
+    import tokenizers
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        limits = limits_of(tokenizer)
+    except BaseException as error:  # the binding raises bare Exception, and panics
+        if not is_library_fault(error):
+            raise
+        raise EnvironmentProblem(f"{path} cannot be read as a tokenizer", why=reason_of(error), fix=_FIX) from error
+    limits.require_possible()
+    return tokenizer, limits
+
+
+def _undecodable(error: BaseException) -> EnvironmentProblem:
+    return EnvironmentProblem("the engine's tokenizer cannot decode the text", why=reason_of(error), fix=_FIX)

@@ -140,7 +140,7 @@ def test_run_reads_the_prompt_from_standard_input(demo_engine: Path) -> None:
     ("arguments", "hint"),
     [
         (["--prompt", ""], "prompt is empty"),
-        (["--prompt", "x = 1\n" * 2000], "tokens, the engine's cache holds"),
+        (["--prompt", "x = 1\n" * 2000], "this model's maximum context length is"),
         (["--prompt", "x", "--num-speculative-tokens", -1], "num_speculative_tokens"),
         (["--prompt", "x", "--num-speculative-tokens", 99], "num_speculative_tokens"),
         (["--prompt", "x", "--temperature", -1], "temperature"),

@@ -191,7 +191,7 @@ def test_a_stop_string_ends_the_text_before_it(tiny_engine: Engine) -> None:
         ("", "empty"),
         ([1, VOCAB], "out of range"),
         ([-1], "out of range"),
-        ([3] * 96, "cache holds 96"),
+        ([3] * 96, "maximum context length is 96 tokens"),
     ],
     ids=["no ids", "no text", "id too large", "id negative", "too long"],
 )

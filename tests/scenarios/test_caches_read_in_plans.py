@@ -61,5 +61,7 @@ def test_each_cache_is_read_once_as_far_as_told_and_for_all_heads(tmp_path: Path
 def _wide_target(folder: Path, length: int = 128) -> Path:
     half, store = target_half(make_pair(folder, "qwen3").opened()), StageStore.default()
     traced = graph_stages.trace(store, half, "float16", Quiet())
-    made = graph_stages.attach(store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=length, progress=Quiet())
+    made = graph_stages.attach(
+        store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=length, progress=Quiet()
+    )
     return made.attached.path / MODEL

@@ -10,11 +10,11 @@ from typing import Any
 
 from ....engines.text.chat_template import ChatTemplate
 from ....engines.text.template_files import read_special_tokens, read_templates
-from ....plugins.errors import BuildError, EnvironmentProblem, PeagleError
+from ....engines.text.tokenizer import Tokenizer
+from ....plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
 
 Messages = Sequence[Mapping[str, Any]]
 
-_TOKENIZER = "tokenizer.json"
 _DAY = datetime(2026, 1, 1)
 
 
@@ -22,22 +22,17 @@ _DAY = datetime(2026, 1, 1)
 class Encoder:
     """The tokenizer of a checkpoint folder, and its chat template, None if it has none."""
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     template: ChatTemplate | None
 
     @classmethod
     def open(cls, folder: Path) -> Encoder:
         """Read tokenizer and template. Raises ``BuildError`` if the tokenizer is missing, or one of them damaged."""
-        from tokenizers import Tokenizer
-
         try:
-            tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
-        except Exception as error:  # the library raises bare Exception
-            raise BuildError(
-                f"{folder / _TOKENIZER} cannot be read as a tokenizer",
-                why=str(error),
-                fix="finish the download of the model, or give samples as input_ids",
-            ) from None
+            tokenizer = Tokenizer(folder)
+        except EnvironmentProblem as error:
+            fix = "finish the download of the model, or give samples as input_ids"
+            raise BuildError(error.what, why=error.why, fix=fix) from None
         try:
             templates, special = read_templates(folder), read_special_tokens(folder)
         except EnvironmentProblem as error:
@@ -55,8 +50,8 @@ class Encoder:
         return True
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a plain text, with the special tokens that the tokenizer adds."""
-        return list(self.tokenizer.encode(text).ids)
+        """Ids of a plain text, with the tokenizer's special tokens. Raises ``ValueError`` if it cannot be encoded."""
+        return self._ids(text, adds_special=True)
 
     def converse(self, messages: Messages) -> list[int]:
         """Ids of a conversation; without a template, of what is said in it. Raises ``ValueError`` if it is refused."""
@@ -66,7 +61,13 @@ class Encoder:
             text = self.template.render(messages, add_generation_prompt=False, arguments={"strftime_now": _on_one_day})
         except PeagleError as error:
             raise ValueError(f"{error.what}: {error.why}") from None
-        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        return self._ids(text, adds_special=False)
+
+    def _ids(self, text: str, *, adds_special: bool) -> list[int]:
+        try:
+            return self.tokenizer.encode(text, adds_special=adds_special)
+        except UsageError as error:
+            raise ValueError(f"{error.what}: {error.why}") from None
 
 
 def _on_one_day(form: str) -> str:

@@ -9,12 +9,11 @@ from dataclasses import replace
 from starlette.requests import Request
 
 from ....plugins.errors import UsageError
-from ...errors import PromptTooLong
 from ...requests.params import SamplingParams
 from ...requests.results import Delta, RequestOutput
 from ...submission import AsyncSubmission
 from ..metrics import RequestMeter, ServerMetrics
-from ..problems import HttpRefusal
+from ..problems import CONTEXT_LENGTH_EXCEEDED, HttpRefusal
 from .formats import renamed
 from .options import Asked
 
@@ -132,14 +131,16 @@ class Choices:
 
 
 def _require_room(prompt: int, asked: Asked) -> None:
-    """Raise ``PromptTooLong`` where the context has no room for the tokens that the body asks for."""
+    """Refuse a body that asks for more tokens than the context has room for."""
     name, most = asked.room_for
     if most is not None and prompt + most > asked.context:
         left = asked.context - prompt
-        raise PromptTooLong(
-            f"{name} is {most}, and the prompt has {prompt} tokens",
-            why=f"the engine's context holds {asked.context}",
-            fix=f"ask for at most {left}, leave {name} out, or shorten the prompt",
+        raise HttpRefusal(
+            400,
+            f"{name} is {most}, and the prompt has {prompt} tokens; the engine's context holds {asked.context}; "
+            f"fix: ask for at most {left}, leave {name} out, or shorten the prompt",
+            param=name,
+            code=CONTEXT_LENGTH_EXCEEDED,
         )
 
 

@@ -110,7 +110,10 @@ async def tokenize(request: Request) -> Response:
     def ids() -> list[int]:
         try:
             if body.prompt is not None:
-                return state.engine.tokenizer.encode(body.prompt, adds_special=body.add_special_tokens is not False)
+                adds_special = body.add_special_tokens is not False
+                return state.engine.tokenizer.encode(
+                    body.prompt, adds_special=adds_special, max_seq_len=state.engine.max_seq_len, name="prompt"
+                )
             return state.engine.chat_prompt(
                 body.messages or [], tools=body.tools, chat_template_kwargs=body.chat_template_kwargs
             )[1]

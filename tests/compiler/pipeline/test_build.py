@@ -32,6 +32,7 @@ from peagle.plugins.optional_packages import install
 from tests.fixtures.commands import Run
 from tests.fixtures.stages import cache_with_the_traces
 from tests.models import Pair
+from tests.tokenizer_files import PANICS, inserting
 
 # Another lowering of the demo: its traces are kept by the session's first build, so only seconds remain to be done.
 OTHER_DEMO = ("build", "--model", "demo", "--num-speculative-tokens", 4, "--lowering", "std")
@@ -296,7 +297,22 @@ def test_a_tokenizer_of_another_model_is_refused(pair: Pair) -> None:
     (pair.target / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert "ids up to 500, the model has 96" in refusal(BuildError, pair).what
     (pair.target / "tokenizer.json").write_text("{}")
-    assert "is not a tokenizer" in refusal(BuildError, pair).what
+    assert "cannot be read as a tokenizer" in refusal(BuildError, pair).what
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"post_processor": inserting(1_000_000)}, "inserts token ids up to 1000000, the model has 96"),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": PANICS}, "content": "x"}}, "cannot encode this text"),
+        ({"normalizer": {"type": "Prepend", "prepend": "x" * 10_000}}, "can make a text too long"),
+    ],
+    ids=["ids", "panic", "growth"],
+)
+def test_a_tokenizer_that_no_engine_could_use_is_refused(pair: Pair, entry: dict[str, Any], says: str) -> None:
+    path = pair.target / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entry))
+    assert says in refusal(BuildError, pair).what
 
 
 def test_what_is_not_an_engine_is_not_replaced(cli: Run, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from peagle.compiler.precision.calibration import Encoder, SampleLimits, Samples
 from peagle.compiler.precision.calibration.dataset import BUNDLED, KINDS
 from peagle.plugins.errors import BuildError, UsageError
 from tests.models import VOCAB, Pair
+from tests.tokenizer_files import PADDING, PANICS, TRUNCATION
 
 SMALL = SampleLimits(max_samples=3, max_length=6, min_tokens=1)
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -83,6 +84,21 @@ def test_text_is_read_with_the_models_tokenizer(pair: Pair, tmp_path: Path) -> N
     encoder = Encoder.open(pair.target)
     samples = read_jsonl(written(tmp_path / "data.jsonl", {"text": "A1!A1!A1!"}), encoder, VOCAB, SMALL)
     assert samples.ids == (tuple(encoder.encode("A1!A1!")),)
+
+
+def test_text_is_neither_cut_nor_filled(pair: Pair, tmp_path: Path) -> None:
+    whole, path = Encoder.open(pair.target).encode("A1!A1!"), pair.target / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncation": TRUNCATION, "padding": PADDING}))
+    encoder = Encoder.open(pair.target)
+    assert encoder.encode("A1!A1!") == encoder.converse([{"role": "U", "content": "A1!A1!"}]) == whole
+
+
+def test_a_text_that_the_tokenizer_cannot_encode_names_the_line(pair: Pair, tmp_path: Path) -> None:
+    path = pair.target / "tokenizer.json"
+    normalizer = {"type": "Replace", "pattern": {"Regex": PANICS}, "content": "x"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": normalizer}))
+    with pytest.raises(UsageError, match=r"line 1 .*\n.*retry-limit-in-match"):
+        read_jsonl(written(tmp_path / "data.jsonl", {"text": "A1!A1!"}), Encoder.open(pair.target), VOCAB, SMALL)
 
 
 def test_messages_go_through_the_chat_template(pair: Pair, tmp_path: Path) -> None:

@@ -1,0 +1,252 @@
+"""Limits of a tokenizer: how long the steps of its ``tokenizer.json`` can make a text, and how few tokens it can have.
+
+The file is data from a stranger. Its steps can lengthen a text without end: forty replacements of ``a`` by ``aa`` make
+a terabyte of one letter, and the library ends the process when memory ends. The limits follow from what the steps say;
+no step runs for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from ...plugins.errors import EnvironmentProblem
+
+# Bytes of normalized text that one text may become: the library holds some 100 bytes for each.
+MOST_ENCODED = 16 << 20
+# Bytes of text that one token may become, and all tokens that are decoded at once.
+MOST_OF_TOKEN = 64 << 10
+MOST_DECODED = 1 << 30
+_LEAST_TEXT = 4096  # bytes that must be possible, or the tokenizer is refused
+
+Step = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """An upper bound of a length after some steps, for a length before them: ``factor * length + more``."""
+
+    factor: float = 1.0
+    more: float = 0.0
+
+    def __call__(self, length: float) -> float:
+        """Return the bound for a length."""
+        return self.factor * length + self.more
+
+    def then(self, other: Growth) -> Growth:
+        """Return the bound of both, one after the other."""
+        return Growth(other.factor * self.factor, other.factor * self.more + other.more)
+
+
+@dataclass(frozen=True)
+class TokenizerLimits:
+    """What a tokenizer makes of a text at most, and at least.
+
+    ``encoding`` bounds the bytes of normalized text and the number of tokens by the bytes of a text. ``decoding``
+    bounds the bytes of a text by those of its tokens, of which the longest has ``longest``. ``characters`` are the most
+    that a token can stand for, None where a step can drop text. ``largest`` is the largest id of a token, ``inserted``
+    are the ids that the post-processor adds.
+    """
+
+    encoding: Growth
+    decoding: Growth
+    longest: int
+    characters: int | None
+    largest: int
+    inserted: frozenset[int]
+
+    def require_possible(self) -> None:
+        """Raise ``EnvironmentProblem`` for a tokenizer that may make too much of the shortest texts."""
+        made = self.encoding(_LEAST_TEXT)
+        if not made <= MOST_ENCODED:
+            raise EnvironmentProblem(
+                "tokenizer.json can make a text too long",
+                why=f"its normalizer and post-processor may make {_size(made)} of {_LEAST_TEXT} bytes of text; "
+                f"at most {_size(MOST_ENCODED)} are allowed",
+                fix="use the tokenizer.json that belongs to the model",
+            )
+        text = self.decoding(self.longest)
+        if not text <= MOST_OF_TOKEN:
+            raise EnvironmentProblem(
+                "tokenizer.json can make the text of a token too long",
+                why=f"its longest token has {self.longest} bytes, of which its decoder may make {_size(text)}; "
+                f"at most {_size(MOST_OF_TOKEN)} are allowed",
+                fix="use the tokenizer.json that belongs to the model",
+            )
+
+
+def limits_of(tokenizer: Any) -> TokenizerLimits:
+    """Return the limits of a tokenizer that the library has read."""
+    normalizers, pre_tokenizers = _steps(tokenizer.normalizer), _steps(tokenizer.pre_tokenizer)
+    processors, decoders = _steps(tokenizer.post_processor), _steps(tokenizer.decoder)
+    vocabulary = tokenizer.get_vocab()
+    added = tokenizer.get_added_tokens_decoder().values()
+    kept = [*map(_kept_of_normalizer, normalizers), *map(_kept_of_pre_tokenizer, pre_tokenizers)]
+    kept += [*map(_kept_of_processor, processors)]
+    kept.append(_kept_of_model(tokenizer.model, vocabulary, [*normalizers, *pre_tokenizers]))
+    kept.append(None if any(each.lstrip or each.rstrip for each in added) else 1)
+    longest = max(map(len, vocabulary), default=1)
+    return TokenizerLimits(
+        encoding=_all_of(map(_growth_of_normalizer, normalizers)).then(_all_of(map(_growth_of_processor, processors))),
+        decoding=_all_of(map(_growth_of_decoder, decoders)),
+        longest=max((len(each.encode(errors="surrogatepass")) for each in vocabulary), default=1),
+        characters=None if None in kept else longest * math.prod(each or 1 for each in kept),
+        largest=max(vocabulary.values(), default=0),
+        inserted=frozenset(token for step in processors for token in _inserted(step)),
+    )
+
+
+def _steps(part: Any) -> list[Step]:
+    """The steps of a normalizer, pre-tokenizer, post-processor or decoder in order, those of sequences one by one."""
+    if part is None:
+        return []
+    return list(_flat(json.loads(part.__getstate__())))
+
+
+def _flat(step: Step) -> Iterable[Step]:
+    inner = next((step[name] for name in _LISTS if isinstance(step.get(name), list)), None)
+    if step.get("type") != "Sequence" or inner is None:
+        yield step
+        return
+    for each in inner:
+        yield from _flat(each)
+
+
+_LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
+
+
+def _all_of(growths: Iterable[Growth]) -> Growth:
+    return reduce(Growth.then, growths, Growth())
+
+
+# ------------------------------------------------------------------------------------------------ how much longer
+
+
+def _growth_of_normalizer(step: Step) -> Growth:
+    kind = step.get("type")
+    if kind == "Replace":
+        return _growth_of_replace(step)
+    if kind == "Prepend":  # it stands before each piece between added tokens
+        return _inserting(step.get("prepend"))
+    if kind == "Precompiled":
+        return Growth(_longest_of_charsmap(step.get("precompiled_charsmap")))
+    return Growth(_BYTES_OF_NORMALIZERS.get(str(kind), _BYTES_OF_OTHERS))
+
+
+# Bytes of one byte of text, at most: U+FDFA is 3 bytes, and 33 in NFKC.
+_BYTES_OF_NORMALIZERS = {
+    "BertNormalizer": 6.0, "NFC": 3.0, "NFD": 3.0, "NFKC": 11.0, "NFKD": 11.0, "Lowercase": 2.0, "ByteLevel": 2.0,
+    "Strip": 1.0, "StripAccents": 1.0, "Nmt": 1.0,
+}  # fmt: skip
+_BYTES_OF_OTHERS = 16.0
+
+
+def _growth_of_decoder(step: Step) -> Growth:
+    kind = step.get("type")
+    if kind == "Replace":
+        return _growth_of_replace(step)
+    if kind == "BPEDecoder":  # the suffix becomes a space; an empty one is everywhere
+        return Growth() if step.get("suffix") else _inserting(" ")
+    if kind in ("WordPiece", "CTC", "Metaspace", "Fuse", "Strip", "ByteFallback"):
+        return Growth(1.0, 1.0)  # WordPiece begins with a space
+    return Growth(3.0)  # ByteLevel: a byte that is no text becomes U+FFFD
+
+
+def _growth_of_processor(step: Step) -> Growth:
+    """The growth in tokens."""
+    if step.get("type") != "TemplateProcessing":
+        return Growth(1.0, 2.0)
+    return Growth(float(_texts_of_template(step)), float(len(list(_inserted(step)))))
+
+
+def _growth_of_replace(step: Step) -> Growth:
+    pattern, content = step.get("pattern"), str(step.get("content", ""))
+    searched = pattern.get("String") if isinstance(pattern, Mapping) else None
+    if not searched:  # a regular expression may match between any two characters
+        return _inserting(content)
+    return Growth(max(1.0, _bytes(content) / _bytes(searched)))
+
+
+def _inserting(text: Any) -> Growth:
+    size = float(_bytes(str(text or "")))
+    return Growth(1.0 + size, size)
+
+
+def _longest_of_charsmap(text: Any) -> float:
+    """Bytes of the longest text in a map of SentencePiece's: a trie, whose size is told first, and texts."""
+    try:
+        blob = base64.b64decode(str(text))
+    except (binascii.Error, ValueError):
+        return _BYTES_OF_OTHERS
+    texts = blob[4 + int.from_bytes(blob[:4], "little") :]
+    return float(max(map(len, texts.split(b"\0")), default=1) or 1)
+
+
+# ------------------------------------------------------------------------------------------------ how much shorter
+
+
+def _kept_of_normalizer(step: Step) -> int | None:
+    """The most characters that become one, None where any number can become none."""
+    kind, pattern = step.get("type"), step.get("pattern")
+    if kind == "Replace" and isinstance(pattern, Mapping) and pattern.get("String") and step.get("content"):
+        return max(1, math.ceil(len(pattern["String"]) / len(step["content"])))
+    return _CHARACTERS_OF_NORMALIZERS.get(str(kind))
+
+
+# A canonical composition is made of four characters at most (U+1F82).
+_CHARACTERS_OF_NORMALIZERS = {"NFC": 4, "NFKC": 4, "NFD": 1, "NFKD": 1, "Lowercase": 1, "ByteLevel": 1, "Prepend": 1}
+
+
+def _kept_of_pre_tokenizer(step: Step) -> int | None:
+    if step.get("type") in ("Split", "Punctuation"):
+        return None if step.get("behavior") == "Removed" else 1
+    return 1 if step.get("type") in ("ByteLevel", "Metaspace", "Digits", "UnicodeScripts", "FixedLength") else None
+
+
+def _kept_of_processor(step: Step) -> int | None:
+    return None if step.get("type") == "TemplateProcessing" and not _texts_of_template(step) else 1
+
+
+def _kept_of_model(model: Any, vocabulary: Mapping[str, int], before: Iterable[Step]) -> int | None:
+    """1 where each byte of a text is in some token, None where what is unknown is dropped, or becomes one token."""
+    if type(model).__name__ != "BPE" or model.continuing_subword_prefix or model.end_of_word_suffix:
+        return None
+    if any(step.get("type") == "ByteLevel" for step in before):
+        from tokenizers import pre_tokenizers
+
+        letters: Callable[[], list[str]] = pre_tokenizers.ByteLevel.alphabet
+        return 1 if all(letter in vocabulary for letter in letters()) else None
+    return 1 if model.byte_fallback and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256)) else None
+
+
+# ------------------------------------------------------------------------------------------------ post-processors
+
+
+def _texts_of_template(step: Step) -> int:
+    """How often the template of one text has it."""
+    return sum("Sequence" in piece for piece in step.get("single", []))
+
+
+def _inserted(step: Step) -> Iterable[int]:
+    """The ids that a post-processor adds to one text, as often as it does."""
+    for name in ("cls", "sep"):
+        if isinstance(step.get(name), list):
+            yield int(step[name][1])
+    special = step.get("special_tokens", {})
+    for piece in step.get("single", []):
+        if "SpecialToken" in piece:
+            yield from special.get(piece["SpecialToken"]["id"], {}).get("ids", [])
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
+
+
+def _size(count: float) -> str:
+    return f"{count:,.0f} bytes" if count < 1e15 else "more than 10^15 bytes"

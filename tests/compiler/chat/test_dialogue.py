@@ -1,0 +1,36 @@
+"""What of a dialogue still fits into the engine's context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peagle.compiler.chat.dialogue import Dialogue
+from peagle.engines import PromptTooLong
+
+
+class _Engine:
+    """An engine whose conversations have a token for each character, and that counts no more of them than 60."""
+
+    max_seq_len = 40
+
+    def chat_prompt(self, messages: list[dict[str, Any]]) -> tuple[str, list[int]]:
+        text = "".join(message["content"] for message in messages)
+        if len(text) > 60:
+            raise PromptTooLong("the conversation", len(text), self.max_seq_len, unit="characters")
+        return text, [0] * len(text)
+
+    def spoken(self, answer: str) -> str:
+        return answer
+
+
+def test_old_turns_are_left_out_also_where_they_are_too_long_to_be_counted() -> None:
+    dialogue = Dialogue(_Engine(), None, 10)  # type: ignore[arg-type]
+    for letter in "abc":
+        dialogue._turns += [{"role": "user", "content": letter * 15}, {"role": "assistant", "content": letter * 15}]
+    assert dialogue.ask("?") == 3
+    assert [message["content"] for message in dialogue.messages] == ["?"]
+
+
+def test_a_question_that_is_too_long_by_itself_is_left_to_the_engine() -> None:
+    dialogue = Dialogue(_Engine(), None, 10)  # type: ignore[arg-type]
+    assert dialogue.ask("?" * 99) == 0

@@ -1,0 +1,175 @@
+"""Text to ids and back as the model's authors meant it, and an error of ours whatever ``tokenizer.json`` says."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.engines import PromptTooLong
+from peagle.engines.text import tokenizer as module
+from peagle.engines.text.tokenizer import Tokenizer
+from peagle.plugins.errors import EnvironmentProblem, UsageError
+from tests.tokenizer_files import PADDING, PANICS, TEXT, TEXT_AND_TEXT, TRUNCATION, byte_level, inserting
+
+CODE = "def add(a, b):\n    return a + b  # caf\u00e9 \u4e2d\u6587 \U0001f600"
+Make = Callable[..., Tokenizer]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """``make(**entries)``: the tokenizer of bytes with these entries in its file."""
+
+    def made(vocab_size: int | None = None, **entries: Any) -> Tokenizer:
+        (tmp_path / "tokenizer.json").write_text(json.dumps(byte_level(**entries)))
+        return Tokenizer(tmp_path, (), vocab_size)
+
+    return made
+
+
+@pytest.mark.parametrize("entry", [{"truncation": TRUNCATION}, {"padding": PADDING}])
+def test_a_text_is_neither_cut_nor_filled(make: Make, tmp_path: Path, entry: dict[str, Any]) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    ids = make(**entry).encode(CODE)
+    assert ids == PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json")).encode(CODE)
+    assert len(ids) == len(CODE.encode())
+
+
+def test_padding_of_a_billion_tokens_does_not_end_the_process(make: Make) -> None:
+    assert len(make(padding=PADDING | {"strategy": {"Fixed": 10**9}}).encode("ab")) == 2
+
+
+def test_the_json_says_neither_truncation_nor_padding(make: Make) -> None:
+    content = json.loads(make(truncation=TRUNCATION, padding=PADDING).as_json())
+    assert (content["truncation"], content["padding"]) == (None, None)
+
+
+def test_a_panic_while_text_is_encoded_is_an_error_of_that_text(make: Make) -> None:
+    replace = {"type": "Replace", "pattern": {"Regex": PANICS}, "content": "x"}
+    tokenizer = make(normalizer=replace)
+    for call in (tokenizer.encode, lambda text: tokenizer.words([text])):
+        with pytest.raises(UsageError, match="cannot encode this text") as error:
+            call(CODE)
+        assert "retry-limit-in-match" in error.value.why
+    assert tokenizer.encode("") == []
+
+
+def test_a_panic_while_ids_are_decoded_is_an_error_of_those_ids(make: Make) -> None:
+    replace = {"type": "Replace", "pattern": {"Regex": PANICS}, "content": "x"}
+    tokenizer = make(decoder={"type": "Sequence", "decoders": [byte_level()["decoder"], replace]})
+    ids = tokenizer.encode(CODE * 3)
+
+    def stream() -> None:
+        stream = tokenizer.stream()
+        for token in ids:
+            stream.push(token)
+
+    for call in (lambda: tokenizer.decode(ids), stream):
+        with pytest.raises(EnvironmentProblem, match="cannot decode the text") as error:
+            call()
+        assert "retry-limit-in-match" in error.value.why
+    assert tokenizer.decode([]) == ""
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[", '{"model": 3}'])
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(EnvironmentProblem, match="cannot be read as a tokenizer"):
+        Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ({}, "gives token ids up to 255, the model has 200"),
+        ({"post_processor": inserting(7, 1_000_000)}, "inserts token ids up to 1000000, the model has 200"),
+        (
+            {"post_processor": {"type": "BertProcessing", "sep": ["s", 3], "cls": ["c", 10**6]}},
+            "inserts token ids up to 1000000",
+        ),
+        ({"added_tokens": [{"id": 256, "content": "<x>", "special": True, "single_word": False, "lstrip": False,
+                            "rstrip": False, "normalized": False}]}, "gives token ids up to 256"),
+    ],
+    ids=["letters", "template", "bert", "added"],
+)  # fmt: skip
+def test_ids_that_the_model_does_not_have_are_refused(make: Make, entries: dict[str, Any], says: str) -> None:
+    make(**entries)
+    with pytest.raises(EnvironmentProblem, match=says):
+        make(200, **entries)
+
+
+DOUBLE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ({"normalizer": {"type": "Sequence", "normalizers": [DOUBLE] * 40}}, "can make a text too long"),
+        ({"normalizer": {"type": "Prepend", "prepend": "x" * 10_000}}, "can make a text too long"),
+        ({"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "x" * 9999}}, "make a text too long"),
+        ({"post_processor": {"type": "TemplateProcessing", "single": [TEXT] * 9999, "pair": TEXT_AND_TEXT,
+                             "special_tokens": {}}}, "can make a text too long"),
+        ({"decoder": {"type": "Sequence", "decoders": [DOUBLE] * 40}}, "the text of a token too long"),
+    ],
+    ids=["doubled", "prepended", "inserted", "repeated", "decoded"],
+)  # fmt: skip
+def test_steps_that_make_a_text_too_long_are_refused(make: Make, entries: dict[str, Any], says: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=says):
+        make(**entries)
+
+
+def test_a_text_that_the_normalizer_may_make_too_long_is_refused(make: Make) -> None:
+    tokenizer = make(normalizer={"type": "Sequence", "normalizers": [DOUBLE] * 8})
+    assert len(tokenizer.encode("a" * 10)) == 2560
+    with pytest.raises(UsageError, match="the text has 100000 characters"):
+        tokenizer.encode("a" * 100_000)
+    with pytest.raises(UsageError, match="bad_words has 100000 characters"):
+        tokenizer.words(["a" * 100_000])
+
+
+def test_a_text_is_counted_by_characters_before_it_is_encoded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token is one byte here, and a character has one at least."""
+    tokenizer = make()
+    assert len(tokenizer.encode("a" * 99, max_seq_len=100)) == 99
+    monkeypatch.setattr(tokenizer, "_encoded", lambda *_, **__: pytest.fail("it was encoded"))
+    with pytest.raises(
+        PromptTooLong, match="prompt has 100 characters, and this model's maximum context length is 100 "
+    ):
+        tokenizer.encode("a" * 100, max_seq_len=100, name="prompt")
+
+
+def test_a_text_whose_characters_may_be_dropped_is_encoded(make: Make) -> None:
+    tokenizer = make(normalizer={"type": "Strip", "strip_left": True, "strip_right": True})
+    assert len(tokenizer.encode("a" + " " * 10_000, max_seq_len=2)) == 1
+
+
+def test_more_ids_than_fit_the_memory_are_not_decoded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_DECODED", 600)
+    with pytest.raises(UsageError, match="201 token ids are too many to decode at once"):
+        make().decode([70] * 201)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(make: Make) -> None:
+    tokenizer, text = make(), CODE * 20_000
+    begun, done = threading.Event(), threading.Event()
+
+    def encode() -> None:
+        begun.set()
+        tokenizer.encode(text)
+        done.set()
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    begun.wait()
+    turns = 0
+    while not done.is_set():
+        time.sleep(0.001)
+        turns += 1
+    thread.join()
+    assert turns > 20, "a thread that waits for Python's lock comes to its turn once"

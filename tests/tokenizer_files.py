@@ -1,0 +1,32 @@
+"""Contents of ``tokenizer.json``: one with a token for each byte, and entries that no friend would write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import pre_tokenizers
+
+# Its match takes so many steps that the library of regular expressions gives up, and tokenizers panics.
+PANICS = r"((?:[a-z]" + r"|[\s\S]" * 200 + r")+)+(?<![\s\S])"
+TRUNCATION = {"max_length": 4, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+PADDING = {
+    "strategy": {"Fixed": 40}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 1, "pad_type_id": 0,
+    "pad_token": "[PAD]",
+}  # fmt: skip
+TEXT = {"Sequence": {"id": "A", "type_id": 0}}
+TEXT_AND_TEXT = [TEXT, {"Sequence": {"id": "B", "type_id": 0}}]
+
+
+def byte_level(**entries: Any) -> dict[str, Any]:
+    """The content of a ``tokenizer.json`` with a token for each byte, and these entries."""
+    vocabulary = {letter: at for at, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": []}
+    step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {"version": "1.0", "added_tokens": [], "model": model, "pre_tokenizer": step, "decoder": step, **entries}
+
+
+def inserting(*ids: int) -> dict[str, Any]:
+    """A post-processor that puts these ids before a text."""
+    added = {"id": "<s>", "ids": ids, "tokens": ["<s>"] * len(ids)}
+    single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, TEXT]
+    return {"type": "TemplateProcessing", "single": single, "pair": TEXT_AND_TEXT, "special_tokens": {"<s>": added}}
