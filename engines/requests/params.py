@@ -10,10 +10,17 @@ import numpy as np
 
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import POLICY, TENSORS
-from .arguments import flag, integer, number, refusal, shown, texts_of
+from .arguments import flag, integer, integers, number, refusal, require_at_most, shown, texts_of
 from .structured_outputs import StructuredOutputsParams, structured_of
 
 GREEDY_BELOW = 1e-5  # a temperature that divides logits out of the range of float32; vLLM takes the same
+# Limits of one request: texts of `stop` and `bad_words`, their characters, amounts of `logit_bias`, ids of a list.
+# Each token of a text is held against all stop strings, and each of these numbers is looked at before a request waits.
+MOST_STOPS = 256
+MOST_BAD_WORDS = 1024
+MOST_CHARACTERS = 1 << 16
+MOST_BIASES = 1 << 16
+MOST_IDS = 1 << 19
 _FLOAT, _INT = np.finfo(np.float32), np.iinfo(np.int32)
 
 
@@ -37,7 +44,8 @@ class SamplingParams:
     likely ones, all of the target's logits as they are; ``prompt_logprobs`` for the same of the prompt's tokens.
     ``structured_outputs`` says what form the text must have; a dict of its fields will do. Such a text ends where its
     form does, before ``min_tokens`` too where nothing else may follow.
-    An engine that cannot show its logits to the host refuses all of these by name.
+    An engine that cannot show its logits to the host refuses all of these by name. ``stop`` has 256 texts at most,
+    ``bad_words`` 1,024, each of 65,536 characters in all; ``logit_bias`` has 65,536 token ids at most.
 
     Integers are Python's or NumPy's, and neither bools nor floats. Raises ``UsageError`` naming all that is wrong.
     """
@@ -89,8 +97,11 @@ def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
         isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
     ):
         raise refusal(name, "a dict of amounts by token id", value)
+    require_at_most(name, len(pairs), MOST_BIASES, "token ids")
     found = [
-        (integer(f"a token id of {name}", token, 0), number(f"{name}[{shown(token)}]", amount, -100, 100))
+        (token, float(amount))
+        if type(token) is int and token >= 0 and type(amount) in (int, float) and -100 <= amount <= 100
+        else (integer(f"a token id of {name}", token, 0), number(f"{name}[{shown(token)}]", amount, -100, 100))
         for token, amount in pairs
     ]
     if len({token for token, _ in found}) < len(found):
@@ -102,7 +113,8 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
     """Return token ids as a tuple. Raises ``UsageError``."""
     if value is not None and not isinstance(value, list | tuple):
         raise refusal(name, "a list of token ids", value)
-    return tuple(integer(f"{name}[{at}]", token, 0) for at, token in enumerate(value or ()))
+    require_at_most(name, len(value or ()), MOST_IDS, "token ids")
+    return integers(name, value or (), 0)
 
 
 def _allowed(name: str, value: Any) -> tuple[int, ...] | None:
@@ -114,7 +126,7 @@ def _allowed(name: str, value: Any) -> tuple[int, ...] | None:
 
 def _words(name: str, value: Any) -> tuple[str, ...]:
     """Return words as a tuple. Raises ``UsageError``, also for one of nothing but spaces."""
-    words = texts_of(name, value)
+    words = texts_of(name, value, most=MOST_BAD_WORDS, most_characters=MOST_CHARACTERS)
     if any(not word.strip() for word in words):
         raise refusal(name, "a str or a list of them, each with more than spaces", value)
     return words
@@ -132,7 +144,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "top_p": lambda name, value: number(name, value, 0, 1, is_above=True),
     "min_p": lambda name, value: number(name, value, 0, 1),
     "seed": lambda name, value: None if value is None else integer(name, value),
-    "stop": texts_of,
+    "stop": lambda name, value: texts_of(name, value, most=MOST_STOPS, most_characters=MOST_CHARACTERS),
     "stop_token_ids": _ids,
     "ignore_eos": flag,
     "acceptance_tolerance": lambda name, value: number(name, value, 0, 1),

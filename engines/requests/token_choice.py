@@ -12,7 +12,7 @@ import numpy as np
 from ...plugins.errors import UsageError
 from ..folder.manifest import Manifest
 from ..grammars.path import GrammarPath
-from .bad_words import BadWords
+from .bad_words import BadWords, require_possible
 from .logprobs import logprob_of
 from .params import SamplingParams, policy_of
 from .results import TokenLogprob
@@ -49,6 +49,7 @@ def choice_of(
     have.
     """
     _check_ids(params, manifest.shapes.vocab_size)
+    require_possible(words, manifest.shapes.vocab_size)
     options = options_of(params)
     if not options:
         return None
@@ -101,14 +102,14 @@ class TokenChoice:
         banned[list(allowed or ())] = False
         banned[list(params.bad_token_ids)] = True
         self._banned = np.flatnonzero(banned)
-        banned[list(ends) if params.min_tokens else []] = True
+        self._ends = np.array(sorted(end for end in ends if end < vocab), np.int64)
+        banned[self._ends if params.min_tokens else []] = True
         if banned.all():
             named = ", ".join(set(options_of(params)) & {"bad_token_ids", "allowed_token_ids", "min_tokens"})
             raise UsageError(f"{named}: every token is banned", why="there is none left to choose", fix="ban fewer")
         self._params, self._policy = params, {name: each[0] for name, each in policy_of(params).items()}
         self._changes = any(name not in _LOOKING for name in options_of(params))
         self._grammar = grammar
-        self._ends = np.array(sorted(ends), np.int64)
         self._words = BadWords(words)
         self._biased, self._bias = np.array([*biases], np.int64), np.array([*biases.values()], np.float32)
         self._repeated = np.zeros(vocab, bool)

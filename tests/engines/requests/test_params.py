@@ -98,3 +98,29 @@ def test_a_policy_has_the_dtypes_of_the_graph() -> None:
     assert list(policy) == ["temperature", "top_k", "top_p", "min_p", "tolerance"]
     assert [value.dtype.name for value in policy.values()] == ["float32", "int32", "float32", "float32", "float32"]
     assert [value.tolist() for value in policy.values()] == [[0.5], [3], [1.0], [0.0], [0.0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("stop", ["a"] * 257, "stop has 257 texts, at most 256 are accepted"),
+        ("stop", "a" * 65_537, "stop has 65537 characters, at most 65536 are accepted"),
+        ("bad_words", ["a"] * 50_000, "bad_words has 50000 texts, at most 1024 are accepted"),
+        ("bad_words", ["a" * 1000] * 66, "bad_words has 66000 characters, at most 65536 are accepted"),
+        ("logit_bias", dict.fromkeys(range(65537), 1.0), "logit_bias has 65537 token ids, at most 65536"),
+        *[
+            (name, [7] * 524_289, f"{name} has 524289 token ids, at most 524288 are accepted")
+            for name in ("bad_token_ids", "allowed_token_ids", "stop_token_ids")
+        ],
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "",
+)
+def test_more_than_the_limit_is_refused_by_the_limit(name: str, value: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        SamplingParams(**{name: value})
+
+
+def test_what_reaches_the_limit_is_accepted() -> None:
+    params = SamplingParams(stop=["a"] * 256, bad_words=["a" * 64] * 1024, logit_bias=dict.fromkeys(range(65536), 1))
+    assert params.logit_bias[-1] == (65_535, 1.0)
+    assert len(SamplingParams(allowed_token_ids=[7] * 524_288).allowed_token_ids or ()) == 524_288
