@@ -160,6 +160,10 @@ class Engine:
         """How many requests run and wait at this moment."""
         return self._loop.load
 
+    def require_open(self) -> None:
+        """Raise ``EngineClosed`` where it was closed, and ``EngineFailed`` where it cannot run any request."""
+        self._loop.require_open()
+
     @property
     def grammars(self) -> GrammarTally:
         """What became of the forms that texts were asked to have, counted since it was loaded."""
@@ -236,11 +240,16 @@ class Engine:
         ]
         submissions = [Submission(request) for request in requests]  # to be dropped with this call, however it ends
         ahead = 2 * self._loop.slots  # the next in line is there, and other callers need not wait for all of these
-        self._loop.submit(requests[:ahead], waits=True)
-        for request in requests[ahead:]:
-            ended.acquire()
-            self._loop.submit([request], waits=True)
-        return [each.result() for each in submissions]
+        try:
+            self._loop.submit(requests[:ahead], waits=True)
+            for request in requests[ahead:]:
+                ended.acquire()
+                self._loop.submit([request], waits=True)
+            return [each.result() for each in submissions]
+        except KeyboardInterrupt:  # its traceback would keep the submissions
+            for each in submissions:
+                each.cancel()
+            raise KeyboardInterrupt from None
 
     def submit(
         self,
@@ -290,8 +299,12 @@ class Engine:
         takes too long.
         """
         stream = self.stream_chat(messages, params, **options)
-        for _ in stream:
-            pass
+        try:
+            for _ in stream:
+                pass
+        except KeyboardInterrupt:
+            stream.abort()
+            raise KeyboardInterrupt from None
         return stream.result
 
     def stream_chat(

@@ -14,13 +14,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from ..plugins.errors import EnvironmentProblem
 from .backends.base import Backend
 from .errors import EngineClosed, EngineFailed, QueueFull, require_process
 from .policy.misfit import MisfitWatch
+from .requests.delivery import wait_for
 from .requests.request import Request
 from .scheduling.prefix_cache import PrefixCache
 from .scheduling.scheduler import Scheduler
@@ -82,11 +85,11 @@ class Loop:
         self._scheduler: Scheduler | None = None
         self._inbox: SimpleQueue[Request | _Alone | None] = SimpleQueue()  # None: close
         self._alone: deque[_Alone] = deque()
-        self._here: set[Request] = set()  # that came in and have not ended
         self._room = threading.Condition()
-        self._count = 0  # of those, and of those that are on their way in
+        self._here: set[Request | _Alone] = set()  # that were handed over and have not ended; changed under the lock
+        self._count = 0  # of the requests among those
         self._is_closed = self._is_ending = self._drops = False
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
@@ -98,28 +101,33 @@ class Loop:
         left = deque(requests)
         while left:
             with self._room:
-                self._require_open()
+                self.require_open()
                 while self._count >= self.limit:
                     if not waits:
                         raise QueueFull(self.limit, self.slots)
-                    self._room.wait()
-                    self._require_open()
-                now = [left.popleft() for _ in range(min(self.limit - self._count, len(left)))]
-                self._count += len(now)
-                for request in now:
-                    request.submitted = time.perf_counter()
-                    self._inbox.put(request)
+                    wait_for(self._room)
+                    self.require_open()
                 self._start()
+                for request in [left.popleft() for _ in range(min(self.limit - self._count, len(left)))]:
+                    request.submitted = time.perf_counter()
+                    self._here.add(request)
+                    self._count += 1
+                    self._inbox.put(request)
 
     def alone(self, call: Callable[[], T]) -> T:
         """Return what ``call`` does, made by the loop's thread when nothing runs; what waits, waits for it."""
         require_process(self._pid)
         job = _Alone(call)
         with self._room:
-            self._require_open()
-            self._inbox.put(job)
+            self.require_open()
             self._start()
-        result: T = job.done.result()
+            self._here.add(job)
+            self._inbox.put(job)
+        try:
+            result: T = job.done.result()
+        except KeyboardInterrupt:
+            job.done.cancel()
+            raise KeyboardInterrupt from None
         return result
 
     def close(self, *, drain: bool = False) -> None:
@@ -159,27 +167,42 @@ class Loop:
         """Whether it takes nothing more."""
         return self._is_closed or self._failure is not None
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
+        """Raise ``EngineClosed`` or ``EngineFailed`` where it takes nothing more."""
         if self._is_closed:
             raise EngineClosed
         if self._failure is not None:
             raise EngineFailed(self._failure, usable=False)
 
     def _start(self) -> None:
-        if self._thread is None:
-            _OPEN.add(self)
-            self._thread = threading.Thread(target=self._run, name="peagle-engine", daemon=True)
-            self._thread.start()
+        if self._thread is not None:
+            return
+        thread = threading.Thread(target=self._run, name="peagle-engine", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise EnvironmentProblem(
+                "the engine's thread cannot be started", why=str(error), fix="allow more threads (ulimit -u)"
+            ) from error
+        _OPEN.add(self)
+        self._thread = thread
 
     # ------------------------------------------------------------------------------------------ in the thread
 
     def _run(self) -> None:
-        while not (self._is_ending and self._is_idle):
-            try:
-                self._take_in()
-                self._advance()
-            except Exception as error:
-                self._fail(error)
+        """Work until the engine is closed. However the thread ends, no request is left that waits for it.
+
+        What ends it is caught whatever it is: a panic of a library in Rust is no ``Exception``.
+        """
+        try:
+            while not (self._is_ending and self._is_idle):
+                try:
+                    self._take_in()
+                    self._advance()
+                except BaseException as error:
+                    self._begin_anew(error)
+        except BaseException as error:
+            self._give_up(error)
 
     @property
     def _is_idle(self) -> bool:
@@ -196,15 +219,17 @@ class Loop:
             may_sleep = False
             if item is None:
                 self._is_ending = True
+            elif item not in self._here:  # it ended with the requests of a pass that failed
+                continue
             elif isinstance(item, _Alone):
                 self._alone.append(item)
             else:
-                self._here.add(item)
                 self._scheduler = self._scheduler or self._new_scheduler()
                 self._scheduler.submit(item)
         if self._drops:
-            for request in self._here:
-                request.is_unwanted = True
+            for each in self._here:  # nothing is added any more
+                if isinstance(each, Request):
+                    each.is_unwanted = True
 
     def _advance(self) -> None:
         scheduler = self._scheduler
@@ -224,38 +249,58 @@ class Loop:
         if request.delivery.in_pieces:
             request.delivery.put(request.take())
         if request.is_done:
+            output = request.output(time.perf_counter(), self.warnings)
             self._ended(request)
-            request.delivery.end(request.output(time.perf_counter(), self.warnings))
+            request.delivery.end(output)
 
     def _run_alone(self, job: _Alone) -> None:
-        try:
-            job.done.set_result(job.call())
-        except BaseException as error:
-            job.done.set_exception(error)
+        if job.done.set_running_or_notify_cancel():
+            try:
+                job.done.set_result(job.call())
+            except BaseException as error:
+                job.done.set_exception(error if isinstance(error, Exception) else EngineFailed(error, usable=True))
+        self._ended(job)
         if self._scheduler is not None:
             waiting, self._scheduler = self._scheduler.requests, None
             self._scheduler = self._new_scheduler()
             for request in waiting:
                 self._scheduler.submit(request)
 
-    def _ended(self, request: Request) -> None:
-        self._here.discard(request)
+    def _ended(self, each: Request | _Alone) -> None:
         with self._room:
-            self._count -= 1
+            self._count -= isinstance(each, Request) and each in self._here
+            self._here.discard(each)
             self._room.notify()
 
-    def _fail(self, error: Exception) -> None:
-        """End every request with the error, and begin anew; where that fails too, take nothing more."""
+    def _begin_anew(self, error: BaseException) -> None:
+        """End everything there is with the error, and begin anew. Raises what keeps it from that."""
         self._scheduler = None
+        self._alone.clear()
         try:
             self._scheduler = self._new_scheduler()
-        except Exception as again:
-            with self._room:
-                self._failure = again
-                self._room.notify_all()
-        for request in list(self._here):
-            self._ended(request)
-            request.delivery.fail(EngineFailed(error, usable=self._failure is None))
+        except BaseException as again:
+            self._give_up(again, error)
+            raise
+        self._end_all(error, usable=True)
+
+    def _give_up(self, failure: BaseException, error: BaseException | None = None) -> None:
+        """Take nothing more because of ``failure``, and end everything there is with the ``error`` before it."""
+        with self._room:
+            self._failure = self._failure or failure
+            self._room.notify_all()
+        self._end_all(error or failure, usable=False)
+
+    def _end_all(self, error: BaseException, *, usable: bool) -> None:
+        with self._room:
+            here = list(self._here)
+        for each in here:
+            self._ended(each)
+            with suppress(Exception):  # who reads one of them must not keep the others waiting
+                failed = EngineFailed(error, usable=usable)
+                if isinstance(each, Request):
+                    each.delivery.fail(failed)
+                elif not each.done.done():
+                    each.done.set_exception(failed)
 
 
 @atexit.register

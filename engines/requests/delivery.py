@@ -12,6 +12,14 @@ from collections.abc import Callable
 from .results import Delta, RequestOutput
 
 
+def wait_for(changed: threading.Condition) -> None:
+    """Wait for a condition. Ctrl-C ends it, without the frames of ``threading`` in its traceback."""
+    try:
+        changed.wait()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt from None
+
+
 class Delivery:
     """Pieces of one request, each taken once, and how it ended: an output or an error, and never both.
 
@@ -65,7 +73,7 @@ class Delivery:
         """Return the next piece, waiting for it; None after the last. Raises the error that ended the request."""
         with self._changed:
             while not self._deltas and not self.has_ended:
-                self._changed.wait()
+                wait_for(self._changed)
             return self._next()
 
     def take_or_call(self, waker: Callable[[], None]) -> tuple[bool, Delta | None]:
@@ -87,7 +95,7 @@ class Delivery:
         """Return the result, waiting for it. Raises the error that ended the request."""
         with self._changed:
             while not self.has_ended:
-                self._changed.wait()
+                wait_for(self._changed)
         return self._result()
 
     def output_or_call(self, waker: Callable[[], None]) -> RequestOutput | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ...plugins.errors import PeagleError
+from ...plugins.errors import EnvironmentProblem, PeagleError
 from ..policy.drafts_per_round import Policy
 from ..text.transcript import Transcript
 from .delivery import Delivery
@@ -51,13 +51,19 @@ class Request:
         self.acceptance.tolerance = self.params.acceptance_tolerance
 
     def extend(self, tokens: Sequence[int], accepted: int) -> None:
-        """Append what a pass emitted, the first ``accepted`` of them drafts; ends it where the text cannot go on."""
-        failure = self.choice.failure if self.choice else None
+        """Append what a pass emitted, the first ``accepted`` of them drafts; ends it where the text cannot go on.
+
+        That may be because of its form, or because the tokenizer fails with its tokens.
+        """
+        failure: PeagleError | None = self.choice.failure if self.choice else None
         if self.choice and (grammar := self.choice.grammar):
             told = self.acceptance
             told.grammar_drafted, told.grammar_accepted = grammar.drafted, grammar.accepted
             told.grammar_refused = grammar.refused
-        self.transcript.extend(tokens if failure is None else tokens[:-1], accepted)
+        try:
+            self.transcript.extend(tokens if failure is None else tokens[:-1], accepted)
+        except EnvironmentProblem as error:
+            failure = error
         if failure is not None and not self.is_done:
             self.failure = failure
             self.transcript.abort()

@@ -8,6 +8,7 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...plugins.errors import PeagleError
 from ..errors import QueueFull
 from ..requests.params import SamplingParams
 from .openai.routes import json
@@ -50,6 +51,10 @@ async def ping(request: Request) -> Response:
 def _require_open(state: ServerState) -> None:
     if state.drains:
         raise HttpRefusal(503, "the server ends: it takes no more requests", retry_after=1)
+    try:
+        state.engine.require_open()
+    except PeagleError as error:  # a token of a moment ago says nothing then
+        raise HttpRefusal(503, error.in_a_line) from None
 
 
 def _is_fresh(state: ServerState, seconds: float) -> bool:

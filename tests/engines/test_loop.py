@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import subprocess
 import sys
 import threading
@@ -21,9 +22,11 @@ from peagle.engines import Engine, EngineClosed, EngineFailed, QueueFull, Reques
 from peagle.engines.backends.base import Emission, Steps
 from peagle.engines.backends.onnxruntime import backend as onnxruntime
 from peagle.engines.backends.onnxruntime.lanes import SessionLanes
-from peagle.plugins.errors import UsageError
+from peagle.engines.text.tokenizer import Tokenizer
+from peagle.plugins.errors import EnvironmentProblem, UsageError
 from tests.engines.scheduling.test_scheduler import Late
 from tests.models import VOCAB
+from tests.tokenizer_files import PANICS
 
 LONG = SamplingParams(max_tokens=80, ignore_eos=True)
 SHORT = SamplingParams(max_tokens=9, ignore_eos=True)
@@ -204,11 +207,19 @@ def test_a_timeout_that_is_none_is_refused_by_name(tiny_engine: Engine, timeout:
         tiny_engine.submit([5], timeout=timeout)
 
 
+def _panic(said: str) -> BaseException:
+    """What pyo3 raises when a library in Rust panics: its class is no ``Exception``."""
+    return type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})(said)
+
+
 class _Failing:
     """A backend that fails in a round, and beginning anew where it is not ``usable``."""
 
-    def __init__(self, backend: Any, *, usable: bool) -> None:
+    def __init__(self, backend: Any, *, usable: bool, error: BaseException | None = None) -> None:
         self._backend, self._usable, self.fails = backend, usable, True
+        self._error = error or RuntimeError("a cosmic ray")
+        self.in_round, self.goes_on = threading.Event(), threading.Event()
+        self.goes_on.set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -221,7 +232,9 @@ class _Failing:
     def round(self, steps: Steps, k: int, **options: Any) -> Emission:
         if self.fails:
             self.fails = False
-            raise RuntimeError("a cosmic ray")
+            self.in_round.set()
+            self.goes_on.wait()
+            raise self._error
         emission: Emission = self._backend.round(steps, k, **options)
         return emission
 
@@ -245,6 +258,100 @@ def test_a_pass_that_fails_ends_every_request_and_says_what_comes_after(tiny_eng
         assert not failed.value.usable
     engine.close()
     tiny_engine._backend.begin()
+
+
+@pytest.mark.parametrize("usable", [True, False])
+@pytest.mark.parametrize("error", [_panic("Onig: too hard"), SystemExit(1), KeyboardInterrupt(), MemoryError()])
+def test_whatever_fails_no_request_waits_for_ever(tiny_engine: Engine, error: BaseException, usable: bool) -> None:
+    """Neither one that runs, nor one that waits, taken in or not, nor a call that needs all slots."""
+    backend = _Failing(tiny_engine._backend, usable=usable, error=error)
+    engine = _like(tiny_engine, backend)
+    backend.goes_on.clear()
+    submissions = [engine.submit([5, number], LONG) for number in range(5)]
+    backend.in_round.wait()
+    submissions += [engine.submit([6, number], LONG) for number in range(3)]
+    failures: list[BaseException] = []
+
+    def logits() -> None:
+        try:
+            engine.target_logits([5])
+        except EngineFailed as failure:
+            failures.append(failure)
+
+    alone = threading.Thread(target=logits)
+    alone.start()
+    while len(engine._loop._here) < 9:
+        time.sleep(0.001)
+    backend.goes_on.set()
+    for submission in submissions:
+        with pytest.raises(EngineFailed, match="a pass of the engine failed") as failed:
+            submission.result()
+        assert type(error).__name__ in failed.value.why
+        failures.append(failed.value)
+    alone.join()
+    assert [failure.usable for failure in failures if isinstance(failure, EngineFailed)] == [usable] * 9
+    if usable:
+        engine.require_open()
+        assert engine.generate([[5, 6]], SHORT)[0].finish_reason == "length"
+    else:
+        for call in (engine.require_open, lambda: engine.submit([5]), lambda: engine.target_logits([5])):
+            with pytest.raises(EngineFailed, match="load the engine again"):
+                call()
+    engine.close()
+    assert not engine._loop._thread.is_alive()  # type: ignore[union-attr]
+    tiny_engine._backend.begin()
+    assert (engine._loop._count, engine._loop._here) == (0, set())
+
+
+def test_a_thread_that_dies_leaves_nobody_waiting(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the failure of a pass cannot be handled."""
+    engine = _like(tiny_engine, _Failing(tiny_engine._backend, usable=True))
+    monkeypatch.setattr(engine._loop, "_begin_anew", lambda error: exec("raise MemoryError") or error)
+    with _held(engine):
+        submissions = [engine.submit([5, number], LONG) for number in range(5)]
+    for submission in submissions:
+        with pytest.raises(EngineFailed) as failed:
+            submission.result()
+        assert not failed.value.usable
+    with pytest.raises(EngineFailed, match="MemoryError"):
+        engine.submit([5])
+    engine.close()
+    tiny_engine._backend.begin()
+
+
+def test_a_thread_that_cannot_start_is_an_error_and_is_tried_again(
+    tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _like(tiny_engine)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(EnvironmentProblem, match="thread cannot be started"):
+            engine.submit([5, 6], SHORT)
+    assert engine.submit([5, 6], SHORT).result().finish_reason == "length"
+    engine.close()
+    _require_nothing_left(engine)
+
+
+def test_a_decoder_that_panics_ends_the_request_whose_text_it_is(tiny_engine: Engine, tmp_path: Path) -> None:
+    content = json.loads((tiny_engine.folder / "tokenizer.json").read_text())
+    panics = {"type": "Replace", "pattern": {"Regex": f"(?=a){PANICS}"}, "content": "x"}
+    content["decoder"] = {"type": "Sequence", "decoders": [content["decoder"], panics]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = Tokenizer(tmp_path, tiny_engine.tokenizer.eos_token_ids)
+    a, b = (content["model"]["vocab"][letter] for letter in "ab")
+    with Engine(tiny_engine.folder, tiny_engine.manifest, tiny_engine._backend, tokenizer) as engine:
+        with _held(engine):
+            letters = [engine.submit([5, 6], SamplingParams(max_tokens=20, allowed_token_ids=[i])) for i in (a, b)]
+        with pytest.raises(EnvironmentProblem, match="tokenizer cannot decode the text") as error:
+            letters[0].result()
+        assert "retry-limit-in-match" in error.value.why
+        assert letters[1].result().text == "b" * 20
+        assert engine.submit([5, 6], SamplingParams(max_tokens=3, allowed_token_ids=[b])).result().text == "bbb"
+        _require_nothing_left(engine)
 
 
 def test_closing_ends_what_runs_and_waits(tiny_engine: Engine) -> None:
@@ -357,6 +464,55 @@ def test_a_fork_is_refused_and_a_program_may_end_while_requests_run(tiny_engine:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["this engine was loaded before the process was forked"] * 2
+
+
+_INTERRUPTED = """
+import os, signal, sys, threading, time, traceback
+from peagle.engines import Engine, SamplingParams
+
+engine = Engine.load(sys.argv[1], threads=1, check="sizes")
+begun = threading.Event()
+alone = threading.Thread(target=engine._loop.alone, args=(lambda: (begun.set(), time.sleep(60)),), daemon=True)
+alone.start()
+begun.wait()  # the engine is busy, so that what is submitted waits
+
+def interrupt(count):
+    while len(engine._loop._here) < count:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+
+calls = {
+    "generate": (lambda: engine.generate([[5, 6]] * 2), 3),
+    "submit": (lambda: engine.submit([5, 6]).result(), 4),
+    "stream": (lambda: list(engine.stream([5, 6])), 5),
+    "logits": (lambda: engine.target_logits([5, 6]), 6),
+}
+for name, (call, count) in calls.items():
+    threading.Thread(target=interrupt, args=(count,)).start()
+    try:
+        call()
+    except KeyboardInterrupt as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        files = {frame.filename.rpartition("/")[2] for frame in frames}
+        kept = error
+        print(name, len(frames), "threading.py" in files, error.__context__ is None or error.__suppress_context__)
+unwanted = [each.is_unwanted for each in engine._loop._here if hasattr(each, "is_unwanted")]
+print(unwanted[:2], flush=True)
+os._exit(0)
+"""
+
+
+def test_ctrl_c_ends_a_call_without_the_frames_of_threading(tiny_engine: Engine) -> None:
+    """And its requests, though the traceback is still there."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _INTERRUPTED, str(tiny_engine.folder)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == ["generate", "submit", "stream", "logits"], done.stderr
+    assert all(line.endswith("False True") for line in lines[:-1]), lines
+    assert int(lines[0].split()[1]) <= 3, lines[0]
+    assert lines[-1] == "[True, True]"
 
 
 def test_what_an_engine_is_loaded_with_is_checked(tiny_engine: Engine) -> None:

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,46 @@ def test_a_ping_is_answered_soon_by_when_the_last_token_came(
         assert (await ping(request)).status_code == 200  # the engine's own answer
 
     asyncio.run(asked())
+
+
+def test_an_engine_that_has_failed_is_not_healthy(served_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short a time ago a token was written."""
+    server = Server(served_engine, ServerSettings(MODEL), port=0)
+    server.start()
+    assert call(server, "GET", "/health")[0] == call(server, "GET", "/ping")[0] == 200
+    monkeypatch.setattr(served_engine._loop, "_failure", MemoryError("the device is gone"))
+    for path in ("/health", "/ping"):
+        status, _, content = call(server, "GET", path)
+        assert status == 503
+        assert "the device is gone" in error_of(content)["message"]
+    assert call(server, "POST", "/v1/completions", {"prompt": PROMPT})[0] == 503
+    monkeypatch.undo()
+    assert call(server, "GET", "/health")[0] == 200
+    server.stop(at_once=True)
+    assert server.wait(10)
+
+
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
+    server: Server, served_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, text = served_engine.tokenizer, "a" * 60_000
+    assert tokenizer._limits.characters
+    monkeypatch.setattr(tokenizer, "_limits", replace(tokenizer._limits, characters=8))
+    monkeypatch.setattr(tokenizer, "_encoded", lambda *_, **__: pytest.fail("it was encoded"))
+    messages = [{"role": "user", "content": text}]
+    bodies: dict[str, list[dict[str, Any]]] = {
+        "/v1/completions": [{"prompt": text}],
+        "/v1/chat/completions": [{"messages": messages}],
+        "/tokenize": [{"prompt": text}, {"messages": messages}],
+        "/invocations": [{"prompt": text}, {"messages": messages}],
+    }
+    for path, each in bodies.items():
+        for body in each:
+            status, _, content = call(server, "POST", path, body)
+            assert status == 400, path
+            told = error_of(content)
+            assert f"maximum context length is {served_engine.max_seq_len} tokens" in told["message"]
+            assert told["param"] in ("prompt", "messages")
 
 
 def test_a_path_with_a_slash_leads_nowhere_else(server: Server) -> None:
