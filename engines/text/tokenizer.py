@@ -10,7 +10,7 @@ from typing import Any
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..errors import PromptTooLong
 from ..panics import is_library_fault, reason_of
-from .tokenizer_limits import MOST_DECODED, MOST_ENCODED, TokenizerLimits, limits_of
+from .tokenizer_limits import MOST_DECODED, MOST_ENCODED, TokenizerLimits, limits_of, require_readable
 
 _FIX = "use the tokenizer.json that belongs to the model"
 
@@ -175,7 +175,9 @@ def _read(path: Path) -> tuple[Any, TokenizerLimits]:
     import tokenizers
 
     try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        content = path.read_bytes()
+        require_readable(content)
+        tokenizer = tokenizers.Tokenizer.from_buffer(content)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         limits = limits_of(tokenizer)

@@ -81,6 +81,23 @@ class TokenizerLimits:
             )
 
 
+def require_readable(content: bytes) -> None:
+    """Raise ``ValueError`` for a map of characters that says it is longer than it is.
+
+    The library reserves what the map says, up to 4 GB, and ends the process where it cannot.
+    """
+    if b"Precompiled" not in content and b"\\u00" not in content:  # no letter of it is written as an escape
+        return
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return  # the library says what is wrong
+    for step in _flat(document.get("normalizer")) if isinstance(document, dict) else ():
+        blob = _decoded(step.get("precompiled_charsmap"))
+        if blob and _size_of_trie(blob) > len(blob) - 4:
+            raise ValueError("a precompiled_charsmap is cut short")
+
+
 def limits_of(tokenizer: Any) -> TokenizerLimits:
     """Return the limits of a tokenizer that the library has read."""
     normalizers, pre_tokenizers = _steps(tokenizer.normalizer), _steps(tokenizer.pre_tokenizer)
@@ -109,7 +126,9 @@ def _steps(part: Any) -> list[Step]:
     return list(_flat(json.loads(part.__getstate__())))
 
 
-def _flat(step: Step) -> Iterable[Step]:
+def _flat(step: Any) -> Iterable[Step]:
+    if not isinstance(step, Mapping):
+        return
     inner = next((step[name] for name in _LISTS if isinstance(step.get(name), list)), None)
     if step.get("type") != "Sequence" or inner is None:
         yield step
@@ -180,12 +199,20 @@ def _inserting(text: Any) -> Growth:
 
 def _longest_of_charsmap(text: Any) -> float:
     """Bytes of the longest text in a map of SentencePiece's: a trie, whose size is told first, and texts."""
+    blob = _decoded(text)
+    texts = blob[4 + _size_of_trie(blob) :]
+    return float(max(map(len, texts.split(b"\0")), default=1) or 1) if blob else _BYTES_OF_OTHERS
+
+
+def _size_of_trie(blob: bytes) -> int:
+    return int.from_bytes(blob[:4], "little")
+
+
+def _decoded(text: Any) -> bytes:
     try:
-        blob = base64.b64decode(str(text))
+        return base64.b64decode(str(text or ""))
     except (binascii.Error, ValueError):
-        return _BYTES_OF_OTHERS
-    texts = blob[4 + int.from_bytes(blob[:4], "little") :]
-    return float(max(map(len, texts.split(b"\0")), default=1) or 1)
+        return b""
 
 
 # ------------------------------------------------------------------------------------------------ how much shorter

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from peagle.engines import Engine
 from tests.attacks.world import World, make_world
 from tests.models import Pair
+
+
+@pytest.fixture(scope="module")
+def small_engine(tiny_folder: Path) -> Engine:
+    """An engine that the calls are made of."""
+    return Engine.load(tiny_folder, max_batch_size=2, threads=1)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from typing import Any
 from peagle.engines import Engine
 from tests.attacks import api_calls, checkpoint_edits, command_lines, engine_edits, weight_edits
 from tests.attacks.world import TooLongError, World, guarded
+from tests.fixtures.attacks import Size
 
 Pieces = list[Any]
 
@@ -58,6 +59,16 @@ def kinds(world: World, engine: Engine | None = None, *, whole: bool) -> dict[st
             lambda rng: weight_edits.draw(rng, world), lambda pieces: checkpoint_edits.run(world, pieces), 5
         ),
     }  # fmt: skip
+
+
+def no_fault(world: World, choices: dict[str, Kind], size: Size) -> None:
+    """Run inputs of these kinds, and fail with those that are at fault."""
+    faults = []
+    for number in size.numbers:
+        if fault := attack(world, choices, size.seed, number):
+            faults.append(fault)
+            print(fault, flush=True)
+    assert not faults, f"{len(faults)} of {size.attacks}\n" + "\n".join(map(str, faults[:20]))
 
 
 def attack(world: World, choices: dict[str, Kind], seed: int, number: int) -> Fault | None:
