@@ -48,7 +48,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Own:
             fields[4] = owners.get((found.st_dev, found.st_ino), found.st_uid)
             return os.stat_result(fields)
 
-        monkeypatch.setattr(cache_folder, "os", SimpleNamespace(**vars(cache_folder.os) | {name: told}))
+        monkeypatch.setattr(cache_folder, "os", SimpleNamespace(**vars(vars(cache_folder)["os"]) | {name: told}))
 
     def give(path: Path, user: int) -> None:
         found = os.lstat(path)
@@ -130,7 +130,7 @@ def test_a_cache_that_really_is_of_another_user_is_refused(store: StageStore, pa
 def test_what_root_owns_is_trusted(store: StageStore, own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in parts(store).values():
         own(path, 0)
-    monkeypatch.setattr(cache_folder.os, "geteuid", lambda: STRANGER)
+    monkeypatch.setattr(vars(cache_folder)["os"], "geteuid", lambda: STRANGER)
     assert stage_of(store).is_dir()
 
 

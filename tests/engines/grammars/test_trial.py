@@ -96,7 +96,7 @@ def test_a_trial_that_the_machine_does_not_let_end_is_no_verdict(ends: str, monk
 
     trials, form = FormTrials(), StructuredOutputsParams(regex="a")
     with monkeypatch.context() as patch:
-        patch.setattr(trial.subprocess, "run", run)
+        patch.setattr("subprocess.run", run)
         with pytest.raises(EnvironmentProblem, match="cannot be tried out"):
             trials.require_possible(form)
     trials.require_possible(form)
