@@ -116,10 +116,10 @@ def _rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
     return torch.cat([low * c - high * s, high * c + low * s], -1)
 
 
-def _standard_translations() -> dict[str, Callable[..., Any]]:
+def _standard_translations() -> dict[Any, Callable[..., Any]]:
     import onnxscript
 
-    op = onnxscript.values.Opset("", OPSET)
+    op, ours, aten = onnxscript.values.Opset("", OPSET), torch.ops.peagle, torch.ops.aten
 
     def rms_norm(x, weight, eps: float):  # type: ignore[no-untyped-def]
         return op.RMSNormalization(x, weight, axis=-1, epsilon=eps)
@@ -127,7 +127,11 @@ def _standard_translations() -> dict[str, Callable[..., Any]]:
     def rope(x, cos, sin, positions):  # type: ignore[no-untyped-def]
         return op.RotaryEmbedding(x, cos, sin, positions)
 
-    return {"rms_norm": rms_norm, "rope": rope}
+    def softmax(x, dim: int, dtype: int = -1):  # type: ignore[no-untyped-def]
+        # onnxscript's own casts the result: routers, which ask for float32, would choose among rounded probabilities.
+        return op.Softmax(x if dtype == -1 else op.Cast(x, to=dtype), axis=dim)
+
+    return {ours.rms_norm.default: rms_norm, ours.rope.default: rope, aten.softmax.int: softmax}
 
 
 @cache
@@ -155,8 +159,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = {
         getattr(ours, torch_name(s.name)).default: _translation(s) for s in OPS.values()
     }
-    table.update({getattr(ours, name).default: f for name, f in _standard_translations().items()})
-    return table
+    return table | _standard_translations()
 
 
 def _parameter(operand: Operand) -> OpSchema.FormalParameter:

@@ -6,17 +6,21 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
 
 from peagle.graphs import trace
+from peagle.graphs.drafters import torch_reference
 from peagle.plugins import graph_contract
+from tests.graphs.bfloat16 import computed_in_float32
 from tests.graphs.checking import check
 from tests.graphs.running import Graph, target_inputs
 from tests.graphs.traced import CACHE, Traced, semantic
-from tests.models import VOCAB
+from tests.models import CONFIGS, VOCAB
 
 POLICY = {"uniform", "temperature", "top_p", "min_p", "tolerance"}
 
@@ -71,6 +75,57 @@ def test_a_float16_target_is_close_to_the_float32_one(
     assert np.median(distances) < 5e-3
     assert np.mean(np.array(distances) < 2e-2) >= (1 if family == "qwen3" else 0.9)  # a near tie may change an expert
     assert np.mean(same) >= 0.9
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_bfloat16_target_is_as_exact_as_transformers(
+    family: str, trace_of: Callable[[str], Traced], traced_in: TracedIn, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Both are rounded after every step; neither may be further from float32 than the other."""
+    traced, width = traced_in(family, "bfloat16"), 40
+    path = computed_in_float32(traced.built("target", "std"), tmp_path / "model.onnx")
+    ids = rng.integers(2, VOCAB, (2, width))
+    found = Graph(path, traced.target.caches, CACHE, rows=2)(**target_inputs(ids, 0, width - 1, width))["logits"]
+    model = torch_reference.load_target(traced.pair.target, traced.pair.config)
+    with torch.no_grad():
+        exact = model(torch.tensor(ids), use_cache=False).logits
+        theirs = model.to(torch.bfloat16)(torch.tensor(ids), use_cache=False).logits
+    expected = exact.numpy()
+    ours, other = _distances(found, expected), _distances(theirs.float().numpy(), expected)
+    assert 0 < np.median(ours) < 1.3 * np.median(other)
+    assert np.mean(ours) < 1.5 * np.mean(other)  # a near tie may change an expert
+
+
+def test_a_bfloat16_router_chooses_as_transformers(
+    trace_of: Callable[[str], Traced], traced_in: TracedIn, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Probabilities that were rounded before the choice would tie, and give other experts and other weights."""
+    traced, width = traced_in("qwen3-moe", "bfloat16"), 40
+    graph = ir.load(traced.folder / "target.onnx").graph
+    routers = [node for node in graph if node.op_type == "Softmax"]
+    layers = [node for node in graph if node.op_type == "SparseExperts"]
+    assert len(routers) == len(layers) > 1
+    logits = [_before_casts(node.inputs[0]) for node in routers]
+    names = [name for node, value in zip(layers, logits, strict=True)
+             for name in (value.name, node.inputs[1].name, node.inputs[2].name)]  # fmt: skip
+    path = computed_in_float32(traced.built("target", "std"), tmp_path / "model.onnx", names)
+    out = Graph(path, traced.target.caches, CACHE, rows=2)(
+        **target_inputs(rng.integers(2, VOCAB, (2, width)), 0, width - 1, width)
+    )
+    config = traced.pair.config
+    for at in range(0, len(names), 3):
+        given, experts, scores = (out[name] for name in names[at : at + 3])
+        chances, chosen = torch.tensor(given).softmax(-1).topk(config["num_experts_per_tok"])
+        expected = (chances / chances.sum(-1, keepdim=True)).bfloat16().float().numpy()
+        np.testing.assert_array_equal(experts, chosen)
+        np.testing.assert_allclose(scores, expected, rtol=2**-8)
+        assert np.mean(scores == expected) > 0.98
+
+
+def _before_casts(value: ir.Value) -> ir.Value:
+    while (node := value.producer()) is not None and node.op_type == "Cast":
+        value = node.inputs[0]
+    return value
 
 
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
