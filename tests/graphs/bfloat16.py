@@ -1,4 +1,4 @@
-"""Graphs in bfloat16 on a machine without kernels for it: every node computes in float32, and its results are rounded."""
+"""BF16 graphs on a machine without kernels for them: every node computes in float32, and its results are rounded."""
 
 from __future__ import annotations
 
