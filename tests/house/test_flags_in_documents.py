@@ -22,7 +22,7 @@ FOREIGN = {
     "--custom-dataset-type --concurrency --warmup-request-count --request-count --no-gpu-telemetry --ui",
     "convert_checkpoint.py": "--model_dir",
     "curl": "--no-buffer --retry --retry-delay --retry-connrefused --fail --max-time",
-    "docker": "--rm --read-only --build-arg --time --target",
+    "docker": "--rm --read-only --build-arg --time --target --user",
     "hypothesis": "--hypothesis-profile",
     "polygraphy": "--fold-constants --onnxrt --onnx-outputs --data-loader-script --model-type --trt-config-script "
     "--plugins",
