@@ -470,6 +470,7 @@ _INTERRUPTED = """
 import os, signal, sys, threading, time, traceback
 from peagle.engines import Engine, SamplingParams
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs behind it without one
 engine = Engine.load(sys.argv[1], threads=1, check="sizes")
 begun = threading.Event()
 alone = threading.Thread(target=engine._loop.alone, args=(lambda: (begun.set(), time.sleep(60)),), daemon=True)

@@ -24,7 +24,7 @@ pytestmark = needs_rtx
 PROGRAM = "from peagle.compiler.cli import main; main()"
 # Builds with a disk of some bytes at a folder of its own, then gives that disk room, and builds again.
 DISK = """
-mount -t tmpfs -o size=$1 none "$2" || exit 77
+mount -t tmpfs -o size=$1,mode=700 none "$2" || exit 77
 disk=$2 notes=$3; shift 3
 "$@" >"$notes.first" 2>"$notes.said"; echo $? >"$notes.code"
 find "$disk" -name '.*' ! -name '*.lock' >"$notes.left"

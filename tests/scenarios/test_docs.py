@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAM, DEMO = Path(sys.executable).with_name("peagle-compile"), ROOT / "compiler" / "bundled" / "demo"
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = {"sh", "console", "python"}
 NOT_RUN = {"", "text", "json", "yaml", "toml", "c++", "cuda"}
@@ -111,10 +112,14 @@ TO_RUN = [b for b in ALL_BLOCKS if b.language in RUN and not b.opted_out]
 def folders(talking_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One working folder per document, so that a block may use what an earlier one made."""
     base = tmp_path_factory.mktemp("docs")
+    target = shutil.copytree(DEMO / "target", base / "demo")  # `verify` compares an engine's template with this one's
+    shutil.copy(talking_engine / "chat_template.jinja", target)
+    command = [PROGRAM, "build", "--model", target, "--draft", DEMO / "drafter", "--out", base / "engine"]
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
     made = {}
     for document in {block.document for block in TO_RUN}:
         made[document] = prepare(base / document.replace("/", "-"))
-        shutil.copytree(talking_engine, made[document] / "demo-engine")
+        shutil.copytree(base / "engine", made[document] / "demo-engine")
     return made
 
 

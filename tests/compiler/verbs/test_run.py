@@ -187,7 +187,11 @@ def test_json_of_a_schema_is_written_and_a_file_that_has_none_is_refused(
     asked = ["--prompt", "def f", "--max-tokens", 200, "--sampling", '{"logit_bias": {}}', "--json-schema"]
     written = cli("run", demo_engine, *asked, schema).out
     assert json.loads(written)["n"] in (1, 2)
-    for wrong, said in ((b"{", "is no JSON"), (b"\xff", "is not UTF-8"), (b'{"type": "strin"}', "cannot be followed")):
+    for wrong, said in (
+        (b"{", "is not valid JSON"),
+        (b"\xff", "is not UTF-8"),
+        (b'{"type": "strin"}', "cannot be followed"),
+    ):
         schema.write_bytes(wrong)
         done = cli("run", demo_engine, *asked, schema)
         assert done.code == 2
