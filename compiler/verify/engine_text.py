@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
+from ...engines.panics import is_library_fault, reason_of
 from ...engines.text.template_files import CONFIG, SPECIAL, read_templates
 from ...engines.text.tokenizer import Tokenizer
 from ...plugins.errors import BuildError, PeagleError
@@ -92,24 +93,31 @@ def _tokenizer(folder: Path, source: Path) -> Compared:
 
 def _ids(folder: Path, source: Path, manifest: Manifest, prompts: Sequence[Prompt]) -> Compared:
     """Compare with what the library makes of the checkpoint's tokenizer, with neither truncation nor padding."""
-    import tokenizers
-
-    try:
-        reference = tokenizers.Tokenizer.from_file(str(source / TOKENIZER))
-    except Exception as error:  # the library raises bare Exception
-        raise BuildError(f"{source / TOKENIZER} is not a tokenizer", why=str(error)) from None
-    reference.no_truncation()
-    reference.no_padding()
     texts = [prompt.text for prompt in prompts] + [*_SAMPLES]
-    texts += [token.content for token in reference.get_added_tokens_decoder().values()][:_ADDED]
+    expected = _reference(source / TOKENIZER, texts)
     differing = []
     with _of_engine():
         tokenizer = Tokenizer(folder, manifest.eos_token_ids)
-        for text in texts:
-            expected, found = list(reference.encode(text).ids), tokenizer.encode(text)
-            if found != expected:
-                differing.append(f"the ids of {text[:30]!r}... are others: {found[:8]} and not {expected[:8]}")
-    return differing, f"{counted(texts, 'text')} have the ids that the checkpoint's {TOKENIZER} gives"
+        for text, ids in expected.items():
+            if (found := tokenizer.encode(text)) != ids:
+                differing.append(f"the ids of {text[:30]!r}... are others: {found[:8]} and not {ids[:8]}")
+    return differing, f"{counted(expected, 'text')} have the ids that the checkpoint's {TOKENIZER} gives"
+
+
+def _reference(path: Path, texts: Sequence[str]) -> dict[str, list[int]]:
+    """The ids that the library gives to the texts, and to those of added tokens. Raises ``BuildError``."""
+    import tokenizers
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+        return {text: list(tokenizer.encode(text).ids) for text in [*texts, *added[:_ADDED]]}
+    except BaseException as error:  # the binding raises bare Exception, and panics
+        if not is_library_fault(error):
+            raise
+        raise BuildError(f"{path} cannot be used as a tokenizer", why=reason_of(error)) from error
 
 
 def _templates(folder: Path, source: Path) -> Compared:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ....engines.panics import is_library_fault, reason_of
 from ....plugins.errors import BuildError
 from ....plugins.problems import shown
 from .header import GgufHeader
@@ -87,8 +88,10 @@ class Vocabulary:
             yield
         except BuildError:
             raise
-        except Exception as error:  # the library raises bare Exception
-            raise self.wrong(str(error)) from None
+        except BaseException as error:  # the library raises bare Exception, and panics
+            if not is_library_fault(error):
+                raise
+            raise self.wrong(reason_of(error)) from None
 
     def wrong(self, why: str) -> BuildError:
         """The error of a tokenizer that is not whole."""
