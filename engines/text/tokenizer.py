@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import EnvironmentProblem, UsageError
+from ...plugins.problems import shown
 from ..errors import PromptTooLong
 from ..panics import is_library_fault, reason_of
 from .tokenizer_limits import MOST_DECODED, MOST_ENCODED, TokenizerLimits, limits_of, require_readable
@@ -18,8 +19,8 @@ _FIX = "use the tokenizer.json that belongs to the model"
 class Tokenizer:
     """Wraps ``tokenizer.json``; ``eos_token_ids`` end a text.
 
-    It neither truncates nor pads, whatever the file says: that is for batches of a training run. What the library of
-    tokenizers raises, panics of Rust included, becomes an error of ours.
+    It neither truncates nor pads, and drops no merge, whatever the file says: that is for training runs. What the
+    library of tokenizers raises, panics of Rust included, becomes an error of ours.
     """
 
     def __init__(self, folder: Path, eos_token_ids: Iterable[int] = (), vocab_size: int | None = None) -> None:
@@ -105,7 +106,7 @@ class Tokenizer:
         found = []
         for word, first, spaced in zip(words, ids[::2], ids[1::2], strict=True):
             if not first:
-                raise UsageError(f"bad_words: {word!r} has no token", fix="leave it out")
+                raise UsageError(f"bad_words: {word!r} has no token", why="the tokenizer drops it", fix="leave it out")
             found += [first, spaced] if len(spaced) == len(first) and spaced[0] != first[0] else [first]
         return found
 
@@ -180,13 +181,30 @@ def _read(path: Path) -> tuple[Any, TokenizerLimits]:
         tokenizer = tokenizers.Tokenizer.from_buffer(content)
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        if getattr(tokenizer.model, "dropout", None) is not None:
+            tokenizer.model.dropout = None
         limits = limits_of(tokenizer)
     except BaseException as error:  # the binding raises bare Exception, and panics
         if not is_library_fault(error):
             raise
         raise EnvironmentProblem(f"{path} cannot be read as a tokenizer", why=reason_of(error), fix=_FIX) from error
     limits.require_possible()
+    _require_one_text_each(tokenizer, path)
     return tokenizer, limits
+
+
+def _require_one_text_each(tokenizer: Any, path: Path) -> None:
+    """Refuse a vocabulary with two tokens of one id: which of them gives the id its text differs from load to load."""
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    if len({*vocabulary.values()}) < len(vocabulary):
+        seen: dict[int, str] = {}
+        for token, number in vocabulary.items():
+            if (other := seen.setdefault(number, token)) != token:
+                raise EnvironmentProblem(
+                    f"{path} gives one id to two tokens",
+                    why=f"the text of token {number} would be {shown(other)} or {shown(token)}, by chance",
+                    fix=_FIX,
+                )
 
 
 def _undecodable(error: BaseException) -> EnvironmentProblem:

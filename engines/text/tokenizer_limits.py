@@ -110,7 +110,9 @@ def limits_of(tokenizer: Any) -> TokenizerLimits:
     kept.append(None if any(each.lstrip or each.rstrip for each in added) else 1)
     longest = max(map(len, vocabulary), default=1)
     return TokenizerLimits(
-        encoding=_all_of(map(_growth_of_normalizer, normalizers)).then(_all_of(map(_growth_of_processor, processors))),
+        encoding=_all_of(map(_growth_of_normalizer, normalizers))
+        .then(_growth_of_pre_tokenizers(pre_tokenizers))
+        .then(_all_of(map(_growth_of_processor, processors))),
         decoding=_all_of(map(_growth_of_decoder, decoders)),
         longest=max((len(each.encode(errors="surrogatepass")) for each in vocabulary), default=1),
         characters=None if None in kept else longest * math.prod(each or 1 for each in kept),
@@ -166,13 +168,35 @@ _BYTES_OF_NORMALIZERS = {
 _BYTES_OF_OTHERS = 16.0
 
 
+def _growth_of_pre_tokenizers(steps: Iterable[Step]) -> Growth:
+    """The growth of all steps but one ``ByteLevel``: most tokenizers have it, and `MOST_ENCODED` counts with it."""
+    growths = [_growth_of_pre_tokenizer(step) for step in steps]
+    if _BYTE_LEVEL in growths:
+        growths.remove(_BYTE_LEVEL)
+    return _all_of(growths)
+
+
+_BYTE_LEVEL = Growth(2.0)
+
+
+def _growth_of_pre_tokenizer(step: Step) -> Growth:
+    """The growth in bytes: a piece has one character at least, and some steps prepend to each piece."""
+    kind = step.get("type")
+    if kind == "ByteLevel":
+        return Growth(4.0, 2.0) if step.get("add_prefix_space") else _BYTE_LEVEL
+    if kind == "Metaspace":
+        space = float(max(1, _bytes(str(step.get("replacement") or ""))))
+        return Growth(space if step.get("prepend_scheme") in ("never", "first") else 2.0 * space, space)
+    return Growth()
+
+
 def _growth_of_decoder(step: Step) -> Growth:
     kind = step.get("type")
     if kind == "Replace":
         return _growth_of_replace(step)
-    if kind == "BPEDecoder":  # the suffix becomes a space; an empty one is everywhere
-        return Growth() if step.get("suffix") else _inserting(" ")
-    if kind in ("WordPiece", "CTC", "Metaspace", "Fuse", "Strip", "ByteFallback"):
+    if kind in ("BPEDecoder", "CTC"):  # a text becomes a space; an empty one is everywhere
+        return Growth() if step.get("suffix" if kind == "BPEDecoder" else "word_delimiter_token") else _inserting(" ")
+    if kind in ("WordPiece", "Metaspace", "Fuse", "Strip", "ByteFallback"):
         return Growth(1.0, 1.0)  # WordPiece begins with a space
     return Growth(3.0)  # ByteLevel: a byte that is no text becomes U+FFFD
 

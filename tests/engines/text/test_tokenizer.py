@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
@@ -39,6 +40,13 @@ def test_a_text_is_neither_cut_nor_filled(make: Make, tmp_path: Path, entry: dic
     ids = make(**entry).encode(CODE)
     assert ids == PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json")).encode(CODE)
     assert len(ids) == len(CODE.encode())
+
+
+def test_a_text_has_the_same_ids_each_time(make: Make) -> None:
+    """``dropout`` leaves out merges by chance, each time others."""
+    content = byte_level()["model"]
+    content |= {"vocab": content["vocab"] | {"aa": 256, "aaaa": 257}, "merges": [["a", "a"], ["aa", "aa"]]}
+    assert make(model=content | {"dropout": 1.0}).encode("a" * 9) == make(model=content).encode("a" * 9)
 
 
 def test_padding_of_a_billion_tokens_does_not_end_the_process(make: Make) -> None:
@@ -115,13 +123,36 @@ DOUBLE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
         ({"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "x" * 9999}}, "make a text too long"),
         ({"post_processor": {"type": "TemplateProcessing", "single": [TEXT] * 9999, "pair": TEXT_AND_TEXT,
                              "special_tokens": {}}}, "can make a text too long"),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [byte_level()["pre_tokenizer"]] * 40}},
+         "can make a text too long"),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Metaspace", "replacement": letter, "prepend_scheme": "always", "split": True}
+            for letter in "ab" * 20]}}, "can make a text too long"),
         ({"decoder": {"type": "Sequence", "decoders": [DOUBLE] * 40}}, "the text of a token too long"),
+        ({"decoder": {"type": "Sequence", "decoders": [
+            {"type": "CTC", "pad_token": "x", "word_delimiter_token": "", "cleanup": True}] * 40}},
+         "the text of a token too long"),
     ],
-    ids=["doubled", "prepended", "inserted", "repeated", "decoded"],
+    ids=["doubled", "prepended", "inserted", "repeated", "bytes of bytes", "cut and prepended", "decoded", "delimited"],
 )  # fmt: skip
 def test_steps_that_make_a_text_too_long_are_refused(make: Make, entries: dict[str, Any], says: str) -> None:
     with pytest.raises(EnvironmentProblem, match=says):
         make(**entries)
+
+
+def test_two_tokens_of_one_id_are_refused(make: Make) -> None:
+    content = byte_level()["model"]
+    content["vocab"]["b"] = content["vocab"]["a"]
+    with pytest.raises(EnvironmentProblem, match="one id to two tokens") as error:
+        make(model=content)
+    assert f"token {content['vocab']['a']} would be" in error.value.why
+
+
+def test_a_map_of_characters_that_says_it_is_longer_than_it_is_is_refused(make: Make) -> None:
+    """The library reserves 4 GB for this one, and ends the process where it cannot."""
+    charsmap = base64.b64encode(b"\xff" * 4).decode()
+    with pytest.raises(EnvironmentProblem, match="precompiled_charsmap is cut short"):
+        make(normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap})
 
 
 def test_a_text_that_the_normalizer_may_make_too_long_is_refused(make: Make) -> None:

@@ -15,6 +15,10 @@ from peagle.engines.text.tokenizer_limits import Growth, TokenizerLimits, _longe
 # Characters that grow or shrink the most: in NFKC, in NFC and its opposite, when they become lower case.
 LETTERS_THAT_CHANGE = "ab \n\u00e9\ufdfa\u1f82\u03b1\u0313\u0300\u0345\u0130\uac01\u1100\u1161\u4e2d\U0001f600"
 TEXTS = st.text(st.sampled_from(LETTERS_THAT_CHANGE), max_size=30)
+PRE_TOKENIZERS = st.one_of(
+    st.builds(pre_tokenizers.Metaspace, st.sampled_from("ab\u2581"), st.sampled_from(["always", "first", "never"])),
+    st.builds(pre_tokenizers.ByteLevel, st.booleans(), use_regex=st.booleans()),
+)
 WORDS = st.sampled_from(["a", "b", " ", "ab", "\u2581", "aab", "\u00e9"])
 NORMALIZERS = st.one_of(
     st.sampled_from([
@@ -51,6 +55,14 @@ def test_no_text_becomes_longer_or_shorter_than_the_bounds_say(steps: list[Any],
     assert len(ids) <= limits.encoding(len(text.encode()))
     decoded = tokenizer.decode(ids, skip_special_tokens=False)
     assert len(decoded.encode()) <= len(ids) * limits.decoding(limits.longest)
+
+
+@given(steps=st.lists(PRE_TOKENIZERS, max_size=4), text=TEXTS)
+def test_no_text_is_cut_into_more_than_the_bound_says(steps: list[Any], text: str) -> None:
+    tokenizer = tokenizer_of([])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    cut = tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    assert sum(len(piece) for piece, _ in cut) <= limits_of(tokenizer).encoding(len(text.encode()))
 
 
 @given(
