@@ -58,11 +58,6 @@ def _eager(spec: OpSpec) -> Callable[..., Tensor | tuple[Tensor, ...]]:
     return run
 
 
-def _torch_type(dtype: str) -> torch.dtype:
-    kind: torch.dtype = getattr(torch, BY_NAME[dtype].numpy)
-    return kind
-
-
 def _fake(spec: OpSpec) -> Callable[..., Tensor | tuple[Tensor, ...]]:
     count = len(spec.inputs)
 
