@@ -175,9 +175,9 @@ def test_neither_verbs_nor_console_make_a_stage_anew(module: str) -> None:
 @pytest.mark.parametrize("module", [STAGES["trace-"], STAGES["attach-"], CALIBRATE])
 def test_the_runtime_does_not_make_a_graph_anew(module: str) -> None:
     names = {name for name in import_closure.closure(PEAGLE, module) if name.startswith("peagle.engines.")}
-    texts = ("text", "errors", "panics") if module == CALIBRATE else ()  # of the samples
+    texts = ("text", "errors") if module == CALIBRATE else ()  # of the samples
     assert names
-    assert {name.split(".")[2] for name in names} <= {"folder", *texts}
+    assert {name.split(".")[2] for name in names} <= {"folder", "panics", *texts}  # a GGUF's tokenizer may panic
 
 
 def modules_below(folder: str) -> set[str]:
