@@ -231,7 +231,9 @@ def _depth(path: Path) -> int:
 
 
 def _swapped(path: Path, rng: random.Random) -> None:
-    """Two files, or two steps, each in the place of the other."""
+    """Two files, or two steps, each in the place of the other; what lies beside a cache is nothing of it."""
+    if path.name == "planted":
+        return
     others = [other for other in path.parent.iterdir() if other != path and other.is_dir() == path.is_dir()]
     if others:
         other, aside = rng.choice(sorted(others)), path.with_name(".aside")
