@@ -73,14 +73,16 @@ def run(world: World, expected: tuple[int, ...], pieces: Sequence[Piece]) -> str
     """What is wrong with how a command ends that finds such links, or None."""
     plans = [piece for piece in pieces if piece[0] in _VERBS]
     verb, layout, _ = plans[0] if plans else ("build", LAYOUTS[0], 0)
-    links = [piece for piece in pieces if piece[0] not in _VERBS]
+    read = ("target/", "head/") if verb == "build" else ("target/",)
+    links = [piece for piece in pieces if piece[0].startswith(read)]
     elsewhere = world.root.with_name("elsewhere")
     shutil.rmtree(elsewhere, ignore_errors=True)
     elsewhere.mkdir()
     try:
         folders = {part: _laid_out(world, part, layout) for part in ("target", "head")}
         for name, kind, seed in links:
-            _put(folders, elsewhere, name, kind, seed, is_hub=layout == "hub")
+            weights = world.root / name.partition("/")[0] / "model.safetensors"  # a link may be in its place by now
+            _put(folders, elsewhere, weights, name, kind, seed, is_hub=layout == "hub")
         arguments = _arguments(verb, *(_named(world, folder, layout) for folder in folders.values()))
         world.remember()
         outcome = command(arguments)
@@ -142,11 +144,13 @@ def _named(world: World, folder: Path, layout: str) -> Path:
     return link
 
 
-def _put(folders: dict[str, Path], elsewhere: Path, name: str, kind: str, seed: int, *, is_hub: bool) -> None:
+def _put(
+    folders: dict[str, Path], elsewhere: Path, weights: Path, name: str, kind: str, seed: int, *, is_hub: bool
+) -> None:
     part, _, inner = name.partition("/")
     folder, rng = folders[part], random.Random(seed)
     file = folder / inner
-    right = file.read_bytes() if file.is_file() else _right(folder, inner)
+    right = file.read_bytes() if file.is_file() else _right(weights, inner)
     secret = elsewhere / f"{seed:08x}"
     secret.write_bytes(_secret(rng, inner, right))
     file.unlink(missing_ok=True)
@@ -154,10 +158,10 @@ def _put(folders: dict[str, Path], elsewhere: Path, name: str, kind: str, seed: 
     {**_OUT, **_WITHIN, **_NONE}[kind](Place(folder, file, secret, right, is_hub, seed))
 
 
-def _right(folder: Path, name: str) -> bytes:
+def _right(weights: Path, name: str) -> bytes:
     """What may be in a file that the checkpoint does not have."""
     if name.endswith("index.json"):
-        header, _ = parts((folder / "model.safetensors").read_bytes())
+        header, _ = parts(weights.read_bytes())
         names = sorted(header.keys() - {"__metadata__"})
         return json.dumps({"weight_map": dict.fromkeys(names, "model.safetensors")}).encode()
     return b"{{ messages }}" if name.endswith("jinja") else b"{}"

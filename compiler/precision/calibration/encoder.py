@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ....engines.text.chat_template import ChatTemplate
-from ....engines.text.template_files import read_special_tokens, read_templates
+from ....engines.text.template_files import DEFAULT, read_special_tokens, read_templates
 from ....engines.text.tokenizer import Tokenizer
 from ....plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
 
@@ -20,7 +20,7 @@ _DAY = datetime(2026, 1, 1)
 
 @dataclass(frozen=True)
 class Encoder:
-    """The tokenizer of a checkpoint folder, and its chat template, None if it has none."""
+    """The tokenizer of a checkpoint folder, and its default chat template, None if it has none."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -37,7 +37,7 @@ class Encoder:
             templates, special = read_templates(folder), read_special_tokens(folder)
         except EnvironmentProblem as error:
             raise BuildError(error.what, why=error.why, fix="download the file again, or correct it") from None
-        return cls(tokenizer, ChatTemplate(templates, special) if templates else None)
+        return cls(tokenizer, ChatTemplate(templates, special) if DEFAULT in templates else None)
 
     @property
     def takes_system(self) -> bool:

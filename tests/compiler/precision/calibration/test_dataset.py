@@ -124,6 +124,13 @@ def test_a_template_in_the_configuration_counts(is_list: bool, pair: Pair) -> No
     assert encoder.converse([{"role": "U", "content": "A"}]) == encoder.encode("!<U>A")
 
 
+def test_templates_without_a_default_are_no_template(pair: Pair, tmp_path: Path) -> None:
+    named = [{"name": "tools", "template": "?"}]
+    (pair.target / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    path = written(tmp_path / "data.jsonl", {"messages": [{"role": "U", "content": "A"}]})
+    assert "no chat template" in read_jsonl(path, Encoder.open(pair.target), VOCAB, SMALL).warnings[0]
+
+
 def test_a_template_that_refuses_names_the_line(pair: Pair, tmp_path: Path) -> None:
     (pair.target / "chat_template.jinja").write_text("{{ raise_exception('no system prompt') }}")
     path = written(tmp_path / "data.jsonl", {"messages": [{"role": "system", "content": "A"}]})
