@@ -37,7 +37,7 @@ from synthetic_weights import (
     write_shards,
 )
 
-from peagle.compiler.console.progress import shown
+from peagle.compiler.console.progress import show_progress
 from peagle.compiler.console.sizes import argument
 from peagle.plugins.errors import PeagleError, UsageError
 
@@ -86,7 +86,10 @@ def write(spec: Spec) -> Path:
     size = total_bytes(target) + total_bytes(head)
     spec.out.parent.mkdir(parents=True, exist_ok=True)
     _require_space(spec.out.parent, size + _ROOM_FOR_TEXTS)
-    with tempfile.TemporaryDirectory(dir=spec.out.parent, prefix=f".{spec.out.name}-") as name, shown() as progress:
+    with (
+        tempfile.TemporaryDirectory(dir=spec.out.parent, prefix=f".{spec.out.name}-") as name,
+        show_progress() as progress,
+    ):
         made = Path(name) / spec.out.name
         (made / "target").mkdir(parents=True)
         with progress.step(f"write {size / 1e9:.2f} GB", size) as advance:

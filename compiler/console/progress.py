@@ -54,7 +54,7 @@ class Bars:
 
 
 @contextmanager
-def shown(*, quiet: bool = False) -> Iterator[Progress]:
+def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
     """Bars when standard error is a terminal, else lines; nothing when ``quiet``."""
     if quiet:
         yield Quiet()

@@ -35,7 +35,7 @@ WINGS = (
     ("pipeline",),
     ("forecast", "tune"),
     ("verify", "chat", "deploy"),
-    ("verbs",),
+    ("verbs", "api"),
     ("cli",),
 )
 

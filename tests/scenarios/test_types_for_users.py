@@ -1,4 +1,4 @@
-"""Type checkers find the types of ``peagle.engines`` where pip installed this project as the documents say."""
+"""Type checkers find the types of ``peagle`` in an editable installation, and name the mistakes of a caller."""
 
 from __future__ import annotations
 
@@ -10,36 +10,46 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
+from pathlib import Path
+
+from peagle import build, verify
 from peagle.engines import Engine, EnvironmentProblem, SamplingParams, UsageError
 
 try:
     with Engine.load("demo-engine") as engine:
         (output,) = engine.generate(["def add("], SamplingParams(max_tokens=4))
         text: str = output.text
-        number: int = output.text
+        number: int = output.text  # a mistake
+    built = build("demo", out=Path("demo-engine"), exclude=["layers.0.*"], max_seq_len=64)
+    folder: Path = built.path
+    passed: bool = verify(built.path, only="text").passed
+    build("demo", max_seq_len="64")  # a mistake
+    build("demo", max_sequence_length=64)  # a mistake
 except (EnvironmentProblem, UsageError) as error:
     fix: str = error.fix
 """
-MISTAKE = 1 + next(line for line, text in enumerate(SCRIPT.splitlines()) if "number: int" in text)
+MISTAKES = [line for line, text in enumerate(SCRIPT.splitlines(), 1) if "# a mistake" in text]
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """A user's program with one mistake, in a folder without any configuration."""
+    """A user's program with three mistakes, in a folder without any configuration."""
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
     return path
 
 
-def test_mypy_finds_the_one_mistake(script: Path) -> None:
+def test_mypy_finds_the_mistakes(script: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache", script.name]
     done = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, check=False)
     found = [line for line in done.stdout.splitlines() if ": error: " in line]
-    assert [line.split(": ")[0] for line in found] == [f"script.py:{MISTAKE}"], done.stdout + done.stderr
+    assert [line.split(": ")[0] for line in found] == [f"script.py:{line}" for line in MISTAKES], (
+        done.stdout + done.stderr
+    )
 
 
 @pytest.mark.slow
-def test_pyright_finds_the_one_mistake(script: Path) -> None:
+def test_pyright_finds_the_mistakes(script: Path) -> None:
     """The build of pyright that brings its own runtime, in an environment of its own."""
     environment = script.parent / "environment"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
@@ -52,4 +62,4 @@ def test_pyright_finds_the_one_mistake(script: Path) -> None:
     command += ["--pythonpath", sys.executable, script]
     done = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)["generalDiagnostics"]
-    assert [1 + each["range"]["start"]["line"] for each in found] == [MISTAKE], done.stdout + done.stderr
+    assert [1 + each["range"]["start"]["line"] for each in found] == MISTAKES, done.stdout + done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ....plugins.errors import UsageError
-from ...console.progress import Progress, shown
+from ...console.progress import Progress, show_progress
 from .shared_flags import Log, Quiet, Verbose
 
 _FLAGS = {"quiet": (Quiet, False), "verbose": (Verbose, False), "log": (Log, None)}
@@ -27,7 +27,7 @@ class Voice:
     @contextmanager
     def work(self) -> Iterator[Progress]:
         """Show progress while it lasts."""
-        with shown(quiet=self.quiet) as progress:
+        with show_progress(quiet=self.quiet) as progress:
             if self.log is None:
                 yield progress
                 return

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from peagle.compiler.console.progress import Bars, Quiet, shown
+from peagle.compiler.console.progress import Bars, Quiet, show_progress
 from peagle.compiler.console.progress_lines import Lines
 
 
@@ -19,12 +19,12 @@ class Terminal(io.StringIO):
 
 
 def test_a_terminal_has_bars_and_a_file_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    with shown() as progress:
+    with show_progress() as progress:
         assert isinstance(progress, Lines)
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with shown() as progress:
+    with show_progress() as progress:
         assert isinstance(progress, Bars)
-    with shown(quiet=True) as progress:
+    with show_progress(quiet=True) as progress:
         assert isinstance(progress, Quiet)
 
 

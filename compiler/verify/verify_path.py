@@ -1,0 +1,97 @@
+"""Check an engine by its path: the options of ``verify``, refused before anything is read, then every part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from ...engines.folder.checks import check_files
+from ...engines.folder.manifest import Manifest
+from ...engines.requests.arguments import integer, number
+from ...plugins.errors import UsageError
+from ...plugins.optional_packages import require
+from ..bundled.prompts import code_prompts
+from ..checkpoints.known_pairs import CHAIN, HEADS
+from ..checkpoints.without_head import NGRAM
+from ..console.progress import Progress, Quiet
+from .measure_precision import MeasureRequest, Reference
+from .precision_limits import LIMITS, limits_of
+from .verify_engine import DEFAULT_K, WITH_THE_PAIR, Verification, require_parts, verify_folder
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """The options of ``verify``, by the names of its flags; ``peagle-compile verify --help`` describes them."""
+
+    prompts: int = 24
+    max_tokens: int = 128
+    num_speculative_tokens: tuple[int, ...] = DEFAULT_K
+    draft: str | None = None
+    batch_size: int | None = None
+    acceptance_tolerance: float = 0.0
+    data: Path | None = None
+    max_perplexity_increase: float | None = None
+    bisect: bool = False
+    reference: str | None = None
+    only: tuple[str, ...] = ()
+    threads: int | None = None
+
+    def check(self) -> None:
+        """Raise ``UsageError`` for a value that no engine can be checked with."""
+        for name in ("prompts", "max_tokens", "batch_size", "threads"):
+            if getattr(self, name) is not None:
+                integer(f"--{name.replace('_', '-')}", getattr(self, name), 1)
+        if not self.num_speculative_tokens or min(self.num_speculative_tokens) < 1:
+            given = ",".join(map(str, self.num_speculative_tokens))
+            raise UsageError(
+                f"--num-speculative-tokens {given!r} is not a list of numbers from 1", fix="for example 1,3,5,8"
+            )
+        number("--acceptance-tolerance", self.acceptance_tolerance, 0, 1)
+        if self.max_perplexity_increase is not None:
+            number("--max-perplexity-increase", self.max_perplexity_increase, 0)
+        if self.draft not in (None, NGRAM, CHAIN, *HEADS):
+            raise UsageError(
+                f"--draft {self.draft} cannot be compared with plain decoding", fix="`--draft ngram`, or leave it out"
+            )
+
+    def measures(self, manifest: Manifest) -> MeasureRequest:
+        """Return how the precision of an engine is measured. Raises ``UsageError`` for what contradicts itself."""
+        recipe, caches = (manifest.precision.get(name, "") for name in ("recipe", "kv_cache"))
+        limits, increase = None, self.max_perplexity_increase
+        if recipe in LIMITS and increase is not None:
+            limits = replace(limits_of(recipe, caches), perplexity_increase=increase / 100)
+        request = MeasureRequest(self.data, self.bisect, limits, reference=cast("Reference | None", self.reference))
+        request.check()
+        return request
+
+
+def verify_path(engine: Path, options: VerifyOptions, progress: Progress | None = None) -> Verification:
+    """Compare the files of ``engine`` with its manifest, then check every part, and write ``verify.json``.
+
+    Raises ``UsageError`` or ``EnvironmentProblem`` for what cannot begin; what fails is in the ``Verification``.
+    """
+    progress = progress or Quiet()
+    options.check()
+    manifest = Manifest.read(engine)
+    # The host of a GPU may have neither checkpoints nor what reads them: what they are for is not checked then.
+    if {*options.only} & {*WITH_THE_PAIR} or not (options.only or manifest.backend.gpus):
+        require("export", "verifying")
+    require_parts(manifest, options.only)
+    request = options.measures(manifest)
+    with progress.step("check the files", sum(entry.size for entry in manifest.files.values())) as advance:
+        check_files(manifest.files, engine, advance=advance)
+    return verify_folder(
+        engine,
+        manifest,
+        threads=options.threads,
+        prompts=code_prompts(options.prompts),
+        max_tokens=options.max_tokens,
+        k=options.num_speculative_tokens,
+        draft=options.draft,
+        batch=options.batch_size,
+        acceptance_tolerance=options.acceptance_tolerance,
+        request=request,
+        only=options.only,
+        progress=progress,
+    )

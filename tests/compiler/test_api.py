@@ -1,0 +1,152 @@
+"""The Python API: the command line's options as typed arguments, its results and its errors, and no output."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+import peagle
+from peagle.compiler import api
+from peagle.compiler.console.progress import Advance, Quiet
+from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE, Form
+from peagle.compiler.verbs.verify import verify as verify_verb
+from peagle.compiler.verify.verify_path import VerifyOptions
+from tests.models import Pair
+
+FORMS: dict[str, tuple[Callable[..., Any], Form]] = {
+    "build": (api.build, BUILD), "export": (api.export, EXPORT), "quantize": (api.quantize, QUANTIZE),
+}  # fmt: skip
+RESERVED = {"from": "from_export", "for": "lowering"}  # words of Python, called as in a file of options
+OF_EVERY_VERB = ["force", "ignore_limits", "progress"]
+SMALL = {"max_seq_len": 64, "num_speculative_tokens": 2, "backend": "onnxruntime"}
+
+
+@pytest.mark.parametrize("verb", FORMS)
+def test_every_option_of_a_verb_is_an_argument_by_the_name_of_its_flag(verb: str) -> None:
+    function, form = FORMS[verb]
+    flags = [entry.option.flag.removeprefix("--").replace("-", "_") for entry in form]
+    assert [*inspect.signature(function).parameters] == [*(RESERVED.get(flag, flag) for flag in flags), *OF_EVERY_VERB]
+
+
+@pytest.mark.parametrize("verb", FORMS)
+def test_arguments_have_the_types_and_defaults_of_the_options(verb: str) -> None:
+    function, form = FORMS[verb]
+    hints = get_type_hints(function, localns=dict.fromkeys(("BuildResult", "ExportResult", "QuantizeResult"), object))
+    parameters = inspect.signature(function).parameters
+    for entry, (name, parameter) in zip(form, parameters.items(), strict=False):
+        accepted = {hints[name], *get_args(hints[name])}
+        wanted = {*(get_args(entry.type) or [entry.type])} - {types.NoneType, ...}
+        assert wanted <= accepted | ({Path} if str in accepted else set()), name
+        if name not in ("model", "out"):
+            assert parameter.default == entry.default, name
+
+
+def test_every_argument_of_build_and_verify_is_documented() -> None:
+    for function in (api.build, api.verify):
+        described = inspect.getdoc(function) or ""
+        assert [name for name in inspect.signature(function).parameters if f"\n    {name}: " not in described] == []
+
+
+def test_verify_has_the_arguments_and_defaults_of_its_verb() -> None:
+    own = {name: parameter.default for name, parameter in inspect.signature(api.verify).parameters.items()}
+    verb = {*inspect.signature(verify_verb).parameters} - {"as_json", "quiet", "verbose", "log"}
+    assert {*own} - {"progress"} == verb
+    options = VerifyOptions()
+    assert {name: getattr(options, name) for name in own if hasattr(options, name)} == {
+        name: value for name, value in own.items() if hasattr(options, name)
+    }
+
+
+def test_a_build_returns_the_engine_and_prints_nothing(
+    tiny_pair: Pair, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    built = peagle.build(str(tiny_pair.target), draft=str(tiny_pair.head), out=tmp_path / "engine", **SMALL)
+    assert built.path == tmp_path / "engine"
+    assert built.manifest.speculation.num_speculative_tokens == 2
+    assert isinstance(built.report["warnings"], list)
+    checked = peagle.verify(built.path, prompts=2, max_tokens=8, num_speculative_tokens=[2], only="losslessness")
+    assert checked.passed
+    with peagle.Engine.load(built.path) as engine:
+        (output,) = engine.generate([[5, 9, 30]], peagle.SamplingParams(max_tokens=4))
+    assert len(output.token_ids) == 4
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_export_returns_its_folder(tiny_pair: Pair, tmp_path: Path) -> None:
+    made = peagle.export(
+        str(tiny_pair.target), draft=str(tiny_pair.head), out=tmp_path / "onnx", lowering="std", max_seq_len=64
+    )
+    assert made.path == tmp_path / "onnx"
+    assert (made.path / "target" / "model.onnx").is_file()
+    assert made.report["for"] == "std"
+
+
+class Told(Quiet):
+    """Progress that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def step(self, text: str, total: int | None = None) -> AbstractContextManager[Advance]:
+        self.steps.append(text)
+        return super().step(text, total)
+
+
+def test_progress_is_told_each_step(tiny_pair: Pair, tmp_path: Path) -> None:
+    told = Told()
+    peagle.build(str(tiny_pair.target), draft="none", out=tmp_path / "engine", max_seq_len=64, progress=told)
+    assert "read checkpoints" in told.steps
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"precision": "fp7"}, "fp7"), ({"backend": "cuda"}, "cuda"), ({"max_seq_len": "long"}, "long"),
+        ({"num_speculative_tokens": -1}, "below 0"), ({"taps": [0.5]}, "taps"), ({"gpu": 90}, "gpu"),
+        ({"calib_samples": 0}, "calib_samples"), ({"out": 3}, "out"), ({"draft": "none", "taps": [1]}, "--taps"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_the_error_of_the_command_line(
+    tiny_pair: Pair, tmp_path: Path, arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(peagle.UsageError, match=said):
+        peagle.build(**{"model": str(tiny_pair.target), "out": tmp_path / "engine"} | arguments)
+    assert not (tmp_path / "engine").exists()
+
+
+def test_a_build_needs_a_model() -> None:
+    with pytest.raises(peagle.UsageError, match="no model was named"):
+        peagle.build()
+
+
+def test_a_wrong_argument_of_verify_is_refused(demo_engine: Path) -> None:
+    for arguments, said in (({"only": ["losslesness"]}, "losslesness"), ({"num_speculative_tokens": [0]}, "from 1")):
+        with pytest.raises(peagle.UsageError, match=said):
+            peagle.verify(demo_engine, **arguments)
+
+
+def test_engines_run_where_nothing_that_builds_is_imported() -> None:
+    script = "import sys, peagle; peagle.Engine, peagle.SamplingParams, peagle.UsageError; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not [name for name in loaded if name.startswith(("peagle.compiler", "torch", "onnx.", "typer"))]
+
+
+def test_all_names_of_the_package_exist() -> None:
+    assert sorted(peagle.__all__) == peagle.__all__
+    assert all(getattr(peagle, name) is not None for name in peagle.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'bild'"):
+        peagle.bild  # noqa: B018
+
+
+def test_the_package_runs_as_the_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "peagle", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, version("peagle-compile"))
