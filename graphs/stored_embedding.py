@@ -30,15 +30,15 @@ class StoredEmbedding:
         """The bytes that it takes."""
         return self.table.length + (self.scales.length if self.scales else 0)
 
-    def put_into(self, name: str, *models: ir.Model) -> dict[str, Run]:
-        """Let graphs look rows of their weight ``name`` up in this form; returns where its initializers lie.
+    def put_into(self, name: str, model: ir.Model) -> dict[str, Run]:
+        """Let a graph look rows of its weight ``name`` up in this form; returns where its initializers lie.
 
         One that is ``packed`` is put in when the rest of the graph is (``pack_wide``).
         """
         if self.weight is None or self.scales is None:
             return {name: self.table}
-        streams = [quantize(model, {name: self.weight}).streams for model in models]
-        return {part: self.scales if stream.scales else self.table for part, stream in streams[0].items()}
+        streams = quantize(model, {name: self.weight}).streams
+        return {part: self.scales if stream.scales else self.table for part, stream in streams.items()}
 
 
 def stored_embedding(semantic: ir.Model) -> StoredEmbedding | None:

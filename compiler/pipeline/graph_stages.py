@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...graphs.targets.checkpoint_pieces import Array
 from ..console.progress import Progress
 from ..hardware.packages import export_versions
 from ..store.stages import Stage, StageStore
 from .model_half import Half
+from .streamed_weights import StreamedWeights
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
@@ -94,63 +94,27 @@ def attach(
     def make(folder: Path) -> None:
         from ...graphs.graph_files import load, save
         from ...graphs.lowering import lower
-        from ...graphs.quantization import pack_wide, packed_tiles, split_experts
         from ...graphs.stream_weights import attach as stream
-        from ...graphs.stream_weights import leave, needed_weights, refer
-        from ..precision.quantization_proof import QuantizedGraphs
+        from ...graphs.stream_weights import leave, refer
         from ..store.atomic_files import require_space, writing
 
-        semantic, copy = load(traced.path / SEMANTIC), load(traced.path / SEMANTIC)
-        shapes = needed_weights(semantic)
-        half.check(shapes)
-        there = shared.put_into(half.targets_embedding, semantic, copy) if shared else {}
-        quantized = QuantizedGraphs.of(half.quantized, semantic, copy) if half.quantized else None
-        if half.caches:
-            half.caches.rewrite(semantic)
-            half.caches.rewrite(copy)
-        packed: Mapping[str, tuple[int, ...]] = {}
-        if lowering.packs:
-            tables = [half.targets_embedding] if shared and shared.packed else []
-            packed = pack_wide(semantic, tables)
-            pack_wide(copy, tables)
-        if shared and shared.packed != (half.targets_embedding in packed):
-            there = {}  # this graph wants it in another form
-        cuts = split_experts(copy) if lowering.has_expert_layer else {}
-        if cuts:
-            split_experts(semantic)
-        lowered = lower(copy, lowering, cache_length=cache_length)
-        streams = quantized.streams if quantized else {}
-        if quantized:
-            quantized.prove(lowered, lowering, cuts)
-        lowered = leave(lowered, there)
+        semantic = load(traced.path / SEMANTIC)
+        weights = StreamedWeights.rewrite(semantic, half, lowering, shared)
+        lowered = lower(semantic.clone(), lowering, cache_length=cache_length)
+        if weights.quantized:
+            weights.quantized.prove(lowered, lowering, weights.cuts)
+        lowered = leave(lowered, weights.stored)
         if lowering.join:
             lowering.join(lowered.model)
         require_space(store.root, lowered.total_bytes)
-
-        def weight_of(name: str) -> str:
-            return streams[name].weight if name in streams else name
-
-        def read(name: str) -> Iterator[Array]:
-            shape = shapes[weight_of(name)]
-            if quantized and name in streams:
-                return quantized.read(name, shape)
-            runs = half.read(name, shape)
-            return packed_tiles(runs, shape[1]) if name in packed else runs
-
         step = progress.step(f"attach {half.name} weights", lowered.total_bytes)
         with writing(store.root, lowered.total_bytes), step as advance:
-            runs = stream(
-                lowered,
-                read,
-                folder / files.model,
-                advance,
-                lambda name: half.position(weight_of(name), shapes[weight_of(name)]),
-                cuts,
-            )
-        refer(semantic, there | runs, cache_length)
+            model = folder / files.model
+            runs = stream(lowered, weights.read, model, advance, weights.position, weights.cuts)
+        refer(semantic, weights.stored | runs, cache_length)
         save(semantic, folder / files.semantic)
-        if quantized:
-            (folder / files.precision).write_text(json.dumps(quantized.record(), indent=2) + "\n")
+        if weights.quantized:
+            (folder / files.precision).write_text(json.dumps(weights.quantized.record(), indent=2) + "\n")
 
     attached = store.run(f"attach-{half.name}", key, make)
     precision = None

@@ -34,8 +34,8 @@ STORED = {name: BY_NUMPY[name.removeprefix("u")].name for name in ("float8_e4m3f
 
 
 @dataclass
-class QuantizedGraphs:
-    """Graphs of one target or drafter with quantized weights. ``reasons`` say why weights that should be so are not.
+class QuantizedGraph:
+    """The graph of a target or drafter with quantized weights. ``reasons`` say why weights that should be so are not.
 
     ``streams`` are the initializers that take their values from the source.
     """
@@ -50,13 +50,13 @@ class QuantizedGraphs:
     _cuts: Mapping[str, Cut] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: WeightSource, *models: ir.Model) -> QuantizedGraphs:
-        """Rewrite copies of one semantic graph in place."""
+    def of(cls, source: WeightSource, semantic: ir.Model) -> QuantizedGraph:
+        """Rewrite a semantic graph in place."""
         from ...graphs.quantization import quantize
 
         taken, wide = source.storage()
-        results = [quantize(model, taken) for model in models]
-        return cls(source, taken, wide | dict(results[0].refused), results[0])
+        rewrite = quantize(semantic, taken)
+        return cls(source, taken, wide | dict(rewrite.refused), rewrite)
 
     @property
     def streams(self) -> Mapping[str, WeightStream]:

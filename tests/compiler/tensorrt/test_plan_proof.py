@@ -20,7 +20,7 @@ FP8 = "float8e4m3fn"
 
 
 def _record(**products: dict[str, Any]) -> dict[str, Any]:
-    """What ``QuantizedGraphs`` says of a graph with these products, all quantized and as large as each other."""
+    """What ``QuantizedGraph`` says of a graph with these products, all quantized and as large as each other."""
     rows = [
         {"weight": name, "stored": FP8, "computed": FP8, "numbers": 10, "role": "mlp", "narrow": True} | changes
         for name, changes in products.items()

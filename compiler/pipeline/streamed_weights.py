@@ -1,0 +1,80 @@
+"""The weights of a semantic graph in the forms that a half and its lowering want, and where their values come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...graphs.targets.checkpoint_pieces import Array, Shape
+from .model_half import Half
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ...graphs.lowering import Lowering
+    from ...graphs.stored_embedding import StoredEmbedding
+    from ...graphs.stream_weights import Run
+    from ...graphs.weight_cuts import Cut
+    from ..precision.quantization_proof import QuantizedGraph
+
+
+@dataclass(frozen=True)
+class StreamedWeights:
+    """What the initializers of a rewritten graph are made of.
+
+    ``shapes`` are those of the weights before, by name. ``quantized`` has those that are stored as codes, ``packed``
+    the wide ones in tiles for kernels of ours, ``cuts`` those that become several, and ``stored`` those that another
+    file holds already.
+    """
+
+    half: Half
+    shapes: Mapping[str, Shape]
+    quantized: QuantizedGraph | None
+    packed: Mapping[str, Shape]
+    cuts: Mapping[str, Cut]
+    stored: dict[str, Run]
+
+    @classmethod
+    def rewrite(
+        cls, semantic: ir.Model, half: Half, lowering: Lowering, shared: StoredEmbedding | None
+    ) -> StreamedWeights:
+        """Rewrite a semantic graph in place, pass by pass; ``shared`` is the embedding that the target's file holds.
+
+        Raises ``BuildError`` for a checkpoint that does not hold the graph's weights.
+        """
+        from ...graphs.quantization import pack_wide, split_experts
+        from ...graphs.stream_weights import needed_weights
+        from ..precision.quantization_proof import QuantizedGraph
+
+        shapes = needed_weights(semantic)
+        half.check(shapes)
+        stored = shared.put_into(half.targets_embedding, semantic) if shared else {}
+        quantized = QuantizedGraph.of(half.quantized, semantic) if half.quantized else None
+        if half.caches:
+            half.caches.rewrite(semantic)
+        tables = [half.targets_embedding] if shared and shared.packed else []
+        packed = pack_wide(semantic, tables) if lowering.packs else {}
+        if shared and shared.packed != (half.targets_embedding in packed):
+            stored = {}  # this graph wants it in another form
+        cuts = split_experts(semantic) if lowering.has_expert_layer else {}
+        return cls(half, shapes, quantized, packed, cuts, stored)
+
+    def read(self, name: str) -> Iterator[Array]:
+        """The values of an initializer, as consecutive runs of rows."""
+        from ...graphs.quantization import packed_tiles
+
+        shape = self.shapes[self._weight_of(name)]
+        if self.quantized and name in self.quantized.streams:
+            return self.quantized.read(name, shape)
+        runs = self.half.read(name, shape)
+        return packed_tiles(runs, shape[1]) if name in self.packed else runs
+
+    def position(self, name: str) -> tuple[str, int]:
+        """The file and the offset of its first values in the checkpoint."""
+        weight = self._weight_of(name)
+        return self.half.position(weight, self.shapes[weight])
+
+    def _weight_of(self, name: str) -> str:
+        streams = self.quantized.streams if self.quantized else {}
+        return streams[name].weight if name in streams else name
