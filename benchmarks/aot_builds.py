@@ -30,9 +30,10 @@ import numpy as np
 
 from peagle.compiler.checkpoints.target_and_drafter import cache_length
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline.plan_stages import Spans, profiles
+from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.compiler.tensorrt.worker_protocol import PlanFacts, PlanRequest
+from peagle.engines.folder.records import Speculation
 from peagle.graphs.lowering import TENSORRT, Lowered, lower
 from peagle.graphs.stream_weights import attach
 from peagle.graphs.targets import family_for
@@ -93,7 +94,7 @@ def measure(name: str, folder: Path) -> Row:
         graph=graph,
         product="tensorrt-rtx",
         gpus=(GPU,),
-        profiles=profiles("target", BATCH, Spans(MAX_K, MAX_K, MAX_SEQ_LEN)),
+        profiles=profiles("target", BATCH, Speculation(MAX_K, MAX_K, None), MAX_SEQ_LEN),
         layers={"KV_CACHE_UPDATE": 2 * case.layers, "PLUGIN_V3": 1},
     )
     facts = build_plan(request, folder / f"{name}.plan", Quiet())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...engines.folder.checks import least_cache_length
+from ...engines.folder.records import Speculation
 from ...engines.text.template_files import read_templates
 from ...engines.text.tokenizer import Tokenizer
 from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter, unknown_architectures
@@ -31,13 +32,13 @@ _ANY_TEXT = "def add(a, b):\n    return a + b  # \u00e9\u4e2d\U0001f600"
 NGRAM_DEPTH = 8  # the most drafts that are looked up, unless more are asked for
 
 
-def cache_length(max_seq_len: int, max_k: int, lowering: Lowering) -> int:
+def cache_length(max_seq_len: int, max_num_speculative_tokens: int, lowering: Lowering) -> int:
     """T: room for ``max_seq_len`` and for the drafts of two rounds, so that no write can leave the cache.
 
     Rounded up to what the lowering wants.
     """
     multiple = lowering.cache_multiple
-    return -(-least_cache_length(max_seq_len, max_k) // multiple) * multiple
+    return -(-least_cache_length(max_seq_len, max_num_speculative_tokens) // multiple) * multiple
 
 
 class Sizes(Protocol):
@@ -50,7 +51,7 @@ class Sizes(Protocol):
 
     @property
     def num_speculative_tokens(self) -> int | None:
-        """K, if it was asked for."""
+        """Tokens drafted per round, if that was asked for."""
         ...
 
 
@@ -58,7 +59,8 @@ class Sizes(Protocol):
 class Inputs:
     """Checkpoints that fit each other, and the sizes that follow from the options.
 
-    There is no ``drafter`` where drafts are looked up, nor where plain decoding was asked for: ``max_k`` is 0 then.
+    There is no ``drafter`` where drafts are looked up, nor where plain decoding was asked for: caches have no room for
+    drafts then, and ``max_num_speculative_tokens`` is 0. ``is_alone``: there is to be one, and it is not known yet.
     """
 
     resolved: Resolved
@@ -66,9 +68,10 @@ class Inputs:
     drafter: tuple[Checkpoint, DrafterSpec] | None
     trained_depth: int | None
     max_seq_len: int
-    max_k: int
+    max_num_speculative_tokens: int
     eos_token_ids: tuple[int, ...]
     warnings: tuple[str, ...]
+    is_alone: bool = False
 
     @property
     def head(self) -> DrafterSpec | None:
@@ -76,15 +79,19 @@ class Inputs:
         return self.drafter[1] if self.drafter else None
 
     @property
-    def depth(self) -> int:
-        """The depth the head was trained to, or is taken to have been; without one the most that is looked up, or 0."""
-        if self.drafter is None:
-            return min(self.max_k, NGRAM_DEPTH)
-        return self.trained_depth or ASSUMED_DEPTH
+    def checkpoints(self) -> dict[str, Checkpoint]:
+        """The checkpoints, by half."""
+        return {"target": self.target.checkpoint} | ({"drafter": self.drafter[0]} if self.drafter else {})
 
-    def cache_length(self, lowering: Lowering) -> int:
-        """The length T of the caches of every graph."""
-        return cache_length(self.max_seq_len, self.max_k, lowering)
+    def speculation(self, num_speculative_tokens: int | None) -> Speculation:
+        """The drafts of a round; with None as many as pay, of at most as many as the head was trained for.
+
+        Where that is not known it is taken to be ``ASSUMED_DEPTH``, and without a head ``NGRAM_DEPTH``.
+        """
+        most = self.max_num_speculative_tokens
+        depth = min(most, NGRAM_DEPTH) if self.drafter is None else self.trained_depth or ASSUMED_DEPTH
+        asked = num_speculative_tokens
+        return Speculation(depth if asked is None else asked, most, self.trained_depth, adapts=asked is None)
 
 
 def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda config: config) -> Inputs:
@@ -96,8 +103,8 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
     if resolved.drafter is None:
         max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
         warnings = [*resolved.notes, *warnings]
-        max_k = max(options.num_speculative_tokens or 0, NGRAM_DEPTH) if resolved.draft == NGRAM else 0
-        return Inputs(resolved, target, None, None, max_seq_len, max_k, end_of_text_ids(target), tuple(warnings))
+        most = max(options.num_speculative_tokens or 0, NGRAM_DEPTH) if resolved.draft == NGRAM else 0
+        return Inputs(resolved, target, None, None, max_seq_len, most, end_of_text_ids(target), tuple(warnings))
     drafter = open_head(resolved.drafter)
     drafter = replace(drafter, config=head_says(drafter.config))
     head = read_head(drafter, target.spec)
@@ -115,10 +122,21 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
         drafter=(drafter, head),
         trained_depth=depth,
         max_seq_len=max_seq_len,
-        max_k=max(depth or ASSUMED_DEPTH, k),
+        max_num_speculative_tokens=max(depth or ASSUMED_DEPTH, k),
         eos_token_ids=end_of_text_ids(target),
         warnings=tuple(warnings),
     )
+
+
+def read_target_alone(options: Sizes, resolved: Resolved) -> Inputs:
+    """Open a target whose drafter is not known yet: its taps are the default, and caches have room for drafts."""
+    target = Target.open(resolved.target).with_taps()
+    max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
+    taps = target.spec.taps
+    warnings = [*resolved.notes, *warnings]
+    warnings.append(f"no drafter was named: the target is exported alone, its taps {taps} are the default")
+    most = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
+    return Inputs(resolved, target, None, None, max_seq_len, most, (), tuple(warnings), is_alone=True)
 
 
 def _doubts(config: Mapping[str, Any], head: DrafterSpec) -> list[str]:

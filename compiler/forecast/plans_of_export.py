@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..console.printing import size
 from ..console.progress import Progress, Quiet
 from ..needs.room import builder_needs, disk_needs, refusal_of, tight
-from ..pipeline.build_from_export import check_from, settle_anywhere, takes, weight_bytes
+from ..pipeline.build_from_export import check_from, plan_of_plans_anywhere, takes
 from ..request.request import CompileRequest
 from ..store.stages import StageStore
 from .printing import memory_of, outcome_row, time_of
@@ -16,9 +16,9 @@ def forecast_plans(request: CompileRequest, progress: Progress | None = None) ->
     """The rows of the forecast. Raises what no machine could build, and where no GPU is known to plan for."""
     with (progress or Quiet()).step("read the export"):
         check_from(request)
-        export, manifest, platform, problem = settle_anywhere(request)
-    weights = weight_bytes(export, manifest)
-    disk, builder = takes(request, export, manifest, platform, StageStore.default(force=request.force))
+        export, plan, problem = plan_of_plans_anywhere(request)
+    weights, manifest, platform = export.weight_bytes, export.kept.manifest, plan.platform
+    disk, builder = takes(plan, export, StageStore.default(force=request.force))
     needs = (*disk_needs(disk), *builder_needs(builder))
     outcome = Outcome.of(problem) if problem else Outcome.of(refusal_of(needs), ignored=request.ignore_limits)
     return [

@@ -11,7 +11,7 @@ from typing import Any
 from ...engines.folder.manifest import Manifest
 from ...plugins.errors import BuildError, EnvironmentProblem
 from ..precision.recipes import first_words
-from ..request.build_platform import BuildPlatform
+from ..request.build_plan import BuildPlan
 from ..request.resolved_config import FILE_NAME as RESOLVED
 from ..store.publish import Assembly, assembling
 from ..store.stages import Stage
@@ -34,14 +34,12 @@ class BuildResult:
 
 @dataclass(frozen=True)
 class EnginePieces:
-    """What an engine in ``out`` is put together from: by half, kept steps and the folders that they go to.
+    """What an engine is put together from: by half, kept steps and the folders that they go to.
 
     ``compiled`` are kernels and plugins, kernels first; ``furnish`` places what lies beside the graphs. ``make_plans``
-    makes ``plans`` again for another K, with the manifest that they have. ``depth`` is the most drafts that are tried
-    where no K was ``asked``; ``looked_up``: they are n-grams. ``wide`` is the type of all that is not quantized.
+    makes ``plans`` again for another number of drafts, with the manifest that they have.
     """
 
-    out: Path
     stages: Mapping[str, Stage]
     folders: Mapping[str, str]
     compiled: Sequence[Stage]
@@ -49,10 +47,6 @@ class EnginePieces:
     account: GraphAccount
     plans: Plans | None
     make_plans: Callable[[int], tuple[Plans, Manifest]] | None
-    wide: str
-    depth: int
-    asked: int | None
-    looked_up: bool
 
     def place(self, assembly: Assembly, run: PipelineRun) -> None:
         """Put all of it into an engine in the making."""
@@ -78,57 +72,56 @@ class EnginePieces:
 
 def assemble(
     run: PipelineRun,
+    plan: BuildPlan,
     pieces: EnginePieces,
-    platform: BuildPlatform,
     manifest: Manifest,
     warnings: Sequence[str],
     notes: Sequence[str],
-    config: Callable[[Manifest], str],
+    config: Callable[[BuildPlan, Manifest], str],
 ) -> BuildResult:
     """Publish the engine that ``manifest`` describes, with its reports and the ``config`` that repeats the build.
 
     ``warnings`` are told before what the choice of K has to tell, ``notes`` after it.
     """
-    told, k = list(warnings), manifest.speculation.num_speculative_tokens
-    with assembling(pieces.out, bytes_of(pieces.stages)) as assembly:
+    told, platform, out = list(warnings), plan.platform, plan.request.out
+    with assembling(out, bytes_of(pieces.stages)) as assembly:
         with run.phases("assemble"):
             pieces.place(assembly, run)
             manifest = assembly.write_manifest(manifest)
         choice = None
-        if pieces.asked is None and platform.runs_here:
+        if plan.speculation.adapts and platform.runs_here:
             with run.phases("choose K") as record:
-                choice, record["reused"] = kept_choice(
-                    run, manifest, assembly.folder, pieces.made_of, pieces.depth, engine=pieces.out
-                )
-            pieces, manifest, said = _with_plans_for(choice, k, pieces, manifest, assembly, run)
+                choice, record["reused"] = kept_choice(run, manifest, assembly.folder, pieces.made_of, engine=out)
+            pieces, manifest, said = _with_plans_for(choice, plan, pieces, manifest, assembly, run)
             told += said
             manifest = with_choice(manifest, choice)
         elif platform.runs_here:
             with run.phases("check numbers") as record:
-                record["reused"] = kept_check(run, manifest, assembly.folder, pieces.made_of, name=pieces.out)
+                record["reused"] = kept_check(run, manifest, assembly.folder, pieces.made_of, name=out)
         else:
             told.append(not_checked(platform.gpus))
         first = first_words(manifest.precision)
-        told = [*([first] if first else []), *told, *_of_choice(pieces, platform, choice, k), *notes]
+        told = [*([first] if first else []), *told, *_of_choice(plan, manifest, choice), *notes]
         told += pieces.plans.warnings() if pieces.plans else []
         sizes = bytes_of(pieces.stages)
-        report = BuildReport(manifest, run.phases, sizes, choice, told, pieces.account, pieces.plans, pieces.wide)
+        report = BuildReport(manifest, run.phases, sizes, choice, told, pieces.account, pieces.plans, plan.recipe.wide)
         content = report.as_json()
         assembly.place_text("build_report.json", json.dumps(content, indent=2) + "\n")
-        assembly.place_text("build_report.html", report.as_html(pieces.out.name))
-        assembly.place_text(RESOLVED, config(manifest))
+        assembly.place_text("build_report.html", report.as_html(out.name))
+        assembly.place_text(RESOLVED, config(plan, manifest))
         manifest = assembly.write_manifest(manifest)
         assembly.check_engine(manifest, run.progress)
-    return BuildResult(pieces.out, manifest, content)
+    return BuildResult(out, manifest, content)
 
 
 def _with_plans_for(
-    choice: KChoice, k: int, pieces: EnginePieces, manifest: Manifest, assembly: Assembly, run: PipelineRun
+    choice: KChoice, plan: BuildPlan, pieces: EnginePieces, manifest: Manifest, assembly: Assembly, run: PipelineRun
 ) -> tuple[EnginePieces, Manifest, list[str]]:
-    """Return what goes into the engine once its plans, made for ``k``, are made for the K that won by enough.
+    """Return what goes into the engine once its plans are made for the K that won by enough over that of ``plan``.
 
     Their numbers are checked as those of the first were. Where they stay as they were, what is to be told of that.
     """
+    k = plan.speculation.num_speculative_tokens
     if pieces.make_plans is None or choice.k == k:
         return pieces, manifest, []
     gain = f"the plans are tuned for K = {k}; K = {choice.k} decoded {choice.gain_over(k):.2f} times as fast"
@@ -141,19 +134,20 @@ def _with_plans_for(
     again = pieces.with_plans(plans, assembly, run)
     manifest = assembly.write_manifest(described)
     with run.phases("check numbers") as record:
-        record["reused"] = kept_check(run, manifest, assembly.folder, again.made_of, name=pieces.out)
+        record["reused"] = kept_check(run, manifest, assembly.folder, again.made_of, name=plan.request.out)
     return again, manifest, []
 
 
-def _of_choice(pieces: EnginePieces, platform: BuildPlatform, choice: KChoice | None, k: int) -> list[str]:
+def _of_choice(plan: BuildPlan, manifest: Manifest, choice: KChoice | None) -> list[str]:
     """List what a user should know of a K that was not asked for."""
-    if pieces.asked is not None:
+    if not plan.speculation.adapts:
         return []
+    looked_up = manifest.draft == "ngram"
     if choice is None:
-        what = "the most that is looked up" if pieces.looked_up else "the depth that the head was trained for"
-        why = f"this machine cannot run an engine for {', '.join(platform.gpus)}"
-        return [f"K = {k} is {what}, not measured: {why}"]
+        what = "the most that is looked up" if looked_up else "the depth that the head was trained for"
+        why = f"this machine cannot run an engine for {', '.join(plan.platform.gpus)}"
+        return [f"K = {plan.speculation.num_speculative_tokens} is {what}, not measured: {why}"]
     if choice.speedup > 1:
         return []
-    where = "; where text repeats what stands in it, one may" if pieces.looked_up else ""
+    where = "; where text repeats what stands in it, one may" if looked_up else ""
     return [f"on this machine no number of drafts decodes faster than plain decoding{where}"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest, format_of
+from ...engines.folder.records import Speculation
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import require
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF
@@ -17,19 +18,19 @@ from ..needs.builder_work import BuilderWork
 from ..needs.disk import Disk, disk_of, done_bytes
 from ..needs.enough_room import require_room, tidy
 from ..needs.room import builder_needs, disk_needs
-from ..precision.recipes import MULTIPLIED
+from ..precision.recipes import MULTIPLIED, Recipe
+from ..request.build_plan import BuildPlan
 from ..request.build_platform import BuildPlatform
 from ..request.export_platform import planned_platform, platform_of_export
-from ..request.request import DEFAULT_BATCH_SIZE, CompileRequest
+from ..request.request import CompileRequest
 from ..store.destination import EXPORT, require_apart, require_publishable
-from ..store.made_for import MadeFor
 from ..store.publish import Assembly
 from ..store.stages import StageStore
 from .assemble_engine import BuildResult, EnginePieces, assemble
 from .engine_manifest import of_plans
 from .export_folder.build_record import GRAPH, RECORD, ExportFolder, read_export
 from .graph_stages import MODEL
-from .plan_stages import PLAN, Plans, PlanSource, Spans, build_plans
+from .plan_stages import PLAN, Plans, PlanSource, build_plans
 from .shared_steps import PipelineRun
 
 _OF_EXPORT = (EXPORT, RECORD, "export_report.json")
@@ -46,26 +47,23 @@ def build_from(
     check_from(request)
     run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
     with run.phases("read", "read the export"):
-        export, manifest, platform = settle(request)
-        run = replace(run, store=replace(run.store, made_for=_made_for(manifest, platform)))
+        export, plan = plan_of_plans(request)
+        run = run.making(plan)
         tidy(request, run.store)
-        disk, builder = takes(request, export, manifest, platform, run.store)
+        disk, builder = takes(plan, export, run.store)
         told = require_room((*disk_needs(disk), *builder_needs(builder)), ignored=request.ignore_limits)
     with run.phases("hash"):
         export.check(run.progress)
-    speculation, shapes = manifest.speculation, manifest.shapes
-    sources = {name: _source(export, name, size) for name, size in weight_bytes(export, manifest).items()}
+    sources = {name: _source(export, name, size) for name, size in export.weight_bytes.items()}
 
-    def make_plans(k: int) -> tuple[Plans, Manifest]:
-        spans = Spans(k, speculation.max_num_speculative_tokens, shapes.max_seq_len)
-        plans = build_plans(run, sources, platform, request.plans, spans)
-        return plans, _with_plans(without, plans, platform, export)
+    def make_plans(num_speculative_tokens: int) -> tuple[Plans, Manifest]:
+        drafting = plan.drafting(num_speculative_tokens)
+        plans = build_plans(run, sources, drafting)
+        return plans, _with_plans(drafting, plans, export)
 
-    without = manifest
-    plans, manifest = make_plans(speculation.num_speculative_tokens)
+    plans, manifest = make_plans(plan.speculation.num_speculative_tokens)
     stages = plans.stages()
     pieces = EnginePieces(
-        out=request.out,
         stages=stages,
         folders={name: name for name in stages},
         compiled=plans.compiled(),
@@ -73,13 +71,8 @@ def build_from(
         account=export.account,
         plans=plans,
         make_plans=make_plans,
-        wide=export.kept.wide,
-        depth=export.kept.depth,
-        asked=None if speculation.adapts else speculation.num_speculative_tokens,
-        looked_up=manifest.draft == "ngram",
     )
-    said = [*export.kept.warnings, *told]
-    return assemble(run, pieces, platform, manifest, said, (), lambda made: _config(request, platform, made))
+    return assemble(run, plan, pieces, manifest, [*plan.warnings, *told], (), _config)
 
 
 def check_from(request: CompileRequest) -> None:
@@ -90,64 +83,62 @@ def check_from(request: CompileRequest) -> None:
     require_publishable(request.out)
 
 
-def settle(request: CompileRequest) -> tuple[ExportFolder, Manifest, BuildPlatform]:
-    """The export, the manifest of what will be built of it, and the platform; hashes are not compared yet."""
-    if request.source is None:
-        raise UsageError("no export was named", fix="--from DIR")
-    export = read_export(request.source)
-    return export, _with_k(export, request), _platform(request, export)
+def plan_of_plans(request: CompileRequest) -> tuple[ExportFolder, BuildPlan]:
+    """The export, and what a build of its plans comes to; hashes are not compared yet."""
+    export = _export_of(request)
+    platform = platform_of_export(request.backend, *_of_platform(export))
+    require(EXTRA_OF[platform.backend], "building plans")
+    return export, _plan(request, export, platform)
 
 
-def settle_anywhere(
-    request: CompileRequest,
-) -> tuple[ExportFolder, Manifest, BuildPlatform, EnvironmentProblem | None]:
-    """``settle`` for a dry run, and what this machine lacks: figures for a GPU are the same wherever it is."""
+def plan_of_plans_anywhere(request: CompileRequest) -> tuple[ExportFolder, BuildPlan, EnvironmentProblem | None]:
+    """``plan_of_plans`` for a dry run, and what this machine lacks: figures for a GPU are the same wherever it is."""
     try:
-        return *settle(request), None
+        return *plan_of_plans(request), None
     except EnvironmentProblem as problem:
-        if request.source is None:
-            raise
-        export = read_export(request.source)
+        export = _export_of(request)
         platform = planned_platform(request.backend, *_of_platform(export))
         if platform is None:
             raise
-        return export, _with_k(export, request), platform, problem
+        return export, _plan(request, export, platform), problem
 
 
-def takes(
-    request: CompileRequest, export: ExportFolder, manifest: Manifest, platform: BuildPlatform, store: StageStore
-) -> tuple[Disk, BuilderWork]:
+def takes(plan: BuildPlan, export: ExportFolder, store: StageStore) -> tuple[Disk, BuilderWork]:
     """What the plans of an export take of the disks, and the process that builds the larger one of memory."""
-    written = weight_bytes(export, manifest)
-    made_for = _made_for(manifest, platform)
+    written = export.weight_bytes
     disk = disk_of(
-        store.root, request.out, sum(written.values()), has_plans=True, has_graphs=False,
-        done_bytes=0 if store.force else done_bytes(store.root, made_for),
+        store.root, plan.request.out, sum(written.values()), has_plans=True, has_graphs=False,
+        done_bytes=0 if store.force else done_bytes(store.root, plan.made_for()),
     )  # fmt: skip
     half = max(written, key=lambda name: written[name])
-    return disk, BuilderWork.of(platform.backend, written[half], len(manifest.parts[half].caches))
+    return disk, BuilderWork.of(plan.platform.backend, written[half], len(export.kept.manifest.parts[half].caches))
 
 
-def weight_bytes(export: ExportFolder, manifest: Manifest) -> dict[str, int]:
-    """The bytes of graph and weights, by half."""
-    return {
-        name: sum(entry.size for file, entry in export.files.items() if file.startswith(f"{name}/{MODEL}"))
-        for name in manifest.parts
-    }
+def _export_of(request: CompileRequest) -> ExportFolder:
+    if request.source is None:
+        raise UsageError("no export was named", fix="--from DIR")
+    return read_export(request.source)
 
 
-def _made_for(manifest: Manifest, platform: BuildPlatform) -> MadeFor:
-    precision = str(manifest.precision.get("recipe", ""))
-    drafter = manifest.drafter.origin.id if manifest.drafter else ""
-    return MadeFor("build", manifest.target.origin.id, drafter, precision, platform.lowering.name)
+def _plan(request: CompileRequest, export: ExportFolder, platform: BuildPlatform) -> BuildPlan:
+    manifest = export.kept.manifest
+    return BuildPlan(
+        command="build",
+        request=request,
+        platform=platform,
+        recipe=Recipe.recorded(manifest.precision, export.kept.wide),
+        speculation=_speculation(request, manifest.speculation),
+        max_seq_len=manifest.shapes.max_seq_len,
+        names={name: part.origin.id for name, part in zip(("model", "draft"), manifest.parts.values(), strict=False)},
+        warnings=export.kept.warnings,
+    )
 
 
-def _with_k(export: ExportFolder, request: CompileRequest) -> Manifest:
-    """The manifest with the K that was asked for. Raises ``UsageError`` for one that the caches have no room for."""
-    manifest, asked = export.kept.manifest, request.sizes.num_speculative_tokens
+def _speculation(request: CompileRequest, exported: Speculation) -> Speculation:
+    """The drafts that were asked for. Raises ``UsageError`` for more than the caches have room for."""
+    asked, most = request.sizes.num_speculative_tokens, exported.max_num_speculative_tokens
     if asked is None:
-        return manifest
-    most = manifest.speculation.max_num_speculative_tokens
+        return exported
     if not min(most, 1) <= asked <= most:
         raise UsageError(
             f"--num-speculative-tokens {asked} is not from {min(most, 1)} to {most}",
@@ -155,13 +146,7 @@ def _with_k(export: ExportFolder, request: CompileRequest) -> Manifest:
             fix="leave it out, or export again with "
             + (f"--num-speculative-tokens {asked}" if asked else "--draft none, for plain decoding"),
         )
-    return replace(manifest, speculation=replace(manifest.speculation, num_speculative_tokens=asked, adapts=False))
-
-
-def _platform(request: CompileRequest, export: ExportFolder) -> BuildPlatform:
-    platform = platform_of_export(request.backend, *_of_platform(export))
-    require(EXTRA_OF[platform.backend], "building plans")
-    return platform
+    return replace(exported, num_speculative_tokens=asked, adapts=False)
 
 
 def _of_platform(export: ExportFolder) -> tuple[str, Sequence[str], set[str], str]:
@@ -175,8 +160,9 @@ def _source(export: ExportFolder, half: str, size: int) -> PlanSource:
     return PlanSource(folder / MODEL, export.key[half], size, export.account.proofs.get(half), folder / GRAPH)
 
 
-def _with_plans(manifest: Manifest, plans: Plans, platform: BuildPlatform, export: ExportFolder) -> Manifest:
+def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest:
     """The manifest of the engine that these plans make."""
+    manifest, platform = export.kept.manifest, plan.platform
     versions = {platform.backend: platform.version} | json.loads((export.path / EXPORT).read_bytes())["versions"]
     versions |= plans.versions()
     parts = {
@@ -193,8 +179,9 @@ def _with_plans(manifest: Manifest, plans: Plans, platform: BuildPlatform, expor
         drafter=drafter,
         backend=backend,
         precision=({MULTIPLIED: first} if first else {}) | said,
+        speculation=plan.speculation,
         evidence=of_plans(platform, versions),
-        format_version=format_of(drafter, manifest.speculation),
+        format_version=format_of(drafter, plan.speculation),
     )
 
 
@@ -207,15 +194,15 @@ def _furnish(assembly: Assembly, export: ExportFolder) -> None:
             assembly.place_copy(export.path / name, name)
 
 
-def _config(request: CompileRequest, platform: BuildPlatform, manifest: Manifest) -> str:
-    speculation = manifest.speculation
+def _config(plan: BuildPlan, manifest: Manifest) -> str:
+    request, platform, speculation = plan.request, plan.platform, manifest.speculation
     content: dict[str, Any] = {
         "from_export": str(request.source and request.source.absolute()),
         "out": str(request.out),
         "backend": platform.backend,
         "gpus": platform.gpus,
         "num_speculative_tokens": None if speculation.adapts else speculation.num_speculative_tokens,
-        "max_batch_size": request.plans.max_batch_size or DEFAULT_BATCH_SIZE,
+        "max_batch_size": plan.max_batch_size,
         "optimization_level": request.plans.optimization_level,
         "workspace_gb": request.plans.workspace_gb,
         "recipe": manifest.precision,

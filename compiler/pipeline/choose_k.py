@@ -84,21 +84,21 @@ class KChoice:
 def choose_k(
     decode: Decode,
     prompts: Sequence[Any],
-    depth: int,
+    most: int,
     *,
     sweeps: int = 3,
     seconds: float = 30.0,
     advance: Advance = lambda _: None,
 ) -> KChoice:
-    """Measure K = 0..``depth``, in turn on each prompt, so that a slow moment of the machine falls on all of them.
+    """Measure K = 0..``most``, in turn on each prompt, so that a slow moment of the machine falls on all of them.
 
     A K that was far behind in two turns gets no more: the others have its time, and a backend drops what it kept for
     it. Ends early, after a whole turn, when ``seconds`` of decoding are spent and every prompt has come up, or three
     times as many. What is set up for a K, or read of a prompt, is not counted.
     """
-    running = list(range(depth + 1))
+    running = list(range(most + 1))
     measured: dict[int, list[Decoded]] = {k: [] for k in running}
-    for k in (0, depth):  # first calls allocate
+    for k in (0, most):  # first calls allocate
         decode(prompts[0], k)
     spent = 0.0
     for turn in range(sweeps * len(prompts)):
@@ -144,13 +144,14 @@ def _some(seconds: float) -> float:
 
 
 def kept_choice(
-    run: PipelineRun, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage], depth: int, *, engine: Path
+    run: PipelineRun, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage], *, engine: Path
 ) -> tuple[KChoice, bool]:
     """Choose K for the engine in ``folder``, or take the choice of an earlier build of the same graphs and runtime.
 
     Returns also whether it was taken. ``engine`` is what ``folder`` will be called, ``graphs`` are what it was made of,
-    by half. Raises ``BuildError`` when the target gives no numbers.
+    by half. As many drafts as the manifest's are tried at most. Raises ``BuildError`` when the target gives no numbers.
     """
+    most = manifest.speculation.num_speculative_tokens
 
     def make(stage: Path) -> None:
         from ...engines import Engine, SamplingParams
@@ -166,14 +167,14 @@ def kept_choice(
 
         prompts = prompts_for(loaded, _PROMPTS)
         require_numbers(loaded, prompts, engine)
-        with run.progress.step(f"choose K among 1..{depth}", _SWEEPS * len(prompts)) as advance:
-            choice = choose_k(decode, prompts, depth, sweeps=_SWEEPS, advance=advance)
+        with run.progress.step(f"choose K among 1..{most}", _SWEEPS * len(prompts)) as advance:
+            choice = choose_k(decode, prompts, most, sweeps=_SWEEPS, advance=advance)
         (stage / "choice.json").write_text(json.dumps(asdict(choice)))
 
     backend = manifest.backend
     names = [stage.path.name for stage in graphs.values()]
-    asked = bool(read_templates(folder))  # by questions, not by code
-    key = [names, backend.versions[backend.name], depth, asked, platform.node()]
+    by_questions = bool(read_templates(folder))  # not by code
+    key = [names, backend.versions[backend.name], most, by_questions, platform.node()]
     stage = run.store.run("choose-k", key, make)
     content = json.loads((stage.path / "choice.json").read_bytes())
     return KChoice(content["k"], tuple(Rate(**rate) for rate in content["rates"])), stage.reused

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...engines.folder.manifest import Manifest, format_of
-from ...engines.folder.records import BackendRecord, Cache, Evidence, Origin, Part, Shapes, Speculation
+from ...engines.folder.records import BackendRecord, Cache, Evidence, Origin, Part, Shapes
 from ...graphs.targets import CacheSpec
 from ...plugins.number_types import BY_PRECISION
 from ..checkpoints.checkpoint import Checkpoint
@@ -13,6 +13,7 @@ from ..checkpoints.target_and_drafter import Inputs
 from ..hardware.packages import product_version
 from ..precision.calibration.obtain_ranges import in_words
 from ..precision.recipes import MULTIPLIED, RECIPES, STORED, Recipe
+from ..request.build_plan import BuildPlan
 from ..request.build_platform import BuildPlatform
 from .graph_stages import Compiled
 from .plan_stages import PLAN, Plans
@@ -22,16 +23,10 @@ _VERIFIED = RECIPES["fp32"]  # what registered pairs were compared in
 
 
 def engine_manifest(
-    platform: BuildPlatform,
-    recipe: Recipe,
-    inputs: Inputs,
-    k: int,
-    asked: int | None,
-    graphs: Graphs,
-    plans: Plans | None,
-    versions: Mapping[str, str],
+    plan: BuildPlan, inputs: Inputs, graphs: Graphs, plans: Plans | None, versions: Mapping[str, str]
 ) -> Manifest:
-    """Return what is known before any file is placed; K adapts where none was ``asked`` for."""
+    """Return what is known before any file is placed."""
+    platform, recipe, speculation = plan.platform, plan.recipe, plan.speculation
     spec, head, ranges = inputs.target.spec, inputs.head, graphs.ranges
     first, stored = graphs.account().first_words(plans.products() if plans else {}), inputs.target.checkpoint.stored
     parts = {
@@ -46,7 +41,6 @@ def engine_manifest(
         for name, (origin, caches) in _origins(inputs).items()
     }
     drafter = parts.get("drafter")
-    speculation = Speculation(k, inputs.max_k, inputs.trained_depth, adapts=asked is None)
     return Manifest(
         product_version=product_version(),
         target=parts["target"],
@@ -58,8 +52,8 @@ def engine_manifest(
         | ({STORED: stored} if stored else {}),
         speculation=speculation,
         shapes=Shapes(
-            max_seq_len=inputs.max_seq_len,
-            cache_length=inputs.cache_length(platform.lowering),
+            max_seq_len=plan.max_seq_len,
+            cache_length=plan.cache_length,
             hidden_size=spec.hidden_size,
             vocab_size=spec.vocab_size,
             draft_vocab_size=head.draft_vocab_size if head else 0,

@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from ...engines.folder.records import ONE, PREFILL, VERIFY, Profile
+from ...engines.folder.records import ONE, PREFILL, VERIFY, Profile, Speculation
 from ...graphs.lowering import TENSORRT
 from ...plugins.errors import BuildError, EnvironmentProblem
 from ...plugins.tensorrt.import_tensorrt import Product
 from ..checkpoints.target_and_drafter import cache_length
 from ..precision.product_table import BuiltProduct
-from ..request.build_platform import BuildPlatform
-from ..request.request import DEFAULT_BATCH_SIZE, PlanAsked
+from ..request.build_plan import BuildPlan
 from ..store.atomic_files import require_space
 from ..store.cache_folder import UntrustedCache, require_trusted
 from ..store.stages import Stage
@@ -76,15 +75,6 @@ class Plans:
 
 
 @dataclass(frozen=True)
-class Spans:
-    """What plans are to cover: up to ``max_k`` drafts, of which ``k`` are usual, and ``max_seq_len`` tokens."""
-
-    k: int
-    max_k: int
-    max_seq_len: int
-
-
-@dataclass(frozen=True)
 class PlanSource:
     """A lowered graph to make a plan of: its file, what stands for its content, and the bytes of graph and weights.
 
@@ -105,36 +95,30 @@ class PlanSource:
         return cls(attached.path / MODEL, attached.path.name, size, compiled.precision)
 
 
-def build_plans(
-    run: PipelineRun,
-    sources: Mapping[str, PlanSource],
-    platform: BuildPlatform,
-    asked: PlanAsked,
-    spans: Spans,
-) -> Plans:
+def build_plans(run: PipelineRun, sources: Mapping[str, PlanSource], plan: BuildPlan) -> Plans:
     """Build the plans of all graphs, one after the other, and our kernels. Raises ``BuildError``."""
     halves = {}
     for name, source in sources.items():
         with run.phases(f"plan {name}") as record:
-            halves[name] = build_plan(run, name, source, platform, asked, spans)
+            halves[name] = build_plan(run, name, source, plan)
             record["reused"] = halves[name].stage.reused
     with run.phases("kernels") as record:
-        kernels = build_kernels(run, platform.gpus)
+        kernels = build_kernels(run, plan.platform.gpus)
         library = build_plugin_library(run, kernels)
         record["reused"] = kernels.reused and (library.stage is None or library.stage.reused)
     return Plans(halves, kernels, library)
 
 
-def profiles(half: str, max_batch_size: int, spans: Spans) -> tuple[Profile, ...]:
+def profiles(half: str, max_batch_size: int, speculation: Speculation, max_seq_len: int) -> tuple[Profile, ...]:
     """Return the sizes that a plan serves; a drafter drafts at least one, and a target emits a column more than none.
 
     One decodes all rows at once, one a single row where there are more, and one reads a chunk of one row's prompt.
-    TensorRT looks for what is fastest at the usual sizes: at K, whatever more may be asked for later.
+    TensorRT looks for what is fastest at the usual sizes: at the drafts of a round, though more may be asked for later.
     """
-    usual, most = (max(k, 1) + 1 for k in (spans.k, spans.max_k))
-    emitted = (2 if half == "drafter" else 1, usual, most)
-    columns, chunk = (1, spans.k + 1, spans.max_k + 1), min(CHUNK, spans.max_seq_len)
-    length = cache_length(spans.max_seq_len, spans.max_k, TENSORRT)
+    usual, most = speculation.num_speculative_tokens, speculation.max_num_speculative_tokens
+    emitted = (2 if half == "drafter" else 1, max(usual, 1) + 1, max(most, 1) + 1)
+    columns, chunk = (1, usual + 1, most + 1), min(CHUNK, max_seq_len)
+    length = cache_length(max_seq_len, most, TENSORRT)
     # A size of one value is a constant: TensorRT drops the cut of the caches, and writes them out for every query head.
     fewest = min(FEWEST_POSITIONS, length - 1)
     positions = (fewest, min(USUAL_POSITIONS, length), length)
@@ -145,19 +129,12 @@ def profiles(half: str, max_batch_size: int, spans: Spans) -> tuple[Profile, ...
     )
 
 
-def build_plan(
-    run: PipelineRun,
-    half: str,
-    source: PlanSource,
-    platform: BuildPlatform,
-    asked: PlanAsked,
-    spans: Spans,
-) -> PlanStage:
+def build_plan(run: PipelineRun, half: str, source: PlanSource, plan: BuildPlan) -> PlanStage:
     """Build the TensorRT plan of the lowered graph of a half. Raises ``BuildError`` when TensorRT refuses it."""
-    store = run.store
+    store, platform, asked = run.store, plan.platform, plan.request.plans
     timings = "timing", f"{platform.backend}-{platform.version}.cache"
     require_trusted(store.root, *timings)
-    sizes = profiles(half, asked.max_batch_size or DEFAULT_BATCH_SIZE, spans)
+    sizes = profiles(half, plan.max_batch_size, plan.speculation, plan.max_seq_len)
     plan_request = PlanRequest(
         name=half,
         graph=source.graph,

@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...graphs.drafters import DrafterSpec
-from ..checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
+from ..checkpoints.checkpoint import CONFIG, take_fingerprints
 from ..checkpoints.head_weights import read_from_target
 from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
+from ..checkpoints.target_and_drafter import Inputs
 from ..console.progress import Progress, Quiet
+from ..needs.enough_room import require_room_for
 from ..precision.calibration.obtain_ranges import describe
-from ..precision.precision_options import FOLDER, CalibrationAsked
-from ..precision.recipes import Recipe, emulated, twice_rounded, widened
+from ..precision.precision_options import FOLDER
+from ..precision.recipes import emulated, twice_rounded, widened
+from ..request.build_plan import BuildPlan
 from ..store.phase_clock import Phases
 from ..store.publish import Assembly
 from ..store.stages import Stage, StageStore
@@ -30,8 +31,6 @@ from .model_half import Half, drafter_half, target_half
 from .reports.graph_account import GraphAccount
 
 if TYPE_CHECKING:
-    from ...graphs.lowering import Lowering
-    from ..needs.wanted import Wanted
     from ..precision.calibration import Scales
 
 
@@ -49,65 +48,17 @@ class PipelineRun:
         progress = progress or Quiet()
         return cls(replace(store, progress=progress), progress, Phases(progress))
 
-
-@dataclass(frozen=True)
-class Blueprint:
-    """Which graphs to make: of a target and perhaps a drafter, in which recipe, for which lowering and caches.
-
-    ``shares``: the drafter's graph will lie beside the target's, and reads from its file what is the same in both.
-    """
-
-    target: Target
-    drafter: tuple[Checkpoint, DrafterSpec] | None
-    recipe: Recipe
-    lowering: Lowering
-    cache_length: int
-    shares: bool = False
-
-    def halves(self, ranges: Scales | None) -> list[Half]:
-        """Return what each graph is made from; ``ranges`` are the calibrated ones of the target's inputs."""
-        halves = [target_half(self.target, self.recipe, self.lowering, ranges)]
-        if self.drafter:
-            halves.append(drafter_half(*self.drafter, self.target, self.recipe, self.lowering, shares=self.shares))
-        return halves
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """The weights of the drafter that are read from the target's file."""
-        return read_from_target(*self.drafter, self.target) if self.drafter and self.shares else ()
-
-    def warnings(self) -> list[str]:
-        """List what the recipe does that a user may not expect."""
-        from ..precision.weight_source import rounded_again
-
-        checkpoint, again = self.target.checkpoint, rounded_again(self.target, self.recipe, self.lowering)
-        return [*widened(self.recipe, checkpoint), *twice_rounded(self.recipe, checkpoint, again)]
-
-    def wanted(self, calibration: CalibrationAsked, product: str | None = None) -> Wanted:
-        """Return what disk, memory and time depend on; ``product`` is the TensorRT that builds plans, if one does."""
-        from ..needs.wanted import Wanted, calibration_of, of_checkpoint
-
-        target, head = self.target, self.drafter[1] if self.drafter else None
-        sent = calibration_of(calibration, target.family.text(target.config), self.lowering)
-        weights = target.skeleton.weights
-        return of_checkpoint(
-            Wanted(weights, self.recipe, self.lowering, head, self.shared, product=product, calibration=sent), target
-        )
-
-    def require_multiplied(self) -> None:
-        """Raise ``BuildError`` where too little would be multiplied as the recipe says, before hours of work."""
-        from ..precision.multiplied_share import require_multiplied
-        from ..precision.weight_source import selection_of
-
-        if self.recipe.quantized_type:
-            require_multiplied(selection_of(self.target, self.recipe), self.lowering)
+    def making(self, plan: BuildPlan) -> PipelineRun:
+        """Return the same run, whose kept steps say that they were made for ``plan``."""
+        return replace(self, store=replace(self.store, made_for=plan.made_for()))
 
 
 @dataclass(frozen=True)
 class Graphs:
-    """The finished graphs of a blueprint, by half, and the calibrated ranges that they round with."""
+    """The finished graphs of a plan, by half, and the calibrated ranges that they round with."""
 
-    blueprint: Blueprint
+    plan: BuildPlan
+    target: Target
     halves: tuple[Half, ...]
     compiled: Mapping[str, Compiled]
     ranges: Scales | None
@@ -122,12 +73,20 @@ class Graphs:
             names={name: graph.attached.path.name for name, graph in self.compiled.items()},
             proofs={name: graph.precision for name, graph in self.compiled.items() if graph.precision},
             shared={name: graph.shared_bytes for name, graph in self.compiled.items() if graph.shared_bytes},
-            emulated=tuple(emulated(self.blueprint.recipe, self.blueprint.lowering)),
+            emulated=tuple(emulated(self.plan.recipe, self.plan.lowering)),
             calibration=describe(self.ranges) if self.ranges else None,
         )
 
-    def furnish(self, assembly: Assembly, tokenizer: Path) -> None:
-        """Place what lies beside the graphs: configurations, calibrated ranges, and the files of a tokenizer."""
+    def notes(self) -> list[str]:
+        """List what the recipe does that a user may not expect, and what its proof found."""
+        from ..precision.weight_source import rounded_again
+
+        recipe, checkpoint = self.plan.recipe, self.target.checkpoint
+        again = rounded_again(self.target, recipe, self.plan.lowering)
+        return [*widened(recipe, checkpoint), *twice_rounded(recipe, checkpoint, again), *self.account().notes()]
+
+    def furnish(self, assembly: Assembly) -> None:
+        """Place what lies beside the graphs: configurations, calibrated ranges, and the files of the tokenizer."""
         for half in self.halves:
             stored, name, config = half.checkpoint.folder / CONFIG, f"{half.name}/{CONFIG}", half.checkpoint.config
             if config == read_json(stored, ""):
@@ -137,31 +96,47 @@ class Graphs:
         if self.ranges:
             self.ranges.save(assembly.folder / FOLDER)
             assembly.enter(FOLDER)
-        assembly.place_tokenizer(tokenizer)
+        assembly.place_tokenizer(self.target.folder)
 
 
-def compile_graphs(
-    run: PipelineRun,
-    blueprint: Blueprint,
-    ranges_from: CalibrationAsked,
-    *,
-    model: str,
-    store: StageStore | None = None,
-) -> Graphs:
-    """Make the graphs of ``blueprint``; ``model`` is what reports call the target.
+def require_room_for_graphs(run: PipelineRun, plan: BuildPlan, inputs: Inputs) -> list[str]:
+    """Refuse what certainly has no room, before hours of work, and return what to tell; see ``require_room_for``.
 
-    Their weights are kept in ``store``, if that is given. Raises ``UsageError`` or ``BuildError``.
+    Raises ``BuildError`` where too little would be multiplied as the recipe says.
     """
-    recipe, lowering = blueprint.recipe, blueprint.lowering
-    blueprint.require_multiplied()
-    checkpoints = [blueprint.target.checkpoint, *(blueprint.drafter or ())[:1]]
+    from ..needs.wanted import Wanted, calibration_of, of_checkpoint
+    from ..precision.multiplied_share import require_multiplied
+    from ..precision.weight_source import selection_of
+
+    target, request = inputs.target, plan.request
+    if plan.recipe.quantized_type:
+        require_multiplied(selection_of(target, plan.recipe), plan.lowering)
+    wanted = Wanted(
+        target.skeleton.weights,
+        plan.recipe,
+        plan.lowering,
+        inputs.head,
+        read_from_target(*inputs.drafter, target) if inputs.drafter and plan.shares else (),
+        product=plan.platform.backend if plan.makes_plans else None,
+        calibration=calibration_of(request.calibration, target.family.text(target.config), plan.lowering),
+    )
+    return require_room_for(request, run.store, of_checkpoint(wanted, target), is_moved=plan.is_moved)
+
+
+def compile_graphs(run: PipelineRun, plan: BuildPlan, inputs: Inputs, store: StageStore | None = None) -> Graphs:
+    """Make the graphs of a plan; their weights are kept in ``store``, if that is given.
+
+    Raises ``UsageError`` or ``BuildError``.
+    """
+    request, recipe, lowering, target = plan.request, plan.recipe, plan.lowering, inputs.target
     with run.phases("hash", "hash the checkpoints"):
-        take_fingerprints(checkpoints, run.progress)
+        take_fingerprints([*inputs.checkpoints.values()], run.progress)
     ranges = calibrated(
-        ranges_from, blueprint.target, recipe, lowering, run.store, run.phases, run.progress,
-        model=model,
-    )  # fmt: skip
-    halves = tuple(blueprint.halves(ranges))
+        request.calibration, target, recipe, lowering, run.store, run.phases, run.progress, model=request.pair.model
+    )
+    halves = [target_half(target, recipe, lowering, ranges)]
+    if inputs.drafter:
+        halves.append(drafter_half(*inputs.drafter, target, recipe, lowering, shares=plan.shares))
     compiled: dict[str, Compiled] = {}
     for half in halves:
         with run.phases(f"trace {half.name}") as record:
@@ -170,12 +145,12 @@ def compile_graphs(
         with run.phases(f"attach {half.name}") as record:
             graph = attach(
                 store or run.store, half, traced,
-                lowering=lowering, cache_length=blueprint.cache_length, progress=run.progress,
+                lowering=lowering, cache_length=plan.cache_length, progress=run.progress,
                 target=compiled.get("target"),
             )  # fmt: skip
             record["reused"] = graph.attached.reused
         compiled[half.name] = graph
-    return Graphs(blueprint, halves, compiled, ranges)
+    return Graphs(plan, target, tuple(halves), compiled, ranges)
 
 
 def bytes_of(stages: Mapping[str, Stage]) -> dict[str, int]:

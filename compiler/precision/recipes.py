@@ -117,6 +117,13 @@ class Recipe:
         )
         return replace(self, activations=_AT_RUN_TIME, expert_activations=_AT_RUN_TIME, lm_head=_LM_HEAD, says=says)
 
+    @classmethod
+    def recorded(cls, table: Mapping[str, str], wide: str) -> Recipe:
+        """The recipe that a recorded table is of, over its ``wide`` type; what tables do not keep is as by default."""
+        kinds: dict[str, Any] = {name: table.get(name, wide) for name in _FIELDS} | {"wide": wide}
+        allowed = tuple(filter(None, table.get("allow_wide", "").split(",")))
+        return cls(table.get("recipe", ""), **kinds, exclude=patterns(table), allow_wide=allowed)
+
     def of_drafter(self) -> Recipe:
         """The table of the drafter's own graph: matrices in ``drafter``, what they are multiplied with wide."""
         table: dict[str, Any] = dict.fromkeys(_FIELDS, self.wide)

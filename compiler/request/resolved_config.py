@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
-from ..checkpoints.target_and_drafter import Inputs
 from ..precision.precision_options import CalibrationAsked
-from .build_platform import BuildPlatform
-from .request import DEFAULT_BATCH_SIZE, CompileRequest
+from .build_plan import BuildPlan
+from .request import CompileRequest
 from .verb_options import BUILD
 
 FILE_NAME = "resolved_config.yaml"
 
 
-def resolved_config(request: CompileRequest, platform: BuildPlatform, inputs: Inputs, manifest: Manifest) -> str:
+def resolved_config(plan: BuildPlan, manifest: Manifest) -> str:
     """Every choice, enough to repeat the build, and what the precision came to. JSON, which is YAML too."""
-    tensorrt, speculation = platform.makes_plans, manifest.speculation
-    content = BUILD.answers(request) | {
-        **inputs.resolved.repeatable(),
+    platform, speculation = plan.platform, manifest.speculation
+    content = BUILD.answers(_as_calibrated(plan, manifest)) | {
+        **plan.names,
+        "precision": plan.recipe.name,
         "num_speculative_tokens": None if speculation.adapts else speculation.num_speculative_tokens,
-        "max_seq_len": inputs.max_seq_len,
+        "max_seq_len": plan.max_seq_len,
         "backend": platform.backend,
-        "lowering": None if tensorrt else platform.lowering.name,
+        "lowering": None if plan.makes_plans else platform.lowering.name,
         "gpus": platform.gpus,
-        "max_batch_size": (request.plans.max_batch_size or DEFAULT_BATCH_SIZE) if tensorrt else None,
+        "max_batch_size": plan.max_batch_size if plan.makes_plans else None,
     }
     del content["from_export"]
     for name in ("calib_data", "scales"):  # the file may be read from another folder
@@ -40,3 +41,14 @@ def calibration_of(config: Mapping[str, Any]) -> CalibrationAsked:
     names = {entry.option.name for entry in BUILD if entry.group == "calibration"}
     answers = {name: value for name, value in config.items() if name in names}
     return BUILD.request(model=str(Path()), **answers).calibration
+
+
+def _as_calibrated(plan: BuildPlan, manifest: Manifest) -> CompileRequest:
+    """The request, with the samples spelled out that a calibration took where none were named."""
+    if "calibration" not in manifest.precision:
+        return plan.request
+    from ..precision.calibration import default_limits
+    from ..precision.calibration.obtain_ranges import settled
+
+    asked = settled(plan.request.calibration, default_limits(plan.lowering))
+    return replace(plan.request, calibration=asked)

@@ -17,7 +17,7 @@ _UNPROVEN = ("inspector",)  # its answers were never seen on hardware: what they
 def require_effect(name: str, record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> list[str]:
     """Return what to tell of a plan that keeps what its graph promised.
 
-    ``record`` is what ``QuantizedGraphs`` said of the graph, ``built`` TensorRT's own account of the plan's products.
+    ``record`` is what ``QuantizedGraph`` said of the graph, ``built`` TensorRT's own account of the plan's products.
 
     Raises ``BuildError`` with the weights that are not as they should be, when less than the recipe's share is.
     """

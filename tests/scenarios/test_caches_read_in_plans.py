@@ -12,10 +12,11 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.graph_stages import MODEL
 from peagle.compiler.pipeline.model_half import target_half
-from peagle.compiler.pipeline.plan_stages import Spans, profiles
+from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.compiler.tensorrt.plan_programs import Step, read_programs
+from peagle.engines.folder.records import Speculation
 from peagle.graphs.lowering import LOWERINGS, TENSORRT
 from tests.compiler.tensorrt.small import request
 from tests.models import make_pair
@@ -38,9 +39,9 @@ def _readers(plan: Path) -> list[tuple[str, Step]]:
 def test_a_short_cache_is_read_like_a_long_one(tmp_path: Path) -> None:
     """Where all sizes of a profile were the cache's length, the plan wrote keys and values out for every query head."""
     pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
-    spans, plan = Spans(5, 5, 512), tmp_path / "model.plan"
-    graph = _wide_target(tmp_path / "pair", cache_length(spans.max_seq_len, spans.max_k, TENSORRT))
-    build_plan(request(graph, name="target", gpus=("sm_120",), profiles=profiles("target", 8, spans)), plan, Quiet())
+    sizes, plan = profiles("target", 8, Speculation(5, 5, None), 512), tmp_path / "model.plan"
+    graph = _wide_target(tmp_path / "pair", cache_length(512, 5, TENSORRT))
+    build_plan(request(graph, name="target", gpus=("sm_120",), profiles=sizes), plan, Quiet())
     assert [step.name for _, step in _readers(plan) if "Repl" in step.name or "Slic" not in step.name] == []
 
 

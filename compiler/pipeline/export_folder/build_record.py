@@ -7,8 +7,8 @@ place of its ONNX file where that package is not.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ from ....plugins.errors import EnvironmentProblem, UsageError
 from ....plugins.optional_packages import upgrade
 from ...checkpoints.target_and_drafter import Inputs
 from ...console.progress import Progress
-from ...request.build_platform import BuildPlatform
-from ...request.request import DEFAULT_BATCH_SIZE
+from ...request.build_plan import BuildPlan
 from ...store.destination import EXPORT
 from ...store.publish import Assembly
 from ...tensorrt.graph_record import to_record
 from ...tensorrt.preflight import graph_of
 from ..engine_manifest import engine_manifest
-from ..plan_stages import Spans, profiles
+from ..graph_stages import MODEL
+from ..plan_stages import profiles
 from ..reports.graph_account import GraphAccount
 from ..reports.recorded_contents import check_export, inspect_export
 from ..shared_steps import Graphs
@@ -43,13 +43,12 @@ _AGAIN = "copy the whole folder again, or export again"
 class BuildRecord:
     """What ``build.json`` holds. ``manifest`` is that of an engine of these graphs, without plans and files.
 
-    ``depth`` is how many drafts are tried at most, ``gpus`` what the export was asked for, ``wide`` the type of what is
-    not quantized. ``warnings`` are those of the export; ``proofs``, ``calibration`` are as in ``GraphAccount``.
+    ``gpus`` are those that the export was asked for, ``wide`` the type of what is not quantized. ``warnings``
+    are those of the export; ``proofs``, ``calibration`` are as in ``GraphAccount``.
     """
 
     format_version: int
     manifest: Manifest
-    depth: int
     gpus: tuple[str, ...]
     wide: str
     warnings: tuple[str, ...]
@@ -65,28 +64,33 @@ class ExportFolder:
     files: Mapping[str, FileEntry]
     key: Mapping[str, str]
 
+    @property
+    def weight_bytes(self) -> dict[str, int]:
+        """The bytes of graph and weights, by half."""
+        return {
+            name: sum(entry.size for file, entry in self.files.items() if file.startswith(f"{name}/{MODEL}"))
+            for name in self.kept.manifest.parts
+        }
+
     def check(self, progress: Progress) -> None:
         """Compare every file with its hash. Raises ``EnvironmentProblem``."""
         with progress.step("hash the export", sum(entry.size for entry in self.files.values())) as advance:
             check_export(self.files, self.path, advance=advance)
 
 
-def place_record(
-    assembly: Assembly, graphs: Graphs, inputs: Inputs, *, plain: bool, gpus: tuple[str, ...], warnings: list[str]
-) -> None:
-    """Write ``build.json`` and, for each half, ``graph.json`` and what Polygraphy takes; ``plain``: nothing drafts."""
-    blueprint = graphs.blueprint
-    platform = BuildPlatform("tensorrt", "", (), blueprint.lowering, runs_here=False)
-    asked = 0 if plain else None
-    manifest = engine_manifest(platform, blueprint.recipe, inputs, inputs.depth, asked, graphs, None, {})
-    kept = BuildRecord(FORMAT_VERSION, manifest, inputs.depth, gpus, blueprint.recipe.wide, tuple(warnings))
+def place_record(assembly: Assembly, plan: BuildPlan, inputs: Inputs, graphs: Graphs, warnings: Sequence[str]) -> None:
+    """Write ``build.json`` and, for each half, ``graph.json`` and what Polygraphy takes."""
+    gpus = plan.platform.gpus
+    anywhere = replace(plan, platform=replace(plan.platform, gpus=()))  # a build chooses among what it was made for
+    manifest = engine_manifest(anywhere, inputs, graphs, None, {})
+    kept = BuildRecord(FORMAT_VERSION, manifest, gpus, plan.recipe.wide, tuple(warnings))
     account = graphs.account()
     content = asdict(kept) | {"proofs": dict(account.proofs), "calibration": account.calibration}
     assembly.place_text(RECORD, json.dumps(content, indent=2) + "\n")
     for name in graphs.compiled:
         graph = graph_of(assembly.folder / name / "model.onnx")
         assembly.place_text(f"{name}/{GRAPH}", json.dumps(to_record(graph)) + "\n")
-        sizes = profiles(name, DEFAULT_BATCH_SIZE, Spans(inputs.depth, inputs.max_k, inputs.max_seq_len))
+        sizes = profiles(name, plan.max_batch_size, plan.speculation, plan.max_seq_len)
         shapes = shapes_of(graph, sizes, gpus, manifest.shapes.vocab_size)
         assembly.place_text(f"{name}/{SHAPES}", json.dumps(shapes, indent=2) + "\n")
         for script, text in SCRIPTS.items():
@@ -147,6 +151,7 @@ def _kept(path: Path) -> tuple[BuildRecord, GraphAccount]:
     proofs, calibration = {}, None
     if isinstance(content, dict):
         proofs, calibration = content.pop("proofs", {}), content.pop("calibration", None)
+        content.pop("depth", None)  # the manifest's drafts, as earlier exports had them a second time
     kept = decode(BuildRecord, content, problems)
     problems += [] if isinstance(proofs, dict) else ["proofs must be an object"]
     if kept and (form := kept.manifest.backend.lowering) not in LOWERINGS:

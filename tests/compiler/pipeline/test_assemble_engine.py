@@ -14,15 +14,18 @@ import pytest
 from peagle.compiler.pipeline import assemble_engine
 from peagle.compiler.pipeline.assemble_engine import BuildResult, EnginePieces, assemble
 from peagle.compiler.pipeline.choose_k import KChoice, Rate
-from peagle.compiler.pipeline.plan_stages import PLAN, Plans, PlanStage, PluginLibraryStage, Spans, profiles
+from peagle.compiler.pipeline.plan_stages import PLAN, Plans, PlanStage, PluginLibraryStage, profiles
 from peagle.compiler.pipeline.reports.graph_account import GraphAccount
 from peagle.compiler.pipeline.shared_steps import PipelineRun
+from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.request.build_plan import BuildPlan
 from peagle.compiler.request.build_platform import BuildPlatform
+from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.worker_protocol import PlanFacts
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
-from peagle.engines.folder.records import BackendRecord, PlanRecord, PlanTensor
+from peagle.engines.folder.records import BackendRecord, PlanRecord, PlanTensor, Speculation
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import BuildError
 
@@ -70,7 +73,7 @@ def assembled(
             stage = run.store.run(f"plan-{name}", [k], lambda stage: (stage / PLAN).write_text(f"for K = {k}"))
             names = (*manifest.parts[name].inputs, *manifest.parts[name].outputs)
             tensors = tuple(PlanTensor(each, "int32", (-1,)) for each in names)
-            record = PlanRecord(profiles(name, 8, Spans(k, DEPTH, 512)), {}, {}, tensors)
+            record = PlanRecord(profiles(name, 8, Speculation(k, DEPTH, None), 512), {}, {}, tensors)
             halves[name] = PlanStage(stage, PlanFacts(record, 9, 1.0, 1, {}, (f"{name} for {k}",)))
         parts = {
             name: replace(part, file=f"{name}/{PLAN}", plan=halves[name].facts.plan)
@@ -85,7 +88,6 @@ def assembled(
 
     plans, made = make_plans(DEPTH)
     pieces = EnginePieces(
-        out=folder / "engine",
         stages=plans.stages(),
         folders={name: name for name in manifest.parts},
         compiled=plans.compiled(),
@@ -93,12 +95,17 @@ def assembled(
         account=GraphAccount({}),
         plans=plans,
         make_plans=make_plans,
-        wide="fp16",
-        depth=DEPTH,
-        asked=asked,
-        looked_up=False,
     )
-    return assemble(run, pieces, PLATFORM, made, [], [], lambda manifest: "{}")
+    plan = BuildPlan(
+        command="build",
+        request=BUILD.request(model="demo", out=folder / "engine"),
+        platform=PLATFORM,
+        recipe=RECIPES["fp16"],
+        speculation=Speculation(asked or DEPTH, DEPTH, DEPTH, adapts=asked is None),
+        max_seq_len=512,
+        names={},
+    )
+    return assemble(run, plan, pieces, made, [], [], lambda *_: "{}")
 
 
 def test_plans_are_made_again_for_a_k_that_wins_by_a_margin(

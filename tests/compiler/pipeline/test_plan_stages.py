@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.pipeline.plan_stages import Spans, build_plugin_library, profiles
+from peagle.compiler.pipeline.plan_stages import build_plugin_library, profiles
 from peagle.compiler.pipeline.shared_steps import PipelineRun
 from peagle.compiler.store.stages import Stage, StageStore
-from peagle.engines.folder.records import Profile
+from peagle.engines.folder.records import Profile, Speculation
 from peagle.plugins.kernels.compile import Cubin
 from peagle.plugins.kernels.pack import write_pack
 from peagle.plugins.kernels.sources import digest, kernel_ops
@@ -76,17 +76,17 @@ def test_without_a_library_the_build_goes_on_and_says_so(
 
 def test_plans_are_tuned_for_one_row_all_rows_and_prompts_at_the_usual_k() -> None:
     emitted, positions = (1, 6, 19), (1024, 4096, 30_080)
-    assert profiles("target", 8, Spans(5, 18, 30_000)) == (
+    assert profiles("target", 8, Speculation(5, 18, None), 30_000) == (
         Profile("verify", (1, 8, 8), (1, 6, 19), emitted, positions),
         Profile("one", (1, 1, 1), (1, 6, 19), emitted, positions),
         Profile("prefill", (1, 1, 1), (1, 512, 512), emitted, positions),
     )
-    assert {each.emitted for each in profiles("drafter", 8, Spans(5, 18, 4096))} == {(2, 6, 19)}
+    assert {each.emitted for each in profiles("drafter", 8, Speculation(5, 18, None), 4096)} == {(2, 6, 19)}
 
 
 def test_plans_for_one_row_have_no_profile_twice() -> None:
-    assert [each.name for each in profiles("target", 1, Spans(5, 18, 64))] == ["verify", "prefill"]
-    assert profiles("target", 1, Spans(5, 18, 64))[1].columns == (1, 64, 64)
+    assert [each.name for each in profiles("target", 1, Speculation(5, 18, None), 64)] == ["verify", "prefill"]
+    assert profiles("target", 1, Speculation(5, 18, None), 64)[1].columns == (1, 64, 64)
 
 
 @given(half=st.sampled_from(["target", "drafter"]), rows=st.integers(1, 64), max_k=st.integers(0, 32), data=st.data())
@@ -94,7 +94,7 @@ def test_every_profile_is_three_sizes_in_order_and_covers_what_may_be_asked_for(
     half: str, rows: int, max_k: int, data: st.DataObject
 ) -> None:
     k, length = data.draw(st.integers(0, max_k)), data.draw(st.integers(1, 9999))
-    for profile in profiles(half, rows, Spans(k, max_k, length)):
+    for profile in profiles(half, rows, Speculation(k, max_k, None), length):
         for sizes in (profile.rows, profile.columns, profile.emitted, profile.positions):
             assert 1 <= sizes[0] <= sizes[1] <= sizes[2]
         assert profile.emitted[2] == max(max_k, 1) + 1

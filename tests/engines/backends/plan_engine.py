@@ -10,13 +10,13 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.model_half import drafter_half, target_half
-from peagle.compiler.pipeline.plan_stages import Spans, profiles
+from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.precision.kv_cache_scales import NarrowCaches
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.folder.manifest import Manifest
-from peagle.engines.folder.records import BackendRecord, Part, PlanRecord, PlanTensor
+from peagle.engines.folder.records import BackendRecord, Part, PlanRecord, PlanTensor, Speculation
 from peagle.engines.text.tokenizer import Tokenizer
 from peagle.graphs.drafters import read_drafter
 from peagle.graphs.lowering import LOWERINGS
@@ -62,8 +62,8 @@ def plan_manifest(manifest: Manifest, graphs: dict[str, Path], folder: Path, row
         values = [*session.get_inputs(), *session.get_outputs()]
         tensors = tuple(PlanTensor(v.name, DTYPES[v.type], tuple(-1 for _ in v.shape)) for v in values)
         positions = (FEWEST_POSITIONS, 2 * FEWEST_POSITIONS, manifest.shapes.cache_length)
-        spans = Spans(most // 2, most, length)
-        sizes = tuple(replace(each, positions=positions) for each in profiles(name, rows, spans))
+        speculation = Speculation(most // 2, most, None)
+        sizes = tuple(replace(each, positions=positions) for each in profiles(name, rows, speculation, length))
         write_plan(folder / name / "model.plan", graph, sizes)
         part: Part = getattr(manifest, name)
         halves[name] = replace(

@@ -1,0 +1,131 @@
+"""The plan of a build or an export: everything that is decided before anything is made, in one record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ...engines.folder.records import Speculation
+from ...graphs.lowering import Lowering
+from ..checkpoints.target_and_drafter import Inputs, cache_length, require_runner
+from ..hardware.gpus import sm_names
+from ..precision.decide_recipe import decide
+from ..precision.recipes import Recipe
+from ..store.made_for import MadeFor
+from .build_platform import BuildPlatform
+from .experts_form import suited
+from .refusals import export_lowering
+from .request import DEFAULT_BATCH_SIZE, ONNXRUNTIME, CompileRequest
+
+_FP8_TAKEN = "the checkpoint is FP8 with scales for its inputs, and so is the engine: --precision bf16 would widen it"
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """What a ``request`` comes to; every step of a build, of an export and of their dry runs reads it here.
+
+    ``platform`` has the backend, the GPUs and the lowering, ``recipe`` the number types, ``speculation`` the drafts of
+    a round. ``max_seq_len`` is in tokens. ``names`` are those of the checkpoints, as options that name them again.
+    """
+
+    command: Literal["build", "export"]
+    request: CompileRequest
+    platform: BuildPlatform
+    recipe: Recipe
+    speculation: Speculation
+    max_seq_len: int
+    names: Mapping[str, str | None]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def lowering(self) -> Lowering:
+        """The form of the graphs."""
+        return self.platform.lowering
+
+    @property
+    def cache_length(self) -> int:
+        """The length T of the caches of every graph."""
+        return cache_length(self.max_seq_len, self.speculation.max_num_speculative_tokens, self.lowering)
+
+    @property
+    def max_batch_size(self) -> int:
+        """The rows that a TensorRT plan decodes together."""
+        return self.request.plans.max_batch_size or DEFAULT_BATCH_SIZE
+
+    @property
+    def makes_plans(self) -> bool:
+        """Whether TensorRT plans are made of the graphs, here and now."""
+        return self.platform.makes_plans and self.command == "build"
+
+    @property
+    def shares(self) -> bool:
+        """Whether the drafter's graph will lie beside the target's and read from its file what is the same in both."""
+        return self.command == "build" and not self.makes_plans  # a plan holds its own weights
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether what is made leaves the cache: an export takes the weights away."""
+        return self.command == "export"
+
+    def made_for(self) -> MadeFor:
+        """What the kept steps say that they were made for."""
+        model, draft = self.names.get("model"), self.names.get("draft")
+        return MadeFor(self.command, model or "", draft or "", self.recipe.name, self.lowering.name)
+
+    def drafting(self, num_speculative_tokens: int) -> BuildPlan:
+        """Return the same plan with another number of drafts."""
+        return replace(self, speculation=replace(self.speculation, num_speculative_tokens=num_speculative_tokens))
+
+
+def plan_of_build(request: CompileRequest, platform: BuildPlatform, inputs: Inputs) -> BuildPlan:
+    """Decide the rest of a build on ``platform`` from its checkpoints.
+
+    Raises ``UsageError`` or ``BuildError`` for types or a form that they cannot be built in.
+    """
+    platform, said = _suited(platform, request, inputs)
+    recipe = decide(
+        request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True, head=inputs.head
+    )
+    if request.precision.name is None and recipe.name == "fp8":
+        said.append(_FP8_TAKEN)
+    return BuildPlan(
+        command="build",
+        request=request,
+        platform=platform,
+        recipe=recipe,
+        speculation=inputs.speculation(request.drafts_asked),
+        max_seq_len=inputs.max_seq_len,
+        names=inputs.resolved.repeatable(),
+        warnings=(*inputs.warnings, *request.unused(), *said),
+    )
+
+
+def plan_of_export(request: CompileRequest, inputs: Inputs) -> BuildPlan:
+    """Decide an export from its checkpoints; a build of its plans may choose other drafts, as its caches have room.
+
+    Types are what was asked for; for a GPU that was named, what a build on it would take where nothing was. Raises what
+    ``plan_of_build`` does.
+    """
+    gpus, lowering = sm_names(request.backend.gpus), export_lowering(request)
+    backend = "tensorrt" if lowering.is_tensorrt else ONNXRUNTIME
+    platform = BuildPlatform(backend, "", gpus, lowering, runs_here=False)
+    platform, said = _suited(platform, request, inputs)
+    recipe = decide(request.precision, platform.lowering, inputs.target, gpus, keeps_own=bool(gpus), head=inputs.head)
+    return BuildPlan(
+        command="export",
+        request=request,
+        platform=platform,
+        recipe=recipe,
+        speculation=inputs.speculation(0 if request.draft == "none" else None),
+        max_seq_len=inputs.max_seq_len,
+        names=inputs.resolved.repeatable(),
+        warnings=(*inputs.warnings, *request.unused(), *said),
+    )
+
+
+def _suited(platform: BuildPlatform, request: CompileRequest, inputs: Inputs) -> tuple[BuildPlatform, list[str]]:
+    """The platform with the form that the target's experts and its head can take, and what to say of it."""
+    lowering, said = suited(platform.lowering, request.backend.experts, inputs.target.family)
+    require_runner(inputs.head, lowering)
+    return replace(platform, lowering=lowering), said
