@@ -6,9 +6,11 @@ that an op is described once. This module imports neither onnx nor torch.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import BuildError
@@ -126,7 +128,7 @@ class OpSpec:
     is known; the latter returns a complaint or None, and an op with a kernel has none. An op with a ``kernel`` is a
     plugin in TensorRT; the others are rewritten by lowerings. An op with ``cpu_cases``, which the kernel in its
     ``kernel.cpp`` is tried with, is an operator of ONNX Runtime where a C++ compiler was found; its body runs where
-    none was.
+    none was. ``in_stretches``: that kernel may be a step of a ``Stretch``, for it reads no floats before it runs.
     """
 
     name: str
@@ -140,6 +142,12 @@ class OpSpec:
     check_dims: Callable[[Mapping[str, int]], str | None] | None = None
     kernel: Kernel | None = None
     cpu_cases: Callable[[], Iterable[CpuCase]] | None = None
+    in_stretches: bool = False
+
+    @property
+    def home(self) -> Path:
+        """Where the op lies: the folder of its reference, which its kernels are in too."""
+        return Path(inspect.getfile(self.reference)).resolve().parent
 
     @property
     def folder(self) -> str:

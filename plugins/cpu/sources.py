@@ -101,7 +101,7 @@ def source() -> str:
     there: set[str] = set()
     parts = [_SYSTEM]
     for op in ops:
-        name = _OWN.get(op.name, f"ops/{op.folder}/kernel.cpp")
+        name = _OWN.get(op.name) or _below_plugins(op.home / "kernel.cpp")
         parts += [*_with_headers(_file("kernel.h"), there), f'#line 1 "attributes of {op.name}"\n{attributes_of(op)}']
         parts += _with_headers(name, there)
     parts += [*_with_headers(_file("register.h"), there), f'#line 1 "registration"\n{_registration(ops)}']
@@ -224,7 +224,12 @@ def _with_headers(name: str, there: set[str]) -> list[str]:
 def _file(header: str) -> str:
     """Where a header lies, below plugins/."""
     found = sorted(_HERE.rglob(header))
-    return (found[0] if found else _HERE / header).relative_to(_HERE.parent).as_posix()
+    return _below_plugins(found[0] if found else _HERE / header)
+
+
+def _below_plugins(path: Path) -> str:
+    """The path as messages and the digest have it: from plugins/ on, or whole for an op that lies elsewhere."""
+    return path.relative_to(_HERE.parent).as_posix() if path.is_relative_to(_HERE.parent) else str(path)
 
 
 def _text(path: Path) -> str:

@@ -21,8 +21,6 @@ from ...names import CONTRIB
 STRETCH = "Stretch"
 _MOST_PARTS = 8  # of a Concat
 PROGRAM = "program"  # its attribute
-# Ours that read no numbers before they run but those that steer, which are no floats.
-_OURS = ("CachedAttention", "QuantizedEmbedding", "QuantizedLinear", "WideEmbedding", "WideLinear")
 
 
 @dataclass(frozen=True)
@@ -50,13 +48,13 @@ class StepRule:
 
 
 class Ours(StepRule):
-    """Ops of ours that have a kernel; its weights must be constants of the graph, which the spec says to be packed."""
+    """Ops of ours whose kernel may be a step; its weights must be constants, which the spec says to be packed."""
 
-    ops, domain = _OURS, DOMAIN
+    domain = DOMAIN
 
     def complaint(self, node: ir.Node) -> str | None:
         """Complain of an op that is run by other means here."""
-        return None if OPS[node.op_type].cpu_cases else "it has no kernel"
+        return None if OPS[node.op_type].in_stretches else "its kernel is a node of its own"
 
     def spelled(self, node: ir.Node) -> Spelled:
         """Every attribute, with the defaults of the spec."""
@@ -211,16 +209,17 @@ class Nothing(StepRule):
 
 
 RULES: Sequence[StepRule] = (
-    Ours(), OfTwo(), OfOne(), Norm(), NormOfSum(), Rotary(),
+    OfTwo(), OfOne(), Norm(), NormOfSum(), Rotary(),
     Concat(), Gather(), Split(), Reshape(), Transpose(), Nothing(),
 )  # fmt: skip
+_OURS = Ours()
 _BY_OP = {(rule.domain, op): rule for rule in RULES for op in rule.ops}
 VIEWS = (*Split.ops, *Reshape.ops, *Transpose.ops, *Nothing.ops)
 
 
 def rule_of(node: ir.Node) -> StepRule | None:
     """The rule for a kind of node, if there is one."""
-    return _BY_OP.get((node.domain, node.op_type))
+    return _OURS if node.domain == DOMAIN else _BY_OP.get((node.domain, node.op_type))
 
 
 def steps_of(node: onnx.NodeProto) -> list[tuple[str, str]]:
@@ -228,7 +227,7 @@ def steps_of(node: onnx.NodeProto) -> list[tuple[str, str]]:
     programs = [attribute.s.decode() for attribute in node.attribute if attribute.name == PROGRAM]
     if (node.domain, node.op_type) != (DOMAIN, STRETCH) or not programs:
         return []
-    domains = {op: domain for domain, op in _BY_OP}
+    domains = dict.fromkeys(OPS, DOMAIN) | {op: domain for domain, op in _BY_OP}
     return [(domains[line.split()[0]], line.split()[0]) for line in programs[0].splitlines()[:-1]]
 
 

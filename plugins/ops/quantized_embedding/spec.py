@@ -23,4 +23,5 @@ kernel refuses others.""",
     attributes=(FORMAT, ROWS, Attribute("columns", int, -1, "columns of the matrix: 32 a block", at_least_one)),
     check_dims=check_packed,
     cpu_cases=cpu_cases,
+    in_stretches=True,
 )

@@ -49,4 +49,5 @@ the matrix alone. The body adds in another order.""",
     attributes=(FORMAT, ROWS),
     check_dims=check_packed,
     cpu_cases=cpu_cases,
+    in_stretches=True,
 )

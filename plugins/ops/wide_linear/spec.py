@@ -35,4 +35,5 @@ body adds in another order.""",
     attributes=(ROWS,),
     check_dims=check_packed,
     cpu_cases=cpu_cases,
+    in_stretches=True,
 )
