@@ -68,7 +68,7 @@ def _of_codes(node: ir.Node | None) -> StoredEmbedding | None:
     kind = BY_ONNX[int(codes.dtype)].numpy
     if kind not in MIDDLE or scales.shape is None:
         return None
-    form = QuantizedWeight(kind, tuple(int(dim) for dim in scales.shape), block, gathered=True)  # type: ignore[arg-type]
+    form = QuantizedWeight(kind, tuple(int(dim) for dim in scales.shape), block, gathered=True)
     return StoredEmbedding(_run(codes), _run(scales), form)
 
 

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from ..plugins.errors import BuildError
-from ..plugins.number_types import BY_NUMPY, FLOAT16
+from ..plugins.number_types import BY_NUMPY, FLOAT16, UINT8
 from .lowering.lowering_result import GraphWeight, Lowered
 from .lowering.shared_passes import ROPE_METADATA, fill_rope_tables
 from .weight_cuts import Cut, whole_matrices
@@ -23,8 +23,6 @@ ALIGNMENT = 4096  # ONNX Runtime maps the file; a mapped tensor starts on a page
 _SMALL = 64  # the same for what is smaller than a page: scales are many
 
 _HALVES = ("cos", "sin")
-_CODES = ("float8_e4m3fn", "int8", "uint8", "int4", "uint4")  # mean nothing without their scale: never converted to
-_HALF_BYTES = ("int4", "uint4")
 
 # Gives one graph weight as consecutive runs of its values, in row-major order; an array does, row by row.
 Read = Callable[[str], Iterable[Any]]
@@ -200,9 +198,9 @@ def _put(
 
 def _bytes(rows: Any, weight: GraphWeight, part: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of rows in the file: codes of four bits two to a byte, low half first, also in a tensor of bytes."""
-    dtype = BY_NUMPY[weight.dtype].dtype
-    packed = str(rows.dtype) in _HALF_BYTES
-    if weight.dtype in _CODES and rows.dtype != dtype and not (packed and weight.dtype == "uint8"):
+    kind, found = BY_NUMPY[weight.dtype], BY_NUMPY.get(str(rows.dtype))
+    dtype, packed = kind.dtype, found is not None and found.codes_per_byte == 2
+    if kind.is_code and rows.dtype != dtype and not (packed and kind is UINT8):
         raise BuildError(f"{part} is to be stored as {weight.dtype} and was read as {rows.dtype}")
     if packed:
         halves = np.ascontiguousarray(rows).reshape(-1).view(np.uint8) & np.uint8(15)

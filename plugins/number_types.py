@@ -23,7 +23,8 @@ class NumberType:
 
     ``name`` is ONNX's in small letters, as op specs, manifests and reports write it; ``onnx`` its number in a
     TensorProto. ``numpy`` is what NumPy, ml_dtypes and torch call it, ``tensorrt`` the member of ``trt.DataType``,
-    ``safetensors`` the name in the header of a file, ``precision`` the word of ``--precision``. Empty is no such name.
+    ``safetensors`` the name in the header of a file; empty is no such name. ``in_plans`` are the words for it in the
+    text of a plan, and in the inspector's answer. What ``--precision`` names is a number format, which has a type.
     """
 
     name: str
@@ -34,7 +35,7 @@ class NumberType:
     numpy: str
     tensorrt: str = ""
     safetensors: str = ""
-    precision: str = ""
+    in_plans: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -46,6 +47,16 @@ class NumberType:
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.numpy))
         return dtype
 
+    @property
+    def is_code(self) -> bool:
+        """Whether its numbers mean nothing without a scale, so that no other number is ever converted to it."""
+        return self.bits <= 8
+
+    @property
+    def codes_per_byte(self) -> int:
+        """How many numbers of a tensor lie in a byte, the first in its low bits; 1 for wider ones."""
+        return max(8 // self.bits, 1)
+
     def bytes(self, count: int) -> int:
         """The bytes that ``count`` numbers take, packed; a last one that is not full is one."""
         return -(-count * self.bits // 8)
@@ -53,16 +64,16 @@ class NumberType:
 
 _F16, _F32, _BF16 = 65504.0, 3.4028234663852886e38, 3.3895313892515355e38
 NUMBER_TYPES: tuple[NumberType, ...] = (
-    NumberType("float32", 1, 32, -_F32, _F32, "float32", "FLOAT", "F32", "fp32"),
-    NumberType("float16", 10, 16, -_F16, _F16, "float16", "HALF", "F16", "fp16"),
-    NumberType("bfloat16", 16, 16, -_BF16, _BF16, "bfloat16", "BF16", "BF16", "bf16"),
-    NumberType("float8e4m3fn", 17, 8, -448.0, 448.0, "float8_e4m3fn", "FP8", "F8_E4M3", "fp8"),
-    NumberType("float8e8m0", 24, 8, 2.0**-127, 2.0**127, "float8_e8m0fnu", "E8M0", "F8_E8M0", "e8m0"),
+    NumberType("float32", 1, 32, -_F32, _F32, "float32", "FLOAT", "F32", ("float", "fp32")),
+    NumberType("float16", 10, 16, -_F16, _F16, "float16", "HALF", "F16", ("half", "fp16")),
+    NumberType("bfloat16", 16, 16, -_BF16, _BF16, "bfloat16", "BF16", "BF16", ("bfloat", "bf16")),
+    NumberType("float8e4m3fn", 17, 8, -448.0, 448.0, "float8_e4m3fn", "FP8", "F8_E4M3", ("fp8_e4m3", "fp8", "e4m3")),
+    NumberType("float8e8m0", 24, 8, 2.0**-127, 2.0**127, "float8_e8m0fnu", "E8M0", "F8_E8M0"),
     NumberType("int64", 7, 64, -(2.0**63), 2.0**63 - 1, "int64", "INT64", "I64"),
     NumberType("int32", 6, 32, -(2.0**31), 2.0**31 - 1, "int32", "INT32", "I32"),
-    NumberType("int8", 3, 8, -128, 127, "int8", "INT8", "I8", "int8"),
+    NumberType("int8", 3, 8, -128, 127, "int8", "INT8", "I8", ("int8",)),
     NumberType("uint8", 2, 8, 0, 255, "uint8", "UINT8", "U8"),
-    NumberType("int4", 22, 4, -8, 7, "int4", "INT4", "", "int4"),
+    NumberType("int4", 22, 4, -8, 7, "int4", "INT4", "", ("int4",)),
     NumberType("uint4", 21, 4, 0, 15, "uint4"),
     NumberType("bool", 9, 8, 0, 1, "bool", "BOOL", "BOOL"),
 )
@@ -73,7 +84,6 @@ BY_NUMPY: Mapping[str, NumberType] = {kind.numpy: kind for kind in NUMBER_TYPES}
 BY_ONNX: Mapping[int, NumberType] = {kind.onnx: kind for kind in NUMBER_TYPES}
 BY_TENSORRT: Mapping[str, NumberType] = {kind.tensorrt: kind for kind in NUMBER_TYPES if kind.tensorrt}
 BY_SAFETENSORS: Mapping[str, NumberType] = {kind.safetensors: kind for kind in NUMBER_TYPES if kind.safetensors}
-BY_PRECISION: Mapping[str, NumberType] = {kind.precision: kind for kind in NUMBER_TYPES if kind.precision}
 
 MX_BLOCK = 32  # numbers that share a power of two in the formats of OCP Microscaling
 E8M0_BIAS = 127  # of the exponents that E8M0 keeps

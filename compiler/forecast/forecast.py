@@ -11,14 +11,14 @@ from ...graphs.drafters import DrafterSpec
 from ...graphs.targets import TargetSpec, family_for
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import cache_width
-from ...plugins.number_types import BY_PRECISION
+from ...plugins.number_formats import FP32, NUMBER_FORMATS
 from ..checkpoints.checkpoint import PIECE
 from ..checkpoints.target_and_drafter import cache_length
 from ..console.progress import Progress, Quiet
 from ..hardware.gpus import find_gpu
 from ..needs.measured import WRITTEN_BYTES_PER_SECOND
 from ..needs.wanted import Wanted
-from ..needs.weight_bytes import BYTES, line, too_wide
+from ..needs.weight_bytes import bytes_of, line, too_wide
 from ..precision.multiplied_share import foreseen_refusal, foretold
 from ..precision.recipes import Recipe
 from ..precision.rounding.in_order import ROOM
@@ -80,7 +80,7 @@ def make_forecast(
     with progress.step("count the nodes"):
         tables = length * trials.table_bytes(lowering)
         graph = _graph(trials, lowering)
-    weights = (*wanted.lines, line(TABLES, recipe.wide, tables // int(BYTES[recipe.wide])))
+    weights = (*wanted.lines, line(TABLES, recipe.wide, tables // int(bytes_of(recipe.wide))))
     drafter, kv = _drafter(wanted, head_note), _kv_cache(spec, head, recipe, length)
     if not has_drafter:
         drafter, kv = replace(drafter, count=0, bytes=0), replace(kv, drafter_token_bytes=0, drafter_slot_bytes=0)
@@ -155,7 +155,7 @@ def _kv_cache(spec: TargetSpec, head: DrafterSpec | None, recipe: Recipe, length
 
 
 def _token_bytes(caches: tuple[CacheSpec, ...], precision: str) -> int:
-    kind = BY_PRECISION[precision]
+    kind = NUMBER_FORMATS[precision].number_type
     return sum(2 * cache.heads * kind.bytes(cache_width(cache.head_dim, kind.name)) for cache in caches)
 
 
@@ -167,7 +167,7 @@ def _graph(trials: Trials, lowering: Lowering) -> GraphSize:
 def _buffers(census: tuple[RoledWeight, ...]) -> int:
     """Bytes of the pieces that a checkpoint is read in, of which one expert is the least, and that wait for threads."""
     expert = max((math.prod(each.shape[1:]) for each in census if each.role == "experts"), default=0)
-    return _PIECES_AT_ONCE * max(PIECE, expert * int(BYTES["fp32"])) + ROOM
+    return _PIECES_AT_ONCE * max(PIECE, expert * int(bytes_of(FP32.name))) + ROOM
 
 
 def _verdict(gpu: str | None, recipe: Recipe, weight_bytes: int, kv: KvCache, slots: int | None) -> Verdict | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...plugins.number_formats import BF16, FP32, NumberFormat, quantized_formats, wide_formats
 from ..checkpoints.known_pairs import Local, Pair
 from ..hardware.gpus import GPUS
 from .record import fit
 
-# Bits of a number in the matrices of layers, scales included; what is not in layers stays wide.
-_BITS = {"fp32": 32.0, "bf16": 16.0, "fp8": 8.0, "mxfp8": 8.25, "int8": 8.25, "int4": 4.5}
 _COPIES = 3  # the step that writes weights, the step that makes the plan, the engine
 _COPIES_ON_CPU = 2  # an engine of ONNX Runtime has no plan
 
@@ -31,13 +30,15 @@ def download_bytes(pair: Pair) -> int:
 
 def sizes(pair: Pair) -> tuple[SizeIn, ...]:
     """The size of a pair's target in every precision, the drafter left out; ``fp32`` is for ONNX Runtime alone."""
-    return tuple(_in(pair, precision) for precision in _BITS)
+    wide = {each.bits: each for each in wide_formats()}  # one for each size
+    return tuple(_in(pair, kind) for kind in (*wide.values(), *quantized_formats()))
 
 
-def _in(pair: Pair, precision: str) -> SizeIn:
-    wide = _BITS["fp32" if precision == "fp32" else "bf16"]
-    size = pair.size
-    weights = int(size.in_layers * _BITS[precision] + (size.parameters - size.in_layers) * wide) // 8
-    copies = _COPIES_ON_CPU if precision == "fp32" else _COPIES
-    held = () if precision == "fp32" else (gpu for gpu in GPUS.values() if fit(gpu, [precision], weights, 1).fits)
-    return SizeIn(precision, weights, download_bytes(pair) + copies * weights, tuple(gpu.name for gpu in held))
+def _in(pair: Pair, kind: NumberFormat) -> SizeIn:
+    """The size in a format: of the matrices of layers, and what is not in layers stays wide."""
+    size, on_cpu = pair.size, kind is FP32
+    wide = FP32.bits if on_cpu else BF16.bits
+    weights = int(size.in_layers * kind.bits + (size.parameters - size.in_layers) * wide) // 8
+    copies = _COPIES_ON_CPU if on_cpu else _COPIES
+    held = () if on_cpu else (gpu for gpu in GPUS.values() if fit(gpu, [kind.name], weights, 1).fits)
+    return SizeIn(kind.name, weights, download_bytes(pair) + copies * weights, tuple(gpu.name for gpu in held))

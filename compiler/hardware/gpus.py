@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...plugins.errors import EnvironmentProblem, UsageError, nearest
+from ...plugins.number_formats import NUMBER_FORMATS
 from ...plugins.tensorrt.import_tensorrt import Product
 
 PRODUCTS: tuple[Product, ...] = ("tensorrt", "tensorrt-rtx")
@@ -18,10 +19,6 @@ RTX_SMS = (80, 86, 89, 120, 121)
 DATA_CENTRE_SMS = (80, 90, 100, 103)
 # IMoELayer: TensorRT generates its code for these only.
 MOE_LAYER_SMS = (100, 103, 110)
-SINCE: Mapping[str, int] = {"fp8": 89, "int8": 80, "int4": 80}  # SM: the first with arithmetic, or kernels, for it
-# Where TensorRT multiplies in it. TensorRT-RTX 1.7 has no such kernels for sm_120 and sm_121, whose tensor cores could:
-# it writes the weights out wide before every product.
-MXFP8_SMS = (100, 103, 110)
 
 
 @dataclass(frozen=True)
@@ -93,18 +90,24 @@ def sm_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def supports(gpu: str, kind: str) -> bool:
-    """Whether a GPU (``sm_120``) computes with weights in a quantized type."""
+    """Whether a GPU (``sm_120``) computes with weights in a number format."""
     return not lacks(int(gpu.removeprefix("sm_")), kind)
 
 
 def lacks(sm: int, kind: str) -> str:
-    """Why a GPU of ``sm`` (``120``) does not compute with weights in a type; empty where it does."""
-    if kind == "mxfp8" and sm not in MXFP8_SMS:
-        only = ", ".join(map(sm_name, MXFP8_SMS))
-        return f"TensorRT does not multiply in MXFP8 on it ({sm_name(sm)}; only on {only})"
-    if sm < SINCE.get(kind, 0):
-        return f"it has no {kind.upper()} arithmetic ({sm_name(sm)}; {kind.upper()} begins with {sm_name(SINCE[kind])})"
-    return ""
+    """Why a GPU of ``sm`` (``120``) does not compute with weights in a format; empty where it does."""
+    known = NUMBER_FORMATS.get(kind)
+    if known is None or not known.is_quantized:
+        return ""
+    on = known.tensorrt
+    if on is None:
+        return f"TensorRT does not multiply in {known.title}"
+    if on.runs_on(sm):
+        return ""
+    if on.only:
+        only = ", ".join(map(sm_name, on.only))
+        return f"TensorRT does not multiply in {known.title} on it ({sm_name(sm)}; only on {only})"
+    return f"it has no {known.title} arithmetic ({sm_name(sm)}; {known.title} begins with {sm_name(on.since)})"
 
 
 def export_form(sms: Sequence[int]) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..precision.quantization_schemes import AFFINE, rounds_input, scheme_of
+from ...plugins.number_formats import AFFINE, NUMBER_FORMATS
+from ..precision.quantization_schemes import rounds_input, scheme_of
 from ..precision.recipes import Recipe
 from ..precision.weight_selection import Selection
 from . import measured
@@ -120,7 +121,7 @@ def _layer(name: str) -> str:
 
 def _calibrates(census: tuple[RoledWeight, ...], recipe: Recipe, lowering: Lowering, kept: Collection[str]) -> bool:
     """Whether something is rounded by what is measured before; a checkpoint in FP8 may have it already."""
-    if recipe.kv_cache == "fp8":
+    if recipe.calibrates_caches:
         return True
     if not recipe.quantized_type:
         return False
@@ -144,6 +145,6 @@ def _rounding(census: tuple[RoledWeight, ...], recipe: Recipe, lowering: Lowerin
         kind = recipe.precision(weight.role)
         how = scheme_of(kind, lowering, weight)
         passes = 1 if how.block else 2
-        fit = measured.FIT if how.packed == AFFINE else measured.ROUND[kind]
+        fit = measured.FIT if how.packed == AFFINE else NUMBER_FORMATS[kind].rounding_seconds
         seconds += weight.count * (passes * measured.READ + fit)
     return seconds

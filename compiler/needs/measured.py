@@ -5,10 +5,9 @@ None is a bound. Where one changes, it is changed here, and the command behind i
 
 from __future__ import annotations
 
-# Seconds for a number on one processor, from a checkpoint in BF16 that is in the page cache, and for its codes and
-# scales: `make bench-rounding`. Several processors take less.
+# Seconds for a number on one processor, from a checkpoint in BF16 that is in the page cache: `make bench-rounding`.
+# Several processors take less. For its codes and scales each number format has them (`plugins/number_formats`).
 READ = 0.4e-9
-ROUND = {"fp8": 1.9e-9, "int8": 1.7e-9, "mxfp8": 3.3e-9, "int4": 8.6e-9}
 FIT = 52e-9  # a scale and a least value for each block
 
 # Additions and multiplications a second of one idle core with AVX-512 in a calibrated layer of Qwen3-Coder-30B,

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...graphs.targets.weight_roles import ROLES, RoledWeight
-from ...plugins.number_types import BY_PRECISION, E4M3
+from ...plugins.number_formats import NUMBER_FORMATS
+from ...plugins.number_types import E8M0
 from ..precision.recipes import LM_HEAD, Recipe
 from ..precision.weight_selection import Selection
 
 if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ...graphs.lowering import Lowering
-    from ..precision.quantization_schemes import Scheme
+    from ...plugins.number_formats import Scheme
 
-BYTES = {name: kind.bits / 8 for name, kind in BY_PRECISION.items()} | {"mxfp8": E4M3.bits / 8}
 SCALES = "scales"
 _ID_BYTES = 8
+_POWERS = "e8m0"  # scales that are powers of two
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def _scales(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> Counter[
 
 def _of_blocks(weight: RoledWeight, how: Scheme, stored: int, wide: str = "fp16") -> Counter[str]:
     """The numbers beside the codes of ``stored`` numbers in blocks: their scales, and least values where they have."""
-    kind = "e8m0" if how.powers else "fp16" if how.packed else wide
+    kind = _POWERS if how.powers else "fp16" if how.packed else wide
     block = how.block_for(weight.shape[-1])
     return Counter({kind: stored // block * how.of_block} if block else {})
 
@@ -127,9 +128,14 @@ def _stored(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> int:
     return weight.count // columns * (columns + (-columns % block if block else 0))
 
 
+def bytes_of(precision: str) -> float:
+    """The bytes of a number in a format, its scale apart; of a power of two that scales (``e8m0``) as well."""
+    return (E8M0 if precision == _POWERS else NUMBER_FORMATS[precision].number_type).bits / 8
+
+
 def line(role: str, precision: str, count: int) -> WeightLine:
     """``count`` weights stored in ``precision``."""
-    return WeightLine(role, count, precision, math.ceil(count * BYTES[precision]))
+    return WeightLine(role, count, precision, math.ceil(count * bytes_of(precision)))
 
 
 def head_weights(
@@ -142,11 +148,11 @@ def head_weights(
     counts = {name: math.prod(shape) for name, shape in head.expected_shapes().items() if name not in shared}
     ids = counts.pop("d2t", 0)
     count = sum(counts.values())
-    size = count * BYTES[recipe.wide] + ids * _ID_BYTES
+    size = count * bytes_of(recipe.wide) + ids * _ID_BYTES
     if recipe.drafter != recipe.wide:
         selection = Selection.of_drafter(head, recipe, lowering)
         for weight in selection.weights.values():
             if scales := _scales(weight, selection.recipe, lowering):
-                size += weight.count * (BYTES[recipe.drafter] - BYTES[recipe.wide])
-                size += sum(number * BYTES[kind] for kind, number in scales.items())
+                size += weight.count * (bytes_of(recipe.drafter) - bytes_of(recipe.wide))
+                size += sum(number * bytes_of(kind) for kind, number in scales.items())
     return count + ids, math.ceil(size)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ...engines.folder.manifest import Manifest, format_of
 from ...engines.folder.records import BackendRecord, Cache, Evidence, Origin, Part, Shapes
 from ...graphs.targets import CacheSpec
-from ...plugins.number_types import BY_PRECISION
+from ...plugins.number_formats import FP32, NUMBER_FORMATS
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.target_and_drafter import Inputs
 from ..hardware.packages import product_version
@@ -19,7 +19,7 @@ from .graph_stages import Compiled
 from .plan_stages import PLAN, Plans
 from .shared_steps import Graphs
 
-_VERIFIED = RECIPES["fp32"]  # what registered pairs were compared in
+_VERIFIED = RECIPES[FP32.name]  # what registered pairs were compared in
 
 
 def engine_manifest(
@@ -87,7 +87,7 @@ def _graph(half: str, compiled: Compiled) -> str:
 def _cache_dtype(half: str, recipe: Recipe) -> str:
     """Name the type of caches that are narrower than their graph, whose own type has no name here."""
     kind = recipe.cache_type(half)
-    return "" if kind == recipe.wide else BY_PRECISION[kind].name
+    return "" if kind == recipe.wide else NUMBER_FORMATS[kind].number_type.name
 
 
 def _evidence(

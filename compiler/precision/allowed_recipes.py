@@ -6,16 +6,9 @@ from collections.abc import Sequence
 
 from ...graphs.lowering import CPU, LOWERINGS, ORT, Lowering
 from ...plugins.errors import UsageError, nearest
-from ..hardware.gpus import MXFP8_SMS, SINCE, sm_name, supports
-from .recipes import RECIPES, Recipe
-
-_QUANTIZED = ("fp8", "mxfp8", "int8", "int4")
-WIDE = ("fp32", "fp16", "bf16")
-_DRAFTER = ("fp8", "int8", "int4")
-KEPT_ON_CPU = CPU.cache_types
-
-_NO_FP32 = "TensorRT has no attention kernel for it"
-_ON_CPU = "on a CPU it computes in fp32"
+from ...plugins.number_formats import NUMBER_FORMATS, quantized_formats, wide_formats
+from ..hardware.gpus import RTX_SMS, sm_name, supports
+from .recipes import RECIPES, Recipe, is_calibrated_cache
 
 
 def lowering_for(name: str) -> Lowering:
@@ -29,7 +22,7 @@ def lowering_for(name: str) -> Lowering:
 
 def available(lowering: Lowering) -> tuple[str, ...]:
     """The recipes that a lowering has, the one for which nothing was asked first."""
-    return *lowering.wide_types, *_QUANTIZED
+    return *lowering.wide_types, *_quantized(lowering)
 
 
 def require_known(precision: str | None) -> None:
@@ -52,7 +45,7 @@ def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), 
     if recipe.name not in known:
         raise _refused(
             f"the precision {recipe.name!r} is not available with {lowering.backend}",
-            _NO_FP32 if recipe.name == "fp32" else _ON_CPU,
+            why_not(recipe.name, tensorrt=lowering.is_tensorrt),
             known[0] if lowering is ORT else "fp16 or bf16",
         )
     if recipe.exclude and not recipe.quantized_type:
@@ -63,8 +56,25 @@ def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), 
         )
     _require_drafter(recipe, lowering, wides)
     require_gpus(recipe, gpus)
-    _require_lm_head(recipe, gpus, wides)
+    _require_lm_head(recipe, lowering, gpus, wides)
     _require_caches(recipe, lowering, gpus, wides)
+
+
+def why_not(precision: str, *, tensorrt: bool, it: str = "it") -> str:
+    """Why TensorRT, or ONNX Runtime, has no recipe of that name, which sentences call ``it``."""
+    kind = NUMBER_FORMATS[precision]
+    if kind.is_quantized:
+        return f"{'TensorRT' if tensorrt else 'ONNX Runtime'} neither multiplies in {kind.title} nor emulates it"
+    return f"TensorRT has no attention kernel for {it}" if tensorrt else "on a CPU it computes in fp32"
+
+
+def wide_names() -> tuple[str, ...]:
+    """The names of the formats that a whole model can be in."""
+    return tuple(each.name for each in wide_formats())
+
+
+def _quantized(lowering: Lowering) -> tuple[str, ...]:
+    return tuple(each.name for each in quantized_formats(tensorrt=lowering.is_tensorrt))
 
 
 def require_gpus(recipe: Recipe, gpus: Sequence[str]) -> None:
@@ -88,8 +98,7 @@ def require_gpus(recipe: Recipe, gpus: Sequence[str]) -> None:
 
 def _instead(flag: str, kind: str, gpus: Sequence[str]) -> str:
     """The nearest that all of these GPUs have. Which wide type a target has is its checkpoint's to say."""
-    has = [each for each in ("fp8", "int8") if all(supports(gpu, each) for gpu in gpus)]
-    between = has[:1] if kind in ("fp8", "mxfp8") else []
+    between = [each for each in NUMBER_FORMATS[kind].instead if all(supports(gpu, each) for gpu in gpus)][:1]
     if flag == "--precision":
         return f"use {flag} {', '.join([*between, 'bf16 or fp16'])}"
     return (
@@ -98,42 +107,49 @@ def _instead(flag: str, kind: str, gpus: Sequence[str]) -> str:
 
 
 def _elsewhere(kind: str) -> str:
-    if kind == "mxfp8":  # TensorRT-RTX has no targets that multiply in it
-        return f"with --backend tensorrt on a host that has {sm_name(MXFP8_SMS[0])}"
+    on = NUMBER_FORMATS[kind].tensorrt
+    if on is None:
+        return "with --backend onnxruntime"
+    if not any(map(on.runs_on, RTX_SMS)):
+        return f"with --backend tensorrt on a host that has {sm_name(on.only[0])}"
     return "for another GPU, for example --gpu sm_120"
 
 
 def _why(kind: str) -> str:
-    if kind == "mxfp8":
-        only = ", ".join(map(sm_name, MXFP8_SMS))
-        return f"TensorRT multiplies in MXFP8 on {only} only; elsewhere it would write the weights out wide"
-    return f"GPUs multiply in {kind.upper()} from sm_{SINCE[kind]} on"
+    title, on = NUMBER_FORMATS[kind].title, NUMBER_FORMATS[kind].tensorrt
+    if on is None:
+        return f"TensorRT does not multiply in {title}"
+    if on.only:
+        only = ", ".join(map(sm_name, on.only))
+        return f"TensorRT multiplies in {title} on {only} only; elsewhere it would write the weights out wide"
+    return f"GPUs multiply in {title} from {sm_name(on.since)} on"
 
 
-def _require_lm_head(recipe: Recipe, gpus: Sequence[str], wides: Sequence[str]) -> None:
-    kind, kinds = recipe.lm_head, [each for each in _QUANTIZED if all(supports(gpu, each) for gpu in gpus)]
-    if kind in _QUANTIZED or kind in wides:
+def _require_lm_head(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wides: Sequence[str]) -> None:
+    known = _quantized(lowering)
+    kind, kinds = recipe.lm_head, [each for each in known if all(supports(gpu, each) for gpu in gpus)]
+    if kind in known or kind in wides:
         return
     raise UsageError(
         f"--lm-head-precision {kind} cannot be had with {_model(wides)}",
-        why=f"it is {', '.join(_QUANTIZED)}, or the type of what the model computes in",
+        why=f"it is {', '.join(known)}, or the type of what the model computes in",
         fix=_choice("--lm-head-precision", kind, kinds),
     )
 
 
 def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wides: Sequence[str]) -> None:
     kind = recipe.kv_cache
-    kinds = [each for each in lowering.cache_types if each in KEPT_ON_CPU or all(supports(gpu, each) for gpu in gpus)]
+    kinds = [each for each in lowering.cache_types if each in _on_cpu() or all(supports(gpu, each) for gpu in gpus)]
     if kind in wides or kind in kinds:
         return
-    if kind == "fp8":
+    if is_calibrated_cache(kind):
         on_cpu = f"use --kv-cache-dtype {kinds[0]}" if kinds else f"leave --kv-cache-dtype out ({recipe.wide})"
         raise UsageError(
-            f"--kv-cache-dtype fp8 is not available with {lowering.backend}",
+            f"--kv-cache-dtype {kind} is not available with {lowering.backend}",
             why=f"its attention kernel reads keys and values in {' or '.join([recipe.wide, *kinds])}",
-            fix=f"{on_cpu}, or build for a GPU from sm_{SINCE['fp8']} on",
+            fix=f"{on_cpu}, or build for a GPU from {_first(kind)} on",
         )
-    if kind in KEPT_ON_CPU and not lowering.is_tensorrt:
+    if kind in _on_cpu() and not lowering.is_tensorrt:
         raise UsageError(
             f"--kv-cache-dtype {kind} is not available with the lowering {lowering}",
             why=f"attention kernels of ONNX Runtime read keys and values as they compute, in {recipe.wide}; ours, "
@@ -149,17 +165,18 @@ def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wid
 
 
 def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -> None:
-    kind, kinds = recipe.drafter, [each for each in _DRAFTER if each != "fp8" or not lowering.is_tensorrt]
-    if kind == "fp8" and kind not in kinds:
+    kind, kinds = recipe.drafter, list(drafter_formats(tensorrt=lowering.is_tensorrt))
+    if lowering.is_tensorrt and kind not in kinds and kind in drafter_formats(tensorrt=False):
+        title = NUMBER_FORMATS[kind].title
         raise UsageError(
-            "--draft-precision fp8 is not available with TensorRT",
-            why="what a drafter's matrices are multiplied with stays wide, and TensorRT multiplies FP8 with FP8 alone; "
-            "it would write the weights out wide before every product",
-            fix="--draft-precision int8, or leave it out",
+            f"--draft-precision {kind} is not available with TensorRT",
+            why="what a drafter's matrices are multiplied with stays wide, and TensorRT multiplies "
+            f"{title} with {title} alone; it would write the weights out wide before every product",
+            fix=f"--draft-precision {kinds[0]}, or leave it out",
         )
     if kind in kinds or kind in wides:
         return
-    if kind in WIDE:
+    if kind in wide_names():
         raise UsageError(
             f"--draft-precision {kind} does not go with a target in {recipe.wide}",
             why="the drafter reads the target's features as they are, in its type",
@@ -170,6 +187,22 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -
         why=f"a drafter is in its target's type, or its matrices are stored in {', '.join(kinds)}",
         fix=_choice("--draft-precision", kind, kinds),
     )
+
+
+def drafter_formats(*, tensorrt: bool) -> tuple[str, ...]:
+    """The formats that the matrices of a drafter can be stored in."""
+    return tuple(each.name for each in quantized_formats() if each.drafts(tensorrt=tensorrt))
+
+
+def _on_cpu() -> tuple[str, ...]:
+    """The formats that caches are kept in on a CPU, with our kernels."""
+    return CPU.cache_types
+
+
+def _first(kind: str) -> str:
+    """The first GPU that computes in a format."""
+    on = NUMBER_FORMATS[kind].tensorrt
+    return sm_name(on.only[0] if on and on.only else on.since if on else 0)
 
 
 def _choice(flag: str, name: str, kinds: Sequence[str]) -> str:

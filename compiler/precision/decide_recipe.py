@@ -7,18 +7,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...graphs.lowering import Lowering
+from ...plugins.number_formats import FP32, format_stored_as, kernels_of
+from ...plugins.number_types import E4M3
 from ..hardware.gpus import supports
-from .allowed_recipes import WIDE, available, require_known, require_legal
+from .allowed_recipes import available, require_known, require_legal, wide_names
 from .precision_options import PrecisionAsked
-from .recipes import INTEGERS, RECIPES, Recipe, wide_type
+from .recipes import RECIPES, Recipe, wide_type
 
 if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ..checkpoints.checkpoint import Checkpoint
     from ..checkpoints.target import Target
 
-_ON_CPU = "fp32"  # what ONNX Runtime computes in
-_DRAFTER = "int8"  # of integer recipes: of four bits it would save little more, and lose drafts
+_ON_CPU = FP32.name  # what ONNX Runtime computes in
 
 
 def decide(
@@ -41,7 +42,7 @@ def decide(
         asked = replace(asked, exclude=())
     name = precision_of(asked, lowering, target, gpus, keeps_own=keeps_own)
     recipe = with_drafter(table_of(replace(asked, name=name), lowering, wide), asked, lowering, head)
-    require_legal(recipe, lowering, gpus, wides=WIDE if wide is None else ())
+    require_legal(recipe, lowering, gpus, wides=wide_names() if wide is None else ())
     return recipe
 
 
@@ -51,12 +52,13 @@ def with_drafter(recipe: Recipe, asked: PrecisionAsked, lowering: Lowering, head
     Where ONNX Runtime's kernels multiply the target's integers, the matrices of the drafter are integers too; a head of
     widths that no block divides stays wide.
     """
-    if head is None or asked.drafter is not None or not lowering.has_kernels or recipe.weights not in INTEGERS:
+    kernels = kernels_of(recipe.weights)
+    if head is None or asked.drafter is not None or not lowering.has_kernels or kernels is None:
         return recipe
     from .weight_selection import Selection
     from .weights_rounded_here import unblocked
 
-    narrow = replace(recipe, drafter=_DRAFTER)
+    narrow = replace(recipe, drafter=kernels.drafter)
     selection = Selection.of_drafter(head, narrow, lowering)
     fits = selection.share_without(unblocked(selection, lowering)) >= selection.recipe.share
     return narrow if fits else recipe
@@ -72,8 +74,8 @@ def precision_of(
 ) -> str:
     """The name of the recipe asked for, else what suits; see ``decide``.
 
-    A checkpoint's own precision is FP8 where it holds that with scales for its inputs and all GPUs have arithmetic for
-    it, else its wide type.
+    A checkpoint's own precision is that of its E4M3 codes where it holds them with scales for their inputs and all GPUs
+    have arithmetic for it, else its wide type.
     """
     if asked.name is not None:
         return asked.name
@@ -81,8 +83,10 @@ def precision_of(
         return available(lowering)[0]
     from .weight_source import is_whole_fp8
 
-    fp8 = all(supports(gpu, "fp8") for gpu in gpus) and is_whole_fp8(target, lowering)
-    return "fp8" if fp8 else wide_type(target.checkpoint)
+    own = format_stored_as(E4M3.safetensors)
+    if own and all(supports(gpu, own.name) for gpu in gpus) and is_whole_fp8(target, lowering):
+        return own.name
+    return wide_type(target.checkpoint)
 
 
 def table_of(asked: PrecisionAsked, lowering: Lowering, wide: str | None) -> Recipe:

@@ -10,9 +10,11 @@ import numpy as np
 
 from ...graphs.names import cache_name, layer_prefix, weight_name
 from ...plugins.errors import BuildError
-from ...plugins.number_types import BY_PRECISION, E4M3, scales_of
+from ...plugins.number_formats import NUMBER_FORMATS
+from ...plugins.number_types import E4M3, scales_of
 from ..checkpoints.formats.fp8_with_scales import read_scale
 from ..checkpoints.target import Target
+from .recipes import is_calibrated_cache
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -27,9 +29,9 @@ _NAMES = {"k": ("k_proj.k_scale", "k_scale"), "v": ("v_proj.v_scale", "v_scale")
 
 @dataclass(frozen=True)
 class NarrowCaches:
-    """Key and value caches of a type of their own, ``kind``; FP8 ones have ``scales`` by cache.
+    """Key and value caches of a format of their own, ``kind``; calibrated ones have ``scales`` by cache.
 
-    ``emulated`` has keys and values rounded to the codes of FP8 caches and kept wide, for ONNX Runtime.
+    ``emulated`` has keys and values rounded to the codes of calibrated caches and kept wide, for ONNX Runtime.
     """
 
     kind: str
@@ -42,18 +44,23 @@ class NarrowCaches:
         kind = recipe.cache_type(half)
         if kind == recipe.wide:
             return None
-        return cls(kind, scales()) if kind == "fp8" else cls(kind)
+        return cls(kind, scales()) if recipe.calibrates_caches else cls(kind)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether they are codes of measured scales."""
+        return is_calibrated_cache(self.kind)
 
     @property
     def dtype(self) -> str:
         """The type as graphs and manifests name it; empty for caches that are as wide as the rest."""
-        return "" if self.emulated else BY_PRECISION[self.kind].name
+        return "" if self.emulated else NUMBER_FORMATS[self.kind].number_type.name
 
     def rewrite(self, model: ir.Model) -> None:
         """Give the caches of a semantic graph their type, in place."""
         from ...graphs.quantization import narrow_caches, quantize_caches, round_caches
 
-        if self.kind != "fp8":
+        if not self.is_calibrated:
             narrow_caches(model, self.dtype)
         elif self.emulated:
             round_caches(model, self.scales)

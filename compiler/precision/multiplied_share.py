@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...graphs.lowering import TENSORRT
 from ...plugins.errors import BuildError
+from ...plugins.number_formats import NUMBER_FORMATS, quantized_formats
 from ...plugins.problems import listed
 from .allowed_recipes import available
 from .quantization_schemes import rounds_input, scheme
-from .recipes import DRAFTER_ROLE, EMULATED, RECIPES, Recipe, emulated
+from .recipes import DRAFTER_ROLE, RECIPES, Recipe, emulated, is_emulated_format
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
     from ...graphs.targets.weight_roles import RoledWeight
     from .weight_selection import Selection
 
-_WEIGHTS_ALONE = ("int4",)  # types that name nothing of what a weight is multiplied with
 _TITLES = {"experts": "routed experts"}
 
 
@@ -41,14 +41,14 @@ class Shares(NamedTuple):
 def names_inputs(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> bool:
     """Whether a weight's type stands for both factors of its products, as it is spelled for ``lowering``."""
     kind = recipe.precision(weight.role)
-    if weight.role == DRAFTER_ROLE or kind in _WEIGHTS_ALONE:
+    if weight.role == DRAFTER_ROLE or not NUMBER_FORMATS[kind].rounds_inputs:
         return False
     return scheme(kind, lowering).input is not None or lowering.has_kernels
 
 
 def is_emulated(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> bool:
     """Whether what runs a weight's products has no arithmetic in its type, and multiplies rounded numbers wide."""
-    return not lowering.is_tensorrt and recipe.precision(weight.role) in EMULATED
+    return not lowering.is_tensorrt and is_emulated_format(recipe.precision(weight.role))
 
 
 def multiplied_wide(selection: Selection, lowering: Lowering) -> dict[str, RoledWeight]:
@@ -155,8 +155,9 @@ def _who(selection: Selection, wide: Mapping[str, Any]) -> str:
 def _nearest(selection: Selection, lowering: Lowering) -> str:
     """The first quantized recipe whose products hold what it names for these weights, else the wide one."""
     asked = selection.recipe
-    for kind in ("fp8", "int8"):
-        if _holds(selection, kind, lowering) and kind != asked.name and kind in available(lowering):
+    both = [each.name for each in quantized_formats() if each.rounds_inputs and each.rounds_expert_inputs]
+    for kind in both:
+        if kind != asked.name and kind in available(lowering) and _holds(selection, kind, lowering):
             return kind
     return asked.wide
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...plugins.number_types import BFLOAT16, BY_NAME, E4M3, E8M0, FLOAT16, FLOAT32, INT4, INT8, UINT8
+from ...plugins.number_formats import NUMBER_FORMATS
+from ...plugins.number_types import BFLOAT16, E4M3, E8M0, FLOAT16, FLOAT32, INT4, INT8, UINT8
 
 # A type that is not among them tells nothing of a product.
 BITS = {kind.name: kind.bits for kind in (FLOAT32, FLOAT16, BFLOAT16, E4M3, E8M0, INT8, UINT8, INT4)}
@@ -70,8 +71,8 @@ def described(table: Mapping[str, Any]) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the word that ``--precision`` has for a type, else its name."""
-    return BY_NAME[name].precision or name if name in BY_NAME else name
+    """Return the first number format whose numbers are of a type, else the type's name."""
+    return next((each.name for each in NUMBER_FORMATS.values() if each.number_type.name == name), name)
 
 
 def _of_graph(row: Mapping[str, Any]) -> dict[str, Any]:

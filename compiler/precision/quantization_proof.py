@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import BuildError
-from ...plugins.number_types import BY_NUMPY, BY_PRECISION
+from ...plugins.number_formats import NUMBER_FORMATS
+from ...plugins.number_types import BY_NUMPY
 from ...plugins.problems import listed
 from .multiplied_share import Shares, is_emulated, names_inputs, shares, shortfall, too_little
 from .recipes import DRAFTER_ROLE, LM_HEAD
@@ -22,15 +23,13 @@ if TYPE_CHECKING:
     from .weight_source import WeightSource
 
 _LISTED = 8
-_UNSIGNED = ("uint8", "uint4")  # what kernels on a CPU read, and they, the last of them ours
+_UNSIGNED = "u"  # codes around their middle, which kernels on a CPU read: these, the last of them ours
 _KERNELS = ("MatMulNBits", "QMoE", "QuantizedLinear")
 _EXPERTS = "experts"
 _UNREAD = (
     "ONNX Runtime has no kernel that reads it so, and would widen it at load; of routed experts it takes both stacks "
     "or none"
 )
-# How products of a graph call what is stored as these codes.
-STORED = {name: BY_NUMPY[name.removeprefix("u")].name for name in ("float8_e4m3fn", "int8", "uint8", "int4", "uint4")}
 
 
 @dataclass
@@ -169,11 +168,11 @@ class QuantizedGraph:
     def _takes_effect(self, product: GraphProduct, name: str) -> bool:
         """Whether a product multiplies the weight ``name`` as the recipe says."""
         weight, how = self.source.selection.weights.get(name), self.taken.get(name)
-        if weight is None or how is None or product.stored != STORED[how.codes]:
+        if weight is None or how is None or product.stored != stored_name(how.codes):
             return False
-        if self._lowered_for.has_kernels and how.codes in _UNSIGNED:
+        if self._lowered_for.has_kernels and how.codes.startswith(_UNSIGNED):
             return product.op in _KERNELS
-        return how.input is None or product.computed == STORED[how.input.codes]
+        return how.input is None or product.computed == stored_name(how.input.codes)
 
     def _use(self, product: GraphProduct, wide: Mapping[str, str]) -> dict[str, Any]:
         """Say what the weights of a product are for, whether they count as quantized, and why some of them do not."""
@@ -193,7 +192,7 @@ class QuantizedGraph:
             is_emulated(weight, selection.recipe, self._lowered_for) for weight in weights
         ):
             return row
-        return row | {"computed": BY_PRECISION[selection.recipe.wide].name, "emulates": product.computed}
+        return row | {"computed": NUMBER_FORMATS[selection.recipe.wide].number_type.name, "emulates": product.computed}
 
     def _shortfall(self) -> str:
         """What reports say first: too few weights are multiplied in the type that they are stored in; else nothing."""
@@ -213,6 +212,11 @@ class QuantizedGraph:
             stay = "s that {} narrows stay" if len(wide) > 1 else " that {} narrows stays"
             notes.append(f"{len(wide)} weight{stay.format(recipe.name)} {recipe.wide}: {_reasons(wide)}")
         return notes + self.source.notes()
+
+
+def stored_name(codes: str) -> str:
+    """What products of a graph call codes: unsigned ones go by the name of signed ones."""
+    return BY_NUMPY[codes.removeprefix(_UNSIGNED)].name
 
 
 def _reasons(why: Mapping[str, str]) -> str:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...graphs.lowering import TENSORRT, Lowering
+from ...plugins.number_formats import (
+    BF16,
+    FP16,
+    FP32,
+    NUMBER_FORMATS,
+    IntegerKernels,
+    NumberFormat,
+    format_stored_as,
+    kernels_of,
+)
+from ...plugins.number_types import BFLOAT16, E4M3
 
 if TYPE_CHECKING:
     from ...graphs.trace import Dtype
@@ -19,8 +30,6 @@ DRAFTER_ROLE: Literal["drafter"] = (
     "drafter"  # of the drafter's matrices: stored as a type says, and what enters them stays wide
 )
 ALLOWED_WIDE = ("experts",)  # what --allow-wide can name: roles whose products may be wider than their type says
-LAYER_TYPES = ("fp8",)  # that TensorRT's own layer of routed experts multiplies in
-EMULATED = ("fp8", "mxfp8")  # types that ONNX Runtime has no arithmetic for
 STORED = "stored"  # of a recorded table: what a GGUF file held before the recipe
 MULTIPLIED = "multiplied"  # of a recorded table: what is to be said before all else, where products are not as named
 SHARE = 0.9
@@ -29,7 +38,7 @@ _AT_RUN_TIME = "int8 at run time"  # ONNX Runtime's kernels for integer weights 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Types by name (``fp32 fp16 bf16 fp8 mxfp8 int8 int4``).
+    """Number formats by name (``plugins.number_formats``).
 
     ``weights`` are the matrices of attention and MLP, ``activations`` what they are multiplied with, ``experts`` and
     ``expert_activations`` the same of routed experts. ``wide`` is everything else, and what flows between layers.
@@ -89,8 +98,13 @@ class Recipe:
         return str(getattr(self, _ROLES[role])) if role in _ROLES else self.wide
 
     def cache_type(self, half: str) -> str:
-        """The type that a half's keys and values are kept in; FP8 ones are the target's, calibrated, alone."""
-        return self.wide if half == "drafter" and self.kv_cache == "fp8" else self.kv_cache
+        """The type that a half's keys and values are kept in; calibrated ones are the target's alone."""
+        return self.wide if half == "drafter" and self.calibrates_caches else self.kv_cache
+
+    @property
+    def calibrates_caches(self) -> bool:
+        """Whether the target's keys and values are kept as codes of measured scales."""
+        return is_calibrated_cache(self.kv_cache)
 
     def on(self, wide: str, lowering: Lowering = TENSORRT) -> Recipe:
         """The recipe over another wide type, which the drafter and the caches have too, as ``lowering`` computes it."""
@@ -98,24 +112,23 @@ class Recipe:
         if self.quantized_type and wide != self.wide:
             moved: dict[str, Any] = {name: wide for name in _FIELDS if getattr(self, name) == self.wide}
             recipe = replace(self, **moved, says=self.says.replace(self.wide, wide))
-        if lowering.has_expert_layer and recipe.experts not in LAYER_TYPES:
+        if lowering.has_expert_layer and not _in_expert_layer(recipe.experts):
             return replace(recipe, expert_activations=recipe.wide)
-        return recipe if lowering.is_tensorrt else recipe._on_onnxruntime(kernels=lowering.has_kernels)
+        kernels = None if lowering.is_tensorrt else kernels_of(recipe.weights)
+        return recipe._with_kernels(kernels, has=lowering.has_kernels) if kernels else recipe
 
-    def _on_onnxruntime(self, *, kernels: bool) -> Recipe:
-        """The recipe for ONNX Runtime; without kernels for integers weights are scaled first and multiplied wide."""
-        if self.weights not in INTEGERS:
-            return self
-        codes = INTEGERS[self.weights]
-        if not kernels:
-            says = f"{codes} in blocks, multiplied wide{_rest(self.wide)}"
+    def _with_kernels(self, kernels: IntegerKernels, *, has: bool) -> Recipe:
+        """The recipe for kernels of a CPU; a lowering that has none scales weights first, and multiplies them wide."""
+        if not has:
+            says = f"{kernels.codes} in blocks, multiplied wide{_rest(self.wide)}"
             return replace(self, activations=self.wide, expert_activations=self.wide, says=says)
         says = (
-            f"{codes} in blocks, inputs rounded to int8 at run time, for the matrices of attention, mlp and experts; "
-            f"lm_head, and an embedding that is its matrix, in {_LM_HEAD} so; any other embedding, router, norms, "
-            f"biases, sinks and the KV cache stay {self.wide}"
+            f"{kernels.codes} in blocks, inputs rounded to int8 at run time, for the matrices of attention, mlp and "
+            f"experts; lm_head, and an embedding that is its matrix, in {kernels.lm_head} so; any other embedding, "
+            f"router, norms, biases, sinks and the KV cache stay {self.wide}"
         )
-        return replace(self, activations=_AT_RUN_TIME, expert_activations=_AT_RUN_TIME, lm_head=_LM_HEAD, says=says)
+        at_run_time = replace(self, activations=_AT_RUN_TIME, expert_activations=_AT_RUN_TIME)
+        return replace(at_run_time, lm_head=kernels.lm_head, says=says)
 
     @classmethod
     def recorded(cls, table: Mapping[str, str], wide: str) -> Recipe:
@@ -179,18 +192,18 @@ _ROLES: Mapping[str, str] = {
 _UNIFORM_FIELDS = ("weights", "activations", "kv_cache", "lm_head", "drafter")
 _FIELDS = ("wide", *_UNIFORM_FIELDS, "experts", "expert_activations", "router")
 _NOT_TYPES = ("recipe", "exclude", "allow wide", "calibration")  # of a recorded table
-INTEGERS = {"int8": "8-bit integers", "int4": "4-bit integers"}
-_LM_HEAD = "int8"  # of integer recipes on ONNX Runtime, of four bits as well: its errors are the logits' own
 
 
-def _uniform(name: str, says: str) -> Recipe:
-    every: dict[str, Any] = dict.fromkeys(_FIELDS, name)
-    return Recipe(name=name, says=says, **every)
-
-
-def _quantized(name: str, how: str, **others: str) -> Recipe:
-    kinds: dict[str, Any] = {"weights": name, "experts": name, **others}
-    return replace(_uniform("bf16", f"{how}{_rest('bf16')}"), name=name, share=SHARE, **kinds)
+def _recipe_of(kind: NumberFormat) -> Recipe:
+    """The table that the name of a format stands for, over BF16 where it is quantized."""
+    wide = BF16.name if kind.is_quantized else kind.name
+    every: dict[str, Any] = dict.fromkeys(_FIELDS, wide)
+    if not kind.is_quantized:
+        return Recipe(name=kind.name, says=kind.says, **every)
+    every |= {"weights": kind.name, "experts": kind.name}
+    every |= {"activations": kind.name} if kind.rounds_inputs else {}
+    every |= {"expert_activations": kind.name} if kind.rounds_expert_inputs else {}
+    return Recipe(name=kind.name, says=f"{kind.says}{_rest(wide)}", share=SHARE, **every)
 
 
 def _rest(wide: str) -> str:
@@ -200,20 +213,42 @@ def _rest(wide: str) -> str:
     )
 
 
-RECIPES: Mapping[str, Recipe] = {
-    "fp32": _uniform("fp32", "every weight and the KV cache in fp32"),
-    "fp16": _uniform("fp16", "every weight and the KV cache in fp16; none stays wider"),
-    "bf16": _uniform("bf16", "every weight and the KV cache in bf16; none stays wider"),
-    "fp8": _quantized("fp8", "E4M3 with calibrated inputs", activations="fp8", expert_activations="fp8"),
-    "mxfp8": _quantized("mxfp8", "E4M3 in blocks of 32 with a power of two each, inputs as well", activations="mxfp8"),
-    "int8": _quantized("int8", "8-bit integers with calibrated inputs", activations="int8", expert_activations="int8"),
-    "int4": _quantized("int4", "4-bit integers in blocks, multiplied wide"),
-}
+class _Recipes(Mapping[str, Recipe]):
+    """The recipes by name: one for each number format of the table, as it is when they are asked for."""
+
+    def __getitem__(self, name: str) -> Recipe:
+        return _recipe_of(NUMBER_FORMATS[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NUMBER_FORMATS)
+
+    def __len__(self) -> int:
+        return len(NUMBER_FORMATS)
+
+
+RECIPES: Mapping[str, Recipe] = _Recipes()
+
+
+def is_emulated_format(name: str | None) -> bool:
+    """Whether ONNX Runtime has no arithmetic for the format of that name, and multiplies rounded numbers wide."""
+    return name in NUMBER_FORMATS and NUMBER_FORMATS[name].is_emulated
+
+
+def is_calibrated_cache(name: str | None) -> bool:
+    """Whether caches in the format of that name are codes of a scale for each layer that has to be measured."""
+    caches = NUMBER_FORMATS[name].caches if name in NUMBER_FORMATS else None
+    return caches is not None and caches.calibrated
+
+
+def _in_expert_layer(name: str) -> bool:
+    """Whether TensorRT's own layer of routed experts multiplies in the format of that name."""
+    on = NUMBER_FORMATS[name].tensorrt
+    return on is not None and on.expert_layer
 
 
 def emulated(recipe: Recipe, lowering: Lowering) -> list[str]:
     """Notes on types that a CPU has no arithmetic for, to be said before all else."""
-    kinds = sorted({*recipe.quantized_types, recipe.drafter} & {*EMULATED})
+    kinds = sorted(filter(is_emulated_format, {*recipe.quantized_types, recipe.drafter}))
     if lowering.is_tensorrt or not kinds:
         return []
     titles = " or ".join(kinds).upper()
@@ -226,10 +261,12 @@ def emulated(recipe: Recipe, lowering: Lowering) -> list[str]:
 def widened(recipe: Recipe, target: Checkpoint) -> list[str]:
     """Notes on a checkpoint whose FP8 weights a recipe does not keep."""
     stored = sum(target.fp8(name) is not None for name in target.tensors)
-    if recipe.quantized_type or recipe.wide == "fp32" or not stored:
+    own = format_stored_as(E4M3.safetensors)
+    if recipe.quantized_type or recipe.wide == FP32.name or not stored or own is None:
         return []
     return [
-        f"{stored} tensors that the checkpoint stores in FP8 were widened to {recipe.wide}; --precision fp8 does not"
+        f"{stored} tensors that the checkpoint stores in {own.title} were widened to {recipe.wide}; "
+        f"--precision {own.name} does not"
     ]
 
 
@@ -238,7 +275,7 @@ def twice_rounded(recipe: Recipe, target: Checkpoint, again: Sequence[str]) -> l
 
     ``again``: the types of a GGUF file that are not taken as they are stored.
     """
-    if again and (recipe.quantized_roles or recipe.wide != "fp32"):
+    if again and (recipe.quantized_roles or recipe.wide != FP32.name):
         which = " and ".join(again)
         told = "; build_report.json says of each tensor how far that moved it" if recipe.quantized_type else ""
         return [
@@ -255,4 +292,5 @@ def twice_rounded(recipe: Recipe, target: Checkpoint, again: Sequence[str]) -> l
 
 def wide_type(target: Checkpoint) -> str:
     """The type of what is not quantized in a target: BF16 where its checkpoint has any, else FP16."""
-    return "bf16" if "BF16" in {tensor.entry.dtype for tensor in target.tensors.values()} else "fp16"
+    stored = {tensor.entry.dtype for tensor in target.tensors.values()}
+    return (BF16 if BFLOAT16.safetensors in stored else FP16).name

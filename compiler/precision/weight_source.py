@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...graphs.targets.checkpoint_pieces import Array, Shape, UnreadRows
 from ...plugins.errors import BuildError, UsageError
+from ...plugins.number_formats import NUMBER_FORMATS, format_stored_as
+from ...plugins.number_types import E4M3
 from ...plugins.problems import counted
 from ..checkpoints.gguf.weights import rounded_types
 from ..checkpoints.target import Target
@@ -69,7 +71,7 @@ def of_target(
         return None
     selection = selection_of(target, recipe)
     stored = [key for name, weight in selection.weights.items() for key in _in_fp8(target, name, weight.shape)]
-    if stored and recipe.quantized_types == {"fp8"}:
+    if stored and all(_takes_e4m3(kind) for kind in recipe.quantized_types):
         return StoredFp8(target, selection, lowering, ranges)
     if stored:
         raise _twice(target, recipe, stored)
@@ -96,7 +98,7 @@ def of_drafter(
 def uncalibrated(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
     """What a target in ``recipe`` rounds with scales that are not known yet: inputs by their weight, caches."""
     source = of_target(target, recipe, lowering)
-    caches = recipe.kv_cache == "fp8" and not stored_cache_scales(target)
+    caches = recipe.calibrates_caches and not stored_cache_scales(target)
     return (source.uncalibrated() if source else []) + ["the KV cache"] * caches
 
 
@@ -125,16 +127,24 @@ def rounded_again(target: Target, recipe: Recipe, lowering: Lowering) -> tuple[s
 
 
 def is_whole_fp8(target: Target, lowering: Lowering) -> bool:
-    """Whether a target's checkpoint holds what the recipe fp8 stands for, scales of inputs included."""
+    """Whether a target's checkpoint holds what the recipe of its E4M3 codes stands for, scales of inputs included."""
     if not any(target.checkpoint.fp8(name) for name in target.checkpoint.tensors):
         return False
-    recipe = RECIPES["fp8"]
+    own = format_stored_as(E4M3.safetensors)
+    if own is None:
+        return False
+    recipe = RECIPES[own.name]
     source = of_target(target, recipe, lowering)
     if not isinstance(source, StoredFp8) or source.uncalibrated():
         return False
     _, wide = source.storage()
     selected = source.selection
     return sum(selected.weights[name].count for name in wide) <= (1 - recipe.share) * selected.count
+
+
+def _takes_e4m3(kind: str) -> bool:
+    """Whether a format takes the E4M3 codes of checkpoints as they are stored."""
+    return E4M3.safetensors in NUMBER_FORMATS[kind].takes
 
 
 def _in_fp8(target: Target, name: str, shape: Shape) -> list[str]:
@@ -145,10 +155,12 @@ def _in_fp8(target: Target, name: str, shape: Shape) -> list[str]:
 
 
 def _twice(target: Target, recipe: Recipe, stored: Sequence[str]) -> BuildError:
-    others = sorted(recipe.quantized_types - {"fp8"})
+    others = sorted(kind for kind in recipe.quantized_types if not _takes_e4m3(kind))
+    own = format_stored_as(E4M3.safetensors)
     return BuildError(
         f"{target.folder} is quantised already: it stores {counted(stored)} in FP8, among them {stored[0]}",
         why=f"{' and '.join(others)} cannot be made of it: rounding rounded weights adds a second error to the first, "
         "and one graph takes its narrow weights from one place",
-        fix="build it with --precision fp8 and nothing beside it, or start from the BF16 or FP16 checkpoint",
+        fix=f"build it with --precision {own.name if own else ''} and nothing beside it, or start from the BF16 or "
+        "FP16 checkpoint",
     )

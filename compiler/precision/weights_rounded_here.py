@@ -15,12 +15,13 @@ import numpy as np
 from ...graphs.quantization.quantized_weight import QuantizedWeight, Rounding
 from ...graphs.targets.checkpoint_pieces import Array, Shape, UnreadRows
 from ...plugins.errors import BuildError
+from ...plugins.number_formats import AFFINE, NUMBER_FORMATS, Scheme
 from ...plugins.number_types import scales_of, to_e8m0
 from ...plugins.ops.quantized_linear.packed_weights import gguf_codes, gguf_scales
 from ...plugins.problems import counted, listed
 from ..checkpoints.formats.fp8_with_scales import Loss
 from ..checkpoints.target import StoredBlocks
-from .quantization_schemes import AFFINE, Scheme, rounds_input, scheme_of, serves_embedding, stored_scheme
+from .quantization_schemes import rounds_input, scheme_of, serves_embedding, stored_scheme
 from .recipes import LM_HEAD
 from .rounding import scale_and_least
 from .rounding.coded_rows import Coding, row_magnitudes
@@ -115,7 +116,7 @@ class RoundedHere:
             block = self._block(weight)
             if how.block and not block:
                 columns = " and ".join(map(str, self._columns(weight)))
-                wide[name] = f"no block of {how.smallest_block} to {how.block} divides its {columns} columns"
+                wide[name] = f"no block of {how.smallest} to {how.block} divides its {columns} columns"
                 continue
             shape = self._scale_shape(weight) + ((how.of_block,) if how.of_block > 1 else ())
             gathered = weight.role == LM_HEAD and serves_embedding(self.selection.recipe, self.lowering)
@@ -184,9 +185,10 @@ class RoundedHere:
 
     def _kept(self, weight: RoledWeight) -> StoredBlocks | None:
         """The blocks of a weight that is taken as it is stored."""
-        how = self._rounding_scheme(weight)
-        stored = self.blocks(weight.name, weight.shape) if how.packed else None
-        return stored if stored and stored_scheme(stored.kind).codes == how.codes else None
+        packed = self._rounding_scheme(weight).packed
+        stored = self.blocks(weight.name, weight.shape) if packed else None
+        taken = NUMBER_FORMATS[self.selection.recipe.precision(weight.role)].takes
+        return stored if stored and stored.kind in taken else None
 
     def _static(self, weight: RoledWeight) -> bool:
         return self._rounds(weight) and not self._scheme(weight).powers
@@ -251,5 +253,5 @@ class RoundedHere:
             for largest in in_order(partial(row_magnitudes, weight.shape[-1]), self.runs(weight.name, weight.shape)):
                 np.maximum.at(amax, np.arange(at, at + len(largest)) // of_group, largest)
                 at += len(largest)
-            self._scales[weight.name] = scales_for(amax, how.codes).reshape(shape)
+            self._scales[weight.name] = scales_for(amax, how.codes, how.largest).reshape(shape)
         return self._scales[weight.name]

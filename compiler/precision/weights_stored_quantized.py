@@ -109,7 +109,7 @@ class StoredFp8:
             )
         cached = any(name.endswith((".k_scale", ".v_scale")) for name in self.target.checkpoint.companions)
         kind = self.selection.recipe.kv_cache
-        if cached and kind != "fp8":
+        if cached and not self.selection.recipe.calibrates_caches:
             notes.append(f"the checkpoint's scales for an FP8 KV cache are not used: it stays {kind}")
         return notes + (list(self.ranges.facts.warnings) if self.ranges else [])
 

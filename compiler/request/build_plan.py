@@ -8,6 +8,7 @@ from typing import Literal
 
 from ...engines.folder.records import Speculation
 from ...graphs.lowering import Lowering
+from ...plugins.number_formats import NUMBER_FORMATS
 from ..checkpoints.target_and_drafter import Inputs, cache_length, require_runner
 from ..hardware.gpus import sm_names
 from ..precision.decide_recipe import decide
@@ -87,7 +88,7 @@ def plan_of_build(request: CompileRequest, platform: BuildPlatform, inputs: Inpu
     recipe = decide(
         request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True, head=inputs.head
     )
-    if request.precision.name is None and recipe.name == "fp8":
+    if request.precision.name is None and NUMBER_FORMATS[recipe.name].is_quantized:
         said.append(_FP8_TAKEN)
     return BuildPlan(
         command="build",

@@ -10,8 +10,8 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ..hardware.gpus import export_form, sm_name, sm_number
 from ..hardware.machine import Machine, look
 from ..precision.decide_recipe import decide
-from ..precision.recipes import emulated
-from .choose_backend import EMULATED, choose_backend
+from ..precision.recipes import emulated, is_emulated_format
+from .choose_backend import choose_backend
 from .experts_form import as_asked
 from .refusals import check_build
 from .request import ONNXRUNTIME, CompileRequest, PlanAsked
@@ -101,7 +101,7 @@ def _on_cpu(asked: str | None, precision: str | None) -> tuple[Lowering, str]:
 
     if asked is not None:
         return lowering_named(asked), ""
-    if precision in EMULATED or is_off():
+    if is_emulated_format(precision) or is_off():
         return ORT, ""
     try:
         find_compilers()

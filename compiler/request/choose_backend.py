@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...graphs.lowering import ORT
+from ...graphs.lowering import ORT, TENSORRT
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
+from ...plugins.number_formats import FP16, FP32, NUMBER_FORMATS, kernels_of
 from ...plugins.optional_packages import install_to_build
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
 from ..hardware.gpus import (
@@ -20,11 +21,9 @@ from ..hardware.gpus import (
     supports,
 )
 from ..hardware.machine import LocalGpu, Machine
-from ..precision.allowed_recipes import available
+from ..precision.allowed_recipes import available, why_not
+from ..precision.recipes import is_emulated_format
 from .request import BackendAsked
-
-_KERNELS = ("int8", "int4")  # that ONNX Runtime multiplies in on a CPU, beside fp32
-EMULATED = ("fp8", "mxfp8")  # that it only rounds to
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,13 @@ def choose_backend(
 
 def _choose(precision: str | None, named: tuple[str, ...], machine: Machine, model: str) -> BackendChoice:
     ready = machine.has("tensorrt") and any(sm in DATA_CENTRE_SMS for sm in machine.sms)
-    if precision == "fp32":
-        return _onnxruntime(precision, named, "TensorRT has no attention kernel for fp32")
-    if not named and not ready and precision in (None, *_KERNELS):
+    if precision in NUMBER_FORMATS and precision not in available(TENSORRT):
+        return _onnxruntime(precision, named, why_not(precision, tensorrt=True, it=precision))
+    if not named and not ready and (precision is None or kernels_of(precision)):
         if usable := [gpu for gpu in machine.gpus if gpu.sm in (*DATA_CENTRE_SMS, *RTX_SMS)]:
             raise _undecided(usable[0], machine)
         return BackendChoice("onnxruntime", (), "this machine has no GPU that TensorRT builds for")
-    if not named and not machine.gpus and precision in EMULATED:
+    if not named and not machine.gpus and is_emulated_format(precision):
         return BackendChoice("onnxruntime", (), "there is no GPU here")
     if ready and (not named or set(named) <= {sm_name(sm) for sm in machine.sms}):
         return _tensorrt("tensorrt", precision, named, machine, model)
@@ -102,7 +101,7 @@ def _onnxruntime(precision: str | None, named: tuple[str, ...], why: str) -> Bac
         raise UsageError(
             f"--gpu {','.join(named)} does not go with ONNX Runtime" + (f" in {precision}" if precision else ""),
             why="its engines run on a CPU"
-            + (", and TensorRT has no attention kernel for fp32" if precision == "fp32" else ""),
+            + (", and TensorRT has no attention kernel for fp32" if precision == FP32.name else ""),
             fix=f"leave --gpu out, or build with {_for_gpus(precision, named)}",
         )
     return BackendChoice("onnxruntime", (), why)
@@ -114,15 +113,17 @@ def _for_gpus(precision: str | None, named: tuple[str, ...]) -> str:
     backend = "--backend tensorrt-rtx" if rtx else "--backend tensorrt on a host that has them, with"
     if precision is None:
         return backend.removesuffix(", with")
-    has = [each for each in (precision, "fp8", "int8") if each != "fp32" and all(supports(gpu, each) for gpu in named)]
-    return f"{backend} --precision {'fp16' if precision == 'fp32' else has[0] if has else 'fp16'}"
+    kind = NUMBER_FORMATS.get(precision)
+    able = [each for each in (precision, *(kind.instead if kind else ())) if each in available(TENSORRT)]
+    has = [each for each in able if all(supports(gpu, each) for gpu in named)]
+    return f"{backend} --precision {has[0] if has else FP16.name}"
 
 
 def _require_wide(product: Product, precision: str | None) -> None:
-    if precision == "fp32":
+    if precision in NUMBER_FORMATS and precision not in available(TENSORRT):
         raise UsageError(
-            f"the precision 'fp32' is not available with {product}",
-            why="TensorRT has no attention kernel for it",
+            f"the precision {precision!r} is not available with {product}",
+            why=why_not(precision, tensorrt=True),
             fix="use --precision fp16 or bf16, or --backend onnxruntime",
         )
 
@@ -175,7 +176,7 @@ def _cannot(
     kind = f" --precision {precision}" if precision else ""
     rtx = [gpu for gpu in named if sm_number(gpu) in RTX_SMS and supports(gpu, precision or "")] or ["sm_120"]
     first = "" if machine.has("tensorrt-rtx") else f" (after {install_to_build(EXTRA_OF['tensorrt-rtx'])})"
-    instead = " --precision fp8" if precision == "mxfp8" else ""  # none of its targets multiplies in MXFP8
+    instead = _instead_on_rtx(precision)
     return EnvironmentProblem(
         f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"
         + (f" on {', '.join(named)}" if named else ""),
@@ -189,12 +190,23 @@ def _cannot(
     )
 
 
+def _instead_on_rtx(precision: str | None) -> str:
+    """The flag with the nearest format that TensorRT-RTX multiplies in, where it does not in the one asked for."""
+
+    def has(kind: str) -> bool:
+        return any(supports(sm_name(sm), kind) for sm in RTX_SMS)
+
+    kind = NUMBER_FORMATS.get(precision or "")
+    others = kind.instead if kind and not has(kind.name) else ()
+    return next((f" --precision {each}" for each in others if has(each)), "")
+
+
 def _on_cpu(precision: str | None, named: tuple[str, ...]) -> str:
     """The flags with which ONNX Runtime does it instead."""
     without = " and no --gpu" if named else ""
-    if precision in ("fp8", "mxfp8"):
+    if is_emulated_format(precision):
         return f"--backend onnxruntime{without} emulates it, to measure what it costs in accuracy"
-    if precision in _KERNELS:
+    if precision and kernels_of(precision):
         return f"--backend onnxruntime{without} builds in {precision} for this CPU"
     asked = " --precision fp32" if precision else ""
     return f"--backend onnxruntime{asked}{without} builds in fp32 for this CPU"

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from ...graphs.lowering import ORT, TENSORRT
 from ..hardware.gpus import RTX_SMS, lacks, sm_name
 from ..hardware.machine import Machine
-from ..precision.allowed_recipes import available
-from ..precision.recipes import RECIPES
-from .choose_backend import EMULATED
+from ..precision.allowed_recipes import available, why_not
+from ..precision.recipes import RECIPES, is_emulated_format
 from .request import ONNXRUNTIME
 
 
@@ -33,13 +32,13 @@ def support(backend: str, machine: Machine) -> tuple[PrecisionSupport, ...]:
 
 
 def _on_cpu(precision: str) -> PrecisionSupport:
-    cannot = "" if precision in available(ORT) else "on a CPU it computes in fp32"
-    return PrecisionSupport(precision, (), precision in EMULATED and not cannot, cannot)
+    cannot = "" if precision in available(ORT) else why_not(precision, tensorrt=False)
+    return PrecisionSupport(precision, (), is_emulated_format(precision) and not cannot, cannot)
 
 
 def _on_gpus(precision: str, sms: Sequence[int]) -> PrecisionSupport:
     if precision not in available(TENSORRT):
-        return PrecisionSupport(precision, (), False, "TensorRT has no attention kernel for it")
+        return PrecisionSupport(precision, (), False, why_not(precision, tensorrt=True))
     able = tuple(sm_name(sm) for sm in sms if not lacks(sm, precision))
     cannot = "" if able else lacks(sms[-1], precision) if sms else "there is no NVIDIA GPU"
     return PrecisionSupport(precision, able, False, cannot)

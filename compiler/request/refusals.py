@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...graphs.lowering import Lowering
 from ...plugins.errors import UsageError
+from ...plugins.number_formats import FP8
 from ..checkpoints.without_head import NO_DRAFTS
 from ..hardware.gpus import export_form, sm_names, sm_number
 from ..precision.allowed_recipes import lowering_for, require_known
@@ -69,13 +70,13 @@ def _form_of_export(request: CompileRequest) -> Lowering:
 def check_quantize(request: CompileRequest) -> None:
     """Raise ``UsageError`` for what no FP8 checkpoint can be made of."""
     require_known(request.precision.name)
-    if request.precision.name not in (None, "fp8"):
+    if request.precision.name not in (None, FP8.name):
         raise UsageError(
             f"no {request.precision.name} checkpoints are made",
             why="fp8 is the format that is written; other recipes round the weights when an engine is built",
             fix=f"leave --precision out, or `peagle-compile build --precision {request.precision.name}`",
         )
-    if request.precision.kv_cache not in (None, "fp8"):
+    if request.precision.kv_cache not in (None, FP8.name):
         raise UsageError(
             f"--kv-cache-dtype {request.precision.kv_cache} cannot be stored",
             why="scales of cached keys and values are for fp8",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ...plugins.errors import UsageError, nearest
+from ...plugins.number_formats import FP8
 from ..console.option_fields import Option, named, option_of
 from ..precision.precision_options import CalibrationAsked, PrecisionAsked
 from .config_file import typed
@@ -205,7 +206,7 @@ EXPORT = Form(
 
 QUANTIZE = Form(
     "quantize",
-    "fp8",
+    FP8.name,
     (
         ask("pair", "model", "revision"),
         ask("", "out", default="MODEL-fp8"),

@@ -13,19 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...plugins.number_types import NUMBER_TYPES
 from ..console.printing import size
 from ..hardware.memory import free_memory
 from .plan_programs import ONNX_LAYERS, PRODUCT, Held, Program, Step
 
 _PRODUCTS = ("gemm", "matmul", "matrix", "fully", "convolution")
-_TYPES = (  # the first that a description has
-    (("fp8", "e4m3"), "float8e4m3fn"),
-    (("int4",), "int4"),
-    (("int8",), "int8"),
-    (("bf16", "bfloat"), "bfloat16"),
-    (("fp16", "half"), "float16"),
-    (("fp32", "float"), "float32"),
-)
+# The first whose word a description has: the narrowest, since "bfloat" has "float" in it.
+_TYPES = [kind for kind in reversed(NUMBER_TYPES) if kind.in_plans]
 
 
 def inspected(trt: Any, logger: Any, plan: Path) -> tuple[list[Program], list[str]]:
@@ -82,7 +77,7 @@ def _step(layer: Mapping[str, Any]) -> Step:
 def _held(tensor: Mapping[str, Any], *, constant: bool) -> Held:
     dims = tensor.get("Dimensions") or ()
     text = f"{tensor.get('Format/Datatype', '')} {tensor.get('Datatype', '')}".lower()
-    dtype = next((name for words, name in _TYPES if any(word in text for word in words)), "")
+    dtype = next((kind.name for kind in _TYPES if any(word in text for word in kind.in_plans)), "")
     return Held(dtype, math.prod(dims) if all(isinstance(dim, int) and dim > 0 for dim in dims) else 0, constant)
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from ...plugins.number_types import NUMBER_TYPES
+
 PRODUCT = "fully_connected"  # the kind of step that multiplies two factors, its first two inputs
 KERNEL = "function"  # and of one whose code is generated
 _MARK, _BEFORE = b"NLYM", 16  # mark, four bytes of a version, eight of a length; then the text
@@ -29,13 +31,7 @@ ONNX_LAYERS = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 _INPUTS = re.compile(r"^ *inputs=\{([^}]*)\}", re.M)
 _QUOTED = re.compile(r"\"([^\"]*)\"")
 _FUSION = "runtime_fusion"
-_DTYPES = {
-    "half": "float16",
-    "bfloat": "bfloat16",
-    "bf16": "bfloat16",
-    "float": "float32",
-    "fp8_e4m3": "float8e4m3fn",
-}
+_DTYPES = {word: kind.name for kind in NUMBER_TYPES for word in kind.in_plans}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...plugins.errors import UsageError
+from ...plugins.number_formats import FP8
 from ..console.printing import columns, emit, size
 from .flags.completion import model_names, one_of
 from .flags.shared_flags import Json
@@ -16,7 +17,7 @@ from .flags.shared_flags import Json
 if TYPE_CHECKING:
     from ..checkpoints.known_pairs import Pair, Source
 
-_LISTED = "fp8"  # the precision that the list says the disk for
+_LISTED = FP8.name  # the precision that the list says the disk for
 
 
 def models(

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from ...engines.folder.manifest import Manifest
 from ...graphs.lowering import ORT, TENSORRT, lowering_named
+from ...plugins.number_formats import PrecisionLimits
 from ..console.progress import Progress
 from ..hardware.gpus import export_form, sm_number
 from ..precision.recipes import RECIPES, Recipe
 from .engine_origin import reference_recipe
 from .held_out_texts import Texts
 from .logits import Array, LogitsComparison, compare_logits
-from .precision_limits import PrecisionLimits
 from .unpublished_pairs import Workshop, scratch
 from .weight_groups import Group, groups_of, patterns_of
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from ...engines.folder.manifest import Manifest
 from ...graphs.lowering import ORT, lowering_named
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
+from ...plugins.number_formats import PrecisionLimits
 from ...plugins.optional_packages import require
 from ..checkpoints.target import Target
 from ..console.progress import Advance, Progress
@@ -27,7 +28,7 @@ from .held_out_texts import Texts, read_texts
 from .logits import Array, LayerError, LogitsTally, compare_layers, compare_logits
 from .parity import Passes, whole_passes
 from .precision_cost import EMULATED, RUN, STREAMED, Precision
-from .precision_limits import PrecisionLimits, checks_of, limits_of
+from .precision_limits import checks_of, limits_of
 from .unpublished_pairs import Workshop, scratch
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ...plugins.number_formats import PrecisionLimits
 from .bisect import Bisection
 from .generation import AcceptanceLength, GreedyAgreement
 from .logits import LayerError, LogitsComparison
-from .precision_limits import Check, PrecisionLimits
+from .precision_limits import Check
 from .verdict import Status
 
 EMULATED = "emulated on ONNX Runtime, FP32 arithmetic"

@@ -1,43 +1,19 @@
-"""What a precision may cost: limits by recipe, and the measures that are held against them."""
+"""Limits of what a precision may cost, and the measures that are held against them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
+from ...plugins.number_formats import NUMBER_FORMATS, PrecisionLimits
 from .generation import AcceptanceLength
 from .logits import LogitsComparison
 
 
-@dataclass(frozen=True)
-class PrecisionLimits:
-    """What a precision may cost.
-
-    A relative increase of perplexity, a mean divergence of the logits in nats, a relative loss of acceptance length.
-    Perplexity can fall by chance while a model changes; the divergence of the logits cannot, so it has a limit as well.
-    """
-
-    perplexity_increase: float
-    kl_mean: float
-    acceptance_drop: float
-
-
-LIMITS: Mapping[str, PrecisionLimits] = {
-    "fp32": PrecisionLimits(0.001, 0.001, 0.03),
-    "fp16": PrecisionLimits(0.005, 0.01, 0.03),
-    "bf16": PrecisionLimits(0.005, 0.02, 0.03),
-    "fp8": PrecisionLimits(0.01, 0.05, 0.03),
-    "mxfp8": PrecisionLimits(0.01, 0.05, 0.03),
-    "int8": PrecisionLimits(0.02, 0.05, 0.03),
-    "int4": PrecisionLimits(0.05, 0.15, 0.05),
-}
-_CACHES = {"int8": PrecisionLimits(0.005, 0.01, 0.03)}  # where they alone round
-
-
 def limits_of(recipe: str, kv_cache: str) -> PrecisionLimits:
     """The limits of a recipe, or those of its caches where they are wider."""
-    limits = LIMITS[recipe]
-    caches = _CACHES.get(kv_cache, limits)
+    limits = NUMBER_FORMATS[recipe].limits
+    use = NUMBER_FORMATS[kv_cache].caches if kv_cache in NUMBER_FORMATS else None
+    caches = use.limits if use and use.limits else limits
     return PrecisionLimits(*(max(pair) for pair in zip(astuple(limits), astuple(caches), strict=True)))
 
 

@@ -97,7 +97,7 @@ class Workshop:
         if every_layer:
             target = target.with_taps(range(target.spec.num_layers))
         half = target_half(target, recipe, lowering, self.scales(recipe, lowering))
-        emulates = half.caches is not None and half.caches.kind == "fp8"
+        emulates = half.caches is not None and half.caches.is_calibrated
         return replace(half, caches=half.caches and replace(half.caches, emulated=emulates))
 
     def session(self, recipe: Recipe, lowering: Lowering, longest: int, *, every_layer: bool = False) -> TargetSession:

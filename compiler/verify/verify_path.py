@@ -10,13 +10,14 @@ from ...engines.folder.checks import check_files
 from ...engines.folder.manifest import Manifest
 from ...engines.requests.arguments import integer, number
 from ...plugins.errors import UsageError
+from ...plugins.number_formats import NUMBER_FORMATS
 from ...plugins.optional_packages import require
 from ..bundled.prompts import code_prompts
 from ..checkpoints.known_pairs import CHAIN, HEADS
 from ..checkpoints.without_head import NGRAM
 from ..console.progress import Progress, Quiet
 from .measure_precision import MeasureRequest, Reference
-from .precision_limits import LIMITS, limits_of
+from .precision_limits import limits_of
 from .verify_engine import DEFAULT_K, WITH_THE_PAIR, Verification, require_parts, verify_folder
 
 
@@ -59,7 +60,7 @@ class VerifyOptions:
         """Return how the precision of an engine is measured. Raises ``UsageError`` for what contradicts itself."""
         recipe, caches = (manifest.precision.get(name, "") for name in ("recipe", "kv_cache"))
         limits, increase = None, self.max_perplexity_increase
-        if recipe in LIMITS and increase is not None:
+        if recipe in NUMBER_FORMATS and increase is not None:
             limits = replace(limits_of(recipe, caches), perplexity_increase=increase / 100)
         request = MeasureRequest(self.data, self.bisect, limits, reference=cast("Reference | None", self.reference))
         request.check()

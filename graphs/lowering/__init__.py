@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...plugins.errors import UsageError
+from ...plugins.number_formats import NUMBER_FORMATS
 from .lowering_result import GraphWeight, Lowered
 
 if TYPE_CHECKING:
@@ -37,17 +38,15 @@ class Lowering:
     """What a backend's graphs are like; the command line and manifests know it by its ``name``.
 
     ``backend`` is for people. ``wide_types`` are what it computes in where nothing is quantized, the first of them
-    unless told. ``cache_types`` are narrower ones that keys and values can be kept in. The length of its caches is a
-    multiple of ``cache_multiple``. ``has_kernels``: ONNX Runtime's, which
-    multiply with integer codes as they are. ``packs``: matrices are packed for kernels of ours, where they fit
-    those. ``has_expert_layer``: TensorRT's own layer for routed experts, which is given no inputs that are rounded.
+    unless told. The length of its caches is a multiple of ``cache_multiple``. ``has_kernels``: ONNX Runtime's, which
+    multiply with integer codes as they are. ``packs``: matrices are packed for kernels of ours, where they fit those.
+    ``has_expert_layer``: TensorRT's own layer for routed experts, which is given no inputs that are rounded.
     """
 
     name: str
     backend: str
     wide_types: tuple[str, ...]
     apply: Callable[[ir.Model], None] = field(repr=False, compare=False)
-    cache_types: tuple[str, ...] = ()
     cache_multiple: int = 1
     is_tensorrt: bool = False
     has_kernels: bool = False
@@ -57,6 +56,12 @@ class Lowering:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def cache_types(self) -> tuple[str, ...]:
+        """The formats, beside the one that it computes in, in which keys and values can be kept."""
+        uses = {each.name: each.caches for each in NUMBER_FORMATS.values()}
+        return tuple(name for name, use in uses.items() if use and self.name in use.lowerings)
 
 
 def _std(model: ir.Model) -> None:
@@ -101,18 +106,16 @@ def _tensorrt_sm100(model: ir.Model) -> None:
 
 # TensorRT pads caches of odd lengths, and wants every slot of a batch at an aligned address.
 _ALIGNED = 64
-_KEPT = ("fp16", "int8")  # what CachedAttention keeps beside the type that it computes in
 
-STD = Lowering("std", "standard ONNX", ("fp32", "fp16", "bf16"), _std, _KEPT)
+STD = Lowering("std", "standard ONNX", ("fp32", "fp16", "bf16"), _std)
 ORT = Lowering("ort", "ONNX Runtime", ("fp32",), _ort, has_kernels=True)
-CPU = Lowering("cpu", "ONNX Runtime", ("fp32",), _cpu, _KEPT, has_kernels=True, packs=True, join=_join)
-TENSORRT = Lowering("tensorrt", "TensorRT", ("bf16", "fp16"), _tensorrt, ("fp8",), _ALIGNED, is_tensorrt=True)
+CPU = Lowering("cpu", "ONNX Runtime", ("fp32",), _cpu, has_kernels=True, packs=True, join=_join)
+TENSORRT = Lowering("tensorrt", "TensorRT", ("bf16", "fp16"), _tensorrt, _ALIGNED, is_tensorrt=True)
 _TENSORRT_SM100 = Lowering(
     "tensorrt-sm100",
     "TensorRT",
     ("bf16", "fp16"),
     _tensorrt_sm100,
-    ("fp8",),
     _ALIGNED,
     is_tensorrt=True,
     has_expert_layer=True,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-Codes = Literal["float8_e4m3fn", "int8", "uint8", "int4", "uint4"]  # as ml_dtypes and the weight plan call them
+Codes = str  # a type of codes as NumPy or ml_dtypes calls it (``plugins.number_types``)
 Shape = tuple[int, ...]
 
 MIDDLE: Mapping[str, int] = {"uint8": 128, "uint4": 8}  # the code that means zero

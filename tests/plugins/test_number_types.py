@@ -147,7 +147,7 @@ def test_integers_reach_from_their_least_to_their_largest(kind: NumberType) -> N
 
 
 def test_no_two_types_share_a_name_and_packed_numbers_fill_bytes() -> None:
-    for field in ("name", "onnx", "numpy", "tensorrt", "safetensors", "precision"):
+    for field in ("name", "onnx", "numpy", "tensorrt", "safetensors"):
         names = [name for kind in NUMBER_TYPES if (name := getattr(kind, field))]
         assert len(set(names)) == len(names), field
     assert [BY_NAME["int4"].bytes(count) for count in (0, 1, 2, MX_BLOCK)] == [0, 1, 1, 16]

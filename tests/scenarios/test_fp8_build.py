@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.pipeline.export import export
-from peagle.compiler.precision import quantization_schemes
 from peagle.compiler.request.verb_options import EXPORT
 from peagle.compiler.verbs.export import _summary
 from peagle.engines.folder.manifest import Manifest
 from peagle.graphs import graph_files
 from peagle.graphs.quantization import products_of
 from peagle.plugins.errors import BuildError
+from peagle.plugins.number_formats import INT8, NUMBER_FORMATS, OnTensorRT, Scheme
 from tests.fixtures.commands import Run
 from tests.fp8_pairs import fp8_pair, fp8_target
 from tests.models import LAYERS, Pair, make_pair
@@ -86,9 +87,8 @@ def _check_products(engine: Path, said: str, cli: Run) -> None:
 def test_a_recipe_that_tensorrt_does_not_carry_out_fails_and_names_the_weights(
     dense: Pair, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(
-        quantization_schemes._TENSORRT, "int8", quantization_schemes.Scheme("int8", block=16)
-    )  # which TensorRT widens
+    widened = replace(INT8, tensorrt=OnTensorRT(Scheme("int8", block=16)))  # by TensorRT, whatever the recipe says
+    monkeypatch.setitem(NUMBER_FORMATS, INT8.name, widened)
     done = cli(
         "build", dense.target, "--draft", dense.head, "--backend", "tensorrt-rtx", "--gpu", "sm_120",
         "--precision", "int8", "--max-seq-len", 64, "--max-batch-size", 2, "--out", tmp_path / "engine",

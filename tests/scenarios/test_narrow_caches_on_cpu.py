@@ -17,7 +17,7 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
 from peagle.engines.folder.manifest import contradictions
 from peagle.plugins.cpu import compile as compiling
-from peagle.plugins.number_types import BY_PRECISION
+from peagle.plugins.number_formats import NUMBER_FORMATS
 
 PROMPTS = [[5, 9, 30, 7], [11] * 40, [40], list(range(2, 80))]
 IDS = np.random.default_rng(7).integers(0, 2048, 90).tolist()
@@ -52,9 +52,9 @@ def test_the_caches_of_both_halves_are_narrower_and_the_engine_says_so(built: Bu
     backend, wide = engine._backend, replace(engine.manifest.target.caches[0], dtype="")
     assert isinstance(backend, OnnxRuntimeBackend)
     caches = [*backend._caches.target.values(), *backend._caches.drafter.values()]
-    assert {array.dtype for array in caches} == {BY_PRECISION[kind].dtype}
+    assert {array.dtype for array in caches} == {NUMBER_FORMATS[kind].number_type.dtype}
     assert inside["cache_bytes"] == sum(array.nbytes for array in caches)
-    narrow = replace(wide, dtype=BY_PRECISION[kind].name)
+    narrow = replace(wide, dtype=NUMBER_FORMATS[kind].number_type.name)
     assert narrow.position_bytes("float32") <= wide.position_bytes("float32") / 2
 
 

@@ -25,11 +25,12 @@ from peagle.compiler.verify import FILE_NAME, measure_precision, verify_elsewher
 from peagle.compiler.verify.bisect import CACHES
 from peagle.compiler.verify.measure_precision import MeasureRequest, measure
 from peagle.compiler.verify.precision_cost import EMULATED, RUN, STREAMED, Precision
-from peagle.compiler.verify.precision_limits import LIMITS, PrecisionLimits
+from peagle.compiler.verify.precision_limits import limits_of
 from peagle.engines import Engine
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import BackendRecord
 from peagle.graphs.lowering import LOWERINGS
+from peagle.plugins.number_formats import PrecisionLimits
 from tests.fixtures.commands import Run
 from tests.fp8_pairs import fp8_pair
 from tests.models import BLOCKED, Pair, make_pair
@@ -142,7 +143,7 @@ def test_a_bad_layer_fails_and_bisecting_names_it(clipped: Path, data: Path, cli
     assert bisection["exclude"] == [f"layers.{BAD_LAYER}.mlp.*"]
     assert bisection["reached"]
     assert bisection["goal"] == "within the limits"
-    assert bisection["after"]["kl_mean"] <= LIMITS["fp8"].kl_mean < bisection["before"]["kl_mean"]
+    assert bisection["after"]["kl_mean"] <= limits_of("fp8", "").kl_mean < bisection["before"]["kl_mean"]
     assert f"--exclude 'layers.{BAD_LAYER}.mlp.*'" in bisection["command"]
     assert bisection["command"] in done.out
     assert f"layer {BAD_LAYER} adds most" in done.out

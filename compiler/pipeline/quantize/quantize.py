@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ....plugins.number_formats import FP8
 from ...checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
 from ...checkpoints.resolve_names import resolve_target
 from ...checkpoints.side_files import BESIDE_WEIGHTS
@@ -68,7 +69,7 @@ def quantize(
         size = total_bytes(layout(checkpoint, work))
         tidy(request, store)
         told = require_room(_needs(request, target, store, size), ignored=request.ignore_limits)
-    store = replace(store, made_for=MadeFor("quantize", request.pair.model, precision="fp8"))
+    store = replace(store, made_for=MadeFor("quantize", request.pair.model, precision=FP8.name))
     with phase("hash", "hash the checkpoint"):
         take_fingerprints([checkpoint], progress)
     with phase("calibrate"):

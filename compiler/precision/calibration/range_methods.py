@@ -17,7 +17,7 @@ from .histogram import Array, Histogram
 if TYPE_CHECKING:
     from torch import Tensor
 
-NumberFormat = Literal["e4m3", "int8"]
+RoundedTo = Literal["e4m3", "int8"]
 _LARGEST = {"e4m3": E4M3.largest, "int8": INT8.largest}
 
 
@@ -85,7 +85,7 @@ class Percentile:
 class Mse:
     """The clip of least squared rounding error in ``number_format``, of ``candidates`` even steps up to the largest."""
 
-    number_format: NumberFormat = "e4m3"
+    number_format: RoundedTo = "e4m3"
     candidates: int = 80
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class Mse:
         return {"name": "mse", **asdict(self)}
 
 
-def rounded(values: Array, clip: float, number_format: NumberFormat) -> Array:
+def rounded(values: Array, clip: float, number_format: RoundedTo) -> Array:
     """Magnitudes as ``number_format`` holds them when ``clip`` is its largest number; float64, saturating."""
     scale = clip / _LARGEST[number_format]
     scaled = np.minimum(values, clip) / scale
@@ -157,7 +157,7 @@ class _PercentileOf(_Counted):
 
 @dataclass
 class _LeastError(_Counted):
-    number_format: NumberFormat
+    number_format: RoundedTo
     candidates: int
 
     def amax(self) -> float:
@@ -171,6 +171,6 @@ class _LeastError(_Counted):
         return min(clips, key=lambda clip: _error(values, counts, clip, self.number_format))
 
 
-def _error(values: Array, counts: Array, clip: float, number_format: NumberFormat) -> float:
+def _error(values: Array, counts: Array, clip: float, number_format: RoundedTo) -> float:
     lost = values - rounded(values, clip, number_format)
     return float(np.dot(counts, lost * lost))

@@ -10,9 +10,9 @@ import numpy as np
 
 from ....graphs.targets.checkpoint_pieces import Array, Shape
 from ....plugins.errors import BuildError
-from ....plugins.number_types import BY_PRECISION, E4M3, FLOAT16, powers_of_two
+from ....plugins.number_formats import AFFINE, NUMBER_FORMATS, Scheme
+from ....plugins.number_types import E4M3, FLOAT16, powers_of_two
 from ...checkpoints.formats.fp8_with_scales import Loss
-from ..quantization_schemes import AFFINE, Scheme
 from . import scale_and_least
 from .codes_of_bf16 import CodesOfBf16, codes_of_bf16, is_bf16, upper_halves
 from .numbers_to_codes import block_scales, magnitudes, rounded, values_of
@@ -77,7 +77,7 @@ class Coding:
         if self.how.packed == AFFINE:
             codes = scale_and_least.codes_of(grouped, scales)
             return codes, scale_and_least.values_of(codes, scales)
-        codes = rounded(grouped, scales[..., None], self.how.codes)
+        codes = rounded(grouped, scales[..., None], self.how.codes, self.how.largest)
         return codes, values_of(codes, scales[..., None], self.how.codes)
 
     def _table(self, first: int, rows: Array) -> CodesOfBf16 | None:
@@ -108,7 +108,7 @@ class Coding:
             return scale_and_least.fit(blocks, self.importance)
         if self.how.powers:
             return powers_of_two(magnitudes(blocks))
-        return self._as_stored(block_scales(blocks, self.how.codes))
+        return self._as_stored(block_scales(blocks, self.how.codes, self.how.largest))
 
     def _grouped(self, rows: Array) -> Array:
         """``[rows, groups, columns]``; of blocks with zeros behind each row that ends within one."""
@@ -120,7 +120,7 @@ class Coding:
 
     def _as_stored(self, scales: Array) -> Array:
         """Rounded to the type that the graph keeps scales of blocks in, so that codes fit what they are scaled by."""
-        kind = FLOAT16 if self.how.packed else BY_PRECISION[self.wide]
+        kind = FLOAT16 if self.how.packed else NUMBER_FORMATS[self.wide].number_type
         with np.errstate(over="ignore"):  # what is packed is looked at
             stored: Array = scales.astype(kind.dtype).astype(np.float32)
         return np.where(stored == 0, np.float32(1), stored)  # too small for it: all codes are zero

@@ -29,6 +29,7 @@ SMALLEST: Mapping[str, float] = {
     kind.numpy: -LARGEST[kind.numpy] if kind.bits == 8 else kind.smallest - MIDDLE.get(kind.numpy, 0) for kind in _KINDS
 }
 _E4M3_VALUES: Array = np.arange(256, dtype=np.uint8).view(E4M3.dtype).astype(np.float32)
+_FEW_BITS = 4
 # What the largest number of a block of four bits becomes: above 8 it is clipped, which often suits the others.
 _TRIED = (6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5)
 _PLAIN = _TRIED.index(8.0)
@@ -36,12 +37,12 @@ _AT_ONCE = 2**18  # numbers
 _SHORT = 64
 
 
-def scales_for(amax: Array, codes: Codes) -> Array:
+def scales_for(amax: Array, codes: Codes, largest: int = 0) -> Array:
     """The scales of codes, such that the largest of them means ``amax``; 1 where all numbers are (next to) zero.
 
-    float32, of the shape of ``amax``.
+    float32, of the shape of ``amax``. ``largest`` is the largest code in use, 0 for that of the type.
     """
-    return usable(scales_of(amax, LARGEST[codes]))
+    return usable(scales_of(amax, largest or LARGEST[codes]))
 
 
 def magnitudes(groups: Array) -> Array:
@@ -58,7 +59,7 @@ def magnitudes(groups: Array) -> Array:
     return np.asarray(largest.max(axis=-1))
 
 
-def block_scales(blocks: Array, codes: Codes) -> Array:
+def block_scales(blocks: Array, codes: Codes, largest_code: int = 0) -> Array:
     """The scale of every block, ``[.., columns]`` -> ``[..]`` float32; 1 where all numbers are (next to) zero.
 
     Of four bits: of a few scales, the one with the least sum of squared errors. The largest number of a block is put on
@@ -66,11 +67,11 @@ def block_scales(blocks: Array, codes: Codes) -> Array:
     (``uint4``); TensorRT asks for positive scales, which those of ``int4`` are. Nothing but the block decides.
     """
     amax = magnitudes(blocks)
-    if codes not in ("int4", "uint4"):
-        return scales_for(amax, codes)
+    if BY_NUMPY[codes].bits != _FEW_BITS:
+        return scales_for(amax, codes, largest_code)
     rows = blocks.reshape(-1, blocks.shape[-1])
     largest = amax.reshape(-1)
-    if codes == "uint4":
+    if codes in MIDDLE:
         largest = -rows[np.arange(len(rows)), abs(rows).argmax(axis=-1)]
     step = max(1, _AT_ONCE // rows.shape[-1])
     scales = [_least(rows[at : at + step], largest[at : at + step], codes) for at in range(0, len(rows), step)]
@@ -95,12 +96,15 @@ def _least(rows: Array, largest: Array, codes: Codes) -> Array:
     return np.where(np.isinf(squared.min(axis=0)), scales[_PLAIN], found)
 
 
-def rounded(values: Array, scales: Array, codes: Codes) -> Array:
-    """``values / scales`` to the nearest code, ties to even; beyond the last, the last. Shapes broadcast."""
+def rounded(values: Array, scales: Array, codes: Codes, largest: int = 0) -> Array:
+    """``values / scales`` to the nearest code, ties to even; beyond the last, the last. Shapes broadcast.
+
+    With a ``largest`` code those in use are as far from zero on both sides.
+    """
     if codes == "float8_e4m3fn":
         return to_e4m3(values / scales).view(E4M3.dtype)
     whole = np.divide(values, scales)
-    np.clip(np.rint(whole, out=whole), SMALLEST[codes], LARGEST[codes], out=whole)
+    np.clip(np.rint(whole, out=whole), -largest or SMALLEST[codes], largest or LARGEST[codes], out=whole)
     whole += np.float32(MIDDLE.get(codes, 0))
     result: Array = whole.astype(np.int16).astype(BY_NUMPY[codes].dtype)
     return result

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ....engines.serving.speculative_words import FITS_ONE, NO_COUNTERPARTS, NO_SUCH_RUNTIME, ONE_GPU, NoCounterpart
+from ....plugins.number_formats import FP8, INT8, NUMBER_FORMATS
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ _PASSES = "the columns of a pass follow from max_batch_size, K and the prompts t
 _SERVING = "that is said to `serve`, or in a request"
 _OTHER_DRAFTS = "drafts come from a P-EAGLE or EAGLE-3 head, or are looked up in the text"
 _DRAFTS_FIX = "name a head, or say ngram or none"
+_SAME: Mapping[str, str | None] = {each.name: each.name for each in NUMBER_FORMATS.values() if each.elsewhere}
 _PLAN = "TensorRT's own choice of kernels and plugins has no such switch here"
 _MODELS = "the model is what its config.json says"
 
@@ -149,24 +151,23 @@ TABLE: tuple[Word, ...] = (
     Word(
         "quant_config.quant_algo",
         "precision",
-        {"fp8": "fp8", "mxfp8": "mxfp8", "no_quant": None},
+        {**_SAME, "no_quant": None},
         only=True,
-        why="the recipes that mean the same are FP8 and MXFP8",
+        why=f"the recipes that mean the same are {' and '.join(_SAME).upper()}",
         fix="leave it out for a checkpoint that is quantized, or choose a recipe with --precision",
     ),
     Word(
         "quantization",
         "precision",
-        {"fp8": "fp8", "mxfp8": "mxfp8"}
-        | dict.fromkeys(("modelopt", "compressed-tensors", "mxfp4", "gguf", "auto"), UNREAD),
+        {**_SAME} | dict.fromkeys(("modelopt", "compressed-tensors", "mxfp4", "gguf", "auto"), UNREAD),
         only=True,
         why="how a checkpoint is quantized is read from it",
         fix="leave it out, or choose a recipe with --precision",
     ),
-    Word("quant_config.kv_cache_quant_algo", "kv_cache_dtype", {"fp8": "fp8", "int8": "int8"}, only=True,
-         why="caches are kept in fp8 (TensorRT) or int8 (ONNX Runtime)", fix="leave it out"),
+    Word("quant_config.kv_cache_quant_algo", "kv_cache_dtype", {each.name: each.name for each in (FP8, INT8)},
+         only=True, why="caches are kept in fp8 (TensorRT) or int8 (ONNX Runtime)", fix="leave it out"),
     Word("kv_cache_config.dtype kv_cache_dtype", "kv_cache_dtype",
-         {"auto": None, "fp8_e4m3": "fp8", "float16": "fp16", "bfloat16": "bf16"}),
+         {"auto": None, "fp8_e4m3": FP8.name, "float16": "fp16", "bfloat16": "bf16"}),
     Word("quant_config.exclude_modules", "exclude", turned=_rounded_modules, several=True,
          why="of head, embedding, routers and norms the recipe decides; see --lm-head-precision"),
     Word("quant_config.group_size", why="blocks are of 32"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ....plugins.number_formats import NUMBER_FORMATS, quantized_formats
 from ...checkpoints.known_pairs import HEADS
 from ...checkpoints.without_head import NGRAM, NO_DRAFTS
 from ...request.verb_options import Entry
@@ -94,9 +95,9 @@ _NAMES: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("backend", "lowering"): lambda: ("cpu", "ort", "std"),
     ("backend", "experts"): _forms,
     ("precision", "name"): recipe_names,
-    ("precision", "kv_cache"): lambda: ("fp8", "fp16", "int8"),
-    ("precision", "lm_head"): lambda: ("fp8", "mxfp8", "int8", "int4"),
-    ("precision", "drafter"): lambda: ("int8", "int4", "fp8"),
+    ("precision", "kv_cache"): lambda: [each.name for each in NUMBER_FORMATS.values() if each.caches],
+    ("precision", "lm_head"): lambda: [each.name for each in quantized_formats()],
+    ("precision", "drafter"): lambda: [each.name for each in quantized_formats() if each.drafts(tensorrt=False)],
     ("calibration", "method"): _methods,
     ("calibration", "device"): lambda: ("cpu", "cuda"),
 }

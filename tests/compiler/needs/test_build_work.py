@@ -17,6 +17,7 @@ from peagle.compiler.precision.recipes import RECIPES
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.targets.weight_roles import RoledWeight
+from peagle.plugins.number_formats import NUMBER_FORMATS
 
 CONFIG = Path(__file__).parents[3] / "compiler" / "bundled" / "models" / "qwen3-coder-30b" / "config.json"
 EXPERTS, ATTENTION = 128 * 3 * 768 * 2048, 2 * (32 + 4) * 128 * 2048
@@ -41,7 +42,7 @@ def test_qwen3_coder_in_fp8_by_hand() -> None:
     assert found.calibration.seconds == pytest.approx(measured.READ * 48 * LAYER)
     assert found.calibration.operations == pytest.approx(2 * 1000 * 48 * (LAYER - EXPERTS * 120 / 128))
     assert found.rounding_seconds == pytest.approx(
-        (2 * measured.READ + measured.ROUND["fp8"]) * 48 * (EXPERTS + ATTENTION)
+        (2 * measured.READ + NUMBER_FORMATS["fp8"].rounding_seconds) * 48 * (EXPERTS + ATTENTION)
     )
     assert found.builder == BuilderWork.of("tensorrt-rtx", 31 * 10**9, 48)
 

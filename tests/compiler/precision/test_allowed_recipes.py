@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from peagle.compiler.hardware.gpus import supports
-from peagle.compiler.precision.allowed_recipes import WIDE, available, lowering_for, require_known, require_legal
+from peagle.compiler.precision.allowed_recipes import available, lowering_for, require_known, require_legal, wide_names
 from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES, Recipe
 from peagle.graphs.lowering import LOWERINGS
@@ -116,7 +116,7 @@ def test_whatever_a_refusal_offers_is_accepted(
 @pytest.mark.parametrize("overrides", [{"drafter": "fp16"}, {"kv_cache": "fp16"}, {"lm_head": "fp16"}])
 def test_what_depends_on_the_checkpoint_waits_for_it(overrides: dict[str, str]) -> None:
     recipe = table("fp8", RTX, **overrides)
-    require_legal(recipe, LOWERINGS[RTX], wides=WIDE)
+    require_legal(recipe, LOWERINGS[RTX], wides=wide_names())
     with pytest.raises(UsageError):
         require_legal(recipe, LOWERINGS[RTX])
 

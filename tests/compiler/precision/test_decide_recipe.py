@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.precision.allowed_recipes import WIDE, available
+from peagle.compiler.precision.allowed_recipes import available, wide_names
 from peagle.compiler.precision.decide_recipe import decide, precision_of, table_of, wide_of
 from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES
@@ -23,7 +23,7 @@ from tests.heads import FORMS
 from tests.models import Pair, make_pair
 
 _LOWERINGS = st.sampled_from(list(LOWERINGS.values()))
-_KINDS = st.sampled_from([None, "fp8", "int8", "int4", *WIDE])
+_KINDS = st.sampled_from([None, "fp8", "int8", "int4", *wide_names()])
 
 
 @pytest.fixture(scope="module")

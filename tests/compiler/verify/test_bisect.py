@@ -15,9 +15,9 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.verify.bisect import CACHES, bisect, rebuild_command
 from peagle.compiler.verify.logits import LogitsComparison
-from peagle.compiler.verify.precision_limits import PrecisionLimits
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import BackendRecord
+from peagle.plugins.number_formats import PrecisionLimits
 
 
 class Adding:

@@ -11,7 +11,8 @@ import numpy as np
 
 from peagle.compiler.verify.logits import LogitsComparison, compare_logits
 from peagle.compiler.verify.precision_cost import Precision
-from peagle.compiler.verify.precision_limits import PrecisionLimits, checks_of
+from peagle.compiler.verify.precision_limits import checks_of
+from peagle.plugins.number_formats import PrecisionLimits
 
 COMPARED = LogitsComparison(3, 30, 0.01, 0.02, 0.03, 0.99, 10.0, 10.05)
 ALLOWED = PrecisionLimits(0.01, 0.05, 0.03)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.verify.generation import compare_acceptance
 from peagle.compiler.verify.logits import LogitsComparison
-from peagle.compiler.verify.precision_limits import LIMITS, PrecisionLimits, checks_of
+from peagle.compiler.verify.precision_limits import checks_of, limits_of
+from peagle.plugins.number_formats import PrecisionLimits
 from tests.compiler.verify.outputs import outputs
 
 COMPARED = LogitsComparison(3, 30, 0.01, 0.02, 0.03, 0.99, 10.0, 10.05)
@@ -29,7 +30,13 @@ def test_a_loss_of_acceptance_fails_unless_it_may_be_chance() -> None:
 
 
 def test_every_recipe_has_limits() -> None:
-    assert set(LIMITS) == set(RECIPES)
-    assert LIMITS["fp8"].perplexity_increase == LIMITS["mxfp8"].perplexity_increase == 0.01
-    assert LIMITS["int4"].perplexity_increase == 0.05
-    assert LIMITS["fp8"].acceptance_drop == 0.03
+    limits = {name: limits_of(name, name) for name in RECIPES}
+    assert limits["fp8"].perplexity_increase == limits["mxfp8"].perplexity_increase == 0.01
+    assert limits["int4"].perplexity_increase == 0.05
+    assert limits["fp8"].acceptance_drop == 0.03
+    assert all(each.perplexity_increase > 0 and each.kl_mean > 0 for each in limits.values())
+
+
+def test_caches_that_alone_round_have_limits_of_their_own() -> None:
+    assert limits_of("fp32", "int8") == PrecisionLimits(0.005, 0.01, 0.03)
+    assert limits_of("int8", "int8") == limits_of("int8", "fp32"), "the recipe's are wider"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from peagle.compiler.precision.calibration import Max, Method, Mse, Percentile
 from peagle.compiler.precision.calibration.histogram import Histogram
-from peagle.compiler.precision.calibration.range_methods import NumberFormat, rounded
+from peagle.compiler.precision.calibration.range_methods import RoundedTo, rounded
 from peagle.plugins.errors import UsageError
 
 METHODS = (Max(), Percentile(99.0), Percentile(100.0), Mse("e4m3", 20), Mse("int8", 20))
@@ -76,7 +76,7 @@ def test_an_outlier_moves_the_maximum_and_not_the_percentile() -> None:
 
 @pytest.mark.parametrize("number_format", ["e4m3", "int8"])
 @pytest.mark.parametrize("outlier", [0.0, 30.0, 1e4])
-def test_mse_finds_a_clip_as_good_as_the_best_of_an_exact_search(number_format: NumberFormat, outlier: float) -> None:
+def test_mse_finds_a_clip_as_good_as_the_best_of_an_exact_search(number_format: RoundedTo, outlier: float) -> None:
     values = normal(4000, outlier).abs().double().numpy()
 
     def error(clip: float) -> float:

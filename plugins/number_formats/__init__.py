@@ -1,0 +1,73 @@
+"""The number formats that ``--precision`` can name, one file each; a new one is a file and its line in the table.
+
+All other parts read the table while they run. What a format needs beyond its record is a kernel, where one is wanted.
+"""
+
+from __future__ import annotations
+
+from .fp8 import FP8
+from .int4 import INT4
+from .int8 import INT8
+from .mxfp8 import MXFP8
+from .number_format import (
+    AFFINE,
+    CacheUse,
+    Group,
+    IntegerKernels,
+    NumberFormat,
+    OnOnnxRuntime,
+    OnTensorRT,
+    PrecisionLimits,
+    Scheme,
+)
+from .wide import BF16, FP16, FP32
+
+__all__ = [
+    "AFFINE",
+    "BF16",
+    "FP8",
+    "FP16",
+    "FP32",
+    "INT4",
+    "INT8",
+    "MXFP8",
+    "NUMBER_FORMATS",
+    "CacheUse",
+    "Group",
+    "IntegerKernels",
+    "NumberFormat",
+    "OnOnnxRuntime",
+    "OnTensorRT",
+    "PrecisionLimits",
+    "Scheme",
+    "format_stored_as",
+    "kernels_of",
+    "quantized_formats",
+    "wide_formats",
+]
+
+# In the order in which people are told of them.
+NUMBER_FORMATS: dict[str, NumberFormat] = {each.name: each for each in (FP32, FP16, BF16, FP8, MXFP8, INT8, INT4)}
+
+
+def wide_formats() -> tuple[NumberFormat, ...]:
+    """The formats that a whole model can be in."""
+    return tuple(each for each in NUMBER_FORMATS.values() if not each.is_quantized)
+
+
+def quantized_formats(*, tensorrt: bool | None = None) -> tuple[NumberFormat, ...]:
+    """The formats of quantized matrices: all, or those that TensorRT (True) or ONNX Runtime (False) has."""
+    every = tuple(each for each in NUMBER_FORMATS.values() if each.is_quantized)
+    if tensorrt is None:
+        return every
+    return tuple(each for each in every if (each.tensorrt if tensorrt else each.onnxruntime) is not None)
+
+
+def kernels_of(name: str) -> IntegerKernels | None:
+    """The kernels that multiply the format of that name on a CPU; None where there are none, or no such format."""
+    return NUMBER_FORMATS[name].kernels if name in NUMBER_FORMATS else None
+
+
+def format_stored_as(kind: str) -> NumberFormat | None:
+    """The format that takes weights stored as ``kind`` (``Q4_1``, ``F8_E4M3``) as they are; None where none does."""
+    return next((each for each in NUMBER_FORMATS.values() if kind in each.takes), None)

@@ -1,0 +1,24 @@
+"""FP8: E4M3 codes with one scale for each matrix, and inputs rounded with scales that were calibrated."""
+
+from __future__ import annotations
+
+from .number_format import CacheUse, NumberFormat, OnOnnxRuntime, OnTensorRT, PrecisionLimits, Scheme
+
+_SCHEME = Scheme("float8_e4m3fn", input="float8_e4m3fn")
+
+FP8 = NumberFormat(
+    "fp8",
+    "float8_e4m3fn",
+    8,
+    "E4M3 with calibrated inputs",
+    PrecisionLimits(0.01, 0.05, 0.03),
+    tensorrt=OnTensorRT(_SCHEME, since=89, expert_layer=True),  # it multiplies FP8 with FP8 alone
+    onnxruntime=OnOnnxRuntime(_SCHEME, of_drafters=True),
+    rounds_inputs=True,
+    rounds_expert_inputs=True,
+    takes={"F8_E4M3": _SCHEME},
+    caches=CacheUse(("tensorrt", "tensorrt-sm100"), calibrated=True),
+    instead=("int8",),
+    rounding_seconds=1.9e-9,
+    elsewhere=True,
+)

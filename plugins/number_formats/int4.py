@@ -1,0 +1,37 @@
+"""INT4: 4-bit integers in blocks, multiplied with wide inputs but where kernels on a CPU round these at run time."""
+
+from __future__ import annotations
+
+from .number_format import (
+    AFFINE,
+    IntegerKernels,
+    NumberFormat,
+    OnOnnxRuntime,
+    OnTensorRT,
+    PrecisionLimits,
+    Scheme,
+)
+
+_PACKED = Scheme("uint4", block=32, packed=AFFINE, smallest=16)
+
+INT4 = NumberFormat(
+    "int4",
+    "int4",
+    4.5,
+    "4-bit integers in blocks, multiplied wide",
+    PrecisionLimits(0.05, 0.15, 0.05),
+    # TensorRT unpacks them inside of the product only where a row has several blocks.
+    tensorrt=OnTensorRT(Scheme("int4", block=128, several=True), since=80, with_wide=True),
+    onnxruntime=OnOnnxRuntime(
+        Scheme("uint4", block=32, smallest=16),  # its kernels read unsigned codes around their middle
+        IntegerKernels(
+            "4-bit integers",
+            _PACKED,
+            lm_head="int8",  # its errors are the logits' own
+            drafter="int8",  # four bits would save little more of it, and lose drafts
+        ),
+        of_drafters=True,
+    ),
+    takes={"Q4_0": Scheme("uint4", block=32, packed="q4_0", smallest=16), "Q4_1": _PACKED},
+    rounding_seconds=8.6e-9,
+)
