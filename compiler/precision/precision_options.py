@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import UsageError
+from ...plugins.number_formats import NUMBER_FORMATS, NumberFormat, quantized_formats
 from ..console.option_fields import option, option_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,25 @@ METHODS = ("max", "percentile", "mse")
 CPU = "cpu"
 DEVICES = (CPU, "cuda", "cuda:N")
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
+
+
+def _names(which: Callable[[NumberFormat], bool]) -> str:
+    """The names of the formats that the help says something of."""
+    return ", ".join(each.name for each in NUMBER_FORMATS.values() if which(each))
+
+
+def _or(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
+
+
+_CALIBRATED = _names(lambda each: each.is_calibrated(tensorrt=False))
+_CALIBRATED_ON_GPUS = _names(lambda each: each.is_calibrated(tensorrt=True) and not each.is_calibrated(tensorrt=False))
+_CACHES = _names(lambda each: each.caches is not None and not each.caches.calibrated)
+_CACHES_ON_GPUS = _names(lambda each: each.caches is not None and each.caches.calibrated)
+_DRAFTERS = _names(lambda each: each.drafts(tensorrt=True))
+_DRAFTERS_ON_CPUS = _names(lambda each: each.drafts(tensorrt=False) and not each.drafts(tensorrt=True))
+_QUANTIZED = _or(each.name for each in quantized_formats())
 _SCALES = f"name the folder {FOLDER}/ of an engine, an export or an FP8 checkpoint made here"
 
 
@@ -33,22 +53,22 @@ class PrecisionAsked:
 
     name: str | None = option(
         "--precision",
-        "Recipe: fp32, fp16, bf16, fp8, mxfp8, int8 or int4. fp8, and int8 for TensorRT, calibrate first.",
+        f"Recipe: {_or(NUMBER_FORMATS)}. {_CALIBRATED}, and {_CALIBRATED_ON_GPUS} for TensorRT, calibrate first.",
     )
     kv_cache: str | None = option(
         "--kv-cache-dtype",
-        "What keys and values are cached in: fp8 (TensorRT); fp16, int8 (ONNX Runtime, with our kernels). (default: as "
-        "the model computes)",
+        f"What keys and values are cached in: {_CACHES_ON_GPUS} (TensorRT); {_CACHES} (ONNX Runtime, with our "
+        "kernels). (default: as the model computes)",
     )
     lm_head: str | None = option(
         "--lm-head-precision",
-        "Of the head's matrix: fp8, mxfp8, int8 or int4, or the wide type. (default: wide; int8 with int8 and int4 on "
-        "ONNX Runtime)",
+        f"Of the head's matrix: {_QUANTIZED}, or the wide type. (default: wide; int8 with int8 and int4 on ONNX "
+        "Runtime)",
     )
     drafter: str | None = option(
         "--draft-precision",
-        "Of the drafter's matrices: int8, int4, for onnxruntime fp8, or the wide type. (default: wide; int8 with int8 "
-        "and int4 on ONNX Runtime)",
+        f"Of the drafter's matrices: {_DRAFTERS}, for onnxruntime {_DRAFTERS_ON_CPUS}, or the wide "
+        "type. (default: wide; int8 with int8 and int4 on ONNX Runtime)",
     )
     exclude: tuple[str, ...] = option(
         "--exclude",

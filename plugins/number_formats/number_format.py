@@ -187,6 +187,11 @@ class NumberFormat:
 
         return BY_NUMPY[self.number]
 
+    def is_calibrated(self, *, tensorrt: bool) -> bool:
+        """Whether TensorRT, or ONNX Runtime, rounds inputs of its products with scales that were measured before."""
+        on = self.tensorrt if tensorrt else self.onnxruntime
+        return on is not None and on.scheme.input is not None and not on.scheme.powers
+
     def drafts(self, *, tensorrt: bool) -> bool:
         """Whether the matrices of a drafter, whose inputs stay wide, can be in it on TensorRT, or on ONNX Runtime."""
         if tensorrt:
