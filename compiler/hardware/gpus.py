@@ -28,7 +28,6 @@ class Gpu:
     name: str
     sm: int
     memory_bytes: int
-    fp8: bool
     source: str
 
 
@@ -36,16 +35,16 @@ _ARCHITECTURE = re.compile(r"(?:sm[-_]?)?(\d{2,3})")
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        Gpu("b200", 100, 180 * _GB, True, "NVIDIA, DGX B200: 1,440 GB in 8 GPUs"),
-        Gpu("b300", 103, 288 * _GB, True, "NVIDIA, B300 SXM6: 288 GB"),
-        Gpu("gb200", 100, 186 * _GB, True, "NVIDIA, GB200 superchip: 372 GB in 2 GPUs"),
-        Gpu("h200", 90, 141 * _GB, True, "NVIDIA, H200: 141 GB"),
-        Gpu("h100", 90, 80 * _GB, True, "NVIDIA, H100: 80 GB"),
-        Gpu("a100-80gb", 80, 80 * _GB, False, "NVIDIA, A100: 80 GB"),
-        Gpu("l40s", 89, 48 * _GB, True, "NVIDIA, L40S: 48 GB"),
-        Gpu("rtx-4090", 89, 24 * _GB, True, "NVIDIA, GeForce RTX 4090: 24 GB"),
-        Gpu("rtx-5090", 120, 32 * _GB, True, "NVIDIA, GeForce RTX 5090: 32 GB"),
-        Gpu("rtx-pro-6000", 120, 96 * _GB, True, "NVIDIA, RTX PRO 6000 Blackwell: 96 GB"),
+        Gpu("b200", 100, 180 * _GB, "NVIDIA, DGX B200: 1,440 GB in 8 GPUs"),
+        Gpu("b300", 103, 288 * _GB, "NVIDIA, B300 SXM6: 288 GB"),
+        Gpu("gb200", 100, 186 * _GB, "NVIDIA, GB200 superchip: 372 GB in 2 GPUs"),
+        Gpu("h200", 90, 141 * _GB, "NVIDIA, H200: 141 GB"),
+        Gpu("h100", 90, 80 * _GB, "NVIDIA, H100: 80 GB"),
+        Gpu("a100-80gb", 80, 80 * _GB, "NVIDIA, A100: 80 GB"),
+        Gpu("l40s", 89, 48 * _GB, "NVIDIA, L40S: 48 GB"),
+        Gpu("rtx-4090", 89, 24 * _GB, "NVIDIA, GeForce RTX 4090: 24 GB"),
+        Gpu("rtx-5090", 120, 32 * _GB, "NVIDIA, GeForce RTX 5090: 32 GB"),
+        Gpu("rtx-pro-6000", 120, 96 * _GB, "NVIDIA, RTX PRO 6000 Blackwell: 96 GB"),
     )
 }
 

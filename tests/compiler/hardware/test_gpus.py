@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.compiler.hardware.gpus import GPUS, find_gpu, require_targets, sm_name, sm_names, sm_number
+from peagle.compiler.hardware.gpus import GPUS, find_gpu, lacks, require_targets, sm_name, sm_names, sm_number, supports
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 
 
@@ -25,7 +25,14 @@ def test_an_unknown_gpu_is_refused_with_those_that_come_near() -> None:
 
 
 def test_fp8_begins_with_sm_89() -> None:
-    assert {gpu.name for gpu in GPUS.values() if not gpu.fp8} == {gpu.name for gpu in GPUS.values() if gpu.sm < 89}
+    assert {gpu.name for gpu in GPUS.values() if lacks(gpu.sm, "fp8")} == {"a100-80gb"}
+    assert lacks(80, "fp8") == "it has no FP8 arithmetic (sm_80; FP8 begins with sm_89)"
+    assert supports("sm_80", "bf16"), "what is not quantized runs anywhere"
+
+
+def test_mxfp8_is_for_the_gpus_that_are_named() -> None:
+    assert [sm for sm in (80, 90, 100, 103, 110, 120) if not lacks(sm, "mxfp8")] == [100, 103, 110]
+    assert "only on sm_100, sm_103, sm_110" in lacks(120, "mxfp8")
 
 
 @pytest.mark.parametrize("name", ["sm_120", "SM120", "sm-120", "sm 120", "120", "rtx-5090", "RTX 5090", "rtx_5090"])
