@@ -14,7 +14,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...plugins.errors import PeagleError
-from .problems import HttpRefusal, refusal_of
+from .api_face import ApiFace, note_face
+from .problems import HttpRefusal
 from .state import ServerState
 
 OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics"})  # who watches has no key
@@ -39,6 +40,7 @@ class Access:
             return
         headers, began = Headers(scope=scope), time.perf_counter()
         scope[REQUEST_ID] = name = _request_id(headers)
+        face = note_face(scope, self._state.faces)
         status = 0
 
         async def send_named(message: Message) -> None:
@@ -53,11 +55,11 @@ class Access:
                 self._admit(scope["path"], headers)
                 await self._app(scope, receive, send_named)
             except Exception as error:
-                scope[REFUSAL] = refusal = _refusal(error, name)
+                scope[REFUSAL] = refusal = _refusal(error, name, face)
                 self._state.metrics.refuse(refusal.status)
                 if status:  # a stream that broke: its own events said so, as far as they could
                     raise
-                await refusal.response()(scope, receive, send_named)
+                await face.response(refusal)(scope, receive, send_named)
         finally:
             lossy = {"lossy": True, "acceptance_tolerance": scope[TOLERANCE]} if TOLERANCE in scope else {}
             why = {"error": scope[REFUSAL].for_log()} if REFUSAL in scope else {}
@@ -76,11 +78,9 @@ class Access:
             raise HttpRefusal(401, "send one of the server's API keys as a bearer token", code="invalid_api_key")
 
 
-def _refusal(error: Exception, name: str) -> HttpRefusal:
-    if isinstance(error, HttpRefusal):
-        return error
-    if isinstance(error, PeagleError):
-        return refusal_of(error)
+def _refusal(error: Exception, name: str, face: ApiFace) -> HttpRefusal:
+    if isinstance(error, HttpRefusal | PeagleError):
+        return face.refusal_of(error)
     _LOG.exception("request %s failed", name)
     return HttpRefusal(500, f"a fault of the server; its log has more under the request id {name}")
 

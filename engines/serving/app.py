@@ -1,4 +1,4 @@
-"""The application: paths and what answers them."""
+"""The application: the paths of its faces and of its operation, and what answers them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from starlette.routing import Route
 
 from ..engine import Engine
 from .access import REFUSAL, Access
+from .api_face import face_of
 from .browsers import AllowedHosts
-from .health import health, ping
+from .faces import FACES
+from .health import health
 from .metrics import ServerMetrics
-from .openai.routes import chat_completions, completions, detokenize, model, models, tokenize
 from .page import page
 from .problems import HttpRefusal
-from .sagemaker import invocations
 from .settings import ServerSettings
 from .state import ServerState
 
@@ -28,7 +28,8 @@ from .state import ServerState
 def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | None = None) -> Starlette:
     """An ASGI application over ``engine``, which stays the caller's to close; ``hosts`` may it be called by, or any."""
     metrics_of_engine = ServerMetrics(settings.model, lambda: engine.load_now, engine.grammars)
-    state = ServerState(engine, settings, metrics_of_engine, hosts)
+    faces = tuple(FACES.values())
+    state = ServerState(engine, settings, metrics_of_engine, faces, hosts)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=settings.cors_origins,
@@ -40,16 +41,9 @@ def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | N
     app = Starlette(
         routes=[
             Route("/", page),
-            Route("/v1/completions", completions, methods=["POST"]),
-            Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-            Route("/v1/models", models),
-            Route("/v1/models/{name:path}", model),
-            Route("/tokenize", tokenize, methods=["POST"]),
-            Route("/detokenize", detokenize, methods=["POST"]),
+            *(route for face in faces for route in face.routes),
             Route("/health", health),
             Route("/metrics", metrics),
-            Route("/ping", ping),
-            Route("/invocations", invocations, methods=["POST"]),
         ],
         middleware=[*([cors] if settings.cors_origins else []), Middleware(Access, state=state)],
         exception_handlers={HttpRefusal: _refused, HTTPException: _no_such_path},
@@ -68,7 +62,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     refusal = cast(HttpRefusal, error)  # it is asked for no other
     ServerState.of(request).metrics.refuse(refusal.status)
     request.scope[REFUSAL] = refusal
-    return refusal.response()
+    return face_of(request.scope).response(refusal)
 
 
 async def _no_such_path(request: Request, error: Exception) -> Response:
@@ -76,4 +70,4 @@ async def _no_such_path(request: Request, error: Exception) -> Response:
     path = request.url.path[:200]
     what = f"{path} is not a path of this server" if status == 404 else f"{path} does not take {request.method}"
     request.scope[REFUSAL] = refusal = HttpRefusal(status, what)
-    return refusal.response()
+    return face_of(request.scope).response(refusal)

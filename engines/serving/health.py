@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ...plugins.errors import PeagleError
 from ..errors import QueueFull
 from ..requests.params import SamplingParams
-from .openai.routes import json
+from .answering import json_response
 from .problems import HttpRefusal
 from .state import ServerState
 
@@ -27,7 +27,7 @@ async def health(request: Request) -> Response:
     if not _is_fresh(state, FRESH_SECONDS):
         await asyncio.shield(_canary(state))
     warnings = state.engine.load_now.warnings
-    return json({"status": "ok", **({"warnings": warnings} if warnings else {})})
+    return json_response({"status": "ok", **({"warnings": warnings} if warnings else {})})
 
 
 async def ping(request: Request) -> Response:

@@ -10,13 +10,17 @@ from __future__ import annotations
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
+from .api_face import ApiFace
+from .health import ping
+from .openai.errors import ERROR_FIELDS, error_body
 from .openai.routes import chat, complete
 from .problems import HttpRefusal
 from .reading import read_body
 from .state import ServerState
 
-ROUTES = {"/v1/completions": complete, "/v1/chat/completions": chat}
+_TARGETS = {"/v1/completions": complete, "/v1/chat/completions": chat}
 _HEADER = "x-amzn-sagemaker-custom-attributes"
 
 
@@ -24,16 +28,16 @@ async def invocations(request: Request) -> Response:
     """``POST /invocations``: a completion, or a chat completion where the body has ``messages``."""
     state = ServerState.of(request)
     raw = await read_body(request, state.limits, any_type=True)  # SageMaker hands on the type that its caller gave
-    return await ROUTES[_route(request) or _path_of(raw)](state, request, raw)
+    return await _TARGETS[_route(request) or _path_of(raw)](state, request, raw)
 
 
 def _route(request: Request) -> str | None:
     for attribute in request.headers.get(_HEADER, "").split(","):
         name, _, value = attribute.strip().partition("=")
         if name == "route":
-            if value not in ROUTES:
+            if value not in _TARGETS:
                 raise HttpRefusal(
-                    400, f"route={value[:100]} is not one of {', '.join(ROUTES)}", param="route", code="unknown_route"
+                    400, f"route={value[:100]} is not one of {', '.join(_TARGETS)}", param="route", code="unknown_route"
                 )
             return value
     return None
@@ -45,3 +49,8 @@ def _path_of(raw: bytes) -> str:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise HttpRefusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     return "/v1/chat/completions" if isinstance(body, dict) and "messages" in body else "/v1/completions"
+
+
+SAGEMAKER = ApiFace(
+    (Route("/ping", ping), Route("/invocations", invocations, methods=["POST"])), error_body, ERROR_FIELDS
+)

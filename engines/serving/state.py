@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
 
 from ..engine import Engine
+from .api_face import ApiFace
 from .browsers import AllowedHosts
 from .metrics import ServerMetrics
 from .problems import HttpRefusal
@@ -19,12 +21,13 @@ from .settings import Limits, ServerSettings
 class ServerState:
     """One for an application; ``drains`` says that it takes no more requests, ``canary`` asks whether it can.
 
-    ``hosts`` are the names by which it may be called, None for any.
+    ``faces`` are the APIs that it has, ``hosts`` the names by which it may be called, None for any.
     """
 
     engine: Engine
     settings: ServerSettings
     metrics: ServerMetrics
+    faces: Sequence[ApiFace]
     hosts: AllowedHosts | None = None
     started: int = field(default_factory=lambda: int(time.time()))
     drains: bool = False

@@ -6,12 +6,11 @@ nothing (``inert_fields.py``); a field that neither has is refused by its name.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 
-from ..problems import HttpRefusal
+from ..reading import Body, parse_body
 from .formats import FormBody
 from .inert_fields import NEUTRAL, NEUTRAL_IN_CHAT, without_inert
 
@@ -98,36 +97,17 @@ class DetokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     tokens: list[int]
 
 
-Body = TypeVar("Body", bound=Struct)
 BODIES = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 FIELDS = frozenset(name for kind in BODIES for name in kind.__struct_fields__)
 
 
 def body_of(raw: bytes, kind: type[Body]) -> Body:
     """The body as its type. Raises ``HttpRefusal`` for what is not valid JSON, or does not fit."""
-    try:
-        return msgspec.convert(_acted_on(raw, kind), kind)
-    except msgspec.ValidationError as error:
-        message = str(error)
-        _, at, path = message.partition(" - at `$")
-        param = path.rstrip("`").lstrip(".") or None if at else None
-        if "unknown field `" in message:
-            param = message.split("unknown field `")[1].split("`")[0]
-        if "required field `" in message:
-            param = message.split("required field `")[1].split("`")[0]
-        raise HttpRefusal(400, f"the body does not fit: {message}", param=param) from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise HttpRefusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
-
-
-def _acted_on(raw: bytes, kind: type[Struct]) -> Any:
-    """What the body says, without the fields that change nothing, and nulls of fields that other bodies have."""
-    try:
-        said = msgspec.json.decode(raw)
-    except msgspec.ValidationError:  # a number beyond all types, whose path is known to who knows the type
-        return msgspec.json.decode(raw, type=kind)
-    if not isinstance(said, dict):
-        return said
     honoured = kind.__struct_fields__
-    said = {name: value for name, value in said.items() if value is not None or name in honoured or name not in FIELDS}
-    return without_inert(said, honoured, NEUTRAL_IN_CHAT if kind is ChatBody else NEUTRAL)
+
+    def select(said: dict[str, Any]) -> dict[str, Any]:
+        """Leave out fields that change nothing, and nulls of fields that other bodies have."""
+        kept = {name: each for name, each in said.items() if each is not None or name in honoured or name not in FIELDS}
+        return without_inert(kept, honoured, NEUTRAL_IN_CHAT if kind is ChatBody else NEUTRAL)
+
+    return parse_body(raw, kind, select)

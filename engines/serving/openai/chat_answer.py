@@ -1,17 +1,15 @@
-"""Answers of the assistant's, as OpenAI's API has them: messages, and calls of tools in them."""
+"""Answers of the assistant in the shape of OpenAI's API: messages, and calls of tools in them."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
-from ...requests.results import Delta, RequestOutput
-from ...text.answer_styles import AnswerReader, reader_of
 from ...text.tool_calls import ToolCall
-from .options import Asked
-from .rendering import Answer, Logprobs, Runs, Told
+from ..rendering import ReportedTokens
+from .options import ResponseOptions
+from .rendering import Answer
 
 
 class ChatAnswer(Answer):
@@ -19,56 +17,36 @@ class ChatAnswer(Answer):
 
     prefix, whole_name, piece_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, model: str, token_text: Callable[[int], str], asked: Asked) -> None:
-        super().__init__(model, token_text, asked)
+    def __init__(self, model: str, token_text: Callable[[int], str], options: ResponseOptions) -> None:
+        super().__init__(model, token_text, options)
         self._opened: set[int] = set()
-        self._readers: dict[int, AnswerReader | None] = {}
 
-    def pieces(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
+    def contents(self, tokens: ReportedTokens) -> Iterator[dict[str, Any]]:
         """Say who speaks first, then the rest."""
-        if index not in self._opened:
-            self._opened.add(index)
+        if tokens.choice not in self._opened:
+            self._opened.add(tokens.choice)
             content = {"delta": {"role": "assistant", "content": ""}}
-            yield self.piece([{"index": index, **content, "logprobs": None, "finish_reason": None}])
-        yield from super().pieces(index, delta)
+            opening = {"index": tokens.choice, **content, "logprobs": None, "finish_reason": None}
+            yield self._of_choice(tokens, opening)
+        yield from super().contents(tokens)
 
-    def _told(self, index: int, given: RequestOutput | Delta, runs: Runs) -> Told:
-        """What is said, the calls in it where there are tools, and what was thought where that is told apart."""
-        told, asked = super()._told(index, given, runs), self.asked
-        if index not in self._readers:
-            certain = bool(asked.must_call)
-            self._readers[index] = reader_of(asked.style, asked.tools, asked.most_calls, are_certain=certain)
-        reader = self._readers[index]
-        if reader is None:
-            return told
-        text, calls, shown = "", list[ToolCall](), list[tuple[str, bool]]()
-        pieces = told.runs if asked.style == "channels" else ((told.text, False),)
-        for at, (piece, drafted) in enumerate(pieces or (("", False),)):
-            is_last = told.finish_reason is not None and at + 1 >= len(pieces)
-            said, found = reader.push(piece, is_last=is_last)
-            text, calls, shown = text + said, calls + found, [*shown, (said, drafted)]
-        reason = "tool_calls" if reader.count and told.finish_reason == "stop" else told.finish_reason
-        if asked.style == "channels":  # what stands between is not shown
-            told = replace(told, runs=[each for each in shown if each[0]])
-        return replace(told, text=text, calls=calls, thought=reader.take_thought(), finish_reason=reason)
-
-    def text(self, told: Told) -> dict[str, Any]:
+    def text(self, tokens: ReportedTokens) -> dict[str, Any]:
         """A message."""
-        message: dict[str, Any] = {"role": "assistant", "content": told.text, "refusal": None}
-        if told.thought:
-            message["reasoning_content"] = told.thought
-        if told.calls:
-            message["content"] = told.text.strip() or None
-            message["tool_calls"] = [self._call(call) for call in told.calls]
+        message: dict[str, Any] = {"role": "assistant", "content": tokens.text, "refusal": None}
+        if tokens.thought:
+            message["reasoning_content"] = tokens.thought
+        if tokens.calls:
+            message["content"] = tokens.text.strip() or None
+            message["tool_calls"] = [self._call(call) for call in tokens.calls]
         return {"message": message}
 
-    def text_piece(self, told: Told) -> dict[str, Any]:
+    def text_piece(self, tokens: ReportedTokens) -> dict[str, Any]:
         """What is added to the message."""
-        delta: dict[str, Any] = {"content": told.text} if told.text else {}
-        if told.thought:
-            delta["reasoning_content"] = told.thought
-        if told.calls:
-            delta["tool_calls"] = [{"index": call.at, **self._call(call)} for call in told.calls]
+        delta: dict[str, Any] = {"content": tokens.text} if tokens.text else {}
+        if tokens.thought:
+            delta["reasoning_content"] = tokens.thought
+        if tokens.calls:
+            delta["tool_calls"] = [{"index": call.at, **self._call(call)} for call in tokens.calls]
         return {"delta": delta}
 
     @staticmethod
@@ -80,12 +58,11 @@ class ChatAnswer(Answer):
         """Beside the choices, which have one prompt."""
         whole["prompt_logprobs"] = found[0]
 
-    def logprobs(self, index: int, found: Logprobs) -> dict[str, Any]:
+    def logprobs(self, tokens: ReportedTokens) -> dict[str, Any]:
         """An object for each token."""
-        del index
         content = [
             {**self._token(each.token_id, each.logprob), "top_logprobs": [self._token(*pair) for pair in each.top]}
-            for each in found
+            for each in tokens.logprobs
             if each is not None
         ]
         return {"content": content, "refusal": None}

@@ -1,19 +1,19 @@
-"""From the fields of a body to the options of a request; what changes an answer is honoured, or refused by name."""
+"""From the fields of a body to a generation; what changes an answer is honoured, or refused by name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from ....plugins.errors import UsageError
-from ...policy.drafts_per_round import DraftsAsked
 from ...requests.params import SamplingParams
-from ...text.answer_styles import Style
+from ...requests.structured_outputs import StructuredOutputsParams
+from ..generation import Conversation, Generation, Prompt, sampling_params
 from ..problems import HttpRefusal
 from ..settings import ServerSettings
 from .bodies import ChatBody, CompletionBody, SamplingBody
-from .formats import form_of
+from .formats import form_of, renamed
 from .inert_fields import require_neutral
 
 _TAKEN = (
@@ -25,36 +25,31 @@ COMPLETION_TOKENS = 16  # of a completion that does not say how many, as OpenAI 
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a body asks for, apart from its prompts: ``choices`` answers to each of them.
+class ResponseOptions:
+    """What a body says of the shape of its response; ``running_usage`` is in every piece of a stream with usage."""
 
-    ``echoes`` the prompt before the answer; without ``shows_answer`` the prompt is all that is told.
-    """
+    includes_usage: bool = False
+    running_usage: bool = False
+    shows_drafted: bool = False
+    include_prompt_logprobs: bool = False
 
-    params: SamplingParams
-    choices: int
-    streams: bool
-    includes_usage: bool
-    shows_drafted: bool
-    num_speculative_tokens: DraftsAsked | None
-    draft: str | None
-    echoes: bool = False
-    shows_answer: bool = True
-    tells_prompt: bool = False  # its logprobs, by themselves
-    style: Style | None = None  # of a chat's answers
-    tools: Sequence[dict[str, Any]] = ()  # that an answer may call
-    must_call: Sequence[dict[str, Any]] = ()  # tools of which the answer is calls, and nothing else
-    most_calls: int | None = None
-    form_field: str = ""  # that says the form of the answer
-    running_usage: bool = False  # in every piece of a stream that includes usage
-    room_for: tuple[str, int | None] = "max_tokens", None  # the tokens that the body asks for, and in which field
-    context: int = 0  # tokens of a prompt and its answer
+    @classmethod
+    def of(cls, body: SamplingBody) -> ResponseOptions:
+        """Return the options of a body."""
+        return cls(
+            includes_usage=bool(body.stream_options and body.stream_options.include_usage),
+            running_usage=bool(body.stream_options and body.stream_options.continuous_usage_stats),
+            shows_drafted=bool(body.return_drafted),
+            include_prompt_logprobs=body.prompt_logprobs is not None,
+        )
 
 
-def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings: ServerSettings) -> Asked:
-    """The options of a body whose ``prompts`` leave ``room`` for new tokens. Raises ``HttpRefusal`` by the field."""
+def generation_of(body: CompletionBody | ChatBody, room: int, settings: ServerSettings) -> Generation:
+    """What a body asks for, whose prompts leave ``room`` for new tokens. Raises ``HttpRefusal`` by the field."""
     if isinstance(body, ChatBody):
         require_neutral("reasoning_effort", body.reasoning_effort)  # of a model that does not answer in channels
+    source: Sequence[Prompt] | Conversation
+    source = _conversation(body) if isinstance(body, ChatBody) else _prompts(body.prompt)
     choices = 1 if body.n is None else body.n
     if isinstance(body, CompletionBody) and body.best_of not in (None, choices):
         raise HttpRefusal(
@@ -63,46 +58,60 @@ def asked_of(body: CompletionBody | ChatBody, room: int, prompts: int, settings:
             param="best_of",
             code="unsupported_parameter",
         )
-    if choices < 1 or choices * prompts > settings.limits.choices:
-        raise HttpRefusal(
-            400,
-            f"n is {choices}, for {prompts} prompt(s): this server gives 1 to {settings.limits.choices} answers in all;"
-            " ask for fewer, or start it with a larger --max-choices",
-            param="n",
-        )
     if body.stream_options is not None and not body.stream:
         raise HttpRefusal(400, "stream_options is for streams: set stream to true", param="stream_options")
     if body.stream and body.prompt_logprobs is not None:
         raise HttpRefusal(400, "prompt_logprobs are not streamed: set stream to false", param="prompt_logprobs")
     form_field, form = form_of(body, settings.structured_outputs)
-    tools = _tools(body)
-    must_call, one = _must_call(body, tools)
-    if must_call and form is not None:
-        raise HttpRefusal(400, f"tool_choice and {form_field} both say a form: give one of them", param="tool_choice")
-    return Asked(
-        replace(_params(body, room, settings), structured_outputs=form),
+    if isinstance(source, Conversation) and source.must_call:
+        if form is not None:
+            raise HttpRefusal(
+                400, f"tool_choice and {form_field} both say a form: give one of them", param="tool_choice"
+            )
+        form_field = "tool_choice"
+    name, most = _most_tokens(body)
+    return Generation(
+        source,
+        _params(body, room, form, settings),
         choices,
-        bool(body.stream),
-        bool(body.stream_options and body.stream_options.include_usage),
-        bool(body.return_drafted),
-        settings.drafts.num_speculative_tokens if body.num_speculative_tokens is None else body.num_speculative_tokens,
-        settings.drafts.draft if body.draft is None else body.draft,
+        streams=bool(body.stream),
+        num_speculative_tokens=body.num_speculative_tokens,
+        draft=body.draft,
         echoes=_echoes(body),
         shows_answer=not (_echoes(body) and body.max_tokens == 0),
-        tells_prompt=body.prompt_logprobs is not None,
-        tools=tools,
-        must_call=must_call,
-        most_calls=1 if isinstance(body, ChatBody) and (body.parallel_tool_calls is False or one) else None,
-        form_field="tool_choice" if must_call else form_field,
-        running_usage=bool(body.stream_options and body.stream_options.continuous_usage_stats),
-        room_for=_most_tokens(body),
-        context=room,
+        requested_tokens=None if most is None else (name, most),
+        reword=partial(renamed, field=form_field),
     )
 
 
-def _tools(body: SamplingBody) -> list[dict[str, Any]]:
+def _prompts(prompt: Any) -> Sequence[Prompt]:
+    """The prompts of a completion, each a text or token ids. Raises ``HttpRefusal`` for a list of several kinds."""
+    if isinstance(prompt, str):
+        return [prompt]
+    kinds = {type(each) for each in prompt}
+    if not kinds:
+        raise HttpRefusal(400, "prompt is an empty list: there is nothing to continue", param="prompt")
+    if len(kinds) > 1:
+        raise HttpRefusal(400, "prompt is a list of texts, of lists of token ids, or of token ids", param="prompt")
+    return [prompt] if kinds == {int} else list(prompt)
+
+
+def _conversation(body: ChatBody) -> Conversation:
+    tools = _tools(body)
+    must_call, is_one = _must_call(body, tools)
+    return Conversation(
+        body.messages,
+        tools,
+        body.documents,
+        body.chat_template_kwargs,
+        must_call,
+        1 if body.parallel_tool_calls is False or is_one else None,
+    )
+
+
+def _tools(body: ChatBody) -> list[dict[str, Any]]:
     """The tools that may be called. Raises ``HttpRefusal`` for what is no function with a name."""
-    if not isinstance(body, ChatBody) or not body.tools or body.tool_choice == "none":
+    if not body.tools or body.tool_choice == "none":
         return []
     for at, tool in enumerate(body.tools):
         function = tool.get("function")
@@ -111,9 +120,9 @@ def _tools(body: SamplingBody) -> list[dict[str, Any]]:
     return body.tools
 
 
-def _must_call(body: SamplingBody, tools: Sequence[dict[str, Any]]) -> tuple[Sequence[dict[str, Any]], bool]:
+def _must_call(body: ChatBody, tools: Sequence[dict[str, Any]]) -> tuple[Sequence[dict[str, Any]], bool]:
     """The tools of which an answer must be calls, and whether it is one call alone. Raises ``HttpRefusal``."""
-    choice = body.tool_choice if isinstance(body, ChatBody) else None
+    choice = body.tool_choice
     if choice in (None, "none", "auto"):
         return (), False
     name = _named(choice)
@@ -149,7 +158,9 @@ def _echoes(body: SamplingBody) -> bool:
     return isinstance(body, CompletionBody) and bool(body.echo)
 
 
-def _params(body: CompletionBody | ChatBody, room: int, settings: ServerSettings) -> SamplingParams:
+def _params(
+    body: CompletionBody | ChatBody, room: int, form: StructuredOutputsParams | None, settings: ServerSettings
+) -> SamplingParams:
     name, most = _most_tokens(body)
     if isinstance(body, CompletionBody):
         if most is None:
@@ -159,15 +170,12 @@ def _params(body: CompletionBody | ChatBody, room: int, settings: ServerSettings
     if most is not None and most < 1:
         raise HttpRefusal(400, f"{name} must be 1 or more, not {most}", param=name)
     given = {each: value for each in _TAKEN if (value := getattr(body, each)) is not None}
-    given.setdefault("acceptance_tolerance", settings.drafts.acceptance_tolerance)
     given |= {"logit_bias": _biases(body.logit_bias or {}), "logprobs": _logprobs(body)}
     echoed = given["logprobs"] if _echoes(body) else None
     asked = [count for count in (body.prompt_logprobs, echoed) if count is not None]
     given["prompt_logprobs"] = None if not asked else min(asked) if min(asked) < 0 else max(asked)
-    try:
-        return SamplingParams(**{"temperature": 1.0, **given}, max_tokens=room if most is None else most)
-    except UsageError as error:
-        raise HttpRefusal(400, error.in_a_line, param=error.what.split(maxsplit=1)[0].split("[")[0]) from None
+    most_tokens = room if most is None else most
+    return sampling_params({**given, "max_tokens": most_tokens, "structured_outputs": form}, settings)
 
 
 def _most_tokens(body: SamplingBody) -> tuple[str, int | None]:

@@ -1,4 +1,4 @@
-"""Answers as OpenAI's API has them: whole ones, and the pieces of a stream, which are server-sent events.
+"""Answers in the shape of OpenAI's API: whole ones, and the pieces of a stream, which are server-sent events.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import secrets
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import msgspec
 
-from ...requests.results import Delta, RequestOutput, TokenLogprob
-from ...text.tool_calls import ToolCall
-from .options import Asked
-from .usage import counts, usage
+from ...requests.results import RequestOutput, TokenLogprob
+from ..choices import Choices
+from ..problems import HttpRefusal
+from ..rendering import Logprobs, Renderer, ReportedTokens
+from ..usage import cached_tokens, speculation, total_acceptance
+from .errors import error_body
+from .options import ResponseOptions
 
-Logprobs = Sequence[TokenLogprob | None]
-Runs = Sequence[tuple[str, bool]]  # of a text: its pieces, and whether each was drafted
 DONE = b"data: [DONE]\n\n"
 
 
@@ -30,98 +30,86 @@ def event(content: Any) -> bytes:
     return b"data: " + msgspec.json.encode(content) + b"\n\n"
 
 
-@dataclass(frozen=True)
-class Told:
-    """What is said of a choice at once: of all of it, or of its next tokens."""
-
-    text: str
-    logprobs: Logprobs
-    runs: Runs
-    finish_reason: str | None
-    stop_reason: int | str | None
-    calls: Sequence[ToolCall] = ()
-    thought: str = ""
+def token_counts(prompt: int, written: int) -> dict[str, Any]:
+    """The tokens of a prompt and of what was written, as OpenAI's API names them."""
+    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
-@dataclass(frozen=True)
-class Echo:
-    """A prompt that stands before its answer: its text, and the id of its first token, which has no logprob."""
+def usage(choices: Choices) -> dict[str, Any]:
+    """Tokens of all choices, which have ended, and how speculation went."""
+    written = sum(len(output.token_ids) for output in choices.outputs) if choices.generation.shows_answer else 0
+    acceptance = total_acceptance(choices.outputs)
+    return {
+        **token_counts(choices.prompted, written),
+        "prompt_tokens_details": {"cached_tokens": cached_tokens(choices.outputs)},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": acceptance.accepted,
+            "rejected_prediction_tokens": acceptance.drafted - acceptance.accepted,
+        },
+        "speculation": speculation(acceptance),
+    }
 
-    text: str
-    first: int
 
-
-class Answer(ABC):
+class Answer(Renderer):
     """What all pieces of one response say: how it is named, and of which model it is.
 
-    ``token_text`` says what a token is, for logprobs. Where it was asked for, every choice has its text once more, cut
-    into ``[text, whether it was drafted]``. ``echoes`` are the prompts by choice that are told before their answers,
-    ``prompt_lengths`` the tokens of the prompts by choice, for a stream that counts as it goes.
+    ``token_text`` says what a token is, for logprobs. Where the body wants it, every choice has its text once more, cut
+    into ``[text, whether it was drafted]``.
     """
 
     prefix: ClassVar[str]  # of its id
     whole_name: ClassVar[str]
     piece_name: ClassVar[str]
 
-    def __init__(self, model: str, token_text: Callable[[int], str], asked: Asked) -> None:
-        self.token_text, self.asked = token_text, asked
-        self.echoes: Sequence[Echo] = ()
-        self.prompt_lengths: Sequence[int] = ()
-        self._begun: set[int] = set()
+    def __init__(self, model: str, token_text: Callable[[int], str], options: ResponseOptions) -> None:
+        self.token_text, self.options = token_text, options
         self._written: Counter[int] = Counter()  # tokens of answers, by choice
         self._head = {"id": f"{self.prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
 
-    def whole(self, outputs: Sequence[RequestOutput], runs: Sequence[Runs], prompted: int) -> dict[str, Any]:
-        """The response that was not streamed; ``outputs`` are its choices, ``prompted`` the tokens of its prompts."""
-        choices = []
-        for index, (output, each) in enumerate(zip(outputs, runs, strict=True)):
-            told = self._told(index, output, each)
-            choices.append(self._choice(index, self.text(told), told))
-        whole = {**self._head, "object": self.whole_name, "choices": choices, "usage": self._usage(outputs, prompted)}
-        if self.asked.tells_prompt:
-            self.add_prompts(whole, [self._of_prompt(output) for output in outputs])
+    def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
+        """The response that was not streamed."""
+        listed = [self._choice(each, self.text(each)) for each in answers]
+        whole = {**self._head, "object": self.whole_name, "choices": listed, "usage": usage(choices)}
+        if self.options.include_prompt_logprobs:
+            self.add_prompts(whole, [self._of_prompt(output) for output in choices.outputs])
         return whole
 
-    def pieces(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
+    def pieces(self, tokens: ReportedTokens) -> Iterator[bytes]:
+        """The events of a choice's next tokens."""
+        return map(event, self.contents(tokens))
+
+    def closing(self, choices: Choices) -> Iterator[bytes]:
+        """What it all took, where the body wants that, and the end."""
+        if self.options.includes_usage:
+            yield event({**self._piece([]), "usage": usage(choices)})
+        yield DONE
+
+    def failure(self, refusal: HttpRefusal) -> Iterator[bytes]:
+        """The error as an event, and the end."""
+        yield event(error_body(refusal))
+        yield DONE
+
+    def contents(self, tokens: ReportedTokens) -> Iterator[dict[str, Any]]:
         """What a stream tells of a choice's next tokens: nothing while they are no whole character."""
-        self._written[index] += len(delta.token_ids) if self.asked.shows_answer else 0
-        told = self._told(index, delta, delta.runs)
-        if told.text or told.finish_reason or told.logprobs or told.calls or told.thought:
-            yield self.piece([self._choice(index, self.text_piece(told), told)])
+        self._written[tokens.choice] += tokens.num_tokens
+        if not tokens.is_empty:
+            yield self._of_choice(tokens, self._choice(tokens, self.text_piece(tokens)))
 
-    def closing(self, outputs: Sequence[RequestOutput], prompted: int) -> dict[str, Any]:
-        """The piece after the last: what it all took."""
-        return {**self.piece([]), "usage": self._usage(outputs, prompted)}
-
-    def piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """One piece of a stream, with the usage of its choice so far where that was asked for."""
-        piece = {**self._head, "object": self.piece_name, "choices": choices}
-        if choices and self.asked.includes_usage and self.asked.running_usage:
-            index = choices[0]["index"]
-            piece["usage"] = counts(self.prompt_lengths[index], self._written[index])
+    def _of_choice(self, tokens: ReportedTokens, choice: dict[str, Any]) -> dict[str, Any]:
+        """One piece of a stream, with the usage of its choice so far where the body wants that."""
+        piece = self._piece([choice])
+        if self.options.includes_usage and self.options.running_usage:
+            piece["usage"] = token_counts(len(tokens.prompt), self._written[tokens.choice])
         return piece
 
-    def _told(self, index: int, given: RequestOutput | Delta, runs: Runs) -> Told:
-        """What is said of ``given``, the prompt before it the first time."""
-        told = Told(given.text, given.logprobs, runs, finish(given.finish_reason), given.stop_reason)
-        if not self.asked.shows_answer:
-            told = Told("", (), (), given.finish_reason and "length", None)
-        if not self.echoes or index in self._begun:
-            return told
-        self._begun.add(index)
-        text, scored = self.echoes[index].text, given.prompt_logprobs if given.logprobs else ()
-        return replace(
-            told, text=text + told.text, logprobs=(*scored, *told.logprobs), runs=((text, False), *told.runs)
-        )
+    def _piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {**self._head, "object": self.piece_name, "choices": choices}
 
-    def _choice(self, index: int, content: dict[str, Any], told: Told) -> dict[str, Any]:
-        logprobs = self.logprobs(index, told.logprobs) if told.logprobs else None
-        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": told.finish_reason}
-        choice |= {"stop_reason": told.stop_reason}
-        return choice | ({"drafted": told.runs} if self.asked.shows_drafted else {})
-
-    def _usage(self, outputs: Sequence[RequestOutput], prompted: int) -> dict[str, Any]:
-        return usage(outputs, prompted, shows_answer=self.asked.shows_answer)
+    def _choice(self, tokens: ReportedTokens, content: dict[str, Any]) -> dict[str, Any]:
+        logprobs = self.logprobs(tokens) if tokens.logprobs else None
+        ended = {"finish_reason": finish(tokens.finish_reason), "stop_reason": tokens.stop_reason}
+        choice = {"index": tokens.choice, **content, "logprobs": logprobs, **ended}
+        return choice | ({"drafted": tokens.runs} if self.options.shows_drafted else {})
 
     def _of_prompt(self, output: RequestOutput) -> list[dict[str, Any] | None]:
         """The logprobs of a prompt's tokens as vLLM has them: by id, the most likely ones and the token itself."""
@@ -145,15 +133,15 @@ class Answer(ABC):
         """Put the logprobs of the prompts of all choices into a response."""
 
     @abstractmethod
-    def text(self, told: Told) -> dict[str, Any]:
+    def text(self, tokens: ReportedTokens) -> dict[str, Any]:
         """The text of a whole choice."""
 
     @abstractmethod
-    def text_piece(self, told: Told) -> dict[str, Any]:
+    def text_piece(self, tokens: ReportedTokens) -> dict[str, Any]:
         """A piece of the text of a choice."""
 
     @abstractmethod
-    def logprobs(self, index: int, found: Logprobs) -> dict[str, Any]:
+    def logprobs(self, tokens: ReportedTokens) -> dict[str, Any]:
         """How likely a choice's next tokens were."""
 
 
@@ -162,13 +150,13 @@ class CompletionAnswer(Answer):
 
     prefix, whole_name, piece_name = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, model: str, token_text: Callable[[int], str], asked: Asked) -> None:
-        super().__init__(model, token_text, asked)
+    def __init__(self, model: str, token_text: Callable[[int], str], options: ResponseOptions) -> None:
+        super().__init__(model, token_text, options)
         self._offsets: Counter[int] = Counter()  # characters of tokens, by choice
 
-    def text(self, told: Told) -> dict[str, Any]:
+    def text(self, tokens: ReportedTokens) -> dict[str, Any]:
         """The text alone."""
-        return {"text": told.text}
+        return {"text": tokens.text}
 
     text_piece = text
 
@@ -177,13 +165,14 @@ class CompletionAnswer(Answer):
         for choice, each in zip(whole["choices"], found, strict=True):
             choice["prompt_logprobs"] = each
 
-    def logprobs(self, index: int, found: Logprobs) -> dict[str, Any]:
+    def logprobs(self, tokens: ReportedTokens) -> dict[str, Any]:
         """Lists side by side; offsets count from where the choice's text begins. The token is among the likely ones."""
-        ids = [self.echoes[index].first if each is None else each.token_id for each in found]
+        found: Logprobs = tokens.logprobs
+        ids = [tokens.prompt[0] if each is None else each.token_id for each in found]
         texts, offsets = [self.token_text(token) for token in ids], []
         for text in texts:
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(text)
+            offsets.append(self._offsets[tokens.choice])
+            self._offsets[tokens.choice] += len(text)
         return {
             "tokens": texts,
             "token_logprobs": [each and each.logprob for each in found],

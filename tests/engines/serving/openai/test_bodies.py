@@ -20,7 +20,7 @@ from peagle.engines.serving.openai.bodies import (
     body_of,
 )
 from peagle.engines.serving.openai.inert_fields import IGNORED, NEUTRAL, NEUTRAL_IN_CHAT
-from peagle.engines.serving.openai.options import asked_of
+from peagle.engines.serving.openai.options import ResponseOptions, generation_of
 from peagle.engines.serving.problems import HttpRefusal
 from peagle.engines.serving.settings import ServerSettings
 
@@ -60,7 +60,12 @@ SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
         ("top_p", 0.5), ("user", "a"), ("verbosity", "low"), ("web_search_options", {}),
     ]
 }  # fmt: skip
-ELSEWHERE = {"model", "messages", "prompt"}  # what `asked_of` leaves to the routes, whose tests ask for them
+ELSEWHERE = {"model", "messages", "prompt"}  # whose routes have tests of their own
+
+
+def _asked(body: Any) -> tuple[Any, ...]:
+    """All that a body asks for."""
+    return generation_of(body, 100, ServerSettings("m")), ResponseOptions.of(body)
 
 
 def _rows() -> list[tuple[list[str], str]]:
@@ -84,7 +89,7 @@ def test_a_field_of_the_official_client_is_honoured_refused_or_ignored_as_the_do
 
     def asked(**fields: Any) -> Any:
         said = msgspec.json.encode({**LEAST[kind], **beside, **fields})
-        return asked_of(body_of(said, kind), 100, 1, ServerSettings("m"))
+        return _asked(body_of(said, kind))
 
     if fate == "refused":
         with pytest.raises(HttpRefusal) as refused:
@@ -136,7 +141,7 @@ DEFAULTS_OF_ONE: dict[type[msgspec.Struct], dict[str, Any]] = {
 @pytest.mark.parametrize("kind", DEFAULTS_OF_ONE)
 def test_a_body_with_all_of_vllm_s_defaults_asks_for_what_an_empty_one_does(kind: Any) -> None:
     def asked(**fields: Any) -> Any:
-        return asked_of(body_of(msgspec.json.encode({**LEAST[kind], **fields}), kind), 100, 1, ServerSettings("m"))
+        return _asked(body_of(msgspec.json.encode({**LEAST[kind], **fields}), kind))
 
     assert asked(**DEFAULTS_OF_VLLM, **DEFAULTS_OF_ONE[kind]) == asked()
 
@@ -175,7 +180,7 @@ def test_null_makes_no_unknown_field_known() -> None:
 def test_fields_that_change_nothing_may_hold_anything() -> None:
     fields = {key: {"a": [1, "b"]} for key in IGNORED}
     body = body_of(msgspec.json.encode({"prompt": "a", **fields}), CompletionBody)
-    assert asked_of(body, 10, 1, ServerSettings("m")).choices == 1
+    assert generation_of(body, 10, ServerSettings("m")).choices == 1
 
 
 @pytest.mark.parametrize(
@@ -201,10 +206,10 @@ def test_a_body_that_does_not_fit_is_refused_with_the_path(raw: bytes, param: st
 
 def test_tokens_at_most_are_what_there_is_room_for_in_a_chat_and_sixteen_in_a_completion() -> None:
     chat, completion = body_of(b'{"messages": []}', ChatBody), body_of(b'{"prompt": "a"}', CompletionBody)
-    assert asked_of(chat, 500, 1, ServerSettings("m")).params.max_tokens == 500
-    assert asked_of(completion, 500, 1, ServerSettings("m")).params.max_tokens == 16
+    assert generation_of(chat, 500, ServerSettings("m")).params.max_tokens == 500
+    assert generation_of(completion, 500, ServerSettings("m")).params.max_tokens == 16
     both = body_of(b'{"messages": [], "max_tokens": 5, "max_completion_tokens": 7}', ChatBody)
-    assert asked_of(both, 500, 1, ServerSettings("m")).params.max_tokens == 7
+    assert generation_of(both, 500, ServerSettings("m")).params.max_tokens == 7
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [(completions, CompletionBody), (chats, ChatBody)])

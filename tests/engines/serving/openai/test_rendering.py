@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from peagle.engines import SamplingParams
-from peagle.engines.requests.results import Delta, TokenLogprob
-from peagle.engines.serving.openai.chat_answer import ChatAnswer
-from peagle.engines.serving.openai.options import Asked
-from peagle.engines.serving.openai.rendering import CompletionAnswer
+from dataclasses import replace
 
-ASKED = Asked(SamplingParams(), 1, False, False, False, None, None)
+from peagle.engines.requests.results import TokenLogprob
+from peagle.engines.serving.openai.chat_answer import ChatAnswer
+from peagle.engines.serving.openai.options import ResponseOptions
+from peagle.engines.serving.openai.rendering import CompletionAnswer
+from peagle.engines.serving.rendering import ReportedTokens
+
 TEXTS = {1: "ab", 2: "\ufffd", 3: "c"}
 
 
-def _delta(text: str, *tokens: int) -> Delta:
-    return Delta(text, tokens, None, logprobs=tuple(TokenLogprob(token, -float(token), 1) for token in tokens))
+def _tokens(text: str, *tokens: int, choice: int = 0) -> ReportedTokens:
+    logprobs = tuple(TokenLogprob(token, -float(token), 1) for token in tokens)
+    return ReportedTokens(choice, (1,), len(tokens), text, logprobs, (), None, None)
 
 
 def test_a_stream_tells_the_logprobs_of_tokens_that_are_no_whole_character_yet() -> None:
-    answer = ChatAnswer("m", TEXTS.__getitem__, ASKED)
-    first, *others = answer.pieces(0, _delta("ab", 1))
+    answer = ChatAnswer("m", TEXTS.__getitem__, ResponseOptions())
+    first, *others = answer.contents(_tokens("ab", 1))
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert [each["choices"][0]["delta"] for each in others] == [{"content": "ab"}]
-    (quiet,) = answer.pieces(0, _delta("", 2))
+    (quiet,) = answer.contents(_tokens("", 2))
     assert quiet["choices"][0]["delta"] == {}
     assert [each["logprob"] for each in quiet["choices"][0]["logprobs"]["content"]] == [-2.0]
-    assert list(answer.pieces(0, Delta("", (2,), None))) == []
+    assert list(answer.contents(replace(_tokens("", 2), logprobs=()))) == []
 
 
 def test_offsets_of_a_streamed_completion_count_from_where_it_began_choice_by_choice() -> None:
-    answer = CompletionAnswer("m", TEXTS.__getitem__, ASKED)
+    answer = CompletionAnswer("m", TEXTS.__getitem__, ResponseOptions())
     found = [
         piece["choices"][0]["logprobs"]["text_offset"]
-        for index, delta in ((0, _delta("abc", 1, 3)), (1, _delta("c", 3)), (0, _delta("ab", 1)))
-        for piece in answer.pieces(index, delta)
+        for tokens in (_tokens("abc", 1, 3), _tokens("c", 3, choice=1), _tokens("ab", 1))
+        for piece in answer.contents(tokens)
     ]
     assert found == [[0, 2], [0], [3]]

@@ -1,37 +1,23 @@
-"""What a response took: tokens, and how speculation went."""
+"""What answers took: tokens, how speculation went, and the figures that the log has of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ...requests.results import Acceptance, RequestOutput
+from ..requests.results import Acceptance, RequestOutput
 
 
-def usage(outputs: Sequence[RequestOutput], prompted: int, *, shows_answer: bool = True) -> dict[str, Any]:
-    """Tokens of all choices, after ``prompted`` tokens of prompts, and how speculation went."""
-    written = sum(len(output.token_ids) for output in outputs) if shows_answer else 0
+def total_acceptance(outputs: Sequence[RequestOutput]) -> Acceptance:
+    """Return what became of the drafts of all choices."""
     acceptance = Acceptance()
     for output in outputs:
         acceptance.add(output.acceptance)
-    return {
-        **counts(prompted, written),
-        "prompt_tokens_details": {"cached_tokens": _cached(outputs)},
-        "completion_tokens_details": {
-            "accepted_prediction_tokens": acceptance.accepted,
-            "rejected_prediction_tokens": acceptance.drafted - acceptance.accepted,
-        },
-        "speculation": speculation(acceptance),
-    }
+    return acceptance
 
 
-def counts(prompted: int, written: int) -> dict[str, Any]:
-    """The tokens of a prompt and of what was written, as OpenAI's API names them."""
-    return {"prompt_tokens": prompted, "completion_tokens": written, "total_tokens": prompted + written}
-
-
-def _cached(outputs: Sequence[RequestOutput]) -> int:
-    """Tokens of the prompts that no choice had to read."""
+def cached_tokens(outputs: Sequence[RequestOutput]) -> int:
+    """Return how many tokens of the prompts no choice had to read."""
     least: dict[tuple[int, ...], int] = {}
     for output in outputs:
         prompt = tuple(output.prompt_token_ids)
@@ -40,13 +26,13 @@ def _cached(outputs: Sequence[RequestOutput]) -> int:
 
 
 def speculation(acceptance: Acceptance) -> dict[str, Any]:
-    """Rounds, drafts and how many of them were accepted, by their position in the round."""
+    """Return rounds, drafts and how many of them were accepted, by their position in the round."""
     return {
         "rounds": acceptance.rounds,
         "rounds_without_drafts": acceptance.undrafted,
         "drafted_tokens": acceptance.drafted,
         "accepted_tokens": acceptance.accepted,
-        "accepted_per_position": per_position(acceptance),
+        "accepted_per_position": list(acceptance.accepted_per_position),
         "grammar_drafted_tokens": acceptance.grammar_drafted,
         "grammar_accepted_tokens": acceptance.grammar_accepted,
         "acceptance_length": round(acceptance.acceptance_length, 4),
@@ -59,17 +45,12 @@ def speculation(acceptance: Acceptance) -> dict[str, Any]:
     }
 
 
-def per_position(acceptance: Acceptance) -> list[int]:
-    """How many rounds accepted their first draft, their second, and so on."""
-    return list(acceptance.accepted_per_position)
-
-
 def figures(outputs: Sequence[RequestOutput], room: int) -> dict[str, Any]:
-    """What the log says of an answer: how long it waited and took, the longest of its choices, and its rounds.
+    """Return what the log says of an answer: how long its longest choice waited and took, and its rounds.
 
     ``room`` is how many tokens all caches hold.
     """
-    told = usage(outputs, 0)["speculation"]
+    told = speculation(total_acceptance(outputs))
     rounds = ("rounds", "rounds_without_drafts", "drafted_tokens", "accepted_tokens", "accepted_per_position")
     lengths = ("acceptance_length", "later_acceptance_length")
     means = ("tokens_per_round", "verify_milliseconds_per_round", "draft_milliseconds_per_round")
@@ -77,7 +58,7 @@ def figures(outputs: Sequence[RequestOutput], room: int) -> dict[str, Any]:
     held = sum(len(output.prompt_token_ids) + len(output.token_ids) for output in outputs)
     return {
         "prompt_tokens": sum(len(output.prompt_token_ids) for output in outputs),
-        "cached_tokens": _cached(outputs),
+        "cached_tokens": cached_tokens(outputs),
         "tokens": sum(len(output.token_ids) for output in outputs),
         **{name: round(max((getattr(output, name) for output in outputs), default=0.0), 5) for name in times},
         **{name: told[name] for name in (*rounds, *lengths, *means)},

@@ -1,38 +1,38 @@
-"""Requests in flight: choices that run beside each other, taken together or piece by piece, and given up together."""
+"""The choices of one HTTP request, which run side by side: taken together or piece by piece, and given up together."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from starlette.requests import Request
 
-from ....plugins.errors import UsageError
-from ...requests.params import SamplingParams
-from ...requests.results import Delta, RequestOutput
-from ...submission import AsyncSubmission
-from ..metrics import RequestMeter, ServerMetrics
-from ..problems import CONTEXT_LENGTH_EXCEEDED, HttpRefusal
-from .formats import renamed
-from .options import Asked
+from ...plugins.errors import UsageError
+from ..requests.results import Delta, RequestOutput
+from ..submission import AsyncSubmission
+from .generation import Generation, submitters
+from .metrics import RequestMeter
+from .problems import HttpRefusal
+from .state import ServerState
 
 CLIENT_GONE = 499  # nobody reads it; nginx has it in its log for the same
-Submit = Callable[[SamplingParams], AsyncSubmission]
 
 
 class Choices:
-    """The choices of one HTTP request, each a request of the engine; leaving the context cancels what still runs."""
+    """The choices of a generation, each a request of the engine; leaving the context cancels what still runs.
 
-    def __init__(self, metrics: ServerMetrics, seconds: float) -> None:
-        """``seconds`` is the time that each of them was given."""
-        self._metrics, self._seconds = metrics, seconds
+    ``runs`` are the pieces of each choice's text with whether each was drafted, ``prompts`` their prompts' token ids.
+    """
+
+    def __init__(self, state: ServerState, generation: Generation) -> None:
+        self.generation = generation
+        self._state = state
         self._submissions: list[AsyncSubmission] = []
         self._meters: list[RequestMeter] = []
         self._outputs: dict[int, RequestOutput] = {}
-        self._each, self._form_field = 1, ""
         self.runs: list[list[tuple[str, bool]]] = []
-        self.prompts: list[Sequence[int]] = []  # ids, by choice
+        self.prompts: list[Sequence[int]] = []
 
     async def __aenter__(self) -> Choices:
         return self
@@ -45,23 +45,22 @@ class Choices:
         for submission in self._submissions:
             submission.cancel()
 
-    async def submit(self, prompts: Sequence[Submit], asked: Asked) -> None:
-        """Let all choices of all prompts wait for slots. Raises what ``Engine.submit`` raises; then none runs."""
-        self._each, self._form_field = asked.choices, asked.form_field
+    async def submit(self) -> None:
+        """Let all choices of all inputs wait for slots. Raises what ``Engine.submit`` raises; then none runs."""
+        params, seed = self.generation.params, self.generation.params.seed
         try:
-            for submit in prompts:
-                for choice in range(asked.choices):
-                    params, seed = asked.params, asked.params.seed
+            for submit in submitters(self._state, self.generation):
+                for choice in range(self.generation.choices):
                     submission = submit(params if seed is None else replace(params, seed=seed + choice))
                     self._submissions.append(submission)
-                    self._meters.append(self._metrics.watch())
+                    self._meters.append(self._state.metrics.watch())
                     self.runs.append([])
                     self.prompts.append((await submission.submitted()).prompt_token_ids)
-                    _require_room(len(self.prompts[-1]), asked)
+                    self.generation.require_room(len(self.prompts[-1]), self._state.engine.max_seq_len)
         except BaseException as error:
             self.give_up()
             if isinstance(error, UsageError):
-                raise renamed(error, asked.form_field) from None
+                raise self.generation.reword(error) from None
             raise
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
@@ -76,7 +75,7 @@ class Choices:
                 self._meters[index].end(output)
                 arrived.put_nowait(None)
             except Exception as error:
-                arrived.put_nowait(renamed(error, self._form_field) if isinstance(error, UsageError) else error)
+                arrived.put_nowait(self.generation.reword(error) if isinstance(error, UsageError) else error)
 
         tasks = [asyncio.create_task(follow(index)) for index in range(len(self._submissions))]
         try:
@@ -92,7 +91,7 @@ class Choices:
                 if delta.finish_reason == "timeout":
                     raise HttpRefusal(
                         408,
-                        f"the answer was not whole after {self._seconds:g} seconds; ask for fewer tokens, "
+                        f"the answer was not whole after {self._state.limits.seconds:g} seconds; ask for fewer tokens, "
                         "or start the server with a larger --request-timeout",
                     )
                 self._meters[index].delta(delta)
@@ -127,21 +126,7 @@ class Choices:
     @property
     def prompted(self) -> int:
         """Tokens of the prompts; one of several choices counts once."""
-        return sum(len(output.prompt_token_ids) for output in self.outputs[:: self._each])
-
-
-def _require_room(prompt: int, asked: Asked) -> None:
-    """Refuse a body that asks for more tokens than the context has room for."""
-    name, most = asked.room_for
-    if most is not None and prompt + most > asked.context:
-        left = asked.context - prompt
-        raise HttpRefusal(
-            400,
-            f"{name} is {most}, and the prompt has {prompt} tokens; the engine's context holds {asked.context}; "
-            f"fix: ask for at most {left}, leave {name} out, or shorten the prompt",
-            param=name,
-            code=CONTEXT_LENGTH_EXCEEDED,
-        )
+        return sum(len(output.prompt_token_ids) for output in self.outputs[:: self.generation.choices])
 
 
 async def _disconnected(request: Request) -> None:

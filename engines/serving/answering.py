@@ -1,0 +1,90 @@
+"""From a generation to its HTTP response: admitted, submitted, rendered whole or as a stream, and logged."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from ...plugins.errors import PeagleError
+from .access import FIGURES, REFUSAL, REQUEST_ID, TOLERANCE, log
+from .api_face import face_of
+from .choices import Choices
+from .generation import Conversation, Generation, admitted, answer_style
+from .problems import HttpRefusal
+from .rendering import Renderer, Reporter
+from .state import ServerState
+from .usage import figures
+
+
+def json_response(content: Any) -> Response:
+    """A response of JSON."""
+    return Response(msgspec.json.encode(content), media_type="application/json")
+
+
+async def answer(state: ServerState, request: Request, generation: Generation, renderer: Renderer) -> Response:
+    """Answer as ``generation`` asks, in the shape of ``renderer``.
+
+    Raises ``HttpRefusal`` and the engine's errors for what cannot begin; in a stream later ones are its last piece.
+    """
+    style = await answer_style(state) if isinstance(generation.source, Conversation) else None
+    choices = Choices(state, await admitted(state, generation))
+    await choices.submit()
+    reporter = Reporter(choices, style, state.engine.tokenizer.decode)
+    if generation.streams:
+        return AnswerStream(choices, _streamed(state, request, choices, reporter, renderer), renderer.stream_type)
+    async with choices:
+        await choices.whole(request)
+    _log_answer(state, request, choices)
+    found = zip(choices.outputs, choices.runs, strict=True)
+    answers = [reporter.report(index, output, runs) for index, (output, runs) in enumerate(found)]
+    return json_response(renderer.whole(answers, choices))
+
+
+class AnswerStream(StreamingResponse):
+    """A stream of pieces; however it ends, what still runs for it is given up."""
+
+    def __init__(self, choices: Choices, pieces: AsyncIterator[bytes], media_type: str) -> None:
+        super().__init__(
+            pieces,
+            media_type=media_type,
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},  # a proxy must pass on what it has
+        )
+        self._choices = choices
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._choices:
+            await super().__call__(scope, receive, send)
+
+
+async def _streamed(
+    state: ServerState, request: Request, choices: Choices, reporter: Reporter, renderer: Renderer
+) -> AsyncIterator[bytes]:
+    """The pieces of a stream. What goes wrong on the way is a piece too: the status was sent long ago."""
+    try:
+        async for index, delta in choices.deltas():
+            for piece in renderer.pieces(reporter.report(index, delta, delta.runs)):
+                yield piece
+        _log_answer(state, request, choices)
+    except (HttpRefusal, PeagleError) as error:
+        request.scope[REFUSAL] = refusal = face_of(request.scope).refusal_of(error)
+        for piece in renderer.failure(refusal):
+            yield piece
+        return
+    for piece in renderer.closing(choices):
+        yield piece
+
+
+def _log_answer(state: ServerState, request: Request, choices: Choices) -> None:
+    """Put figures into the line of its request, a tolerance too; log prompts and answers, if that was asked for."""
+    request.scope[FIGURES] = figures(choices.outputs, state.engine.load_now.cache_tokens)
+    if any(output.acceptance.is_lossy for output in choices.outputs):
+        request.scope[TOLERANCE] = max(output.acceptance.tolerance for output in choices.outputs)
+    if state.settings.log_prompts:
+        decode = state.engine.tokenizer.decode
+        for output in choices.outputs:
+            log("answer", id=request.scope[REQUEST_ID], prompt=decode(list(output.prompt_token_ids)), text=output.text)
