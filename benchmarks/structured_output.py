@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from peagle.engines import Acceptance, Engine, RequestOutput, SamplingParams
-from peagle.engines.requests.token_choice import TokenChoice
+from peagle.engines.running.token_choice import TokenChoice
 
 QUESTIONS = [f"Describe {who} as JSON." for who in ("a painter from Paris", "a Japanese engineer", "an old fisherman")]
 WAYS: dict[str, tuple[dict[str, Any], bool]] = {

@@ -14,17 +14,17 @@ from .grammars.compiled import Grammars
 from .grammars.tally import GrammarTally
 from .policy.drafts_per_round import DraftsAsked, Fixed, Policy
 from .requests.arguments import text_of, token_ids_of
-from .requests.delivery import Delivery
-from .requests.logprobs import PromptLogprobs
-from .requests.messages import Message
 from .requests.params import SamplingParams, params_of
 from .requests.random_numbers import draw_seed
-from .requests.request import Request
 from .requests.structured_outputs import StructuredOutputsParams
-from .requests.token_choice import choice_of
+from .running.delivery import Delivery
+from .running.logprobs import PromptLogprobs
+from .running.request import Request
+from .running.token_choice import choice_of
 from .strategies.asked import adaptive_policy, decoding, named_strategy, own_strategy
 from .text.answer_styles import READ, can_call
 from .text.chat import Chat, Objects
+from .text.messages import Message
 from .text.tokenizer import Tokenizer
 from .text.transcript import Transcript
 

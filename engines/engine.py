@@ -22,12 +22,11 @@ from .loop import Load, Loop
 from .machine import most_threads
 from .policy.drafts_per_round import Policy
 from .requests.arguments import flag, integer, number, prompts_of, refusal
-from .requests.delivery import Delivery
-from .requests.messages import Message
 from .requests.params import SamplingParams, params_of
-from .requests.request import Request
 from .requests.results import RequestOutput
 from .requests.structured_outputs import StructuredOutputsParams
+from .running.delivery import Delivery
+from .running.request import Request
 from .scheduling.scheduler import MAX_PREFILL_TOKENS
 from .strategies.asked import drafts_of
 from .strategies.base import STRATEGIES
@@ -35,6 +34,7 @@ from .stream import Stream
 from .submission import AsyncSubmission, Submission
 from .text.answer_styles import Style
 from .text.channels import spoken
+from .text.messages import Message
 from .text.tokenizer import Tokenizer
 
 MAX_QUEUE_SIZE = 256

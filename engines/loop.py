@@ -23,8 +23,8 @@ from ..plugins.errors import EnvironmentProblem
 from .backends.base import Backend
 from .errors import EngineClosed, EngineFailed, QueueFull, require_process
 from .policy.misfit import MisfitWatch
-from .requests.delivery import wait_for
-from .requests.request import Request
+from .running.delivery import wait_for
+from .running.request import Request
 from .scheduling.prefix_cache import PrefixCache
 from .scheduling.scheduler import Scheduler
 

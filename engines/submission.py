@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from .errors import require_process
-from .requests.request import Request
 from .requests.results import Delta, RequestOutput
+from .running.request import Request
 
 T = TypeVar("T")
 

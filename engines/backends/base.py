@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ..requests.logprobs import PromptLogprobs
 from ..requests.params import SamplingParams
-from ..requests.token_choice import TokenChoice
+from ..running.logprobs import PromptLogprobs
+from ..running.token_choice import TokenChoice
 
 
 class Lanes(Protocol):

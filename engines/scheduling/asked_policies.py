@@ -10,7 +10,7 @@ import numpy as np
 from ..backends.base import Emission
 from ..grammars.path import GrammarPath
 from ..policy.drafts_per_round import Fixed, Policy, RoundAhead, RoundRow, RoundSeen
-from ..requests.request import Request
+from ..running.request import Request
 
 
 @dataclass(frozen=True)

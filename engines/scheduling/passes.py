@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..backends.base import Chunk, Emission
-from ..requests.request import Request
+from ..running.request import Request
 from .asked_policies import AskedPolicy
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from ..backends.base import Backend
 from ..policy.misfit import MisfitWatch
 from ..requests.random_numbers import uniform_stream
-from ..requests.request import Request
 from ..requests.results import FinishReason
+from ..running.request import Request
 from ..strategies.shared_rounds import SharedRounds
 from .asked_policies import asked_of, emitted_of, first_k, limits_of
 from .passes import Flight, PromptReading

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..backends.base import Lanes
-from ..requests.request import Request
+from ..running.request import Request
 
 
 class AutoregressiveDrafting:

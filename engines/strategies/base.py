@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..backends.base import Lanes
-from ..requests.request import Request
+from ..running.request import Request
 from .autoregressive import AutoregressiveDrafting
 from .ngram import NAME, NgramDrafting
 from .parallel import ParallelDrafting

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..backends.base import Lanes
-from ..requests.request import Request
+from ..running.request import Request
 
 NAME = "ngram"  # of the strategy
 LONGEST, SHORTEST = 3, 2  # of the n-grams that are looked up

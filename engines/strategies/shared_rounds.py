@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..backends.base import Lanes
-from ..requests.request import Request
+from ..running.request import Request
 from .base import STRATEGIES, Strategy
 from .ngram import NAME, NgramDrafting
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..backends.base import Lanes
-from ..requests.request import Request
+from ..running.request import Request
 from .parallel import ParallelDrafting
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import EnvironmentProblem
-from ..requests.messages import Message, messages_of, template_arguments_of, tools_of
 from .answer_styles import Style
 from .channels import ENDS
+from .messages import Message, messages_of, template_arguments_of, tools_of
 from .template_files import read_special_tokens, read_templates
 from .tokenizer import Tokenizer
 

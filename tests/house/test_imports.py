@@ -1,4 +1,4 @@
-"""Imports point one way: between the four folders, between the wings of the compiler, and never in a circle."""
+"""Imports point one way: between the four folders, the wings of compiler/, the rooms of engines/; never in a circle."""
 
 from __future__ import annotations
 
@@ -38,6 +38,23 @@ WINGS = (
     ("verbs", "api"),
     ("cli",),
 )
+
+# The rooms of engines/, in the same way; a module beside the folders is a room by itself.
+ROOMS = (
+    ("errors", "panics", "machine"),
+    ("folder", "policy", "requests"),
+    ("text",),
+    ("grammars",),
+    ("running",),
+    ("backends",),
+    ("strategies",),
+    ("scheduling",),
+    ("loop", "asking", "submission"),
+    ("stream",),
+    ("engine",),
+    ("serving",),
+)
+ORDERS = {"compiler": WINGS, "engines": ROOMS}
 
 
 def wrong_imports(path: Path, source: str) -> list[str]:
@@ -87,7 +104,7 @@ def test_right_imports_are_accepted() -> None:
     assert wrong_imports(Path("compiler/verbs/__init__.py"), "from ...engines import engine") == []
 
 
-# ------------------------------------------------------------------------------------------- wings of the compiler
+# -------------------------------------------------------------- wings of the compiler, and rooms of engines
 
 
 def imports_within(root: Path) -> dict[str, frozenset[str]]:
@@ -96,26 +113,30 @@ def imports_within(root: Path) -> dict[str, frozenset[str]]:
     return {module_of(path): imported(package, module_of(path), typing=True) for path in package_files(root)}
 
 
-def wing_of(module: str) -> str | None:
-    """The wing of `compiler/` that a module lies in; None outside and for `compiler/__init__.py`."""
-    _, folder, wing, *_ = [*module.split("."), "", ""]
-    return wing if folder == "compiler" and wing else None
+def wing_of(module: str, folder: str = "compiler") -> str | None:
+    """The wing or room of a folder that a module lies in; None outside of it and for its `__init__.py`."""
+    _, its_folder, wing, *_ = [*module.split("."), "", ""]
+    return wing if its_folder == folder and wing else None
 
 
 def upward_imports(imports: Mapping[str, frozenset[str]]) -> list[str]:
-    """Imports of a wing that is not below the importer's, and wings that have no place in the order."""
-    height = {wing: row for row, wings in enumerate(WINGS) for wing in wings}
+    """Imports of a wing or room that is not below the importer's, and those that have no place in the order."""
+    return [complaint for folder in ORDERS for complaint in _upward_within(folder, imports)]
+
+
+def _upward_within(folder: str, imports: Mapping[str, frozenset[str]]) -> list[str]:
+    height = {wing: row for row, wings in enumerate(ORDERS[folder]) for wing in wings}
     complaints = []
     for module, others in imports.items():
-        here = wing_of(module)
+        here = wing_of(module, folder)
         if here is None:
             continue
         if here not in height:
-            complaints.append(f"{here} has no place among the wings")
+            complaints.append(f"{here} has no place among the wings of {folder}")
             continue
         for other in sorted(others):
-            there = wing_of(other)
-            if there not in (None, here) and height.get(there or "", len(WINGS)) >= height[here]:
+            there = wing_of(other, folder)
+            if there not in (None, here) and height.get(there or "", len(height)) >= height[here]:
                 complaints.append(f"{module} imports {other}")
     return complaints
 
@@ -140,6 +161,11 @@ def test_no_wing_imports_one_above_it() -> None:
     require(upward_imports(imports_within(ROOT)), allowed.UP)
 
 
+def test_every_room_of_the_order_is_there() -> None:
+    there = {wing_of(module_of(path), "engines") for path in package_files()}
+    assert {room for rooms in ROOMS for room in rooms} <= there
+
+
 def test_no_modules_import_each_other() -> None:
     require(circles(imports_within(ROOT)), allowed.CIRCLES)
 
@@ -151,25 +177,29 @@ def bad_example(tmp_path: Path) -> Mapping[str, frozenset[str]]:
         "compiler/forecast/record.py": "if TYPE_CHECKING:\n    from ..tune.bench import Bench",
         "compiler/tune/bench.py": "",
         "compiler/attic/old.py": "",
-        "engines/a.py": "from . import b",
-        "engines/b.py": "from .c import x",
-        "engines/c.py": "def f():\n    from .a import y",
+        "engines/text/a.py": "from . import b",
+        "engines/text/b.py": "from .c import x",
+        "engines/text/c.py": "def f():\n    from .a import y",
+        "engines/requests/params.py": "from ..text import c",
+        "engines/cellar.py": "",
     }
     return imports_within(write_tree(tmp_path, files))
 
 
 def test_an_upward_import_is_found(tmp_path: Path) -> None:
     assert upward_imports(bad_example(tmp_path)) == [
-        "attic has no place among the wings",
+        "attic has no place among the wings of compiler",
         "peagle.compiler.forecast.record imports peagle.compiler.tune.bench",
         "peagle.compiler.store.stages imports peagle.compiler.pipeline.model_half",
+        "cellar has no place among the wings of engines",
+        "peagle.engines.requests.params imports peagle.engines.text.c",
     ]
 
 
 def test_a_circle_is_found(tmp_path: Path) -> None:
     assert sorted(circles(bad_example(tmp_path))) == [
         "peagle.compiler.pipeline.model_half -> peagle.compiler.store.stages -> peagle.compiler.pipeline.model_half",
-        "peagle.engines.a -> peagle.engines.b -> peagle.engines.c -> peagle.engines.a",
+        "peagle.engines.text.a -> peagle.engines.text.b -> peagle.engines.text.c -> peagle.engines.text.a",
     ]
 
 

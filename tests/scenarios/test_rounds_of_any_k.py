@@ -16,7 +16,7 @@ from peagle.engines.backends.base import Lanes
 from peagle.engines.backends.onnxruntime import lanes as ort
 from peagle.engines.policy.adaptive import Adaptive
 from peagle.engines.policy.drafts_per_round import Policy, RoundAhead, RoundSeen
-from peagle.engines.requests.request import Request
+from peagle.engines.running.request import Request
 from peagle.engines.strategies.base import STRATEGIES, register
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest

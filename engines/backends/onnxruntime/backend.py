@@ -13,7 +13,7 @@ import numpy as np
 from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams
-from ...requests.token_choice import TokenChoice
+from ...running.token_choice import TokenChoice
 from ..base import Chunk, KeptPrompt, Steps
 from .batch import BatchLanes
 from .held_columns import HeldColumns

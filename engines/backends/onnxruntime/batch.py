@@ -25,7 +25,7 @@ from ....plugins.graph_contract import (
     written,
 )
 from ...requests.params import SamplingParams
-from ...requests.token_choice import TokenChoice
+from ...running.token_choice import TokenChoice
 from ..base import Chunk
 from ..draft_tree import DraftTree, chain_ancestors
 from .batch_row import BatchRow

@@ -14,7 +14,7 @@ import numpy as np
 
 from ....plugins.graph_contract import ANCESTORS, written
 from ...requests.params import SamplingParams
-from ...requests.token_choice import TokenChoice
+from ...running.token_choice import TokenChoice
 from ..base import Chunk
 from ..draft_tree import chain_ancestors
 from .chain import Chain

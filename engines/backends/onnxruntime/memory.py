@@ -18,7 +18,7 @@ from ...folder.manifest import Manifest
 from ...folder.records import Cache, Part
 from ...machine import memory_bytes
 from ...requests.params import SamplingParams, policy_of
-from ...requests.token_choice import TokenChoice
+from ...running.token_choice import TokenChoice
 from ..draft_tree import DraftTree
 
 Arrays = dict[str, np.ndarray]

@@ -16,7 +16,7 @@ from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...folder.records import PREFILL, VERIFY
 from ...requests.params import SamplingParams, policy_of
-from ...requests.token_choice import TokenChoice
+from ...running.token_choice import TokenChoice
 from ..base import Chunk, KeptPrompt, Steps
 from .device import CudaDevice, Device, find_gpu
 from .kept_rounds import KeptRound, KeptRounds

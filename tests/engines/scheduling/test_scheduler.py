@@ -14,7 +14,7 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Emission, Steps
 from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
 from peagle.engines.policy.drafts_per_round import Fixed
-from peagle.engines.requests.request import Request
+from peagle.engines.running.request import Request
 from peagle.engines.scheduling.scheduler import Scheduler
 from peagle.engines.text.transcript import Transcript
 from tests.models import VOCAB

@@ -15,7 +15,7 @@ from peagle.engines.backends.onnxruntime.batch import BatchLanes
 from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.engines.backends.onnxruntime.timed_lanes import TimedLanes
 from peagle.engines.policy.drafts_per_round import RoundAhead, RoundSeen
-from peagle.engines.requests.request import Request
+from peagle.engines.running.request import Request
 from peagle.engines.strategies.autoregressive import AutoregressiveDrafting
 from peagle.engines.strategies.base import STRATEGIES
 from peagle.graphs.drafters import torch_reference

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.engines.requests.messages import messages_of, plain, template_arguments_of, tools_of
+from peagle.engines.text.messages import messages_of, plain, template_arguments_of, tools_of
 from peagle.plugins.errors import UsageError
 
 USER = {"role": "user", "content": "Hi"}

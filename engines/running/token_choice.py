@@ -12,10 +12,10 @@ import numpy as np
 from ...plugins.errors import UsageError
 from ..folder.manifest import Manifest
 from ..grammars.path import GrammarPath
+from ..requests.params import SamplingParams, policy_of
+from ..requests.results import TokenLogprob
 from .bad_words import BadWords, require_possible
 from .logprobs import logprob_of
-from .params import SamplingParams, policy_of
-from .results import TokenLogprob
 
 _CHANGING = {
     "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": (),

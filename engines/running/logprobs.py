@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .results import TokenLogprob
+from ..requests.results import TokenLogprob
 
 SCORED_BYTES = 32 * 2**20  # of logits that a pass over a piece of a prompt may give
 

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from .results import Delta, RequestOutput
+from ..requests.results import Delta, RequestOutput
 
 
 def wait_for(changed: threading.Condition) -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from ...plugins.errors import EnvironmentProblem, PeagleError
 from ..policy.drafts_per_round import Policy
+from ..requests.params import SamplingParams
+from ..requests.results import Acceptance, Delta, RequestOutput
 from ..text.transcript import Transcript
 from .delivery import Delivery
 from .logprobs import PromptLogprobs
-from .params import SamplingParams
-from .results import Acceptance, Delta, RequestOutput
 from .token_choice import TokenChoice
 
 

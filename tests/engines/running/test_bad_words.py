@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.engines.requests.bad_words import MOST_TOKENS, BadWords, require_possible
+from peagle.engines.running.bad_words import MOST_TOKENS, BadWords, require_possible
 from peagle.plugins.errors import UsageError
 
 IDS = st.integers(0, 3)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.requests import logprobs
-from peagle.engines.requests.logprobs import PromptLogprobs, logprob_of
+from peagle.engines.running import logprobs
+from peagle.engines.running.logprobs import PromptLogprobs, logprob_of
 from tests.models import VOCAB
 
 LONG = [*range(2, 60), 5, 5, 9]

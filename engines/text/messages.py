@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...plugins.errors import UsageError
-from ..text.tool_calls import json_object
-from .arguments import flag, integer, number, refusal, text_of
+from ..requests.arguments import flag, integer, number, refusal, text_of
+from .tool_calls import json_object
 
 Message = Mapping[str, Any]
 _A_LIST = "a list of messages, each with a role and a content"
