@@ -8,8 +8,7 @@ from .errors import EngineClosed, EngineFailed, PromptTooLong, QueueFull
 from .requests.params import SamplingParams
 from .requests.results import Acceptance, Delta, RequestOutput, TokenLogprob
 from .requests.structured_outputs import StructuredOutputsParams
-from .stream import Stream
-from .submission import AsyncSubmission, Submission
+from .running.submission import AsyncSubmission, Stream, Submission
 
 __all__ = [
     "Acceptance",

@@ -17,9 +17,9 @@ from .requests.arguments import text_of, token_ids_of
 from .requests.params import SamplingParams, params_of
 from .requests.random_numbers import draw_seed
 from .requests.structured_outputs import StructuredOutputsParams
-from .running.delivery import Delivery
 from .running.logprobs import PromptLogprobs
 from .running.request import Request
+from .running.submission import Delivery
 from .running.token_choice import choice_of
 from .strategies.asked import adaptive_policy, decoding, named_strategy, own_strategy
 from .text.answer_styles import READ, can_call

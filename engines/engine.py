@@ -25,13 +25,11 @@ from .requests.arguments import flag, integer, number, prompts_of, refusal
 from .requests.params import SamplingParams, params_of
 from .requests.results import RequestOutput
 from .requests.structured_outputs import StructuredOutputsParams
-from .running.delivery import Delivery
 from .running.request import Request
+from .running.submission import AsyncSubmission, Delivery, Stream, Submission
 from .scheduling.scheduler import MAX_PREFILL_TOKENS
 from .strategies.asked import drafts_of
 from .strategies.base import STRATEGIES
-from .stream import Stream
-from .submission import AsyncSubmission, Submission
 from .text.answer_styles import Style
 from .text.channels import spoken
 from .text.messages import Message
@@ -238,7 +236,8 @@ class Engine:
             self._asking.request(f"prompts[{i}]", prompt, each, *asked, Delivery(in_pieces=False, at_end=ended.release))
             for i, (prompt, each) in enumerate(zip(listed, policies, strict=True))
         ]
-        submissions = [Submission(request) for request in requests]  # to be dropped with this call, however it ends
+        # To be dropped with this call, however it ends.
+        submissions = [Submission(each.prompt, each.delivery) for each in requests]
         ahead = 2 * self._loop.slots  # the next in line is there, and other callers need not wait for all of these
         try:
             self._loop.submit(requests[:ahead], waits=True)
@@ -359,6 +358,6 @@ class Engine:
     def _submitted(self, request: Request, timeout: float | None = None, *, waits: bool) -> Submission:
         if timeout is not None:
             request.deadline = time.perf_counter() + number("timeout", timeout, 0, is_above=True)
-        submission = Submission(request)
+        submission = Submission(request.prompt, request.delivery)
         self._loop.submit([request], waits=waits)
         return submission

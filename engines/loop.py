@@ -23,8 +23,8 @@ from ..plugins.errors import EnvironmentProblem
 from .backends.base import Backend
 from .errors import EngineClosed, EngineFailed, QueueFull, require_process
 from .policy.misfit import MisfitWatch
-from .running.delivery import wait_for
 from .running.request import Request
+from .running.submission import wait_for
 from .scheduling.prefix_cache import PrefixCache
 from .scheduling.scheduler import Scheduler
 
@@ -229,7 +229,7 @@ class Loop:
         if self._drops:
             for each in self._here:  # nothing is added any more
                 if isinstance(each, Request):
-                    each.is_unwanted = True
+                    each.delivery.is_unwanted = True
 
     def _advance(self) -> None:
         scheduler = self._scheduler

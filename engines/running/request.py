@@ -11,8 +11,8 @@ from ..policy.drafts_per_round import Policy
 from ..requests.params import SamplingParams
 from ..requests.results import Acceptance, Delta, RequestOutput
 from ..text.transcript import Transcript
-from .delivery import Delivery
 from .logprobs import PromptLogprobs
+from .submission import Delivery
 from .token_choice import TokenChoice
 
 
@@ -23,7 +23,7 @@ class Request:
     ``room`` is the most tokens it may get. ``strategy`` is the name of the one that drafts for it, ``policy`` says how
     many. ``deadline`` and ``submitted`` are seconds of ``time.perf_counter``. ``launched`` counts passes whose tokens
     have not been read, ``ahead`` how many tokens those may bring at most. ``cached`` tokens of the prompt were read for
-    another one. ``is_unwanted`` asks for an early end, from any thread.
+    another one.
     """
 
     prompt: tuple[int, ...]
@@ -42,7 +42,6 @@ class Request:
     launched: int = 0
     ahead: int = 0
     cached: int = 0
-    is_unwanted: bool = False
     failure: PeagleError | None = None  # in place of a result
     choice: TokenChoice | None = None  # what chooses its tokens, or looks at them, on the host
     prompt_logprobs: PromptLogprobs | None = None  # what collects those of its prompt, where they are asked for

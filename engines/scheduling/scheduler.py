@@ -112,8 +112,8 @@ class Scheduler:
     def _end_early(self) -> list[Request]:
         now, ended = time.perf_counter(), []
         for request in self.requests:
-            if request.is_unwanted or request.deadline <= now:
-                self.abort(request, "abort" if request.is_unwanted else "timeout")
+            if request.delivery.is_unwanted or request.deadline <= now:
+                self.abort(request, "abort" if request.delivery.is_unwanted else "timeout")
                 ended.append(request)
         return ended
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from ...plugins.errors import UsageError
 from ..requests.results import Delta, RequestOutput
-from ..submission import AsyncSubmission
+from ..running.submission import AsyncSubmission
 from .generation import Generation, submitters
 from .metrics import RequestMeter
 from .problems import HttpRefusal

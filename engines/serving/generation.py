@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from ...plugins.errors import UsageError
 from ..policy.drafts_per_round import DraftsAsked
 from ..requests.params import SamplingParams
-from ..submission import AsyncSubmission
+from ..running.submission import AsyncSubmission
 from ..text.answer_styles import READ, Style
 from .problems import CONTEXT_LENGTH_EXCEEDED, HttpRefusal
 from .settings import ServerSettings

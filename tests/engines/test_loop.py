@@ -190,13 +190,13 @@ def test_who_waits_may_be_cancelled_or_out_of_time_or_forgotten(tiny_engine: Eng
         late, unwanted = engine.submit([5, 6], LONG, timeout=0.001), engine.submit([5, 6], LONG)
         unwanted.cancel()
         forgotten = engine.submit([5, 6], LONG)
-        request = forgotten._request
+        delivery = forgotten._delivery
         del forgotten
         gc.collect()
         time.sleep(0.002)
-    ends = [late.result(), unwanted.result(), request.delivery.output()]
-    assert [end.finish_reason for end in ends] == ["timeout", "abort", "abort"]
-    assert [end.token_ids for end in ends] == [()] * 3
+    ends = [late.result(), unwanted.result(), delivery.output()[1]]
+    assert [end and end.finish_reason for end in ends] == ["timeout", "abort", "abort"]
+    assert [end and end.token_ids for end in ends] == [()] * 3
     engine.close()
     _require_nothing_left(engine)
 
@@ -497,7 +497,7 @@ for name, (call, count) in calls.items():
         files = {frame.filename.rpartition("/")[2] for frame in frames}
         kept = error
         print(name, len(frames), "threading.py" in files, error.__context__ is None or error.__suppress_context__)
-unwanted = [each.is_unwanted for each in engine._loop._here if hasattr(each, "is_unwanted")]
+unwanted = [each.delivery.is_unwanted for each in engine._loop._here if hasattr(each, "delivery")]
 print(unwanted[:2], flush=True)
 os._exit(0)
 """

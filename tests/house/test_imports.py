@@ -49,8 +49,7 @@ ROOMS = (
     ("backends",),
     ("strategies",),
     ("scheduling",),
-    ("loop", "asking", "submission"),
-    ("stream",),
+    ("loop", "asking"),
     ("engine",),
     ("serving",),
 )

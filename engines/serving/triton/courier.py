@@ -13,7 +13,7 @@ from typing import Any
 
 from ....plugins.errors import EnvironmentProblem, UsageError
 from ...requests.results import Delta
-from ...submission import Submission
+from ...running.submission import Submission
 from .answers import tensors_of
 from .backend_utilities import error_of
 from .counters import TritonCounters

@@ -15,7 +15,7 @@ from typing import Any
 from ....plugins.errors import PeagleError
 from ...engine import Engine
 from ...requests.params import SamplingParams
-from ...submission import Submission
+from ...running.submission import Submission
 from .backend_utilities import backend_utilities, require_whole_tensors
 from .counters import TritonCounters
 from .courier import Courier, Letter
