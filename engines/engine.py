@@ -12,7 +12,6 @@ from typing import Any, Literal, Unpack, get_args
 import numpy as np
 
 from ..plugins.errors import UsageError
-from .asking import Asking, ChatOptions, DraftOptions, Prompt, TemplateOptions
 from .backends.base import Backend
 from .backends.opening import open_backend
 from .folder.checks import check_files
@@ -21,6 +20,7 @@ from .grammars.tally import GrammarTally
 from .loop import Load, Loop
 from .machine import most_threads
 from .policy.drafts_per_round import Policy
+from .request_factory import ChatOptions, DraftOptions, Prompt, RequestFactory, TemplateOptions
 from .requests.arguments import flag, integer, number, prompts_of, refusal
 from .requests.params import SamplingParams, params_of
 from .requests.results import RequestOutput
@@ -67,7 +67,7 @@ class Engine:
         self.checked = checked
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
         self._backend = backend
-        self._asking = Asking(folder, manifest, tokenizer, strategy, policy, shows_logits=backend.shows_logits)
+        self._factory = RequestFactory(folder, manifest, tokenizer, strategy, policy, shows_logits=backend.shows_logits)
         if prefix_cache_bytes and not backend.kept_bytes:
             raise UsageError(
                 f"prefix_cache_bytes is {prefix_cache_bytes}, and this engine cannot keep prompts",
@@ -125,7 +125,7 @@ class Engine:
             prefix_cache_bytes=kept,
             checked=check,
         )
-        name, policy = engine._asking.decoding()
+        name, policy = engine._factory.decoding()
         if STRATEGIES[name].enqueues_only:
             backend.warm(STRATEGIES[name].round, policy.most)
         return engine
@@ -165,12 +165,12 @@ class Engine:
     @property
     def grammars(self) -> GrammarTally:
         """What became of the forms that texts were asked to have, counted since it was loaded."""
-        return self._asking.grammars
+        return self._factory.grammars
 
     @property
     def can_chat(self) -> bool:
         """Whether it has a chat template. Raises ``EnvironmentProblem`` for one that is damaged."""
-        return self._asking.conversations.has_template
+        return self._factory.conversations.has_template
 
     @property
     def answer_style(self) -> Style | None:
@@ -178,7 +178,7 @@ class Engine:
 
         With ``"channels"`` (GPT-OSS) the text of a chat shows the special tokens between its channels.
         """
-        return self._asking.conversations.style
+        return self._factory.conversations.style
 
     def spoken(self, answer: str) -> str:
         """Return what the text of a chat answer says: without thoughts, where the model tells them apart."""
@@ -187,14 +187,14 @@ class Engine:
     @property
     def can_call_tools(self) -> bool:
         """Whether its chat template shows tools, and calls of them in a form that can be read out of an answer."""
-        return self._asking.can_call_tools
+        return self._factory.can_call_tools
 
     def prepare_forms(self) -> None:
         """Read the vocabulary for forms of texts, which the first request that has one would wait for otherwise.
 
         Does nothing without the extra ``[grammar]``. A server calls it in a thread of its own when it answers.
         """
-        self._asking.prepare_forms()
+        self._factory.prepare_forms()
 
     def calls_of(
         self,
@@ -212,7 +212,7 @@ class Engine:
         ``UsageError`` for parameters that are no schema of an object, or that this model's calls cannot hold to, and
         for a model without such calls.
         """
-        return self._asking.calls(tools, most, disable_additional_properties=disable_additional_properties)
+        return self._factory.calls(tools, most, disable_additional_properties=disable_additional_properties)
 
     def generate(
         self,
@@ -230,10 +230,10 @@ class Engine:
         """
         listed = prompts_of(prompts)
         policies = params_of(params, len(listed))
-        asked = self._asking.decoding(**drafts)
+        how = self._factory.decoding(**drafts)
         ended = threading.Semaphore(0)
         requests = [
-            self._asking.request(f"prompts[{i}]", prompt, each, *asked, Delivery(in_pieces=False, at_end=ended.release))
+            self._factory.request(f"prompts[{i}]", prompt, each, *how, Delivery(in_pieces=False, at_end=ended.release))
             for i, (prompt, each) in enumerate(zip(listed, policies, strict=True))
         ]
         # To be dropped with this call, however it ends.
@@ -264,7 +264,7 @@ class Engine:
         it has got and the ``finish_reason`` "timeout". Raises ``QueueFull`` where too many wait, ``EngineClosed``, and
         what ``generate`` does.
         """
-        return self._submitted(self._asking.prompt(prompt, params, **drafts), timeout, waits=False)
+        return self._submitted(self._factory.prompt(prompt, params, **drafts), timeout, waits=False)
 
     def submit_async(
         self,
@@ -279,7 +279,7 @@ class Engine:
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, **drafts: Unpack[DraftOptions]) -> Stream:
         """Continue one prompt, giving text as it comes. Same arguments and errors as ``generate``."""
-        return Stream(self._submitted(self._asking.prompt(prompt, params, **drafts), waits=True))
+        return Stream(self._submitted(self._factory.prompt(prompt, params, **drafts), waits=True))
 
     def chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[ChatOptions]
@@ -310,7 +310,7 @@ class Engine:
         self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> Stream:
         """Answer a conversation, giving text as it comes. Same arguments and errors as ``chat``."""
-        return Stream(self._submitted(self._asking.conversation(messages, params, **options), waits=True))
+        return Stream(self._submitted(self._factory.conversation(messages, params, **options), waits=True))
 
     def submit_chat(
         self,
@@ -321,7 +321,7 @@ class Engine:
         **options: Unpack[ChatOptions],
     ) -> Submission:
         """Hand a conversation over, and return at once: ``submit`` for ``chat``, whose errors it raises too."""
-        return self._submitted(self._asking.conversation(messages, params, **options), timeout, waits=False)
+        return self._submitted(self._factory.conversation(messages, params, **options), timeout, waits=False)
 
     def submit_chat_async(
         self,
@@ -339,16 +339,16 @@ class Engine:
 
         Raises ``PromptTooLong`` where its characters alone show that it cannot fit.
         """
-        return self._asking.written(messages, **options)
+        return self._factory.written(messages, **options)
 
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """The target's logits after every token of ``token_ids``, f32 [len, V], from one pass between others."""
-        ids = self._asking.ids("token_ids", token_ids)
+        ids = self._factory.ids("token_ids", token_ids)
         return self._loop.alone(lambda: self._backend.target_logits(ids))
 
     def draft_logits(self, token_ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
         """The drafter's logits for the K tokens after the one that greedy adds to ``token_ids``, f32 [K, Vd]."""
-        ids, k = self._asking.ids("token_ids", token_ids), drafts_of(self.manifest, num_speculative_tokens)
+        ids, k = self._factory.ids("token_ids", token_ids), drafts_of(self.manifest, num_speculative_tokens)
         if self.manifest.drafter is None:
             raise UsageError("this engine has no drafter", why="only a drafter has logits", fix="ask one that has")
         if k == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 AUTO: Literal["auto"] = "auto"
@@ -99,3 +99,21 @@ class Fixed:
 
     def learn(self, seen: RoundSeen) -> None:
         """Learn nothing."""
+
+
+def learn_from(
+    policy: Policy,
+    ahead: RoundAhead,
+    k: int,
+    outcomes: Sequence[tuple[int, Sequence[int]] | None],
+    seconds: float | None,
+    widest: int,
+) -> None:
+    """Let a policy learn from the round that it chose ``k`` for; ``outcomes`` are by row, None where it was idle.
+
+    The others are as ``RoundSeen`` has them.
+    """
+    there = [at for at, outcome in enumerate(outcomes) if outcome is not None]
+    if len(there) < len(outcomes):
+        ahead = replace(ahead, rows=[ahead.rows[at] for at in there])
+    policy.learn(RoundSeen(ahead, k, [each for each in outcomes if each is not None], seconds, widest))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..backends.base import Chunk, Emission
 from ..running.request import Request
-from .asked_policies import AskedPolicy
+from .round_policies import RoundPolicy
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Flight:
     """A pass that was launched: what it emits, for whom by row, and in which slots those were then.
 
     ``most`` is how many tokens it may bring each row. A piece of a prompt that is not the last emits nothing. A request
-    that has ended meanwhile drops what comes late, and who was given its slot is not among ``owners``. ``asked`` are
+    that has ended meanwhile drops what comes late, and who was given its slot is not among ``owners``. ``policies`` are
     the policies that chose K of a round; it was launched at ``launched_at``, in seconds of ``time.perf_counter``.
     """
 
@@ -23,7 +23,7 @@ class Flight:
     owners: Sequence[Request | None] = ()
     slots: Sequence[int] = ()
     most: Sequence[int] = ()
-    asked: Sequence[AskedPolicy] = ()
+    policies: Sequence[RoundPolicy] = ()
     launched_at: float = 0.0
 
 

@@ -19,9 +19,9 @@ from ..requests.random_numbers import uniform_stream
 from ..requests.results import FinishReason
 from ..running.request import Request
 from ..strategies.shared_rounds import SharedRounds
-from .asked_policies import asked_of, emitted_of, first_k, limits_of
 from .passes import Flight, PromptReading
 from .prefix_cache import PrefixCache
+from .round_policies import choose_drafts, draft_limits, first_k, most_emitted
 
 PREFILL_CHUNK = 512  # columns; a longer pass is no faster
 MAX_PREFILL_TOKENS = 128  # of prompts, between two rounds of requests that run
@@ -178,13 +178,13 @@ class Scheduler:
 
     def _launch_round(self) -> None:
         self._read_since = 0
-        asked, began = asked_of(self._slots), time.perf_counter()
-        limits = limits_of(asked, len(self._slots))
+        policies, began = choose_drafts(self._slots), time.perf_counter()
+        limits = draft_limits(policies, len(self._slots))
         strategy = self._rounds.of_those_that_run()
         emission = self._backend.round(strategy.round, max(limits), replay=strategy.enqueues_only, limits=limits)
         owners = tuple(self._slots)
-        most = emitted_of(asked, len(owners))
-        self._launched(Flight(emission, owners, range(len(owners)), most, asked, began))
+        most = most_emitted(policies, len(owners))
+        self._launched(Flight(emission, owners, range(len(owners)), most, policies, began))
 
     def _launched(self, flight: Flight) -> None:
         self._flights.append(flight)
@@ -224,8 +224,8 @@ class Scheduler:
         """Tell the policies of a round, which took from its launch, or from the end of the last pass, until now."""
         began, self._read_at = max(flight.launched_at, self._read_at), time.perf_counter()
         if flight.emission is not None:
-            for each in flight.asked:
-                each.tell(flight.emission, num_tokens, self._read_at - began if began < inf else None)
+            for each in flight.policies:
+                each.learn(flight.emission, num_tokens, self._read_at - began if began < inf else None)
 
     def _free(self, slot: int) -> None:
         self._slots[slot] = None

@@ -49,7 +49,7 @@ ROOMS = (
     ("backends",),
     ("strategies",),
     ("scheduling",),
-    ("loop", "asking"),
+    ("loop", "request_factory"),
     ("engine",),
     ("serving",),
 )

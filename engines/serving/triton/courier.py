@@ -17,7 +17,7 @@ from ...running.submission import Submission
 from .answers import tensors_of
 from .backend_utilities import error_of
 from .counters import TritonCounters
-from .fields import TensorAsked
+from .fields import TensorOptions
 
 LOOK_SECONDS = 0.05  # between two looks for cancels and two flushes
 
@@ -28,7 +28,7 @@ class Letter:
 
     sender: Any
     submission: Submission
-    asked: TensorAsked
+    asked: TensorOptions
     name: str = ""  # the id that the client gave it
     came: float = field(default_factory=time.perf_counter)
     first: float | None = None  # seconds until the first token

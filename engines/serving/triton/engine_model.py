@@ -19,7 +19,7 @@ from ...running.submission import Submission
 from .backend_utilities import backend_utilities, require_whole_tensors
 from .counters import TritonCounters
 from .courier import Courier, Letter
-from .fields import InputTensors, TensorAsked, asked_of, require_known
+from .fields import InputTensors, TensorOptions, parse_tensors, require_known
 from .local_link import Listener, Tensors
 from .model_settings import ModelSettings, inputs_of, settings_of
 
@@ -75,14 +75,14 @@ class EngineModel:
             if inputs.flag("stop"):
                 self._courier.stop(sender, name)
                 return
-            asked = asked_of(inputs)
+            asked = parse_tensors(inputs)
             self._courier.take(Letter(sender, self._submitted(asked), asked, name))
         except Exception as error:
             if not isinstance(error, PeagleError):
                 self._utilities.Logger.log_error(f"a request failed: {traceback.format_exc()}")
             self._courier.refuse(sender, error)
 
-    def _submitted(self, asked: TensorAsked) -> Submission:
+    def _submitted(self, asked: TensorOptions) -> Submission:
         drafts: dict[str, Any] = {"num_speculative_tokens": asked.num_speculative_tokens, "draft": asked.draft}
         timeout = self._settings.request_seconds
         if asked.prompt is not None:

@@ -35,7 +35,7 @@ _DIGITS = 19
 
 
 @dataclass(frozen=True)
-class TensorAsked:
+class TensorOptions:
     """What a request asks for: a ``prompt``, text or token ids, or else ``messages`` and what goes with them."""
 
     prompt: str | tuple[int, ...] | None
@@ -97,7 +97,7 @@ class InputTensors:
             raise UsageError(f"{name} is no JSON: {error}", fix="send JSON") from None
 
 
-def asked_of(inputs: InputTensors) -> TensorAsked:
+def parse_tensors(inputs: InputTensors) -> TensorOptions:
     """What the tensors of a request ask for. Raises ``UsageError`` by the tensor's name."""
     given = [name for name in _PROMPTS if name in inputs]
     if len(given) != 1:
@@ -109,7 +109,7 @@ def asked_of(inputs: InputTensors) -> TensorAsked:
     is_text, is_chat = "text_input" in inputs, "messages" in inputs
     if "chat_template_kwargs" in inputs and not is_chat:
         raise UsageError("chat_template_kwargs is for messages", fix="send messages, or leave it out")
-    return TensorAsked(
+    return TensorOptions(
         prompt=None if is_chat else inputs.one("text_input") if is_text else inputs.ids("input_ids"),
         messages=inputs.json("messages"),
         template_arguments=inputs.json("chat_template_kwargs"),

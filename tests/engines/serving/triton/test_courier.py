@@ -12,7 +12,7 @@ import pytest
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.serving.triton.counters import TritonCounters
 from peagle.engines.serving.triton.courier import Courier, Letter
-from peagle.engines.serving.triton.fields import InputTensors, asked_of
+from peagle.engines.serving.triton.fields import InputTensors, parse_tensors
 from peagle.plugins.errors import UsageError
 from tests.engines.serving.triton.stand_in import SenderOf, Utilities
 
@@ -38,7 +38,7 @@ def courier(tiny_engine: Engine, utilities: Utilities) -> Iterator[Courier]:
 def letter(engine: Engine, sender: SenderOf, name: str = "", **fields: Any) -> Letter:
     """A request that was submitted."""
     tensors = {name: np.array([[value]]) for name, value in {"max_tokens": 8, "ignore_eos": True, **fields}.items()}
-    asked = asked_of(InputTensors({"input_ids": np.array([PROMPT], np.int32), **tensors}))
+    asked = parse_tensors(InputTensors({"input_ids": np.array([PROMPT], np.int32), **tensors}))
     assert asked.prompt is not None
     return Letter(sender, engine.submit(asked.prompt, asked.params), asked, name)
 

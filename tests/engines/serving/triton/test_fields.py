@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.engines import SamplingParams
-from peagle.engines.serving.triton.fields import InputTensors, TensorAsked, asked_of, require_known
+from peagle.engines.serving.triton.fields import InputTensors, TensorOptions, parse_tensors, require_known
 from peagle.plugins.errors import UsageError
 
 
-def asked(**tensors: Any) -> TensorAsked:
+def asked(**tensors: Any) -> TensorOptions:
     """What a request of these tensors asks for; each is one row."""
-    return asked_of(InputTensors({name: np.asarray(value)[None] for name, value in tensors.items()}))
+    return parse_tensors(InputTensors({name: np.asarray(value)[None] for name, value in tensors.items()}))
 
 
 def text(*values: str) -> np.ndarray:

@@ -50,7 +50,7 @@ class ChatOptions(DraftOptions, TemplateOptions, total=False):
     """What a call with a conversation may say."""
 
 
-class Asking:
+class RequestFactory:
     """Makes the requests of one engine; whatever cannot be done is refused here, before anything runs."""
 
     def __init__(
