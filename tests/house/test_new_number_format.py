@@ -71,6 +71,10 @@ def test_a_format_is_built_reported_and_run(tiny_pair: Pair, tmp_path: Path, cli
         assert half["share"] == 0, "nothing is multiplied in it"
     assert 0 < max(report["precision"]["target"]["losses"].values()) < 0.03
 
+    said = cli("inspect", engine).out
+    assert "int6 is emulated here" in said
+    assert limits_of("int6", "fp32") == INT6.limits, "what verify holds its measures against"
+
     text = Engine.load(engine).generate(["def f("], SamplingParams(max_tokens=8, ignore_eos=True))[0]
     assert len(text.token_ids) == 8
 
@@ -88,7 +92,6 @@ def test_the_graph_holds_the_codes_and_scales_that_the_record_says(tiny_pair: Pa
 @pytest.mark.usefixtures("registered")
 def test_every_face_of_the_command_line_knows_it(tiny_pair: Pair, cli: Run) -> None:
     assert "int6" in recipe_names()
-    assert limits_of("int6", "fp32") == INT6.limits
     dry = cli("build", "--model", tiny_pair.target, "--draft", "none", "--precision", "int6", "--dry-run")
     assert dry.code == 0, dry.err
     assert "int6" in dry.out

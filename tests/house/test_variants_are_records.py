@@ -1,4 +1,4 @@
-"""Variants are records: the name of one stands in its own home, and nobody else tests it."""
+"""Variants are records: outside of their home nothing compares the name of one, or looks anything up by it."""
 
 from __future__ import annotations
 
@@ -10,64 +10,101 @@ import pytest
 
 from tests.house.tree import ROOT, package_files, parsed, require, write_tree
 
-# The names of variants, and the files and folders in which they may stand: where they are defined, and where another
-# program's files have words that happen to be the same.
+# Names of variants -> the folders in which they may be compared: their records, and the readers of others' files.
 HOMES: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("fp8", "mxfp8", "int4"): ("plugins/number_formats", "compiler/checkpoints/formats"),
+}
+# Names that stand nowhere else at all, as keys of a table or in a list neither -> the files and folders where they do.
+WRITTEN: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("fp8", "mxfp8", "int4"): ("plugins/number_formats/", "plugins/number_types.py", "compiler/checkpoints/formats/"),
 }
 
 
-def docstrings(tree: ast.Module) -> set[ast.Constant]:
-    """The constants that are texts on their own, and decide nothing."""
-    return {
-        node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-
-
-def named(tree: ast.Module, names: Collection[str]) -> Iterator[ast.Constant]:
-    """The literals that are one of ``names``: compared, matched, in a tuple or a dict, or handed on to who does so."""
-    texts = docstrings(tree)
+def compared(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, text) of every string literal that a value is compared with: ``==``, ``in``, ``match``, ``startswith``."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and node.value in names and node not in texts:
-            yield node
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            sides = [node.value]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
+            sides = node.args
+        else:
+            continue
+        for side in sides:
+            for each in side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]:
+                if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                    yield each.lineno, each.value
 
 
-def found_names(root: Path, names: Collection[str], homes: tuple[str, ...]) -> list[str]:
-    """Places of the product where a variant is known by its name, outside of its home."""
+_METHODS = ("startswith", "endswith")
+
+
+def strays(root: Path, homes: Mapping[tuple[str, ...], tuple[str, ...]] = HOMES) -> list[str]:
+    """Names of variants that are compared outside of their home."""
+    home = {name: folders for names, folders in homes.items() for name in names}
+    return [
+        f"{path.as_posix()}:{line} compares with {text!r}: ask the record of {home[text][0]}"
+        for path in package_files(root)
+        for line, text in compared(parsed(path, root))
+        if text in home and not path.as_posix().startswith(tuple(f"{folder}/" for folder in home[text]))
+    ]
+
+
+def test_no_variant_is_told_by_its_name() -> None:
+    require(strays(ROOT))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if kind == 'int4': ...",
+        "x = 1 if 'fp8' != kind else 2",
+        "if kind in ('a', 'int4'): ...",
+        "match kind:\n    case 'a' | 'int4': ...",
+        "if kind.startswith('int4'): ...",
+    ],
+)
+def test_a_comparison_is_found(tmp_path: Path, source: str) -> None:
+    files = {"plugins/number_formats/int4.py": source, "compiler/build.py": source}
+    assert [each.partition(" ")[0].partition(":")[0] for each in strays(write_tree(tmp_path, files))] == [
+        "compiler/build.py"
+    ]
+
+
+def test_a_name_that_is_only_told_is_no_comparison(tmp_path: Path) -> None:
+    source = "kind = 'int4'\ncall(kind='fp8')\ntable = {'int4': 1}"
+    assert strays(write_tree(tmp_path, {"compiler/build.py": source})) == []
+
+
+def literals(tree: ast.Module, names: Collection[str]) -> Iterator[ast.Constant]:
+    """Every string literal that is one of ``names``, in the order of the file; texts on their own are none."""
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in names]
+    yield from sorted((node for node in found if node not in texts), key=lambda node: (node.lineno, node.col_offset))
+
+
+def written(root: Path, names: Collection[str], homes: tuple[str, ...]) -> list[str]:
+    """Places where a variant is called by its name outside of ``homes``."""
     return [
         f"{path.as_posix()}:{node.lineno}: {node.value!r}"
         for path in package_files(root)
         if not path.as_posix().startswith(homes)
-        for node in sorted(named(parsed(path, root), names), key=lambda node: (node.lineno, node.col_offset))
+        for node in literals(parsed(path, root), names)
     ]
 
 
-@pytest.mark.parametrize("names", HOMES, ids=" ".join)
-def test_no_part_but_its_home_tests_the_name_of_a_variant(names: tuple[str, ...]) -> None:
-    require(found_names(ROOT, names, HOMES[names]))
+@pytest.mark.parametrize("names", WRITTEN, ids=" ".join)
+def test_a_name_stands_in_its_home_alone(names: tuple[str, ...]) -> None:
+    require(written(ROOT, names, WRITTEN[names]))
+    assert {name for name in names for line in written(ROOT, names, ()) if line.endswith(repr(name))} == {*names}
 
 
-@pytest.mark.parametrize("names", HOMES, ids=" ".join)
-def test_a_name_stands_in_its_home(names: tuple[str, ...]) -> None:
-    at_home = found_names(ROOT, names, ())
-    assert all(any(line.endswith(repr(name)) for line in at_home) for name in names)
-
-
-def test_a_name_that_is_tested_is_found(tmp_path: Path) -> None:
-    text = """
-'''fp8'''
-LIMITS = {"fp8": 1}
-def faster(kind: str) -> bool:
-    match kind:
-        case "int4":
-            return True
-    return kind == "fp8" or kind in ("mxfp8", "other") or LIMITS["fp8"] > 1 or kind != f"fp8 {kind}"
-"""
-    files = {"compiler/a.py": text, "plugins/number_formats/fp8.py": text}
-    assert found_names(write_tree(tmp_path, files), ("fp8", "mxfp8", "int4"), ("plugins/number_formats/",)) == [
-        "compiler/a.py:3: 'fp8'",
-        "compiler/a.py:6: 'int4'",
-        "compiler/a.py:8: 'fp8'",
-        "compiler/a.py:8: 'mxfp8'",
-        "compiler/a.py:8: 'fp8'",
+def test_a_name_that_is_written_elsewhere_is_found(tmp_path: Path) -> None:
+    source = "'fp8'\nLIMITS = {'fp8': 1}\nNAMES = ('mxfp8', 'other')\nlimit = LIMITS['int4']\nsaid = f'fp8 {limit}'"
+    files = {"compiler/a.py": source, "plugins/number_formats/fp8.py": source}
+    assert written(write_tree(tmp_path, files), ("fp8", "mxfp8", "int4"), ("plugins/number_formats/",)) == [
+        "compiler/a.py:2: 'fp8'",
+        "compiler/a.py:3: 'mxfp8'",
+        "compiler/a.py:4: 'int4'",
     ]
