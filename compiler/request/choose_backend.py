@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...graphs.lowering import ORT, TENSORRT
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
-from ...plugins.number_formats import FP16, FP32, NUMBER_FORMATS, kernels_of
+from ...plugins.number_formats import FP16, NUMBER_FORMATS, kernels_of
 from ...plugins.optional_packages import install_to_build
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
 from ..hardware.gpus import (
@@ -62,7 +62,7 @@ def choose_backend(
 
 def _choose(precision: str | None, named: tuple[str, ...], machine: Machine, model: str) -> BackendChoice:
     ready = machine.has("tensorrt") and any(sm in DATA_CENTRE_SMS for sm in machine.sms)
-    if precision in NUMBER_FORMATS and precision not in available(TENSORRT):
+    if precision in _cpu_alone():
         return _onnxruntime(precision, named, why_not(precision, tensorrt=True, it=precision))
     if not named and not ready and (precision is None or kernels_of(precision)):
         if usable := [gpu for gpu in machine.gpus if gpu.sm in (*DATA_CENTRE_SMS, *RTX_SMS)]:
@@ -101,7 +101,7 @@ def _onnxruntime(precision: str | None, named: tuple[str, ...], why: str) -> Bac
         raise UsageError(
             f"--gpu {','.join(named)} does not go with ONNX Runtime" + (f" in {precision}" if precision else ""),
             why="its engines run on a CPU"
-            + (", and TensorRT has no attention kernel for fp32" if precision == FP32.name else ""),
+            + (f", and {why_not(precision, tensorrt=True, it=precision)}" if precision in _cpu_alone() else ""),
             fix=f"leave --gpu out, or build with {_for_gpus(precision, named)}",
         )
     return BackendChoice("onnxruntime", (), why)
@@ -120,7 +120,7 @@ def _for_gpus(precision: str | None, named: tuple[str, ...]) -> str:
 
 
 def _require_wide(product: Product, precision: str | None) -> None:
-    if precision in NUMBER_FORMATS and precision not in available(TENSORRT):
+    if precision in _cpu_alone():
         raise UsageError(
             f"the precision {precision!r} is not available with {product}",
             why=why_not(precision, tensorrt=True),
@@ -188,6 +188,11 @@ def _cannot(
         f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} builds ahead of time for RTX GPUs{first}; "
         + _on_cpu(precision, named),
     )
+
+
+def _cpu_alone() -> set[str]:
+    """The formats that TensorRT does not have."""
+    return {*NUMBER_FORMATS} - {*available(TENSORRT)}
 
 
 def _instead_on_rtx(precision: str | None) -> str:
