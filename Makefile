@@ -88,7 +88,7 @@ triton-server: $(STAMP) ## fetch Triton Inference Server (55 MB) with an environ
 
 # What the ranges of torch and transformers rest on: traces of every family, and engines and FP8 that come of them.
 RANGE_TESTS := tests/graphs tests/conformance tests/scenarios/test_families.py tests/scenarios/test_precision_build.py \
-	tests/scenarios/test_fp8_build.py tests/compiler/precision tests/compiler/checkpoints tests/compiler/forecast
+	tests/scenarios/test_fp8_build.py tests/compiler/precision tests/compiler/checkpoints tests/compiler/resources
 
 test-oldest: $(STAMP) ## the tests of traces with the oldest torch and transformers that pyproject.toml allows
 	@mkdir -p .ci/.venv-oldest && $(BIN)/python .ci/lock.py --oldest .ci/.venv-oldest/constraints

@@ -8,7 +8,7 @@ one thread with every step over the whole piece, as builds did it once; then as 
 to one processor, and with all that it may use. A matrix with one scale, or one for each row, is read twice. What is
 printed is the median of the turns and their range, and the median of the ratios within a turn.
 
-The seconds that a forecast is made of (``compiler/needs/measured.py``) are those of the column "one processor", less
+The seconds that an estimate is made of (``compiler/resources/work.py``) are those of the column "one processor", less
 what reading takes.
 """
 

@@ -14,12 +14,13 @@ from ..request.build_platform import platform_of
 from ..request.refusals import check_build
 from ..request.request import CompileRequest
 from ..request.resolved_config import resolved_config
+from ..resources.workload import check_resources
 from ..store.stages import StageStore
 from .assemble_engine import BuildResult, EnginePieces, assemble
 from .cpu_kernels import cpu_kernels
 from .engine_manifest import engine_manifest
 from .plan_stages import Plans, PlanSource, build_plans
-from .shared_steps import PipelineRun, compile_graphs, require_room_for_graphs
+from .shared_steps import PipelineRun, compile_graphs
 
 
 def build(request: CompileRequest, progress: Progress | None = None, store: StageStore | None = None) -> BuildResult:
@@ -42,7 +43,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     if kernels.lowering != plan.lowering:  # they could not be compiled
         plan = plan_of_build(request, replace(platform, lowering=kernels.lowering), inputs)
     with run.phases("room", "see whether disk and memory are enough"):
-        warnings = [*plan.warnings, *require_room_for_graphs(run, plan, inputs), *kernels.warnings]
+        warnings = [*plan.warnings, *check_resources(plan, inputs, run.store), *kernels.warnings]
     graphs = compile_graphs(run, plan, inputs)
 
     def make_plans(num_speculative_tokens: int) -> tuple[Plans, Manifest]:

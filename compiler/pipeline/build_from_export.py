@@ -14,15 +14,14 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import require
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF
 from ..console.progress import Progress
-from ..needs.builder_work import BuilderWork
-from ..needs.disk import Disk, disk_of, done_bytes
-from ..needs.enough_room import require_room, tidy
-from ..needs.room import builder_needs, disk_needs
 from ..precision.recipes import MULTIPLIED, Recipe
 from ..request.build_plan import BuildPlan
 from ..request.build_platform import BuildPlatform
 from ..request.export_platform import planned_platform, platform_of_export
 from ..request.request import CompileRequest
+from ..resources.check import builder_needs, check_needs, disk_needs, tidy
+from ..resources.disk import Disk, disk_of, done_bytes
+from ..resources.work import BuilderWork
 from ..store.destination import EXPORT, require_apart, require_publishable
 from ..store.publish import Assembly
 from ..store.stages import StageStore
@@ -51,7 +50,7 @@ def build_from(
         run = run.making(plan)
         tidy(request, run.store)
         disk, builder = takes(plan, export, run.store)
-        told = require_room((*disk_needs(disk), *builder_needs(builder)), ignored=request.ignore_limits)
+        told = check_needs((*disk_needs(disk), *builder_needs(builder)), ignored=request.ignore_limits)
     with run.phases("hash"):
         export.check(run.progress)
     sources = {name: _source(export, name, size) for name, size in export.weight_bytes.items()}

@@ -18,13 +18,14 @@ from ..precision.recipes import MULTIPLIED, STORED
 from ..request.build_plan import BuildPlan, plan_of_export
 from ..request.refusals import check_export
 from ..request.request import CompileRequest
+from ..resources.workload import check_resources
 from ..store.destination import EXPORT
 from ..store.phase_clock import peak_rss
 from ..store.publish import Assembly, assembling
 from ..store.stages import StageStore
 from .export_folder.build_record import place_record
 from .plan_stages import library_of_export
-from .shared_steps import Graphs, PipelineRun, bytes_of, compile_graphs, require_room_for_graphs
+from .shared_steps import Graphs, PipelineRun, bytes_of, compile_graphs
 
 FORMAT_VERSION = 1
 REPORT = "export_report.json"
@@ -60,7 +61,7 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
         plan = plan_of_export(request, inputs)
     run = run.making(plan)
     with run.phases("room", "see whether disk and memory are enough"):
-        warnings = [*plan.warnings, *require_room_for_graphs(run, plan, inputs)]
+        warnings = [*plan.warnings, *check_resources(plan, inputs, run.store)]
     # The export takes the weights away: nobody else may hold them.
     store_of_exports = replace(run.store, root=run.store.root / "exports")
     graphs = compile_graphs(run, plan, inputs, store=store_of_exports)

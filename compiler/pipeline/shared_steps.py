@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..checkpoints.checkpoint import CONFIG, take_fingerprints
-from ..checkpoints.head_weights import read_from_target
 from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import Inputs
 from ..console.progress import Progress, Quiet
-from ..needs.enough_room import require_room_for
 from ..precision.calibration.obtain_ranges import describe
 from ..precision.precision_options import FOLDER
 from ..precision.recipes import emulated, twice_rounded, widened
@@ -97,30 +95,6 @@ class Graphs:
             self.ranges.save(assembly.folder / FOLDER)
             assembly.enter(FOLDER)
         assembly.place_tokenizer(self.target.folder)
-
-
-def require_room_for_graphs(run: PipelineRun, plan: BuildPlan, inputs: Inputs) -> list[str]:
-    """Refuse what certainly has no room, before hours of work, and return what to tell; see ``require_room_for``.
-
-    Raises ``BuildError`` where too little would be multiplied as the recipe says.
-    """
-    from ..needs.wanted import Wanted, calibration_of, of_checkpoint
-    from ..precision.multiplied_share import require_multiplied
-    from ..precision.weight_source import selection_of
-
-    target, request = inputs.target, plan.request
-    if plan.recipe.quantized_type:
-        require_multiplied(selection_of(target, plan.recipe), plan.lowering)
-    wanted = Wanted(
-        target.skeleton.weights,
-        plan.recipe,
-        plan.lowering,
-        inputs.head,
-        read_from_target(*inputs.drafter, target) if inputs.drafter and plan.shares else (),
-        product=plan.platform.backend if plan.makes_plans else None,
-        calibration=calibration_of(request.calibration, target.family.text(target.config), plan.lowering),
-    )
-    return require_room_for(request, run.store, of_checkpoint(wanted, target), is_moved=plan.is_moved)
 
 
 def compile_graphs(run: PipelineRun, plan: BuildPlan, inputs: Inputs, store: StageStore | None = None) -> Graphs:

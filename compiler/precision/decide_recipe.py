@@ -1,4 +1,4 @@
-"""The one place where the recipe of a request is decided: for a build, an export, their forecast, and an engine."""
+"""The one place where the recipe of a request is decided: for a build, an export, their dry run, and an engine."""
 
 from __future__ import annotations
 

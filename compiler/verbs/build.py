@@ -15,6 +15,7 @@ from .flags.speaks import Voice, speaks
 
 if TYPE_CHECKING:
     from ...engines.folder.manifest import Manifest
+    from ..console.progress import Progress
     from ..pipeline.assemble_engine import BuildResult
 
 _RESUME = "nothing was published; finished steps are kept, and the same command goes on from there"
@@ -39,22 +40,18 @@ def build(
     """
     request = replace(request, force=force, ignore_limits=ignore_limits)
     if dry_run and request.source is not None:
-        from ..forecast.plans_of_export import forecast_plans
-
         with voice.work() as progress:
-            rows = forecast_plans(request, progress)
-        if as_json:
-            emit(dict(rows))
-        else:
-            print(columns(rows))
+            rows = _plans_of_export(request, progress)
+        emit(dict(rows)) if as_json else print(columns(rows))
         return
     if dry_run:
-        require("export", "the forecast")
-        from ..forecast.dry_run import forecast_build, print_forecast
+        require("export", "the dry run")
+        from ..resources.dry_run import estimate_build
+        from ..resources.page import render
 
         with voice.work() as progress:
-            forecast = forecast_build(request, progress)
-        print_forecast(forecast, as_json=as_json)
+            found = estimate_build(request, progress)
+        emit(found.as_json()) if as_json else print(render(found))
         return
     if request.source is not None:
         from ..pipeline.build_from_export import build_from
@@ -78,6 +75,33 @@ def build(
         emit({"engine": str(result.path), **result.report})
     else:
         print(_summary(result))
+
+
+def _plans_of_export(request: CompileRequest, progress: Progress) -> list[tuple[str, str]]:
+    """The rows of ``build --from DIR --dry-run``. Raises what no machine could build, and where no GPU is known."""
+    from ..pipeline.build_from_export import check_from, plan_of_plans_anywhere, takes
+    from ..resources.check import Outcome, builder_needs, disk_needs, refusal_of, tight
+    from ..store.stages import StageStore
+
+    with progress.step("read the export"):
+        check_from(request)
+        export, plan, problem = plan_of_plans_anywhere(request)
+    weights, manifest, platform = export.weight_bytes, export.kept.manifest, plan.platform
+    disk, builder = takes(plan, export, StageStore.default(force=request.force))
+    needs = (*disk_needs(disk), *builder_needs(builder))
+    outcome = Outcome.of(problem) if problem else Outcome.of(refusal_of(needs), ignored=request.ignore_limits)
+    product = " ".join(filter(None, (platform.title, platform.version)))
+    return [
+        ("plan", f"{manifest.target.origin.id} from {export.path}; nothing is written"),
+        ("platform", f"{product} for {', '.join(platform.gpus)}, form {platform.lowering}"),
+        ("precision", manifest.precision.get("recipe", "")),
+        ("graphs and weights", ", ".join(f"{name} {size(count)}" for name, count in weights.items())),
+        ("host memory", builder.memory()),
+        ("time", f"{size(sum(weights.values()))} to hash; {builder.time()}"),
+        ("disk", disk.said()),
+        *(("note", text) for text in tight(needs)),
+        outcome.row(),
+    ]
 
 
 def _drafts(manifest: Manifest) -> str:

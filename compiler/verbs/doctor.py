@@ -18,10 +18,10 @@ from .flags.completion import backend_names, gpu_names, model_names, one_of, rec
 from .flags.shared_flags import Json
 
 if TYPE_CHECKING:
-    from ..forecast.readiness import Readiness
-    from ..needs.room import Need
     from ..request.doctor import Ability, Cuda
     from ..request.precision_support import PrecisionSupport
+    from ..resources.check import Need
+    from ..resources.readiness import Readiness
 
 
 @interruptible("nothing was changed")
@@ -112,8 +112,8 @@ def _doctor_of(request: CompileRequest, *, as_json: bool) -> None:
     from ..request.refusals import check_build
 
     check_build(request)
-    require("export", "the forecast")
-    from ..forecast.readiness import readiness
+    require("export", "the dry run")
+    from ..resources.readiness import readiness
 
     report = readiness(request)
     if as_json:

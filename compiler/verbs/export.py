@@ -39,12 +39,13 @@ def export(
     """
     request = replace(request, force=force, ignore_limits=ignore_limits)
     if dry_run:
-        require("export", "the forecast")
-        from ..forecast.dry_run import forecast_export, print_forecast
+        require("export", "the dry run")
+        from ..resources.dry_run import estimate_export
+        from ..resources.page import render
 
         with voice.work() as progress:
-            forecast = forecast_export(request, progress)
-        print_forecast(forecast, as_json=as_json)
+            found = estimate_export(request, progress)
+        emit(found.as_json()) if as_json else print(render(found))
         return
     from ..pipeline.export import export as run_export
 

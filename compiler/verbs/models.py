@@ -69,7 +69,7 @@ def _named(name: str) -> Pair:
 
 
 def _list(pairs: Iterable[Pair]) -> list[tuple[str, ...]]:
-    from ..forecast.known_sizes import download_bytes, sizes
+    from ..resources.gpu_memory import download_bytes, sizes
 
     rows: list[tuple[str, ...]] = [
         ("name", "parameters", "download", "disk to build", "drafts", "taps", "target", "drafter")
@@ -101,7 +101,7 @@ def _notes(pairs: Iterable[Pair]) -> dict[str, list[str]]:
 
 
 def _details(pair: Pair) -> list[tuple[str, str]]:
-    from ..forecast.known_sizes import download_bytes
+    from ..resources.gpu_memory import download_bytes
 
     fetched = download_bytes(pair)
     rows = [
@@ -159,7 +159,7 @@ def _command(pair: Pair) -> str:
 
 
 def _sizes(pair: Pair) -> list[tuple[str, ...]]:
-    from ..forecast.known_sizes import sizes
+    from ..resources.gpu_memory import sizes
 
     rows: list[tuple[str, ...]] = [("precision", "target's weights", "disk to build", "GPUs with room for the weights")]
     for each in sizes(pair):
@@ -195,7 +195,7 @@ def _billions(count: int) -> str:
 
 def _fields(pair: Pair) -> dict[str, Any]:
     """Every field and size; a source is ``{"repo", "revision"}``, ``{"path"}`` or null."""
-    from ..forecast.known_sizes import download_bytes, sizes
+    from ..resources.gpu_memory import download_bytes, sizes
 
     fields = asdict(pair)
     for source in (fields["target"], fields["drafter"] or {}, fields["eagle3"] or {}):

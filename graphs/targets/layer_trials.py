@@ -7,7 +7,6 @@ target's own layers that ends in the last one, which some modelling code treats 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -34,11 +33,10 @@ _TAPS = 2  # one node joins the streams of any number of taps but one
 
 @dataclass(frozen=True)
 class LayerTrial:
-    """A target of a few layers: how many of each kind, its semantic graph, and how long the trace took."""
+    """A target of a few layers: how many of each kind, and its semantic graph."""
 
     layers: Mapping[str, int]
     model: ir.Model
-    seconds: float
 
     def lowered(self, lowering: Lowering) -> ir.Model:
         """Lower a copy of the trial's graph; the semantic one stays as it is."""
@@ -78,17 +76,6 @@ class Trials:
         """The number of layers of the base."""
         return sum(self.base.layers.values())
 
-    @property
-    def trace_seconds(self) -> float:
-        """The seconds that tracing the whole will take at most, by the trials.
-
-        The base was traced first and paid for what is paid once; the last trial, spread over its layers, is what each
-        further layer costs.
-        """
-        last = [self.base, *self.more.values()][-1]
-        further = sum(self.layers.values()) - self.traced_layers
-        return self.base.seconds + further * last.seconds / sum(last.layers.values())
-
 
 Step = Callable[[str], AbstractContextManager[object]]
 
@@ -107,10 +94,9 @@ def run_trials(
     def trial(layers: Sequence[int]) -> LayerTrial:
         part = family.keeping(config, layers) | {"architectures": config["architectures"]}
         few = replace(family.describe(part), taps=tuple(range(taps)))
-        started = time.perf_counter()
         with step(f"trace {len(layers)} of {len(kinds)} layers"):
             model = trace_target(Skeleton(part), few, dtype)
-        return LayerTrial(count_kinds([kinds[i] for i in layers]), model, time.perf_counter() - started)
+        return LayerTrial(count_kinds([kinds[i] for i in layers]), model)
 
     base_ids = base_layers(kinds, taps)
     spare = {

@@ -31,9 +31,8 @@ WINGS = (
     ("precision",),
     ("tensorrt",),
     ("request",),
-    ("needs",),
+    ("resources",),
     ("pipeline",),
-    ("forecast", "tune"),
     ("verify", "chat", "deploy"),
     ("verbs", "api"),
     ("cli",),
@@ -173,8 +172,8 @@ def bad_example(tmp_path: Path) -> Mapping[str, frozenset[str]]:
     files = {
         "compiler/store/stages.py": "def f():\n    from ..pipeline import model_half",
         "compiler/pipeline/model_half.py": "from ..store import stages",
-        "compiler/forecast/record.py": "if TYPE_CHECKING:\n    from ..tune.bench import Bench",
-        "compiler/tune/bench.py": "",
+        "compiler/chat/turn.py": "if TYPE_CHECKING:\n    from ..deploy.archive import Archive",
+        "compiler/deploy/archive.py": "",
         "compiler/attic/old.py": "",
         "engines/text/a.py": "from . import b",
         "engines/text/b.py": "from .c import x",
@@ -188,7 +187,7 @@ def bad_example(tmp_path: Path) -> Mapping[str, frozenset[str]]:
 def test_an_upward_import_is_found(tmp_path: Path) -> None:
     assert upward_imports(bad_example(tmp_path)) == [
         "attic has no place among the wings of compiler",
-        "peagle.compiler.forecast.record imports peagle.compiler.tune.bench",
+        "peagle.compiler.chat.turn imports peagle.compiler.deploy.archive",
         "peagle.compiler.store.stages imports peagle.compiler.pipeline.model_half",
         "cellar has no place among the wings of engines",
         "peagle.engines.requests.params imports peagle.engines.text.c",

@@ -17,15 +17,14 @@ from ...checkpoints.side_files import BESIDE_WEIGHTS
 from ...checkpoints.target import Target
 from ...console.progress import Progress
 from ...hardware.packages import export_versions, product_version
-from ...needs.build_work import CalibrationWork
-from ...needs.disk import disk_of
-from ...needs.enough_room import require_room, tidy
-from ...needs.room import Need, calibration_needs, disk_needs
-from ...needs.wanted import calibration_of
 from ...precision.calibration.obtain_ranges import describe, obtain
 from ...precision.precision_options import FOLDER
 from ...request.refusals import check_quantize
 from ...request.request import CompileRequest
+from ...resources.check import Need, calibration_needs, check_needs, disk_needs, tidy
+from ...resources.disk import disk_of
+from ...resources.work import CalibrationWork
+from ...resources.workload import calibration_of
 from ...store.destination import QUANTIZED
 from ...store.made_for import MadeFor
 from ...store.phase_clock import Phases, peak_rss
@@ -68,7 +67,7 @@ def quantize(
         work = make_worklist(target, request.precision.exclude, kv_cache=request.precision.kv_cache is not None)
         size = total_bytes(layout(checkpoint, work))
         tidy(request, store)
-        told = require_room(_needs(request, target, store, size), ignored=request.ignore_limits)
+        told = check_needs(_needs(request, target, store, size), ignored=request.ignore_limits)
     store = replace(store, made_for=MadeFor("quantize", request.pair.model, precision=FP8.name))
     with phase("hash", "hash the checkpoint"):
         take_fingerprints([checkpoint], progress)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from peagle.compiler.hardware.machine import Machine, look
-from peagle.compiler.needs import room
 from peagle.compiler.pipeline.export_folder.build_record import GRAPH, RECORD
+from peagle.compiler.resources import check
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
 from tests.fixtures.commands import Run
@@ -182,7 +182,7 @@ def test_an_export_is_not_replaced_by_what_is_built_of_it(cli: Run, exported: Pa
 def test_such_a_build_that_has_no_room_is_refused_as_its_dry_run_says(
     cli: Run, export_of: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "free_memory", lambda: 1000)
+    monkeypatch.setattr(check, "free_memory", lambda: 1000)
     ask = ("build", "--from", export_of(FAST), "--out", tmp_path / "engine")
     assert "it ends here with exit code 3: this machine has too little memory; " in cli(*ask, "--dry-run").out
     done = cli(*ask)

@@ -168,7 +168,7 @@ def test_the_stages_are_found() -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_neither_verbs_nor_console_make_a_stage_anew(module: str) -> None:
-    aside = tuple(f"peagle.compiler.{wing}" for wing in ("cli", "console", "forecast", "verbs", "verify"))
+    aside = tuple(f"peagle.compiler.{wing}" for wing in ("cli", "console", "resources", "verbs", "verify"))
     assert not [name for name in import_closure.closure(PEAGLE, module) if name.startswith(aside)]
 
 

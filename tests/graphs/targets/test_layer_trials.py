@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from peagle.graphs import graph_files
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.targets.layer_trials import LayerTrial, Trials, base_layers, run_trials
+from peagle.graphs.targets.layer_trials import base_layers, run_trials
 from tests.graphs.traced import CACHE, Traced
 from tests.models import CONFIGS
 
@@ -48,10 +48,3 @@ def test_the_base_has_every_kind_room_for_the_taps_and_the_last_layer(kinds: lis
 
 def test_the_base_stays_small() -> None:
     assert base_layers(["sliding", "full"] * 30, 3) == [0, 58, 59]
-
-
-def test_further_layers_cost_what_the_last_trial_took_for_each_of_its() -> None:
-    model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=11)
-    base, more = LayerTrial({"a": 2, "b": 1}, model, 7.0), LayerTrial({"a": 3, "b": 1}, model, 2.0)
-    assert Trials({"a": 12, "b": 1}, base, {"a": more}).trace_seconds == 7.0 + 10 * 2.0 / 4
-    assert Trials({"a": 2, "b": 1}, base, {}).trace_seconds == 7.0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.console.progress import Progress
-from peagle.compiler.forecast import dry_run
 from peagle.compiler.request.request import CompileRequest
+from peagle.compiler.resources import dry_run, page
 from tests.fixtures.commands import Run
 
 LINE = re.compile(r"^(.+) \.\.\. \d+\.\d s$", re.M)
@@ -51,16 +51,16 @@ def test_a_failed_build_is_in_its_log(cli: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["build", "export"])
-def test_a_forecast_speaks_too(cli: Run, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forecast(_: CompileRequest, progress: Progress) -> None:
-        with progress.step("make the forecast"):
+def test_a_dry_run_speaks_too(cli: Run, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def estimate(_: CompileRequest, progress: Progress) -> None:
+        with progress.step("make the estimate"):
             pass
 
-    monkeypatch.setattr(dry_run, f"forecast_{verb}", forecast)
-    monkeypatch.setattr(dry_run, "print_forecast", lambda *_, as_json: print("the forecast"))
+    monkeypatch.setattr(dry_run, f"estimate_{verb}", estimate)
+    monkeypatch.setattr(page, "render", lambda _: "the estimate")
     done = cli(verb, "demo", "--dry-run")
-    assert done.out == "the forecast\n"
-    assert LINE.findall(done.err) == ["make the forecast"]
+    assert done.out == "the estimate\n"
+    assert LINE.findall(done.err) == ["make the estimate"]
 
 
 def test_verify_speaks(cli: Run, engine: Path) -> None:

@@ -1,4 +1,4 @@
-"""Several forecasts are of one target."""
+"""Several estimates are of one target."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _trials_once(trials_once: None) -> None:
-    """Every forecast of these tests takes the session's trials."""
+    """Every estimate of these tests takes the session's trials."""

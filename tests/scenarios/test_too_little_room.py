@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.needs import disk, room
+from peagle.compiler.resources import check, disk
 from peagle.compiler.store.leftovers import made_aside
 from tests.fixtures.commands import Run
 from tests.models import Pair
@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def free(monkeypatch: pytest.MonkeyPatch, *, bytes_of_disk: int = 10**12, bytes_of_memory: int = 10**12) -> None:
     monkeypatch.setattr(disk, "free_bytes", lambda _: bytes_of_disk)
-    monkeypatch.setattr(room, "free_memory", lambda: bytes_of_memory)
+    monkeypatch.setattr(check, "free_memory", lambda: bytes_of_memory)
 
 
 @pytest.mark.parametrize("ask", [("build", "demo", "--lowering", "std"), ("export", "demo")])

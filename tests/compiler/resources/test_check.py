@@ -8,23 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.needs import room
-from peagle.compiler.needs.build_work import BuildWork, CalibrationWork
-from peagle.compiler.needs.builder_work import BuilderWork
-from peagle.compiler.needs.disk import Disk
-from peagle.compiler.needs.enough_room import require_room
-from peagle.compiler.needs.room import Need, TooLittleRoom, needs_of, refusal_of, tight
+from peagle.compiler.resources import check
+from peagle.compiler.resources.check import Need, TooLittleRoom, check_needs, needs_of, refusal_of, tight
+from peagle.compiler.resources.disk import Disk
+from peagle.compiler.resources.work import BuilderWork, BuildWork, CalibrationWork
 from peagle.plugins.errors import EnvironmentProblem
 
 GB = 10**9
 DISK = Disk("/", 60 * GB, 100 * GB, "/", 30 * GB, 100 * GB, is_one_disk=True, shares_blocks=False)
-WORK = BuildWork(CalibrationWork(2 * GB, 1.0, 1, 1.0), 0.0, BuilderWork.of("tensorrt-rtx", 10 * GB, 1))
+WORK = BuildWork(CalibrationWork(2 * GB, 1, 1.0), 0.0, BuilderWork.of("tensorrt-rtx", 10 * GB, 1))
 COUNTS = st.integers(0, 10**12)
 
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "free_memory", lambda: 64 * GB)
+    monkeypatch.setattr(check, "free_memory", lambda: 64 * GB)
 
 
 @pytest.mark.usefixtures("free")
@@ -33,7 +31,7 @@ def test_what_fits_is_neither_refused_nor_told() -> None:
     assert [need.name for need in needs] == [
         "disk for kept steps", "disk for what is made", "memory to calibrate", "memory to build plans",
     ]  # fmt: skip
-    assert require_room(needs, ignored=False) == []
+    assert check_needs(needs, ignored=False) == []
 
 
 @pytest.mark.usefixtures("free")
@@ -41,7 +39,7 @@ def test_a_disk_that_is_too_small_is_refused_with_its_figures_and_ways_out() -> 
     (short,) = [need for need in needs_of(replace(DISK, cache_free_bytes=80 * GB, out_free_bytes=80 * GB), WORK)
                 if need.is_short]  # fmt: skip
     with pytest.raises(TooLittleRoom) as caught:
-        require_room([short], ignored=False)
+        check_needs([short], ignored=False)
     assert isinstance(caught.value, EnvironmentProblem)
     assert caught.value.exit_code == 3
     assert caught.value.what == "this machine has too little disk"
@@ -54,7 +52,7 @@ def test_a_disk_that_is_too_small_is_refused_with_its_figures_and_ways_out() -> 
 
 def test_memory_is_refused_below_what_was_killed_and_told_below_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(free: int) -> tuple[Need, ...]:
-        monkeypatch.setattr(room, "free_memory", lambda: free)
+        monkeypatch.setattr(check, "free_memory", lambda: free)
         return needs_of(DISK, WORK)
 
     refusal = refusal_of(found(5 * GB))
@@ -75,22 +73,22 @@ def test_memory_is_refused_below_what_was_killed_and_told_below_what_was_seen(mo
 
 
 def test_limits_that_are_ignored_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "free_memory", lambda: 5 * GB)
-    told = require_room(needs_of(DISK, WORK), ignored=True)
+    monkeypatch.setattr(check, "free_memory", lambda: 5 * GB)
+    told = check_needs(needs_of(DISK, WORK), ignored=True)
     assert told[0].startswith("begun all the same, as --ignore-limits says: this machine has too little memory; ")
 
 
 def test_what_was_never_measured_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "free_memory", lambda: 0)
+    monkeypatch.setattr(check, "free_memory", lambda: 0)
     needs = needs_of(DISK, replace(WORK, calibration=None, builder=BuilderWork.of("tensorrt", 10 * GB, 1)))
     assert refusal_of(needs) is None
     assert len(tight(needs)) == 1
 
 
 def test_a_layer_on_a_gpu_takes_none_of_this_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "free_memory", lambda: 0)
-    assert room.calibration_needs(CalibrationWork(2 * GB, 1.0, 1, 1.0, "cuda:1")) == ()
-    assert refusal_of(room.calibration_needs(CalibrationWork(2 * GB, 1.0, 1, 1.0)))
+    monkeypatch.setattr(check, "free_memory", lambda: 0)
+    assert check.calibration_needs(CalibrationWork(2 * GB, 1, 1.0, "cuda:1")) == ()
+    assert refusal_of(check.calibration_needs(CalibrationWork(2 * GB, 1, 1.0)))
 
 
 @given(COUNTS, COUNTS, COUNTS, COUNTS)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.needs import measured
-from peagle.compiler.needs.build_work import BuildWork, Calibration
-from peagle.compiler.needs.builder_work import BuilderWork
 from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.resources import work as measured
+from peagle.compiler.resources.work import BuilderWork, BuildWork, Calibration
+from peagle.compiler.resources.workload import Workload
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.targets.weight_roles import RoledWeight
@@ -21,6 +21,7 @@ from peagle.plugins.number_formats import NUMBER_FORMATS
 
 CONFIG = Path(__file__).parents[3] / "compiler" / "bundled" / "models" / "qwen3-coder-30b" / "config.json"
 EXPERTS, ATTENTION = 128 * 3 * 768 * 2048, 2 * (32 + 4) * 128 * 2048
+GB = 10**9
 LAYER = EXPERTS + ATTENTION + 128 * 2048 + 2 * 2048 + 2 * 128  # a router and norms
 
 
@@ -32,19 +33,19 @@ def census() -> tuple[RoledWeight, ...]:
 def work(precision: str, lowering: str, asked: PrecisionAsked | None = None, **known: Any) -> BuildWork:
     recipe = (asked or PrecisionAsked()).of(RECIPES[precision].on("bf16", LOWERINGS[lowering]))
     options: dict[str, Any] = {"calibration": Calibration(1000, 8)} | known
-    return BuildWork.of(census(), recipe, LOWERINGS[lowering], 31 * 10**9, **options)
+    return Workload(census(), recipe, LOWERINGS[lowering], **options).work
 
 
 def test_qwen3_coder_in_fp8_by_hand() -> None:
     found = work("fp8", "tensorrt", product="tensorrt-rtx")
     assert found.calibration is not None
     assert found.calibration.bytes == 4 * LAYER
-    assert found.calibration.seconds == pytest.approx(measured.READ * 48 * LAYER)
     assert found.calibration.operations == pytest.approx(2 * 1000 * 48 * (LAYER - EXPERTS * 120 / 128))
     assert found.rounding_seconds == pytest.approx(
         (2 * measured.READ + NUMBER_FORMATS["fp8"].rounding_seconds) * 48 * (EXPERTS + ATTENTION)
     )
-    assert found.builder == BuilderWork.of("tensorrt-rtx", 31 * 10**9, 48)
+    assert found.builder
+    assert found.builder == BuilderWork.of("tensorrt-rtx", int(found.builder.bytes / measured.BUILDER_PEAK), 48)
 
 
 @pytest.mark.parametrize(
@@ -72,4 +73,22 @@ def test_ranges_that_are_there_are_not_calibrated_again() -> None:
 
 
 def test_weights_that_are_taken_as_they_are_are_not_rounded() -> None:
-    assert work("fp8", "tensorrt", kept=[weight.name for weight in census()]).rounding_seconds == 0
+    assert work("fp8", "tensorrt", stored=frozenset(weight.name for weight in census())).rounding_seconds == 0
+
+
+def test_rtx_is_as_it_was_measured() -> None:
+    found = BuilderWork.of("tensorrt-rtx", 10 * GB, 48)
+    assert found.bytes == int(measured.BUILDER_PEAK * 10 * GB)
+    assert 0 < found.least_bytes < 10 * GB
+    assert found.seconds == 48 * measured.BUILD_LAYER + 10 * GB * measured.BUILD_BYTE
+
+
+def test_a_single_layer_of_the_benchmark_comes_out_as_it_was_measured() -> None:
+    assert 4 < BuilderWork.of("tensorrt-rtx", int(1.31 * GB), 1).seconds < 8
+    assert 40 < BuilderWork.of("tensorrt-rtx", int(0.26 * GB), 48).seconds < 60
+
+
+def test_of_full_tensorrt_neither_a_least_nor_a_time_is_claimed() -> None:
+    found = BuilderWork.of("tensorrt", 10 * GB, 48)
+    assert found.bytes == BuilderWork.of("tensorrt-rtx", 10 * GB, 48).bytes
+    assert (found.least_bytes, found.seconds) == (0, 0.0)

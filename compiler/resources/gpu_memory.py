@@ -1,16 +1,51 @@
-"""What an engine of a known pair takes on disk and on a GPU, by arithmetic on its registered size alone."""
+"""What fits into the memory of a GPU: an engine's weights and slots, or a known model in every precision."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...plugins.number_formats import BF16, FP32, NumberFormat, quantized_formats, wide_formats
 from ..checkpoints.known_pairs import Local, Pair
-from ..hardware.gpus import GPUS
-from .record import fit
+from ..hardware.gpus import GPUS, Gpu, lacks
+
+RESERVED_FOR = "activations, workspaces, the driver and fragments"
+_RESERVE = 0.1
 
 _COPIES = 3  # the step that writes weights, the step that makes the plan, the engine
 _COPIES_ON_CPU = 2  # an engine of ONNX Runtime has no plan
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether weights and the caches of ``slots`` slots fit beside the reserve.
+
+    ``most_slots`` is how many would; ``short_bytes`` what is missing for those asked for, 0 when they fit. ``refusal``
+    says why the GPU cannot run it whatever the size; it is empty otherwise.
+    """
+
+    gpu: Gpu
+    reserve_bytes: int
+    weight_bytes: int
+    slot_bytes: int
+    slots: int
+    most_slots: int
+    short_bytes: int
+    refusal: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether the slots asked for fit, on a GPU that can run it."""
+        return not self.short_bytes and not self.refusal
+
+
+def fit(gpu: Gpu, types: Collection[str], weight_bytes: int, slot_bytes: int, slots: int = 1) -> Verdict:
+    """What ``gpu`` holds of an engine with this many bytes of weights, and per slot, that computes with ``types``."""
+    reserve = int(gpu.memory_bytes * _RESERVE)
+    room = gpu.memory_bytes - reserve - weight_bytes
+    refusal = "; ".join(f"{reason}: plan it without {kind}" for kind in types if (reason := lacks(gpu.sm, kind)))
+    most, short = max(room // slot_bytes, 0), max(slots * slot_bytes - room, 0)
+    return Verdict(gpu, reserve, weight_bytes, slot_bytes, slots, most, short, refusal)
 
 
 @dataclass(frozen=True)

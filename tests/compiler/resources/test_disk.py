@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.needs import disk as module
-from peagle.compiler.needs.disk import Disk, disk_of, done_bytes
+from peagle.compiler.resources import disk as module
+from peagle.compiler.resources.disk import Disk, disk_of, done_bytes
 from peagle.compiler.store.killed_stages import step_aside, steps
 from peagle.compiler.store.made_for import MadeFor
 from peagle.compiler.store.stages import StageStore

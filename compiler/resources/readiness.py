@@ -7,15 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from ...plugins.errors import EnvironmentProblem
-from ...plugins.optional_packages import require
 from ..console.printing import size
-from ..hardware.memory import free_memory
-from ..needs.room import HERE, Need, needs_of, refusal_of, tight
-from ..request.build_platform import BuildPlatform, platform_of
+from ..request.build_platform import platform_of
 from ..request.request import CompileRequest
-from .download import download_need
-from .dry_run import forecast_build
-from .record import Forecast
+from .check import Need, refusal_of, tight, tracing_needs
+from .dry_run import estimate_build
+from .estimate import Estimate
 
 T = TypeVar("T")
 
@@ -24,7 +21,7 @@ T = TypeVar("T")
 class Readiness:
     """What a build of a model in a precision needs here. ``missing`` is empty where nothing is.
 
-    ``fixes`` are for what is missing, ``notes`` what a build will say. What cannot be forecast has no ``needs``.
+    ``fixes`` are for what is missing, ``notes`` what a build will say. What cannot be estimated has no ``needs``.
     """
 
     model: str
@@ -54,24 +51,24 @@ def readiness(request: CompileRequest) -> Readiness:
     """
     problems: list[EnvironmentProblem] = []
     platform = _unless_missing(problems, lambda: platform_of(request))
-    forecast = _unless_missing(problems, lambda: _forecast(request, platform))
-    needs = _needs(request, forecast) if forecast else ()
-    told, fixes = [f"{problem.what}: {problem.why}" for problem in problems], [problem.fix for problem in problems]
+    backend = replace(request.backend, name=platform.backend) if platform else request.backend
+    found = _unless_missing(problems, lambda: estimate_build(replace(request, backend=backend)))
+    needs = (*found.needs, *tracing_needs(found.host.bytes)) if found else ()
     if lacking := refusal_of(needs):
-        told.append(lacking.why)
-        fixes.append(lacking.fix)
-    refusal = forecast.refusal if forecast else ""
-    verdict, short = _verdict(forecast)
+        problems.append(lacking)
+    verdict, short = _verdict(found)
+    refusal = found.refusal if found else ""
+    told = [problem.why if problem is lacking else f"{problem.what}: {problem.why}" for problem in problems]
     return Readiness(
         model=request.pair.model,
-        precision=forecast.precision if forecast else request.precision.name or "",
+        precision=found.precision if found else request.precision.name or "",
         backend=platform.backend if platform else request.backend.name or "",
         gpus=platform.gpus if platform else request.backend.gpus,
         needs=needs,
         verdict=verdict,
         missing=tuple(filter(None, (refusal, *told, verdict if short else ""))),
-        fixes=tuple(dict.fromkeys(filter(None, fixes))),
-        notes=tuple(dict.fromkeys((*forecast.notes, *tight(needs)))) if forecast else (),
+        fixes=tuple(dict.fromkeys(filter(None, (problem.fix for problem in problems)))),
+        notes=tuple(dict.fromkeys((*found.notes, *tight(needs)))) if found else (),
     )
 
 
@@ -84,27 +81,9 @@ def _unless_missing(problems: list[EnvironmentProblem], attempt: Callable[[], T]
         return None
 
 
-def _forecast(request: CompileRequest, platform: BuildPlatform | None) -> Forecast:
-    """The forecast of the build, for the backend that this machine would choose."""
-    require("export", "building")
-    if platform is not None:
-        request = replace(request, backend=replace(request.backend, name=platform.backend))
-    return forecast_build(request)
-
-
-def _needs(request: CompileRequest, forecast: Forecast) -> tuple[Need, ...]:
-    """Disk for the download, for kept steps and for the engine; and memory."""
-    host = Need("memory to trace and write", forecast.host.bytes, 0, "on the safe side of what was seen", HERE,
-                free_memory())  # fmt: skip
-    if forecast.disk is None:
-        return ()
-    return (*needs_of(forecast.disk, forecast.work, download_need(request.pair)), host)
-
-
-def _verdict(forecast: Forecast | None) -> tuple[str, bool]:
+def _verdict(found: Estimate | None) -> tuple[str, bool]:
     """What a named GPU holds, in words, and whether that is too little."""
-    verdict = forecast.gpu if forecast else None
-    if verdict is None:
+    if found is None or (verdict := found.gpu) is None:
         return "", False
     if verdict.refusal:
         return f"{verdict.gpu.name} does not run it: {verdict.refusal}", True

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.forecast.record import fit
 from peagle.compiler.hardware.gpus import GPUS
+from peagle.compiler.resources.gpu_memory import fit
 
 GB = 10**9
 

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...graphs.lowering import TENSORRT, Lowering
+from ..checkpoints.head_weights import read_from_target
+from ..checkpoints.target_and_drafter import Inputs
 from ..precision.recipes import Recipe
+from ..request.build_plan import BuildPlan
 from ..store.made_for import MadeFor
 from ..store.stages import StageStore
-from .build_work import BuildWork, Calibration
+from .check import check_needs, needs_of, tidy
 from .disk import Disk, disk_of, done_bytes
 from .weight_bytes import WeightLine, head_weights, weight_lines
+from .work import BuilderWork, BuildWork, Calibration, CalibrationWork, has_to_calibrate, layer_of, rounding_seconds
 
 if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Workload:
     """The weights of a target and perhaps a head, in a recipe for a lowering.
 
     ``shared`` are weights of the head that are read from the target's file, ``kept`` those of the target that are taken
@@ -55,22 +59,26 @@ class Wanted:
         return head_weights(self.head, self.recipe, self.lowering, self.shared) if self.head else (0, 0)
 
     @property
+    def target_bytes(self) -> int:
+        """The bytes of the target's weights."""
+        return sum(line.bytes for line in self.lines)
+
+    @property
     def bytes(self) -> int:
-        """The bytes of all of them."""
-        return sum(line.bytes for line in self.lines) + self.of_head[1]
+        """The bytes of all weights."""
+        return self.target_bytes + self.of_head[1]
 
     @cached_property
     def work(self) -> BuildWork:
         """The memory and the time of the steps."""
-        return BuildWork.of(
-            self.census,
-            self.recipe,
-            self.lowering,
-            sum(line.bytes for line in self.lines),
-            calibration=self.calibration,
-            product=self.product,
-            kept={*self.kept, *self.stored},
-            calibrates=self.calibrates,
+        taken, needed = {*self.kept, *self.stored}, self.calibrates
+        if needed is None:
+            needed = has_to_calibrate(self.census, self.recipe, self.lowering, taken)
+        layers = len({layer for weight in self.census if (layer := layer_of(weight.name))})
+        return BuildWork(
+            CalibrationWork.of(self.census, self.calibration) if needed and self.calibration else None,
+            rounding_seconds(self.census, self.recipe, self.lowering, taken),
+            BuilderWork.of(self.product, self.target_bytes, layers) if self.product else None,
         )
 
     def disk(
@@ -80,6 +88,46 @@ class Wanted:
         done = 0 if store.force else done_bytes(store.root, made_for, names)
         has_plans = self.product is not None
         return disk_of(store.root, out, self.bytes, has_plans=has_plans, is_moved=is_moved, done_bytes=done)
+
+    def found_in(self, target: Target) -> Workload:
+        """Return the workload of a checkpoint that lies here: what is taken as it is, and what is calibrated."""
+        from ..precision.weight_source import kept_blocks, of_target, uncalibrated, unweighted
+        from ..precision.weights_stored_quantized import StoredFp8
+
+        source = of_target(target, self.recipe, self.lowering)
+        return replace(
+            self,
+            stored=frozenset(source.storage()[0]) if isinstance(source, StoredFp8) else frozenset(),
+            kept=kept_blocks(target, self.recipe, self.lowering),
+            calibrates=bool(
+                uncalibrated(target, self.recipe, self.lowering) or unweighted(target, self.recipe, self.lowering)
+            ),
+        )
+
+
+def check_resources(plan: BuildPlan, inputs: Inputs, store: StageStore) -> list[str]:
+    """Refuse what certainly has no room, before hours of work, and return what to tell; see ``check_needs``.
+
+    Raises ``BuildError`` where too little would be multiplied as the recipe says.
+    """
+    from ..precision.multiplied_share import require_multiplied
+    from ..precision.weight_source import selection_of
+
+    target, request = inputs.target, plan.request
+    if plan.recipe.quantized_type:
+        require_multiplied(selection_of(target, plan.recipe), plan.lowering)
+    workload = Workload(
+        target.skeleton.weights,
+        plan.recipe,
+        plan.lowering,
+        inputs.head,
+        read_from_target(*inputs.drafter, target) if inputs.drafter and plan.shares else (),
+        product=plan.platform.backend if plan.makes_plans else None,
+        calibration=calibration_of(request.calibration, target.family.text(target.config), plan.lowering),
+    ).found_in(target)
+    tidy(request, store)
+    disk = workload.disk(store, request.out, plan.made_for(), is_moved=plan.is_moved)
+    return check_needs(needs_of(disk, workload.work), ignored=request.ignore_limits)
 
 
 def calibration_of(
@@ -94,19 +142,3 @@ def calibration_of(
     limits = limits_of(asked, default_limits(lowering))
     tokens = limits.max_samples * limits.max_length
     return Calibration(tokens, int(config.get("num_experts_per_tok") or 1), asked.device or "cpu")
-
-
-def of_checkpoint(wanted: Wanted, target: Target) -> Wanted:
-    """What is wanted of a checkpoint that lies here: what of it is taken as it is, and whether it is calibrated."""
-    from ..precision.weight_source import kept_blocks, of_target, uncalibrated, unweighted
-    from ..precision.weights_stored_quantized import StoredFp8
-
-    recipe, lowering = wanted.recipe, wanted.lowering
-    source = of_target(target, recipe, lowering)
-    is_stored = isinstance(source, StoredFp8)
-    return replace(
-        wanted,
-        stored=frozenset(source.storage()[0]) if source and is_stored else frozenset(),
-        kept=kept_blocks(target, recipe, lowering),
-        calibrates=bool(uncalibrated(target, recipe, lowering) or unweighted(target, recipe, lowering)),
-    )

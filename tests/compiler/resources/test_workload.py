@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.needs.build_work import Calibration
-from peagle.compiler.needs.wanted import Wanted, calibration_of, of_checkpoint
 from peagle.compiler.pipeline.quantize import quantize
 from peagle.compiler.precision.precision_options import CalibrationAsked
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.request.verb_options import QUANTIZE
+from peagle.compiler.resources.work import Calibration
+from peagle.compiler.resources.workload import Workload, calibration_of
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering import LOWERINGS, TENSORRT
 from tests.models import Pair, make_pair
@@ -31,22 +31,22 @@ def fp8(wide: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return quantize(request, store=StageStore(folder / "cache")).path
 
 
-def wanted(folder: Path) -> Wanted:
+def workload(folder: Path) -> Workload:
     target = Target.open(folder)
     recipe = RECIPES["fp8"].on("bf16", TENSORRT)
-    return of_checkpoint(Wanted(target.skeleton.weights, recipe, TENSORRT, calibration=Calibration(1000)), target)
+    return Workload(target.skeleton.weights, recipe, TENSORRT, calibration=Calibration(1000)).found_in(target)
 
 
 def test_a_wide_checkpoint_is_calibrated_and_rounded(wide: Pair) -> None:
-    work = wanted(wide.target).work
+    work = workload(wide.target).work
     assert work.calibration
     assert work.rounding_seconds > 0
 
 
 def test_one_that_is_fp8_with_scales_is_neither(fp8: Path, wide: Pair) -> None:
-    found = wanted(fp8)
+    found = workload(fp8)
     assert (found.work.calibration, found.work.rounding_seconds) == (None, 0.0)
-    assert found.bytes == wanted(wide.target).bytes
+    assert found.bytes == workload(wide.target).bytes
 
 
 def test_a_calibration_is_as_long_as_was_asked_for() -> None:

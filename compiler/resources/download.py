@@ -8,10 +8,10 @@ from pathlib import Path
 from ...plugins.errors import EnvironmentProblem
 from ..checkpoints.known_pairs import HubRepo
 from ..checkpoints.resolve_names import known_pair, target_source
-from ..needs.room import DOWNLOAD, Need
 from ..request.request import ModelRef
 from ..store.atomic_files import free_bytes
-from .known_sizes import download_bytes
+from .check import DOWNLOAD, Need
+from .gpu_memory import download_bytes
 
 UNKNOWN_SIZE = "the size of the download is not known, so the disk that it takes is not counted"
 _TRUE = ("1", "on", "yes", "true")  # as huggingface_hub reads its variables

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.forecast import download
-from peagle.compiler.forecast.download import download_need
-from peagle.compiler.needs import disk
 from peagle.compiler.request.request import ModelRef
+from peagle.compiler.resources import disk, download
+from peagle.compiler.resources.download import download_need
 from tests.fixtures.commands import Run
 
 PUBLISHED = 61_064_245_248  # bytes of Qwen3-Coder-30B-A3B-Instruct

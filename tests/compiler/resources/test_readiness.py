@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.forecast import download, readiness
-from peagle.compiler.needs import disk, room
+from peagle.compiler.resources import check, disk, download
 from tests.fixtures.commands import Run
 
 pytestmark = pytest.mark.usefixtures("trials_once")
@@ -31,8 +30,7 @@ def free_disk(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 
 def free_memory(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    for module in (room, readiness):
-        monkeypatch.setattr(module, "free_memory", lambda: count)
+    monkeypatch.setattr(check, "free_memory", lambda: count)
 
 
 def test_what_can_be_built_is_told_with_what_it_takes(cli: Run) -> None:

@@ -12,7 +12,7 @@ from ..store.atomic_files import free_bytes
 from ..store.cache_contents import entries
 from ..store.copy_file import nearest, shares_blocks
 from ..store.made_for import MadeFor
-from . import measured
+from .work import PLAN_LEAST
 
 _WEIGHTS = ("attach-target", "attach-drafter", "plan-target", "plan-drafter")  # the steps that hold them
 
@@ -85,7 +85,7 @@ def disk_of(
     """
     first, second = nearest(cache), nearest(Path(os.path.realpath(out)))
     is_one_disk = first.stat().st_dev == second.stat().st_dev
-    plans = int(measured.PLAN_LEAST * written) if has_plans else 0
+    plans = int(PLAN_LEAST * written) if has_plans else 0
     kept = (written if has_graphs else 0) + plans
     return Disk(
         cache=str(cache),

@@ -1,1 +1,0 @@
-"""What a build or an export would make, worked out from the configuration alone."""

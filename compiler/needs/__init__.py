@@ -1,1 +1,0 @@
-"""What a build or an export takes of disks, memory and time, and whether this machine has it."""

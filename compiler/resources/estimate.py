@@ -1,0 +1,248 @@
+"""What a build or an export would make, as one record that JSON can hold: exact bytes, and nothing written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ...graphs.targets import family_for
+from ...plugins.graph_contract import cache_width
+from ...plugins.number_formats import FP32, NUMBER_FORMATS
+from ..checkpoints.checkpoint import PIECE
+from ..checkpoints.target_and_drafter import cache_length
+from ..console.progress import Progress, Quiet
+from ..hardware.gpus import find_gpu
+from ..precision.multiplied_share import foreseen_refusal, foretold
+from ..precision.recipes import MULTIPLIED
+from ..precision.rounding.in_order import ROOM
+from .check import NO_BLOCKER, Need, Outcome
+from .disk import Disk
+from .gpu_memory import Verdict, fit
+from .weight_bytes import SCALES, WeightLine, bytes_of, line, too_wide
+from .work import WRITTEN_BYTES_PER_SECOND, BuildWork
+from .workload import Workload
+
+if TYPE_CHECKING:
+    from ...graphs.targets import CacheSpec
+    from ...graphs.targets.weight_roles import RoledWeight
+
+UNKNOWN_HEAD = "unknown until downloaded"
+TABLES = "rotary tables"
+_SHARED = "its embedding is the target's, stored once"
+
+# Rounded up. Measured: 0.45 GB after the libraries have traced a few layers; 90 kB per node of a whole semantic
+# graph; 0.23 GB beyond the trace while weights were written.
+_LIBRARIES = 600_000_000
+_NODE = 100_000
+_PIECES_AT_ONCE = 4  # as stored, in FP32, joined with its partner, as written
+_TABLE_COPIES = 4  # angles, values, the graph that holds them, its serialised form
+
+
+@dataclass(frozen=True)
+class DrafterSize:
+    """The head, as far as it is known: None stands for what only its checkpoint will tell."""
+
+    precision: str
+    count: int | None
+    bytes: int | None
+    note: str
+
+
+@dataclass(frozen=True)
+class KvCache:
+    """Caches in bytes per token, and per slot of T tokens."""
+
+    precision: str
+    target_token_bytes: int
+    drafter_token_bytes: int | None
+    target_slot_bytes: int
+    drafter_slot_bytes: int | None
+
+
+@dataclass(frozen=True)
+class GraphSize:
+    """Operators of the target's graph, extrapolated from ``traced_layers`` layers and one more of each kind."""
+
+    traced_layers: int
+    semantic: int
+    lowered: int
+    semantic_operators: Mapping[str, int]
+    lowered_operators: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Memory of the process that traces and writes, about, on the safe side of what was measured."""
+
+    libraries_bytes: int
+    buffer_bytes: int
+    graph_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """Memory for all of it at once."""
+        return self.libraries_bytes + self.buffer_bytes + self.graph_bytes
+
+
+@dataclass(frozen=True)
+class Time:
+    """Seconds to write the weights, about, at a rate that was recorded (`make bench-export`)."""
+
+    weight_seconds: float
+    bytes_per_second: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Everything ``--dry-run`` says. ``origin`` is where the facts of the target came from.
+
+    ``refusal`` and ``multiplied`` are said before all else: too little would be multiplied in the recipe's type, and
+    a build would be refused; or less than is stored in it. ``disk``, ``needs`` and ``outcome`` are for a request that
+    says where to write.
+    There is room for ``num_speculative_tokens`` drafts; a round has ``drafts_asked``, with None as many as pay.
+    """
+
+    model: str
+    origin: str
+    architecture: str
+    layers: Mapping[str, int]
+    precision: str
+    recipe: str
+    lowering: str
+    max_seq_len: int
+    num_speculative_tokens: int
+    cache_length: int
+    weights: tuple[WeightLine, ...]
+    drafter: DrafterSize
+    kv: KvCache
+    graph: GraphSize
+    host: HostMemory
+    time: Time
+    work: BuildWork
+    gpu: Verdict | None
+    notes: tuple[str, ...]
+    multiplied: str = ""
+    refusal: str = ""
+    disk: Disk | None = None
+    needs: tuple[Need, ...] = ()
+    outcome: Outcome = NO_BLOCKER
+    drafts_asked: int | None = None
+
+    @property
+    def drafts(self) -> str:
+        """How many drafts a round verifies, in words."""
+        most, asked = self.num_speculative_tokens, self.drafts_asked
+        if most == 0:
+            return "no drafts"
+        if asked is None:
+            return f"as many drafts a round as pay, room for {most}"
+        return f"{asked} drafts a round" if asked == most else f"{asked} drafts a round, room for {most}"
+
+    @property
+    def weight_count(self) -> int:
+        """The target's own weights, without scales and tables."""
+        return sum(each.count for each in self.weights if each.role not in (SCALES, TABLES))
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of every line of ``weights``."""
+        return sum(each.bytes for each in self.weights)
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field, and the sums."""
+        first = {"refusal": self.refusal, MULTIPLIED: self.multiplied}
+        content = {name: text for name, text in first.items() if text} | asdict(self)
+        content |= {"weight_count": self.weight_count, "weight_bytes": self.weight_bytes}
+        content["host"]["bytes"] = self.host.bytes
+        if self.disk:
+            content["disk"]["short_bytes"] = self.disk.short_bytes
+        if self.gpu:
+            content["gpu"]["fits"] = self.gpu.fits
+        return content
+
+
+def estimate(
+    model: str,
+    config: Mapping[str, Any],
+    origin: str,
+    workload: Workload,
+    *,
+    max_seq_len: int,
+    num_speculative_tokens: int,
+    drafts_asked: int | None = None,
+    has_drafter: bool = True,
+    gpu: str | None = None,
+    head_note: str = "",
+    notes: tuple[str, ...] = (),
+    progress: Progress | None = None,
+) -> Estimate:
+    """Estimate the target whose ``config.json`` is ``config``; traces a few of its layers, without weights.
+
+    ``num_speculative_tokens`` are the drafts that the caches have room for, ``drafts_asked`` those of a round where
+    somebody said how many; ``has_drafter`` says whether a drafter makes them. ``head_note`` says what is known of a
+    head that is not at hand. Raises ``UsageError`` for an unknown GPU, ``BuildError`` for an unknown target.
+    """
+    known_gpu = find_gpu(gpu) if gpu else None
+    from ...graphs.targets.layer_trials import run_trials
+
+    census, recipe, lowering, head = workload.census, workload.recipe, workload.lowering, workload.head
+    spec = family_for(config).describe(config)
+    spec = spec.with_taps(head.taps if head else None) if has_drafter else spec
+    possible = min(max_seq_len, spec.max_position_embeddings)
+    cut = (f"max_seq_len is {possible}, the most that the model was trained for",) if possible < max_seq_len else ()
+    length = cache_length(possible, num_speculative_tokens, lowering)
+    progress = progress or Quiet()
+    trials = run_trials(config, spec, recipe.dtype, step=progress.step)
+    with progress.step("count the nodes"):
+        tables = length * trials.table_bytes(lowering)
+        semantic, lowered = trials.operators(), trials.operators(lowering)
+    graph = GraphSize(trials.traced_layers, sum(semantic.values()), sum(lowered.values()), semantic, lowered)
+    token = _token_bytes(spec.caches, recipe.kv_cache)
+    drafter, head_token = DrafterSize(recipe.drafter, None, None, head_note or UNKNOWN_HEAD), None
+    if head:
+        drafter = DrafterSize(recipe.drafter, *workload.of_head, head_note or (_SHARED if workload.shared else ""))
+        head_token = _token_bytes(head.caches, recipe.cache_type("drafter"))
+    elif not has_drafter:
+        drafter, head_token = replace(drafter, count=0, bytes=0), 0
+    head_slot = None if head_token is None else head_token * length
+    weights = (*workload.lines, line(TABLES, recipe.wide, tables // int(bytes_of(recipe.wide))))
+    written = sum(each.bytes for each in weights) + (drafter.bytes or 0)
+    types = sorted({recipe.weights, recipe.experts, recipe.lm_head, recipe.drafter, recipe.kv_cache})
+    refusal = foreseen_refusal(census, recipe, lowering)
+    return Estimate(
+        model=model,
+        origin=origin,
+        architecture=spec.architecture,
+        layers=trials.layers,
+        precision=recipe.name,
+        recipe=recipe.says,
+        lowering=lowering.name,
+        max_seq_len=possible,
+        num_speculative_tokens=num_speculative_tokens,
+        drafts_asked=drafts_asked,
+        cache_length=length,
+        weights=weights,
+        drafter=drafter,
+        kv=KvCache(recipe.kv_cache, token, head_token, token * length, head_slot),
+        graph=graph,
+        host=HostMemory(_LIBRARIES, _buffers(census), graph.semantic * _NODE + tables * _TABLE_COPIES),
+        time=Time(written / WRITTEN_BYTES_PER_SECOND, WRITTEN_BYTES_PER_SECOND),
+        work=workload.work,
+        gpu=fit(known_gpu, types, written, token * length + (head_slot or 0)) if known_gpu else None,
+        multiplied=foretold(census, recipe, lowering),
+        refusal=f"{refusal.what}; {refusal.why}. {refusal.fix}" if refusal else "",
+        notes=(*cut, *(too_wide(census, head, recipe, lowering) if recipe.is_quantized else ()), *notes),
+    )
+
+
+def _token_bytes(caches: tuple[CacheSpec, ...], precision: str) -> int:
+    kind = NUMBER_FORMATS[precision].number_type
+    return sum(2 * cache.heads * kind.bytes(cache_width(cache.head_dim, kind.name)) for cache in caches)
+
+
+def _buffers(census: tuple[RoledWeight, ...]) -> int:
+    """Bytes of the pieces that a checkpoint is read in, of which one expert is the least, and that wait for threads."""
+    expert = max((math.prod(each.shape[1:]) for each in census if each.role == "experts"), default=0)
+    return _PIECES_AT_ONCE * max(PIECE, expert * int(bytes_of(FP32.name))) + ROOM

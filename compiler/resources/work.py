@@ -1,0 +1,206 @@
+"""The steps of a build that take long or much memory, by rates that were measured once: nothing is timed here.
+
+None of it is a bound but what is called least. Where a rate changes, it is changed here, and its command says so again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...plugins.number_formats import AFFINE, NUMBER_FORMATS
+from ..console.printing import size
+
+if TYPE_CHECKING:  # `build --from` needs none of the packages that trace
+    from ...graphs.lowering import Lowering
+    from ...graphs.targets.weight_roles import RoledWeight
+    from ..precision.recipes import Recipe
+
+# Seconds for a number on one processor, from a checkpoint in BF16 that is in the page cache: `make bench-rounding`.
+# Several processors take less. For its codes and scales each number format has them (`plugins/number_formats`).
+READ = 0.4e-9
+FIT = 52e-9  # a scale and a least value for each block
+
+# Additions and multiplications a second of one idle core with AVX-512 in a calibrated layer of Qwen3-Coder-30B,
+# attention and observers included: 390 tokens a second of 56 million weights (`benchmarks/calibration.py`).
+CALIBRATED_BY_A_CORE = 44e9
+
+# `make bench-export` writes 120 MB/s in FP16 and 187 MB/s in FP32 (docs/performance.md); below both, on the safe side.
+WRITTEN_BYTES_PER_SECOND = 80e6
+
+# The process that builds a plan with TensorRT-RTX 1.7: its peak in one piece for dense layers, by the bytes of the
+# weights, mapped pages of the graph's file included. Of routed experts it was 2.3 (`make bench-aot`).
+BUILDER_PEAK = 3.07
+# Mapped pages are given up when memory is short, the rest is not: in a control group of this share of the weights the
+# first case of `make bench-aot` was killed, in one of 1.7 times it was built (docs/tensorrt.md has the command).
+BUILDER_LEAST = 0.95
+# Bytes of a plan by those of its weights, at least: 0.98 with `make bench-aot`.
+PLAN_LEAST = 0.95
+# Seconds of TensorRT-RTX for a layer and for a byte of weights: `make bench-aot`. Full TensorRT was never measured.
+BUILD_LAYER = 1.05
+BUILD_BYTE = 3.6e-9
+_MEASURED = "tensorrt-rtx"
+
+_FP32 = 4
+_LAYERS = "layers"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The samples of a calibration: ``tokens`` at most, each through ``experts`` of every layer's, on a ``device``."""
+
+    tokens: int
+    experts: int = 1
+    device: str = "cpu"
+
+    def share(self, weight: RoledWeight) -> float:
+        """The share of a weight that a token is multiplied with."""
+        return min(self.experts / weight.shape[0], 1.0) if weight.role == "experts" else 1.0
+
+
+@dataclass(frozen=True)
+class CalibrationWork:
+    """What a calibration takes of its ``device``: ``bytes`` of the largest layer in FP32, and ``operations``."""
+
+    bytes: int
+    tokens: int
+    operations: float
+    device: str = "cpu"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it takes memory and processors of this machine."""
+        return self.device == "cpu"
+
+    @classmethod
+    def of(cls, census: Iterable[RoledWeight], calibration: Calibration) -> CalibrationWork:
+        """Work it out from the weights of a target."""
+        layers: Counter[str] = Counter()
+        passed = 0.0  # weights that a token meets
+        for weight in census:
+            if layer := layer_of(weight.name):
+                layers[layer] += weight.count
+                passed += weight.count * calibration.share(weight)
+        tokens = calibration.tokens
+        return cls(_FP32 * max(layers.values(), default=0), tokens, 2 * passed * tokens, calibration.device)
+
+    def said(self) -> str:
+        """Operations and memory; the time depends on the machine and its load, so only the recorded rate is given."""
+        hours = self.operations / CALIBRATED_BY_A_CORE / 3600
+        rate = f"{CALIBRATED_BY_A_CORE / 1e9:.0f} GFLOP/s that an idle one with AVX-512 reached"
+        time = f"{hours:.2g} hours of one core at the {rate} (benchmarks/calibration.py)"
+        whose = "memory" if self.is_here else f"{self.device}'s memory"
+        time = time if self.is_here else f"the speed of {self.device} was not measured"
+        return (
+            f"{self.tokens:,} tokens at most, {self.operations:.1e} operations: {time}; about {size(self.bytes)} of "
+            f"{whose} for the largest layer in FP32. --scales takes saved ranges instead"
+        )
+
+
+@dataclass(frozen=True)
+class BuilderWork:
+    """The process in which ``product`` builds a plan: bytes at its peak, about, and without which it was killed.
+
+    ``least_bytes`` and ``seconds`` are 0 of a product that was never measured.
+    """
+
+    product: str
+    bytes: int
+    least_bytes: int
+    seconds: float
+
+    @classmethod
+    def of(cls, product: str, weight_bytes: int, layers: int) -> BuilderWork:
+        """Work it out from the bytes of a plan's weights, and its layers."""
+        known = product == _MEASURED
+        return cls(
+            product=product,
+            bytes=math.ceil(BUILDER_PEAK * weight_bytes),
+            least_bytes=int(BUILDER_LEAST * weight_bytes) if known else 0,
+            seconds=BUILD_LAYER * layers + BUILD_BYTE * weight_bytes if known else 0.0,
+        )
+
+    def memory(self) -> str:
+        """The memory of the process, and where the figure is from."""
+        least = f", and {size(self.least_bytes)} without which it was killed" if self.least_bytes else ""
+        return (
+            f"about {size(self.bytes)} of memory in a process of its own, {BUILDER_PEAK} times the weights as measured "
+            f"with TensorRT-RTX{least or '; full TensorRT was not measured'}"
+        )
+
+    def time(self) -> str:
+        """How long it takes, as far as that is known."""
+        if not self.seconds:
+            return "what full TensorRT takes of time was not measured"
+        return f"about {duration(self.seconds)}, from the single layers and the small stack of `make bench-aot`"
+
+
+@dataclass(frozen=True)
+class BuildWork:
+    """The steps of a build that take long or much: None, and 0 seconds, where there is no such step.
+
+    ``rounding_seconds`` are spent while weights are written, if the checkpoint holds them wide. ``builder`` is there
+    where TensorRT builds plans.
+    """
+
+    calibration: CalibrationWork | None
+    rounding_seconds: float
+    builder: BuilderWork | None
+
+    def rows(self) -> list[tuple[str, str]]:
+        """A row for each step; it says what its figures were measured on."""
+        rows = [("  calibration", self.calibration.said())] if self.calibration else []
+        if self.rounding_seconds:
+            time = f"about {duration(self.rounding_seconds)} while weights are written, on one processor"
+            rows.append(("  rounding", f"{time} (`make bench-rounding`); less on several"))
+        return rows + ([("  building", f"{self.builder.memory()}; {self.builder.time()}")] if self.builder else [])
+
+
+def layer_of(name: str) -> str:
+    """The layer that a weight is in, as a prefix of its name; empty for those of none."""
+    parts = name.split(".")
+    return ".".join(parts[: parts.index(_LAYERS) + 2]) if _LAYERS in parts else ""
+
+
+def has_to_calibrate(
+    census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering, kept: Collection[str] = ()
+) -> bool:
+    """Whether something is rounded by what is measured before, but for weights ``kept`` as the checkpoint has them."""
+    from ..precision.quantization_schemes import rounds_input, scheme_of
+    from ..precision.weight_selection import Selection
+
+    if recipe.calibrates_caches or not recipe.quantized_type:
+        return recipe.calibrates_caches
+    for weight in Selection.of_target(census, recipe).weights.values():
+        how = scheme_of(recipe.precision(weight.role), lowering, weight)
+        if how.packed == AFFINE and weight.name not in kept:
+            return True
+        if how.input is not None and not how.powers and rounds_input(recipe, weight.role):
+            return True
+    return False
+
+
+def rounding_seconds(
+    census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering, kept: Collection[str] = ()
+) -> float:
+    """A weight with few scales is read twice, one with blocks of them once, and one that is ``kept`` not at all."""
+    from ..precision.quantization_schemes import scheme_of
+    from ..precision.weight_selection import Selection
+
+    seconds = 0.0
+    selected = Selection.of_target(census, recipe).weights if recipe.quantized_type else {}
+    for weight in selected.values():
+        if weight.name not in kept:
+            kind = recipe.precision(weight.role)
+            how = scheme_of(kind, lowering, weight)
+            fit = FIT if how.packed == AFFINE else NUMBER_FORMATS[kind].rounding_seconds
+            seconds += weight.count * ((1 if how.block else 2) * READ + fit)
+    return seconds
