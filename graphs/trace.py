@@ -35,6 +35,7 @@ from ..plugins.op_spec import DOMAIN, OPSET, VERSION
 from . import operators
 from .drafters import DrafterSpec
 from .drafters.autoregressive_drafter import AutoregressiveDrafter
+from .drafters.drafter_layers import DRAFTERS_CONFIG, drafter_rotary
 from .drafters.parallel_drafter import ParallelDrafter
 from .lowering.shared_passes import ROPE_METADATA
 from .modelling_errors import modelling
@@ -48,7 +49,6 @@ IR_VERSION = 11
 Dtype = Literal["float32", "float16", "bfloat16"]
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
-_DRAFTERS_CONFIG = "the drafter's config.json"
 
 # Example sizes: all different and neither 0 nor 1, so that nothing is specialised on them.
 _B, _S, _E, _A, _T = 2, 5, 4, 7, 96
@@ -98,25 +98,7 @@ def trace_drafter(drafter: DrafterSpec, target: TargetSpec, dtype: Dtype = "floa
         inputs += (torch.zeros(_B, drafter.hidden_size, dtype=wide, device="meta"),)
         shapes.append({0: b})
         names = (AUTOREGRESSIVE_INPUTS, AUTOREGRESSIVE_OUTPUTS)
-    return _trace(model, inputs, shapes, drafter.caches, dtype, *names, {"rotary": rotary}, "", _DRAFTERS_CONFIG)
-
-
-def drafter_rotary(drafter: DrafterSpec) -> RotaryTable:
-    """The drafter's own rotary embedding, which need not be the target's; computed by ``transformers``."""
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    heads, dim, rope = drafter.num_heads, drafter.cache.head_dim, dict(drafter.rope)
-    trained = rope.get("original_max_position_embeddings", 2048)
-    with modelling(_DRAFTERS_CONFIG):
-        config = LlamaConfig(
-            hidden_size=heads * dim,  # the drafter's own need not be a multiple; only head_dim matters here
-            num_attention_heads=heads,
-            head_dim=dim,
-            max_position_embeddings=int(rope.get("factor", 1) * trained),
-            rope_parameters=rope,
-        )
-        return RotaryTable(LlamaRotaryEmbedding(config))
+    return _trace(model, inputs, shapes, drafter.caches, dtype, *names, {"rotary": rotary}, "", DRAFTERS_CONFIG)
 
 
 def _rows(dtype: torch.dtype) -> torch.Tensor:

@@ -14,7 +14,8 @@ from ...graphs.targets.checkpoint_pieces import Array, Shape, UnreadRows
 from ...graphs.targets.weight_roles import Role, RoledWeight
 from ...plugins.errors import BuildError
 from .checkpoint import Checkpoint
-from .formats.rows_of_tensor import RowsOfTensor
+from .formats.base import StoredTensor
+from .safetensors import TensorEntry
 from .target import Target
 
 _ROLES: Mapping[str, Role] = {EMBEDDING: "embedding", LM_HEAD: "lm_head"}
@@ -28,6 +29,30 @@ def open_head(source: Path) -> Checkpoint:
     fused = {key for key, _, _ in rows.values()}
     whole = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in fused}
     return replace(checkpoint, tensors=whole | parts) if parts else checkpoint
+
+
+@dataclass(frozen=True)
+class RowsOfTensor:
+    """The rows ``begin`` to ``end`` of a fused tensor, as a tensor of their own: wide, whatever stores them."""
+
+    whole: StoredTensor
+    begin: int
+    end: int
+
+    @property
+    def entry(self) -> TensorEntry:
+        return self.whole.entry
+
+    @property
+    def granule(self) -> int:
+        return self.whole.granule
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.end - self.begin, *self.whole.shape[1:])
+
+    def rows(self, begin: int, end: int) -> Array:
+        return self.whole.rows(self.begin + begin, self.begin + end)
 
 
 @dataclass(frozen=True)

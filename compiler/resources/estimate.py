@@ -185,7 +185,7 @@ def estimate(
     head that is not at hand. Raises ``UsageError`` for an unknown GPU, ``BuildError`` for an unknown target.
     """
     known_gpu = find_gpu(gpu) if gpu else None
-    from ...graphs.targets.layer_trials import run_trials
+    from ...graphs.layer_trials import run_trials
 
     census, recipe, lowering, head = workload.census, workload.recipe, workload.lowering, workload.head
     spec = family_for(config).describe(config)

@@ -10,8 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..modelling_errors import modelling
 from ..targets.semantic_patches import RotaryTable, Window, attend, rotate
 from . import DrafterSpec
+
+DRAFTERS_CONFIG = "the drafter's config.json"
 
 
 class RMSNorm(nn.Module):
@@ -138,3 +141,21 @@ class DrafterModules(nn.Module):
         if self.spec.has_draft_vocabulary:
             drafts = drafts + self.d2t[drafts]
         return drafts, logits
+
+
+def drafter_rotary(drafter: DrafterSpec) -> RotaryTable:
+    """The drafter's own rotary embedding, which need not be the target's; computed by ``transformers``."""
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    heads, dim, rope = drafter.num_heads, drafter.cache.head_dim, dict(drafter.rope)
+    trained = rope.get("original_max_position_embeddings", 2048)
+    with modelling(DRAFTERS_CONFIG):
+        config = LlamaConfig(
+            hidden_size=heads * dim,  # the drafter's own need not be a multiple; only head_dim matters here
+            num_attention_heads=heads,
+            head_dim=dim,
+            max_position_embeddings=int(rope.get("factor", 1) * trained),
+            rope_parameters=rope,
+        )
+        return RotaryTable(LlamaRotaryEmbedding(config))

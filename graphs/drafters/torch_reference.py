@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from ..targets import TargetSpec, family_for
 from ..targets.semantic_patches import RotaryTable
-from ..trace import drafter_rotary
 from . import DrafterSpec
+from .drafter_layers import drafter_rotary
 
 Weights = Mapping[str, Tensor]
 

@@ -71,17 +71,17 @@ def _std(model: ir.Model) -> None:
 
 
 def _ort(model: ir.Model) -> None:
-    from . import idle_tokens, ort, std
+    from . import ort, shared_passes, std
 
-    idle_tokens.share_experts(model)
+    shared_passes.share_experts(model)
     ort.apply(model)
     std.apply(model)  # what ONNX Runtime has no fused kernel for
 
 
 def _cpu(model: ir.Model) -> None:
-    from . import cpu, idle_tokens
+    from . import cpu, shared_passes
 
-    idle_tokens.share_experts(model)
+    shared_passes.share_experts(model)
     cpu.apply(model)
 
 
@@ -98,9 +98,9 @@ def _tensorrt(model: ir.Model) -> None:
 
 
 def _tensorrt_sm100(model: ir.Model) -> None:
-    from . import idle_tokens, tensorrt
+    from . import shared_passes, tensorrt
 
-    idle_tokens.share_experts(model)
+    shared_passes.share_experts(model)
     tensorrt.apply(model, expert_layer=True)
 
 

@@ -1,4 +1,4 @@
-"""Imports point one way: between the four folders, the wings of compiler/, the rooms of engines/; never in a circle."""
+"""Imports point one way: between the four folders, wings of the compiler, rooms of a folder; never in a circle."""
 
 from __future__ import annotations
 
@@ -155,6 +155,32 @@ def circles(imports: Mapping[str, frozenset[str]]) -> list[str]:
             return found
 
 
+def rooms_in_circles(imports: Mapping[str, frozenset[str]]) -> list[str]:
+    """Circles among what lies side by side in a folder, where each room (a folder in it) counts as one.
+
+    Without circles there is an order in which no room imports upward.
+    """
+    packages = {module.rpartition(".")[0] for module in imports}
+    complaints = []
+    for package in sorted(packages - {"", "peagle"}):
+        begin = f"{package}."
+        rooms: dict[str, set[str]] = {}
+        for module, others in imports.items():
+            if module.startswith(begin):
+                beside = rooms.setdefault(module.removeprefix(begin).partition(".")[0], set())
+                beside |= {o.removeprefix(begin).partition(".")[0] for o in others if o.startswith(begin)}
+        found = circles({room: frozenset(others) for room, others in rooms.items()})
+        complaints += [f"{package.removeprefix('peagle.')}: {ring}" for ring in found]
+    return complaints
+
+
+def test_no_room_imports_upward() -> None:
+    wrong: dict[str, list[str]] = {}
+    for package, _, ring in (complaint.partition(": ") for complaint in rooms_in_circles(imports_within(ROOT))):
+        wrong.setdefault(package, []).append(ring)
+    require((f"{package}: {'; '.join(rings)}" for package, rings in wrong.items()), allowed.ROOMS)
+
+
 def test_no_wing_imports_one_above_it() -> None:
     require(upward_imports(imports_within(ROOT)), allowed.UP)
 
@@ -198,6 +224,22 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
     assert sorted(circles(bad_example(tmp_path))) == [
         "peagle.compiler.pipeline.model_half -> peagle.compiler.store.stages -> peagle.compiler.pipeline.model_half",
         "peagle.engines.text.a -> peagle.engines.text.b -> peagle.engines.text.c -> peagle.engines.text.a",
+    ]
+
+
+def test_a_room_that_imports_upward_is_found(tmp_path: Path) -> None:
+    files = {
+        "graphs/targets/llama.py": "from .trials import run",
+        "graphs/targets/trials.py": "def f():\n    from ..trace import trace_target",
+        "graphs/trace.py": "from .targets.llama import Llama",
+        "graphs/names.py": "",
+        "graphs/lowering/ort/experts.py": "from ...names import x\nfrom ..shared import y",
+        "graphs/lowering/shared.py": "if TYPE_CHECKING:\n    from .ort.linears import z",
+        "graphs/lowering/ort/linears.py": "",
+    }
+    assert rooms_in_circles(imports_within(write_tree(tmp_path, files))) == [
+        "graphs: targets -> trace -> targets",
+        "graphs.lowering: ort -> shared -> ort",
     ]
 
 

@@ -12,6 +12,7 @@ import torch
 
 from peagle.graphs import graph_files, stream_weights, trace
 from peagle.graphs.drafters import read_drafter, torch_reference
+from peagle.graphs.drafters.drafter_layers import drafter_rotary
 from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.plugins.errors import BuildError
 from tests.graphs.running import Graph
@@ -191,7 +192,7 @@ def test_the_rope_of_a_head_is_its_own_whatever_key_it_stands_under() -> None:
 
 
 def test_llama3_rope_follows_its_rule() -> None:
-    table = trace.drafter_rotary(FORMS["all biases, llama3 rope"].make().spec)
+    table = drafter_rotary(FORMS["all biases, llama3 rope"].make().spec)
     expected = []
     for i in range(8):
         inverse = 500.0 ** (-i / 8)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.graphs import graph_files
+from peagle.graphs.layer_trials import base_layers, run_trials
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.targets.layer_trials import base_layers, run_trials
 from tests.graphs.traced import CACHE, Traced
 from tests.models import CONFIGS
 

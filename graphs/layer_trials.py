@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from ..lowering import lower
-from ..lowering.shared_passes import ROPE_METADATA
-from ..trace import Dtype, trace_target
-from . import TargetSpec, family_for
-from .family import count_kinds
-from .skeleton import Skeleton
+from .lowering import lower
+from .lowering.shared_passes import ROPE_METADATA
+from .targets import TargetSpec, family_for
+from .targets.family import count_kinds
+from .targets.skeleton import Skeleton
+from .trace import Dtype, trace_target
 
 if TYPE_CHECKING:
-    from ..lowering import Lowering
+    from .lowering import Lowering
 
 _CACHE = 64  # any length will do: nodes do not depend on it, and the tables' bytes are proportional to it
 _HALVES = ("cos", "sin")

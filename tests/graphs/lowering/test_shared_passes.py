@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.graphs import graph_files, stream_weights
-from peagle.graphs.lowering import LOWERINGS, Lowering, idle_tokens, lower
+from peagle.graphs.lowering import LOWERINGS, Lowering, lower, shared_passes
 from tests.graphs.running import Graph, target_inputs
 from tests.graphs.traced import CACHE, Traced
 from tests.models import VOCAB
@@ -42,7 +42,7 @@ def _left_alone(traced: Traced, name: str, monkeypatch: pytest.MonkeyPatch) -> P
     path = traced.folder / f"{name}-left-alone" / "model.onnx"
     path.parent.mkdir(exist_ok=True)
     with monkeypatch.context() as patch:
-        patch.setattr(idle_tokens, "share_experts", lambda model: None)
+        patch.setattr(shared_passes, "share_experts", lambda model: None)
         lowered = lower(graph_files.load(traced.folder / "target.onnx"), LOWERINGS[name], cache_length=CACHE)
     stream_weights.attach(lowered, traced.pair.target_weights(), path)
     return path
