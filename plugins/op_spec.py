@@ -29,6 +29,7 @@ _NARROW = ("float16", FLOAT8, "int8")
 
 _T = TypeVar("_T")
 _TERM = re.compile(r"([+-]?)\s*(\w+)")
+_LINEAR = re.compile(r"[\w\s+-]+")
 
 
 def evaluate_dim(expression: str, symbols: Mapping[str, Any]) -> Any:
@@ -38,6 +39,11 @@ def evaluate_dim(expression: str, symbols: Mapping[str, Any]) -> Any:
         value = int(term) if term.isdigit() else symbols[term]
         total = total - value if sign == "-" else total + value
     return total
+
+
+def is_linear(expression: str) -> bool:
+    """Whether ``evaluate_dim`` has a value for it: names and numbers, added and subtracted."""
+    return _LINEAR.fullmatch(expression) is not None
 
 
 def terms_of(expression: str) -> tuple[list[tuple[int, str]], int]:

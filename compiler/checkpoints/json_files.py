@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import BuildError
+from ...plugins.regular_files import read_regular
 
-_MAX_BYTES = 100_000_000
+MAX_BYTES = 100_000_000
 _MAX_ITEMS = 2_000_000  # brackets and commas: some 200 000 tensors. Each may cost Python 100 bytes.
 
 
 def read_json(path: Path, hint: str) -> dict[str, Any]:
     """The JSON object in a file of a checkpoint; ``hint`` says why it has to be there."""
     try:
-        content = parse_json(read_regular(path))
+        content = parse_json(read_regular(path, MAX_BYTES))
     except FileNotFoundError:
         raise BuildError(
             f"{path.parent} has no {path.name}", why=hint, fix="pass the folder of the checkpoint"
@@ -32,28 +31,8 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
     return content
 
 
-def read_regular(path: Path, most: int = _MAX_BYTES) -> bytes:
-    """The bytes of a regular file. Raises ``OSError`` for anything else, ``ValueError`` above ``most`` bytes."""
-    with open(path, "rb", opener=_without_waiting) as file:
-        require_regular(file.fileno())
-        content = file.read(most + 1)  # what a file says of its size is no promise
-    if len(content) > most:
-        raise ValueError(f"it has more than {most} bytes")
-    return content
-
-
-def require_regular(file: int | Path) -> None:
-    """Raise ``OSError`` unless it is a regular file: a pipe waits for a writer, and a device may have no end."""
-    if not stat.S_ISREG(os.stat(file).st_mode):
-        raise OSError("it is no regular file")
-
-
 def parse_json(raw: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
     """JSON of bounded size. Raises ``ValueError`` or ``RecursionError``."""
     if sum(map(raw.count, (b"{", b"[", b","))) > _MAX_ITEMS:
         raise ValueError(f"it holds more than {_MAX_ITEMS} items")
     return json.loads(raw, object_pairs_hook=pairs)
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

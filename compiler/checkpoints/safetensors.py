@@ -19,7 +19,8 @@ import numpy as np
 from ...plugins.errors import BuildError
 from ...plugins.number_types import BY_SAFETENSORS
 from ...plugins.problems import shown
-from .json_files import parse_json, require_regular
+from ...plugins.regular_files import require_regular
+from .json_files import parse_json
 
 # Those of the format that nothing here computes with have only a size.
 _BITS = {name: kind.bits for name, kind in BY_SAFETENSORS.items()} | {

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ...engines.folder.records import Profile
 from ...plugins.graph_contract import PROFILE_FIELDS
 from ...plugins.number_types import MX_BLOCK
-from ...plugins.op_spec import evaluate_dim
+from ...plugins.op_spec import evaluate_dim, is_linear
 from ..hardware.gpus import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
 from .lowered_graph import LoweredGraph, Node, Shape
 
 _HEAD_SIZE = 256  # of the fused attention of TensorRT-RTX 1.7: 256 builds, 264 does not; there is nothing else for it
-_LINEAR = re.compile(r"[\w\s+-]+")
 _FP8_SINCE = 89  # SM
 _CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
@@ -37,7 +35,7 @@ def dim_at(dim: int | str, sizes: Mapping[str, int]) -> int | None:
     """Return the value of a dim where the symbols have these sizes; None where it is not an expression of them."""
     if isinstance(dim, int):
         return dim
-    if not _LINEAR.fullmatch(dim):
+    if not is_linear(dim):
         return None
     try:
         return int(evaluate_dim(dim, sizes))

@@ -18,10 +18,10 @@ from .flags.completion import backend_names, gpu_names, model_names, one_of, rec
 from .flags.shared_flags import Json
 
 if TYPE_CHECKING:
-    from ..request.doctor import Ability, Cuda
-    from ..request.precision_support import PrecisionSupport
     from ..resources.check import Need
     from ..resources.readiness import Readiness
+    from .diagnosis import Ability, Cuda
+    from .precision_support import PrecisionSupport
 
 
 @interruptible("nothing was changed")
@@ -69,7 +69,7 @@ def doctor(
     alone = [f"--{name.removesuffix('s')}" for name, value in asked.items() if value is not None]
     if alone:
         raise UsageError(f"{', '.join(alone)} says nothing without --model", fix="for example `doctor --model demo`")
-    from ..request.doctor import diagnose
+    from .diagnosis import diagnose
 
     report = diagnose()
     if as_json:

@@ -15,9 +15,10 @@ from ...engines.text.template_files import CONFIG, SPECIAL, read_templates
 from ...engines.text.tokenizer import Tokenizer
 from ...plugins.errors import BuildError, PeagleError
 from ...plugins.problems import counted, listed
+from ...plugins.regular_files import read_regular
 from ..bundled.prompts import Prompt
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.json_files import parse_json, read_regular
+from ..checkpoints.json_files import MAX_BYTES, parse_json
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import GENERATION_CONFIG, end_of_text_ids
 from ..store.publish import TOKENIZER
@@ -158,7 +159,7 @@ def _difference(ours: Path, theirs: Path) -> str:
 
 def _content(path: Path) -> bytes | None:
     try:
-        return read_regular(path)
+        return read_regular(path, MAX_BYTES)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import EnvironmentProblem
+from ...plugins.regular_files import read_regular
 
 TEMPLATE, NAMED = "chat_template.jinja", "additional_chat_templates"
 CONFIG, SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
@@ -94,15 +95,11 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _text(path: Path, most: int = _MOST_BYTES) -> str:
     try:
-        if not path.is_file():  # a pipe would wait for a writer
-            raise _damaged(path, "it is no regular file")
-        with path.open("rb") as file:
-            content = file.read(most + 1)
-        if len(content) > most:
-            raise _damaged(path, f"it has more than {most:,} bytes")
-        return content.decode()
+        return read_regular(path, most).decode()
     except UnicodeDecodeError as error:
         raise _damaged(path, f"it is not UTF-8 at byte {error.start}") from None
+    except ValueError as error:
+        raise _damaged(path, str(error)) from None
     except OSError as error:
         raise _damaged(path, error.strerror or str(error)) from None
 

@@ -220,12 +220,12 @@ def test_verify_fails_when_speculation_changes_a_token(cli: Run, engine: Path, m
 def test_a_fault_of_ours_is_one_line_and_says_how_to_see_more(
     cli: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from peagle.compiler.request import doctor
+    from peagle.compiler.verbs import diagnosis
 
     def broken() -> None:
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr(doctor, "diagnose", broken)
+    monkeypatch.setattr(diagnosis, "diagnose", broken)
     done = cli("doctor")
     assert done.code == 1
     assert "unexpected ZeroDivisionError: division by zero" in done.err

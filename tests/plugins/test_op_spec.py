@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peagle.plugins.errors import BuildError
-from peagle.plugins.op_spec import Attribute, Operand, OpSpec, evaluate_dim
+from peagle.plugins.op_spec import Attribute, Operand, OpSpec, evaluate_dim, is_linear
 
 SPEC = OpSpec(
     name="Sample",
@@ -60,6 +60,12 @@ def test_dim_expressions_are_linear() -> None:
     assert evaluate_dim("S+E-2", {"S": 9, "E": 4}) == 11
     assert evaluate_dim("B", {"B": 3}) == 3
     assert evaluate_dim("S+E-2", {"S": Symbol("s"), "E": 4}).text == "0+s+4-2"
+
+
+def test_what_is_no_sum_of_names_has_no_value() -> None:
+    assert is_linear("S + E - 2")
+    assert not is_linear("S * 2")
+    assert not is_linear("")
 
 
 def test_attributes_get_their_defaults_and_whole_floats_may_be_written_as_ints() -> None:

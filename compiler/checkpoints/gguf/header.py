@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from ....plugins.errors import BuildError
 from ....plugins.optional_packages import require
 from ....plugins.problems import counted, listed, shown
-from ..json_files import require_regular
+from ....plugins.regular_files import require_regular
 from ..safetensors import TensorEntry
 
 MAGIC = b"GGUF"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.checkpoints.json_files import read_json, read_regular
+from peagle.compiler.checkpoints.json_files import read_json
 from peagle.compiler.checkpoints.safetensors import read_header
 from peagle.plugins.errors import BuildError
 
@@ -49,13 +49,6 @@ def test_a_folder_and_a_circle_of_links_are_refused(config: Path, tmp_path: Path
     config.symlink_to(config)
     assert "cannot read" in refusal(config)
     assert "cannot read" in refusal(tmp_path)
-
-
-def test_no_more_is_read_than_a_file_may_have(config: Path) -> None:
-    config.write_bytes(b"x" * 11)
-    assert read_regular(config, most=11) == b"x" * 11
-    with pytest.raises(ValueError, match="more than 10 bytes"):
-        read_regular(config, most=10)
 
 
 def test_deep_nesting_is_refused(config: Path) -> None:

@@ -17,11 +17,11 @@ from peagle.compiler.pipeline.plan_stages import build_plugin_library, library_o
 from peagle.compiler.pipeline.shared_steps import PipelineRun
 from peagle.compiler.precision.calibration.resume import Kept
 from peagle.compiler.request.build_platform import BuildPlatform
-from peagle.compiler.request.doctor import diagnose
 from peagle.compiler.store import cache_folder, known_hashes
 from peagle.compiler.store.cache_folder import UntrustedCache, make_private, require_trusted
 from peagle.compiler.store.known_hashes import entry_of
 from peagle.compiler.store.stages import StageStore
+from peagle.compiler.verbs.diagnosis import diagnose
 from peagle.compiler.verify.unpublished_pairs import scratch
 from peagle.graphs.lowering import CPU
 from peagle.plugins.cpu.compile import CpuLibrary

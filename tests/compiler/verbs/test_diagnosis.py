@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.hardware.machine import LocalGpu, Machine
-from peagle.compiler.request import doctor
-from peagle.compiler.request.doctor import Ability, diagnose
+from peagle.compiler.verbs import diagnosis
+from peagle.compiler.verbs.diagnosis import Ability, diagnose
 from peagle.plugins.errors import EnvironmentProblem
 from peagle.plugins.kernels import compile as kernel_compilers
 from peagle.plugins.optional_packages import install
@@ -24,9 +24,9 @@ BOTH = RTX | {"tensorrt": "11.4.0.106"}
 
 def abilities(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> dict[str, Ability]:
     """What doctor says of a machine with these GPUs and packages, and with all that kernels need."""
-    monkeypatch.setattr(doctor, "look", lambda: machine)
+    monkeypatch.setattr(diagnosis, "look", lambda: machine)
     monkeypatch.setattr(import_tensorrt, "link_state", lambda: LinkState("present", Path("/wheel")))
-    monkeypatch.setattr(doctor, "_installed", lambda _: "1.0")
+    monkeypatch.setattr(diagnosis, "_installed", lambda _: "1.0")
     monkeypatch.setattr(kernel_compilers, "load_nvrtc", lambda: None)
     monkeypatch.setattr(kernel_compilers, "nvrtc_version", lambda _: "13.0")
     return {ability.backend: ability for ability in diagnose().abilities}
@@ -87,7 +87,7 @@ def test_the_link_that_the_wheel_lacks_is_explained(
     monkeypatch: pytest.MonkeyPatch, state: LinkState, said: str, usable: bool
 ) -> None:
     monkeypatch.setattr(import_tensorrt, "link_state", lambda: state)
-    words, problem = doctor._rtx_link()
+    words, problem = diagnosis._rtx_link()
     assert said in words
     assert bool(problem) is not usable
 
@@ -96,7 +96,7 @@ def test_kernels_that_cannot_be_compiled_stop_builds_of_plans_alone(monkeypatch:
     def absent() -> None:
         raise EnvironmentProblem("x", why="NVRTC is missing", fix="pip install nvidia-cuda-nvrtc")
 
-    monkeypatch.setattr(doctor, "look", lambda: Machine((), RTX))
+    monkeypatch.setattr(diagnosis, "look", lambda: Machine((), RTX))
     monkeypatch.setattr(kernel_compilers, "load_nvrtc", absent)
     found = {ability.backend: ability for ability in diagnose().abilities}
     assert "NVRTC is missing" in found["tensorrt-rtx"].cannot_build
@@ -117,12 +117,12 @@ def test_it_names_the_extra_that_building_needs(cli: Run, monkeypatch: pytest.Mo
 
 
 def test_without_torch_plans_are_built_of_exports(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "look", lambda: Machine((), RTX))
+    monkeypatch.setattr(diagnosis, "look", lambda: Machine((), RTX))
     monkeypatch.setitem(sys.modules, "torch", None)
     (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build tensorrt-rtx")]
     assert "what was exported elsewhere, with `build --from`; of checkpoints no: missing torch" in line
     assert not {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports
-    monkeypatch.setattr(doctor, "look", lambda: Machine())
+    monkeypatch.setattr(diagnosis, "look", lambda: Machine())
     assert "not installed" in {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports
 
 

@@ -17,11 +17,11 @@ from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
 from ..hardware.gpus import RTX_SMS, sm_name
 from ..hardware.machine import LocalGpu, Machine, look
 from ..hardware.packages import EXPORT_PACKAGES
+from ..request.choose_backend import choose_backend
+from ..request.request import ONNXRUNTIME
 from ..store.atomic_files import free_bytes
 from ..store.cache_folder import cache_root, require_trusted
-from .choose_backend import choose_backend
 from .precision_support import PrecisionSupport, support
-from .request import ONNXRUNTIME
 
 RUNTIME_PACKAGES = ("peagle-compile", "numpy", "onnxruntime", "tokenizers", "typer", "rich")
 CUDA_PACKAGES = ("cuda-core", "cuda-bindings")

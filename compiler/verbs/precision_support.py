@@ -10,7 +10,7 @@ from ..hardware.gpus import RTX_SMS, lacks, sm_name
 from ..hardware.machine import Machine
 from ..precision.allowed_recipes import available, why_not
 from ..precision.recipes import RECIPES, is_emulated_format
-from .request import ONNXRUNTIME
+from ..request.request import ONNXRUNTIME
 
 
 @dataclass(frozen=True)

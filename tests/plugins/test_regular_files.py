@@ -1,0 +1,25 @@
+"""A file that somebody else made is read as far as was allowed, and only if it is one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from peagle.plugins.regular_files import read_regular
+
+
+def test_no_more_is_read_than_a_file_may_have(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 11)
+    assert read_regular(path, most=11) == b"x" * 11
+    with pytest.raises(ValueError, match="more than 10 bytes"):
+        read_regular(path, most=10)
+
+
+def test_a_pipe_is_not_waited_for_and_a_device_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(OSError):  # noqa: PT011  # of a folder the system says it in its own words
+            read_regular(path, most=10)
