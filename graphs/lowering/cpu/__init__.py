@@ -10,21 +10,21 @@ import onnx_ir as ir
 from onnxscript.rewriter import RewriteRuleSet
 
 from .. import ort, std
-from ..ort.experts import Experts, QuantizedExperts
-from ..ort.linears import Linear, QuantizedEmbedding, QuantizedLinear
-from ..ort.tidy import SkipNorm
+from ..ort.experts import MoEFusion, QMoEFusion
+from ..ort.linears import FusedMatMulFusion, GatherBlockQuantizedFusion, MatMulNBitsFusion
+from ..ort.tidy import SkipSimplifiedLayerNormalizationFusion
 from . import trees
 
 __all__ = ["apply"]
 
 RULES = RewriteRuleSet(
     [
-        QuantizedLinear.rule(),
-        QuantizedEmbedding.rule(),
-        Linear.rule(),
-        QuantizedExperts.rule(),
-        Experts.rule(),
-        SkipNorm.rule(),
+        MatMulNBitsFusion.rule(),
+        GatherBlockQuantizedFusion.rule(),
+        FusedMatMulFusion.rule(),
+        QMoEFusion.rule(),
+        MoEFusion.rule(),
+        SkipSimplifiedLayerNormalizationFusion.rule(),
     ]
 )
 

@@ -11,23 +11,23 @@ from onnx_ir.passes import common
 from onnxscript.rewriter import RewriteRuleSet
 
 from ...names import CONTRIB
-from .attention import Attention, AttentionWithSinks
-from .experts import Experts, QuantizedExperts
-from .linears import Linear, QuantizedEmbedding, QuantizedLinear
-from .tidy import CollapseReshape, SameShape, SkipNorm, WidthOfTheInput, pack_linears
+from .attention import GroupQueryAttentionFusion, GroupQueryAttentionWithSinksFusion
+from .experts import MoEFusion, QMoEFusion
+from .linears import FusedMatMulFusion, GatherBlockQuantizedFusion, MatMulNBitsFusion
+from .tidy import CollapseReshape, SameShape, SkipSimplifiedLayerNormalizationFusion, WidthOfTheInput, pack_linears
 
 __all__ = ["apply"]
 
 RULES = RewriteRuleSet(
     [
-        QuantizedLinear.rule(),
-        QuantizedEmbedding.rule(),
-        Linear.rule(),
-        Attention.rule(),
-        AttentionWithSinks.rule(),
-        QuantizedExperts.rule(),
-        Experts.rule(),
-        SkipNorm.rule(),
+        MatMulNBitsFusion.rule(),
+        GatherBlockQuantizedFusion.rule(),
+        FusedMatMulFusion.rule(),
+        GroupQueryAttentionFusion.rule(),
+        GroupQueryAttentionWithSinksFusion.rule(),
+        QMoEFusion.rule(),
+        MoEFusion.rule(),
+        SkipSimplifiedLayerNormalizationFusion.rule(),
     ]
 )
 CLEANUP = RewriteRuleSet([CollapseReshape.rule()])

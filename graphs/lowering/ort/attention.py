@@ -23,7 +23,7 @@ def _pattern(op: Any, q: Any, k: Any, v: Any, cos: Any, sin: Any, at: Any, *rest
     )
 
 
-class _CachedAttention(RewriteRuleClassBase):
+class _GroupQueryAttentionFusion(RewriteRuleClassBase):
     """Rotated q, k and ``CachedAttention`` -> ``GroupQueryAttention`` over one buffer, rotating inside.
 
     Its cost follows the valid length, not T. It reads the end of the window as a length, so one row at a time.
@@ -90,7 +90,7 @@ class _CachedAttention(RewriteRuleClassBase):
         return op.Reshape(out, op.Constant(value_ints=[0, 0, heads, dim])), k_out, v_out
 
 
-class Attention(_CachedAttention):
+class GroupQueryAttentionFusion(_GroupQueryAttentionFusion):
     """The rule of plain attention."""
 
     def pattern(
@@ -99,7 +99,7 @@ class Attention(_CachedAttention):
         return _pattern(op, q, k, v, cos, sin, at, k_cache, v_cache, start)
 
 
-class AttentionWithSinks(_CachedAttention):
+class GroupQueryAttentionWithSinksFusion(_GroupQueryAttentionFusion):
     """The rule of attention as in GPT-OSS, with one more softmax column per head."""
 
     def pattern(

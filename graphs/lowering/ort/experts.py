@@ -77,7 +77,7 @@ def _terms(node: ir.Node, experts: ir.Value) -> dict[str, Any]:
     }
 
 
-class Experts(RewriteRuleClassBase):
+class MoEFusion(RewriteRuleClassBase):
     """``SparseExperts`` -> ``MoE``, whose weights have the same layout."""
 
     def pattern(self, op: Any, x: Any, experts: Any, scores: Any, gate_up: Any, down: Any) -> Any:
@@ -103,7 +103,7 @@ class Experts(RewriteRuleClassBase):
         return _weighed(op, mixed, scores)
 
 
-class QuantizedExperts(RewriteRuleClassBase):
+class QMoEFusion(RewriteRuleClassBase):
     """``SparseExperts`` over dequantised codes -> ``QMoE``, which multiplies with the codes as they are.
 
     Both stacks have the same bits and blocks: the kernel has one attribute for each. Where the rule does not fit,

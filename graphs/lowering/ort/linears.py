@@ -22,7 +22,7 @@ ACCURACY = 4  # the kernel may round what it multiplies with to int8, block by b
 _SMALLEST_BLOCK = 16
 
 
-class Linear(RewriteRuleClassBase):
+class FusedMatMulFusion(RewriteRuleClassBase):
     """``MatMul(x, Transpose(weight))`` -> ``FusedMatMul(x, weight, transB=1)``: no transposed copy of the weight."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Linear(RewriteRuleClassBase):
         return op.FusedMatMul(x, weight, transB=1, _domain=CONTRIB)
 
 
-class QuantizedLinear(RewriteRuleClassBase):
+class MatMulNBitsFusion(RewriteRuleClassBase):
     """``MatMul(x, Transpose(DequantizeLinear(codes, scales, middle)))`` -> ``MatMulNBits(x, codes, scales)``.
 
     The codes stay where they lie in the file, as bytes; the middle is the zero point that the kernel takes by default.
@@ -79,7 +79,7 @@ class QuantizedLinear(RewriteRuleClassBase):
         )
 
 
-class QuantizedEmbedding(RewriteRuleClassBase):
+class GatherBlockQuantizedFusion(RewriteRuleClassBase):
     """``Gather(DequantizeLinear(codes, scales, middle), ids)`` -> ``GatherBlockQuantized(codes, ids, scales)``.
 
     The kernel wants the codes of a row in one dim, where ``MatMulNBits`` has its blocks in another: what reads a tied

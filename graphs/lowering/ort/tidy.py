@@ -19,7 +19,7 @@ _KINDS = ("FusedMatMul", "MatMulNBits", *_PACKED)
 _ROWS = {"MatMulNBits": "N"} | dict.fromkeys(_PACKED, "rows")  # the attribute with the rows of the weight
 
 
-class SkipNorm(RewriteRuleClassBase):
+class SkipSimplifiedLayerNormalizationFusion(RewriteRuleClassBase):
     """``RMSNormalization(a + b)`` -> ``SkipSimplifiedLayerNormalization``, which also hands on the sum."""
 
     def pattern(self, op: Any, a: Any, b: Any, weight: Any) -> Any:

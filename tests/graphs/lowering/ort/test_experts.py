@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.lowering.ort.experts import QuantizedExperts
+from peagle.graphs.lowering.ort.experts import QMoEFusion
 from peagle.graphs.quantization import products_of, quantize
 from peagle.graphs.quantization.quantized_weight import Codes
 from tests.graphs.quantized_graphs import BITS, KINDS, Small, experts, in_blocks, noise, ops, outputs_of
@@ -71,7 +71,7 @@ def test_experts_that_the_kernel_does_not_take_say_why_and_stay(
     quantize(model, {"gate_up": in_blocks("uint4", block, 4, 64, 64), "down": in_blocks("uint4", 32, 4, 64, 32)})
     node = next(node for node in model.graph if node.op_type == "SparseExperts")
     weights = dict(zip(("gate_up", "down"), node.inputs[3:5], strict=True))
-    result = QuantizedExperts().check(None, experts=node.inputs[1], y=node.outputs[0], **weights)  # type: ignore[arg-type]
+    result = QMoEFusion().check(None, experts=node.inputs[1], y=node.outputs[0], **weights)  # type: ignore[arg-type]
     assert reason in result.reason
     LOWERINGS["ort"].apply(model)
     assert ops(model)["QMoE"] == 0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.lowering.ort.linears import QuantizedLinear
+from peagle.graphs.lowering.ort.linears import MatMulNBitsFusion
 from peagle.graphs.lowering.shared_passes import finish
 from peagle.graphs.quantization import QuantizedWeight, products_of, quantize
 from peagle.graphs.quantization.quantized_weight import Codes
@@ -142,7 +142,7 @@ def test_linears_of_other_codes_or_blocks_are_not_packed_with_them(tmp_path: Pat
 def _reason(model: ir.Model) -> str:
     """What keeps its only weight from the kernel."""
     node = next(node for node in model.graph if node.op_type == "DequantizeLinear")
-    return QuantizedLinear().check(None, weight=node.outputs[0], codes=node.inputs[0]).reason  # type: ignore[arg-type]
+    return MatMulNBitsFusion().check(None, weight=node.outputs[0], codes=node.inputs[0]).reason  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
