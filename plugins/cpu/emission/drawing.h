@@ -1,4 +1,4 @@
-// The token of a column, and which of the drafts that may follow it is kept: for AcceptPrefix and AcceptTree.
+// The token of a column, and which of the drafts that may follow it is kept: for AcceptTree.
 //
 // A token is the same however many threads and columns there are and whatever the instructions: the largest of numbers,
 // the k-th of them and sums of whole numbers come out alike in any order, and what remains is operations on one number,

@@ -1,4 +1,4 @@
-// What AcceptPrefix and AcceptTree share: their inputs, and a run that decides columns, by any thread, and then emits.
+// The inputs of an op that accepts drafts, and a run that decides columns, by any thread, and then emits.
 
 #include "drawing.h"
 #include "kernel.h"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ...op_spec import FLOATS, Kernel, Operand, OpSpec
 from .body import body
-from .cpu_cases import cpu_cases
 from .reference import accept_prefix
 
 SPEC = OpSpec(
@@ -50,5 +49,4 @@ Source: the verification step of P-EAGLE (arXiv 2602.01469), speculative samplin
         typed_by="logits",
         cluster=8,
     ),
-    cpu_cases=cpu_cases,
 )

@@ -200,7 +200,7 @@ def rerun_tests_of_ops(settings: dict[str, str]) -> None:
     folders = {op.folder: TESTS / "plugins/ops" / op.folder for op in cpu_ops()}
     files = [path if path.exists() else TESTS / f"plugins/ops/test_{op}.py" for op, path in folders.items()]
     files += [TESTS / "plugins/cpu/stretch"]
-    tests = [str(path) for path in [*files, TESTS / "scenarios/test_accept_prefix_on_cpu.py"]]
+    tests = [str(path) for path in [*files, TESTS / "scenarios/test_chains_on_cpu.py"]]
     command = [sys.executable, "-m", "pytest", "-x", *tests, "-p", "no:cacheprovider"]
     done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""The CPU kernel of AcceptPrefix: the reference's tokens on every path through it, and the same of all paths."""
+"""The CPU kernel of AcceptTree on chains: AcceptPrefix's tokens on every path through it, and the same of all paths."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from tests.plugins.cpu.sessions import paths_here, run_op
 from tests.plugins.emission_cases import ACCEPT, batch_of, column, could_emit, partings
+from tests.plugins.ops.accept_tree.trees import OP, chains
 from tests.plugins.plugin_cases import (
     POLICIES,
     Arrays,
@@ -36,10 +37,10 @@ few = settings(max_examples=40, deadline=None, derandomize=True, suppress_health
 
 def kernel(library: Path, batch: Arrays) -> list[Any]:
     """What the kernel emits: every path with one thread, the last one with three as well, all the same."""
-    inputs = inputs_of(ACCEPT, batch)
+    inputs = inputs_of(OP, chains(batch))
     paths = paths_here(library)
-    every = [run_op(library, ACCEPT, inputs, path) for path in paths]
-    every.append(run_op(library, ACCEPT, inputs, paths[-1], threads=3))
+    every = [run_op(library, OP, inputs, path) for path in paths]
+    every.append(run_op(library, OP, inputs, paths[-1], threads=3))
     for other in every[1:]:
         for one, two in zip(every[0], other, strict=True):
             np.testing.assert_array_equal(one, two)
