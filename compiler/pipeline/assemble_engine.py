@@ -17,8 +17,8 @@ from ..store.publish import Assembly, assembling
 from ..store.stages import Stage
 from .check_numbers import kept_check, not_checked
 from .choose_k import KChoice, kept_choice, with_choice
+from .graph_account import GraphAccount
 from .plan_stages import Plans
-from .reports.graph_account import GraphAccount
 from .reports.report import BuildReport
 from .shared_steps import PipelineRun, bytes_of
 

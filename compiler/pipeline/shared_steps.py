@@ -24,9 +24,9 @@ from ..store.phase_clock import Phases
 from ..store.publish import Assembly
 from ..store.stages import Stage, StageStore
 from .calibration_stage import calibrated
+from .graph_account import GraphAccount
 from .graph_stages import Compiled, attach, trace
 from .model_half import Half, drafter_half, target_half
-from .reports.graph_account import GraphAccount
 
 if TYPE_CHECKING:
     from ..precision.calibration import Scales

@@ -6,15 +6,10 @@ from __future__ import annotations
 UP: frozenset[str] = frozenset()
 
 # Folders in which a room and what lies beside it import each other.
-ROOMS: frozenset[str] = frozenset({"compiler.pipeline", "engines"})
+ROOMS: frozenset[str] = frozenset({"engines"})
 
 # Short modules that only one other imports, and that are no variant of a kind.
-SPLINTERS: frozenset[str] = frozenset(
-    {
-        "engines/backends/opening.py",  # where a backend is entered
-        "engines/serving/openai/channel_bodies.py",
-    }
-)
+SPLINTERS: frozenset[str] = frozenset({"engines/serving/openai/channel_bodies.py"})
 
 # Modules that import each other.
 CIRCLES: frozenset[str] = frozenset()

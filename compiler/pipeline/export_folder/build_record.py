@@ -26,9 +26,9 @@ from ...store.publish import Assembly
 from ...tensorrt.graph_record import to_record
 from ...tensorrt.preflight import graph_of
 from ..engine_manifest import engine_manifest
+from ..graph_account import GraphAccount
 from ..graph_stages import MODEL
 from ..plan_stages import profiles
-from ..reports.graph_account import GraphAccount
 from ..reports.recorded_contents import check_export, inspect_export
 from ..shared_steps import Graphs
 from .polygraphy_files import SCRIPTS, SHAPES, shapes_of

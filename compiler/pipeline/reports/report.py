@@ -10,8 +10,8 @@ from ....engines.folder.manifest import Manifest
 from ...precision.recipes import MULTIPLIED, STORED, first_words
 from ...store.phase_clock import Phases
 from ..choose_k import KChoice
+from ..graph_account import GraphAccount
 from ..plan_stages import Plans
-from .graph_account import GraphAccount
 from .report_html import report_html
 
 

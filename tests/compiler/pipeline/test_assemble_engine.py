@@ -14,8 +14,8 @@ import pytest
 from peagle.compiler.pipeline import assemble_engine
 from peagle.compiler.pipeline.assemble_engine import BuildResult, EnginePieces, assemble
 from peagle.compiler.pipeline.choose_k import KChoice, Rate
+from peagle.compiler.pipeline.graph_account import GraphAccount
 from peagle.compiler.pipeline.plan_stages import PLAN, Plans, PlanStage, PluginLibraryStage, profiles
-from peagle.compiler.pipeline.reports.graph_account import GraphAccount
 from peagle.compiler.pipeline.shared_steps import PipelineRun
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.request.build_plan import BuildPlan

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...precision.product_table import BuiltProduct, product_table
-from ...tensorrt.plan_proof import shortfall_of
+from ..precision.product_table import BuiltProduct, product_table
+from ..tensorrt.plan_proof import shortfall_of
 
 
 @dataclass(frozen=True)
