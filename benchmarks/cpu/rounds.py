@@ -10,7 +10,7 @@ from typing import Any
 
 from peagle.compiler.bundled.prompts import code_prompts
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.backends.onnxruntime import batch
+from peagle.engines.backends.onnxruntime import lanes as session_lanes
 from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
 from peagle.engines.scheduling.scheduler import Scheduler
 
@@ -49,7 +49,7 @@ def report_rounds(folder: Path, together: Sequence[int], k: int, threads: int, t
     """Print where a round's milliseconds go, for so many requests at once, plain and with ``k`` drafts, if any."""
     engine, clock = Engine.load(folder, threads=threads, max_batch_size=max(together)), Clock()
     drafter = engine._backend._sessions.drafter  # type: ignore[attr-defined]
-    clock.watch(batch, "run", lambda session, _: "drafter" if session is drafter else "target")
+    clock.watch(session_lanes, "run", lambda session, _: "drafter" if session is drafter else "target")
     clock.watch(OnnxRuntimeBackend, "round", lambda *_: "round")
     clock.watch(OnnxRuntimeBackend, "prompt", lambda *_: "prompt")
     clock.watch(OnnxRuntimeBackend, "retire", lambda *_: "retire")

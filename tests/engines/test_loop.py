@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from peagle.engines import Engine, EngineClosed, EngineFailed, QueueFull, RequestOutput, SamplingParams, Submission
 from peagle.engines.backends.base import Emission, Steps
 from peagle.engines.backends.onnxruntime import backend as onnxruntime
-from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.engines.text.tokenizer import Tokenizer
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 from tests.engines.scheduling.test_scheduler import Late
@@ -38,7 +37,7 @@ def row_by_row(tiny_folder: Path) -> Engine:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnxruntime, "_OWN_KERNELS", "another")
         engine = Engine.load(tiny_folder, max_batch_size=3, threads=1, check="sizes")
-    assert isinstance(engine._backend._lanes, SessionLanes)  # type: ignore[attr-defined]
+    assert not engine._backend._lanes.takes_rows  # type: ignore[attr-defined]
     return engine
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from peagle.engines import Engine, RequestOutput, SamplingParams
-from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from tests.models import VOCAB
 from tests.scenarios.test_sampled_distribution import chi_square, chi_square_limit
 
@@ -55,7 +54,7 @@ def engine(request: pytest.FixtureRequest, head: Path) -> Engine:
     """It has four slots, with both kinds of lanes."""
     loaded = Engine.load(head, max_batch_size=4, threads=1)
     if request.param == "row by row":
-        loaded._backend._kind = SessionLanes  # type: ignore[attr-defined]
+        loaded._backend._takes_rows = False  # type: ignore[attr-defined]
         loaded._backend._lanes = loaded._backend._idle_lanes()  # type: ignore[attr-defined]
     return loaded
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Lanes
-from peagle.engines.backends.onnxruntime import lanes as ort
+from peagle.engines.backends.onnxruntime import lanes, prompt_row, sessions
 from peagle.engines.policy.adaptive import Adaptive
 from peagle.engines.policy.drafts_per_round import Policy, RoundAhead, RoundSeen
 from peagle.engines.running.request import Request
@@ -164,8 +164,8 @@ def test_the_drafter_catches_up_with_prompts_and_rounds_that_drafted_nothing(
     both: dict[str, Engine], held: int, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its drafts are those of a drafter that saw every token when it was committed, which TensorRT's does."""
-    monkeypatch.setattr(ort, "HELD", held)
-    monkeypatch.setattr(ort, "HELD_BYTES", room)
+    monkeypatch.setattr(sessions, "HELD", held)
+    monkeypatch.setattr(sessions, "HELD_BYTES", room)
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     for ks in ((0, 0, 0, 0, 0, 6, 6), (0,) * 9 + (3,)):
         engines = {name: _with(engine, policy=Cycle(ks)) for name, engine in both.items()}
@@ -177,8 +177,9 @@ def test_rounds_without_drafts_run_no_drafter_on_onnx_runtime(
     tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes = []
-    draft = ort.Row.draft
-    monkeypatch.setattr(ort.Row, "draft", lambda row, k: (passes.append(k), draft(row, k))[1])
+    for kind in (prompt_row.PromptRow, lanes.SessionLanes):
+        draft = kind.draft
+        monkeypatch.setattr(kind, "draft", lambda own, k, draft=draft: (passes.append(k), draft(own, k))[1])
     _with(tiny_engine, policy=Cycle([0])).generate(PROMPTS[:1], SamplingParams(max_tokens=40, ignore_eos=True))
     assert not passes  # neither for the prompt
 

@@ -15,13 +15,14 @@ from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams
 from ...running.token_choice import TokenChoice
 from ..base import Chunk, KeptPrompt, Steps
-from .batch import BatchLanes
 from .held_columns import HeldColumns
 from .kernels import library_of
-from .lanes import Emitted, Row, SessionLanes, Sessions
+from .lanes import SessionLanes
 from .loaded_graphs import LOGITS, candidates_of, default_threads, hidden_size, open_session, tensors_of
 from .memory import CacheArrays, KeptArrays, SlotArrays, row_bytes
 from .prefill import SessionPrompt
+from .prompt_row import PromptRow
+from .sessions import Emitted, Sessions
 from .timed_lanes import TimedLanes
 
 # ONNX Runtime's kernels of one column sum in another order than all wider ones, which agree with each other to the bit.
@@ -73,12 +74,11 @@ class OnnxRuntimeBackend:
         self.kept_bytes = row_bytes(manifest) // manifest.shapes.cache_length
         self._most_emitted = manifest.speculation.max_num_speculative_tokens + 1
         # Kernels of ours take rows of several columns at once, and a row's result depends on no other.
-        takes_rows = library is not None and manifest.backend.lowering == _OWN_KERNELS
-        self._kind: type[BatchLanes] | type[SessionLanes] = BatchLanes if takes_rows else SessionLanes
+        self._takes_rows = library is not None and manifest.backend.lowering == _OWN_KERNELS
         self._lanes = self._idle_lanes()
         self._first: Emitted | None = None
         self._is_warm = False
-        self._prompt_rows: OrderedDict[tuple[int, int, int], Row] = OrderedDict()  # the last used one at the end
+        self._prompt_rows: OrderedDict[tuple[int, int, int], PromptRow] = OrderedDict()  # the last used one at the end
         if _rounds(manifest) and (library is None or not self._columns_are_their_own()):
             self._sessions = replace(self._sessions, least_columns=_LEAST_COLUMNS)
             self._lanes = self._idle_lanes()
@@ -168,10 +168,12 @@ class OnnxRuntimeBackend:
         row.verify(len(ids), k + 1)
         return row.draft_logits(k)
 
-    def _idle_lanes(self) -> BatchLanes | SessionLanes:
-        return self._kind(self._sessions, self._caches, self.num_slots, self._most_emitted)
+    def _idle_lanes(self) -> SessionLanes:
+        return SessionLanes(
+            self._sessions, self._caches, self.num_slots, self._most_emitted, takes_rows=self._takes_rows
+        )
 
-    def _prompt_row(self, arrays: SlotArrays, chunk: Chunk) -> Row:
+    def _prompt_row(self, arrays: SlotArrays, chunk: Chunk) -> PromptRow:
         """A row for the piece: one that read a piece of this width into the same row of the caches is bound already."""
         width, rows = len(chunk.ids), self._prompt_rows
         key = arrays.row, width, width if chunk.logprobs else 0
@@ -183,8 +185,8 @@ class OnnxRuntimeBackend:
         rows[key].choose_as(arrays)
         return rows[key]
 
-    def _row(self, arrays: SlotArrays, columns: int, emitted: int = 0) -> Row:
-        return Row(self._sessions, arrays, columns, max(emitted, self._most_emitted))
+    def _row(self, arrays: SlotArrays, columns: int, emitted: int = 0) -> PromptRow:
+        return PromptRow(self._sessions, arrays, columns, max(emitted, self._most_emitted))
 
     def _columns_are_their_own(self) -> bool:
         """Whether one column has the bits that it has beside others: asked of the graph, on this machine.
@@ -196,7 +198,7 @@ class OnnxRuntimeBackend:
         together, alone = self.target_logits(ids), self.target_logits(ids, [1] * len(ids))
         return np.array_equal(together.view(np.uint32), alone.view(np.uint32))
 
-    def _greedy_row(self, ids: Sequence[int], emitted: int, draft_len: int, start: int = 0) -> Row:
+    def _greedy_row(self, ids: Sequence[int], emitted: int, draft_len: int, start: int = 0) -> PromptRow:
         """Slot 0 over all of ``ids``, which stand at ``start``, with nothing running."""
         self.begin()
         row = self._row(SlotArrays(self._caches, 0), len(ids), emitted)

@@ -1,315 +1,353 @@
-"""The lanes of all slots on ONNX Runtime: one row after the other, each with its own window.
+"""The lanes of all slots on ONNX Runtime: rows that share their passes, all of them or each by itself.
 
-ONNX Runtime's attention takes one row per call when a window is wider than 1; ours takes them all (``batch.py``).
-Everything that a row needs is bound once per shape and used again every round.
+Kernels of ours take B rows of S columns in one pass. ONNX Runtime's attention takes one row per call when a window is
+wider than 1: there every row has passes of its own, and arrays of its own.
+
+Rows that share their passes lie in the first rows of the caches, without a gap, so that a batch of them is the
+beginning of every array: a row that is given back gets what the last one holds. One whose prompt is being read lies
+behind those that run, and no round touches its row: it would write over its beginning. Windows are filled up to the
+widest; their lengths say what counts, and what the other columns leave in the caches lies behind that, and is
+overwritten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ....plugins.graph_contract import ANCESTORS, written
+from ....plugins.graph_contract import (
+    ANCESTORS,
+    CANDIDATES,
+    DRAFTER_INPUTS,
+    EMITTED,
+    NEXT,
+    POLICY,
+    TARGET_INPUTS,
+    WINDOW,
+    written,
+)
 from ...requests.params import SamplingParams
 from ...running.token_choice import TokenChoice
 from ..base import Chunk
-from ..draft_tree import chain_ancestors
-from .chain import Chain
+from ..draft_tree import DraftTree, chain_ancestors
 from .held_columns import HeldColumns, read_held
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
+from .pass_arrays import PassArrays
+from .sessions import HELD, Emitted, Sessions
+from .slot_row import SlotRow
 
-HELD = 64  # columns at least that are kept for the drafter, and at most that a round's own pass of it takes in
-HELD_BYTES = 16 << 20  # of features, that are kept of one row
-
-
-@dataclass(frozen=True)
-class Emitted:
-    """An emission whose tokens are there already."""
-
-    tokens: np.ndarray
-    num_tokens: np.ndarray
-    drafted: Sequence[int]
-    nodes: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    pass_seconds: tuple[float, float] | None = None
-
-    def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens and how many they are, at once."""
-        return self.tokens, self.num_tokens
+_LENGTHS = WINDOW[1:]  # a number for every row
+_TARGETS = (*TARGET_INPUTS, ANCESTORS, *EMITTED, "aux_hidden")
+_DRAFTERS = (*DRAFTER_INPUTS, *NEXT, *CANDIDATES)
+_DEEPEST = 6  # of a tree: the positions that a drafter is asked for
 
 
-@dataclass(frozen=True)
-class Sessions:
-    """The graphs, ``features`` per column of the target, and the least columns that the target is ever run over.
+class RowGroup:
+    """Neighbouring rows of the caches that share their passes: the arrays of those, and what is bound to them."""
 
-    Without a drafter, which is None then, the target gives no features. ``hidden`` is the size of the state that an
-    autoregressive drafter hands on from pass to pass; one that makes all drafts in a pass has none. ``is_told`` says
-    that the target is told the ancestors of a column; ``candidates`` are those that the drafter names for a position.
-    """
-
-    target: Any
-    drafter: Any
-    features: int
-    hidden: int
-    least_columns: int
-    is_told: bool
-    candidates: int
+    def __init__(self, sessions: Sessions, first: int, rows: int, columns: int, emitted: int, most_held: int) -> None:
+        """Make the arrays of ``rows`` rows from ``first`` on; a drafter's pass takes ``most_held`` held columns in."""
+        self.first, self.most_held = first, most_held
+        self.target = PassArrays(_TARGETS, rows, columns, emitted, sessions)
+        self.drafter = PassArrays(_DRAFTERS, rows, most_held + 2 * emitted, emitted, sessions)
+        self.policies: list[SlotArrays | None] = [None] * rows  # whose policy each row of the arrays has
+        self.shape = (0, 0, 0)  # of the last target pass: rows, columns, emitted
+        self.chains: set[int] = set()  # rows whose ancestors, in this shape, are those of a chain
+        self.bindings: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     @property
-    def most_held(self) -> int:
-        """How many columns of one row may wait for the drafter."""
-        return max(HELD, HELD_BYTES // (4 * max(self.features, 1)))
-
-    def chain(self, rows: int) -> Chain | None:
-        """What makes the further passes of an autoregressive drafter over so many rows; None for any other."""
-        return Chain(self.drafter, rows, self.hidden, self.features) if self.hidden else None
-
-    def emitted(self, k: int) -> int:
-        """How many columns E the next window of a drafter pass has: the newest token, and ``k`` drafts or one."""
-        return 2 if self.hidden else k + 1
-
-
-class Row:
-    """One slot's window of at most ``columns``, what both graphs make of it, and the bindings of every shape of it."""
-
-    def __init__(self, sessions: Sessions, slot: SlotArrays, columns: int, emitted: int) -> None:
-        i64, i32, f32 = np.int64, np.int32, np.float32
-        columns = max(columns, sessions.least_columns)
-        self.window, self.forced_next = RowWindow(columns), np.full(1, -1, i64)
-        self.tokens, self.num_tokens = np.zeros((1, emitted), i32), np.zeros(1, i32)
-        self._uniform = np.zeros((1, emitted), f32)
-        self._features = np.zeros((1, columns, sessions.features), f32)
-        self._next = RowWindow(emitted)
-        self._committed: Arrays = {"window_len": np.zeros(1, i32), "draft_len": np.zeros(1, i32)}
-        self._sessions, self._slot = sessions, slot
-        self.held = HeldColumns(sessions.most_held)  # one for all rows of a text
-        self._chain = sessions.chain(1)
-        self._chained = 0  # drafts that passes of their own have made
-        self._targets: dict[tuple[int, int, bool], Any] = {}
-        self._ancestors: dict[int, np.ndarray] = {}  # by columns; bindings know no more than where they are
-        self._drafters: dict[tuple[int, int], Any] = {}
-
-    def choose_as(self, arrays: SlotArrays) -> None:
-        """Choose tokens by the policy, the numbers and the choice of ``arrays`` from here on, as what is bound says."""
-        self._slot.take(arrays)
-
-    def verify(self, columns: int, emitted: int) -> None:
-        """Run one target pass. Column p decides position p + 1, by the number of that position."""
-        self.held.go_on_at(int(self.window.start[0]))
-        first = int(self.window.start[0]) + self.window.committed
-        numbers = self._slot.numbers[first : first + emitted]
-        self._uniform[0, : len(numbers)] = numbers
-        choice = self._slot.choice if self.forced_next[0] < 0 else None
-        binding = self.target(columns, emitted, shows_logits=choice is not None)
-        if choice is None:
-            run(self._sessions.target, binding)
-        else:
-            logits = run_for_logits(self._sessions.target, binding)
-            kept = self.tokens[0, : self.num_tokens[0]].tolist()
-            chosen = choice.emit(logits[0], self.window.drafts(), self._uniform[0], kept)
-            self.num_tokens[0], self.tokens[0, : len(chosen)] = len(chosen), chosen
-        self.tokens[0, self.num_tokens[0] :] = -1
-
-    def score(self, columns: int) -> np.ndarray:
-        """Run one target pass over a piece that is not a prompt's last, and return its logits, f32 [columns,V]."""
-        self.window.draft_len[0] = columns - 1  # so that every column is one that could emit; what does is forced
-        logits = run_for_logits(self._sessions.target, self.target(columns, columns, shows_logits=True))
-        self.window.draft_len[0] = 0
-        self.tokens[0, self.num_tokens[0] :] = -1
-        return np.asarray(logits[0])
-
-    def target(self, columns: int, emitted: int, *, shows_logits: bool = False) -> Any:
-        """The target's binding at this shape."""
-        columns = max(columns, self._sessions.least_columns)
-        key = columns, emitted, shows_logits
-        if key not in self._targets:
-            caches = self._slot.target_caches
-            inputs: Arrays = self.window.arrays(columns) | self._slot.policy | caches
-            inputs |= {"forced_next": self.forced_next, "uniform": self._uniform[:, :emitted]}
-            if self._sessions.is_told:
-                inputs[ANCESTORS] = self._ancestors[columns] = chain_ancestors(columns)[None]
-            outputs: Arrays = {"tokens": self.tokens[:, :emitted], "num_tokens": self.num_tokens}
-            outputs |= {"aux_hidden": self._features[:, :columns]} if self._sessions.features else {}
-            outputs |= {written(n): c for n, c in caches.items()}
-            self._targets[key] = bind(self._sessions.target, inputs, outputs)
-            if shows_logits:
-                self._targets[key].bind_output(LOGITS)
-        return self._targets[key]
-
-    def draft(self, k: int) -> None:
-        """Run one drafter pass over what ``verify`` committed; what was held is read before it."""
-        self._read_held()
-        run(self._sessions.drafter, self.drafter(k))
-        self._chained = 1
-
-    def extend(self) -> None:
-        """Run an autoregressive drafter over its last draft, for the one after it."""
-        following, made = self._next, self._chained
-        if self._chain:
-            last, position = int(following.input_ids[0, made]), int(following.start[0]) + made - 1
-            (draft,) = self._chain.extend(0, [last], [position], self._slot.drafter_caches)
-            self._chained = made + 1
-            following.input_ids[0, self._chained] = draft
-
-    def hold(self) -> None:
-        """Keep what ``verify`` committed for the next drafter pass; one is made when no more can be kept."""
-        count = self.window.committed - 1 + int(self.num_tokens[0])
-        if not self.held.has_room(count):
-            self._read_held()
-        if self.held.has_room(count):
-            self.held.add(self.window.input_ids[0, :count], self._features[0, :count], int(self.window.start[0]))
-        else:
-            self.draft(1)
-
-    def drafter(self, k: int) -> Any:
-        """The drafter's binding for the columns that the last ``verify`` committed, and no others.
-
-        The drafter reads the target's arrays where they are; rows of what was rejected nobody would read.
-        """
-        emitted = int(self.num_tokens[0])
-        count = self.window.committed - 1 + emitted
-        self._committed["window_len"][0], self._committed["draft_len"][0] = count, emitted - 1
-        if (count, k) not in self._drafters:
-            ids, features = self.window.input_ids[:, :count], self._features[:, :count]
-            columns: Arrays = {"input_ids": ids, "aux_hidden": features, "start": self.window.start}
-            self._drafters[count, k] = self._bound(k, columns)
-        return self._drafters[count, k]
-
-    def draft_logits(self, k: int) -> np.ndarray:
-        """Draft, and return the logits of the ``k`` drafts, f32 [K,Vd]."""
-        binding = self.drafter(k)
-        binding.bind_output("draft_logits")
-        self.draft(k)
-        logits = [np.asarray(binding.get_outputs()[-1].numpy()[0])]
-        if self._chain and k > 1:
-            binding = self._chain.binding(0, 1, self._slot.drafter_caches)
-            binding.bind_output("draft_logits")
-            for _ in range(k - 1):
-                self.extend()
-                logits.append(np.array(binding.get_outputs()[-1].numpy()[0]))
-        return np.concatenate(logits)
-
-    def _read_held(self) -> None:
-        following, caches = int(self.window.input_ids[0, 0]), self._slot.drafter_caches
-        read_held(self._sessions.drafter, self.held, following, caches, self._chain, 0)
-
-    def _bound(self, k: int, columns: Arrays) -> Any:
-        caches = self._slot.drafter_caches
-        inputs = columns | self._committed | caches
-        inputs |= {"tokens": self.tokens[:, : k + 1], "num_tokens": self.num_tokens}
-        outputs = {f"next_{name}": array for name, array in self._next.arrays(self._sessions.emitted(k)).items()}
-        if self._chain:
-            inputs, outputs = inputs | self._chain.reads(0, 1), outputs | self._chain.writes(0, 1)
-        return bind(self._sessions.drafter, inputs, outputs | {written(n): c for n, c in caches.items()})
-
-    def advance(self, k: int, following: RowWindow) -> None:
-        """Lay out ``following``, which may be this row's own window."""
-        if k:
-            following.fill(self._next.input_ids[0, : k + 1], int(self._next.start[0]), draft_len=k)
-        else:
-            emitted = int(self.num_tokens[0])
-            start = int(self.window.start[0]) + self.window.committed - 1 + emitted
-            following.fill([int(self.tokens[0, emitted - 1])], start, draft_len=0)
+    def made(self) -> Arrays:
+        """The arrays of the last target pass."""
+        return self.target.of(*self.shape)
 
 
 class SessionLanes:
-    """Runs a round row by row, each to its end; a row for every slot, and idle ones cost nothing."""
+    """Runs a round as one pass of each graph over all requests, or over each; rows that no request has are not run."""
 
-    def __init__(self, sessions: Sessions, caches: CacheArrays, slots: int, emitted: int) -> None:
-        """Make the arrays and bindings of rounds that emit up to ``emitted`` tokens a row."""
-        self._arrays = [SlotArrays(caches, slot) for slot in range(slots)]
-        self.rows = [Row(sessions, arrays, emitted, emitted) for arrays in self._arrays]
-        self._busy = [False] * slots
-        self._drafted = [0] * slots
-        self._emitted = 1
+    def __init__(self, sessions: Sessions, caches: CacheArrays, slots: int, emitted: int, *, takes_rows: bool) -> None:
+        """Make the arrays of rounds that emit up to ``emitted`` tokens a row.
+
+        ``takes_rows`` says that a pass takes all rows; else each has passes, and its slot's row of the caches, alone.
+        """
+        self._sessions, self._caches, self._slots, self.takes_rows = sessions, caches, slots, takes_rows
+        self._columns = columns = max(emitted, sessions.least_columns)
+        self._requests: dict[int, SlotRow] = {}  # by slot
+        self._busy: list[SlotRow] | None = None  # those that take part in rounds; None: to be looked up
+        firsts, rows, held = ((0,), slots, HELD) if takes_rows else (range(slots), 1, 0)
+        self._groups = [RowGroup(sessions, first, rows, columns, emitted, held) for first in firsts]
+        self._emitted, self._drafted = 1, [0] * slots
         self.limits: Sequence[int] = ()  # of drafts that a round verifies, by slot
+        self._chain = sessions.chain(slots)
 
     def begin(self) -> None:
         """Make every slot idle."""
-        self._busy = [False] * len(self.rows)
+        self._requests.clear()
+        self._busy = None
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
-        """Copy the policy to the arrays that the slot's bindings read, and keep its numbers and its choice."""
-        self._arrays[slot].admit(params, numbers, choice)
-        self.rows[slot].held.clear()
+        """Give the slot the row behind those that are taken, or its own."""
+        self.retire(slot)
+        row = len(self._requests) if self.takes_rows else slot
+        held = HeldColumns(self._sessions.most_held)
+        self._requests[slot] = SlotRow(SlotArrays(self._caches, row), RowWindow(self._columns), row, held)
+        self._requests[slot].arrays.admit(params, numbers, choice)
 
     def arrays(self, slot: int) -> SlotArrays:
         """The slot's row of the caches, and its policy; for passes over it alone."""
-        return self._arrays[slot]
+        return self._requests[slot].arrays
 
     def window(self, slot: int) -> RowWindow:
         """The slot's window, which the end of a prompt lays out."""
-        return self.rows[slot].window
-
-    def has_read(self, slot: int, chunk: Chunk) -> None:
-        """Note a piece of the slot's prompt; after the last it takes part in rounds."""
-        self._busy[slot] = chunk.is_last
+        return self._requests[slot].window
 
     def held(self, slot: int) -> HeldColumns:
         """The slot's columns that the drafter has yet to read."""
-        return self.rows[slot].held
+        return self._requests[slot].held
+
+    def has_read(self, slot: int, chunk: Chunk) -> None:
+        """Note a piece of the slot's prompt; after the last it takes part in rounds."""
+        request = self._requests[slot]
+        request.known, request.is_busy, self._busy = chunk.start + len(chunk.ids), chunk.is_last, None
 
     def has_restored(self, slot: int, length: int) -> None:
-        """Do nothing: a row stays where it is."""
+        """Note that the slot's rows hold so many positions of its prompt."""
+        self._requests[slot].known = length
 
     def retire(self, slot: int) -> None:
-        """Leave the slot out of later rounds."""
-        self._busy[slot] = False
+        """Leave the slot out of later rounds; what the last rows hold moves up, so that those that run have no gap."""
+        gone = self._requests.pop(slot, None)
+        self._busy = None
+        if gone is None or not self.takes_rows:
+            return
+        free = gone.row
+        for other in (*self._rows()[-1:], *(each for each in self._requests.values() if not each.is_busy)):
+            if other.row > free:
+                free = self._move(other, free)
 
-    def running(self) -> Iterator[tuple[int, Row]]:
-        """Slot and row of those that are busy."""
-        return ((slot, row) for slot, row in enumerate(self.rows) if self._busy[slot])
+    def _move(self, request: SlotRow, row: int) -> int:
+        """Move a request to another row, and return the one that it leaves."""
+        known = int(request.window.start[0]) if request.is_busy else request.known
+        for cache in (*self._caches.target.values(), *self._caches.drafter.values()):
+            cache[row, :, :known] = cache[request.row, :, :known]  # what lies behind is written before it is read
+        left, request.row, self._busy = request.row, row, None
+        request.arrays = request.arrays.moved_to(self._caches, row)
+        return left
 
     def windows(self) -> list[RowWindow]:
         """The windows of the slots that take part in rounds."""
-        return [row.window for _, row in self.running()]
+        return [request.window for request in self._rows()]
 
     def verify(self, k: int) -> None:
-        """Run the target over every busy row, one after the other, as wide as its drafts, which are cut to ``k``."""
-        self._drafted = [0] * len(self.rows)
-        for slot, row in self.running():
-            row.window.cut(min(k, self.limits[slot]) if self.limits else k, self._arrays[slot].choice)
-            self._drafted[slot] = drafts = int(row.window.draft_len[0])
-            row.verify(drafts + 1, drafts + 1)
+        """Run the target over all rows, as wide as the most drafts of one in a pass, which are cut to ``k``."""
+        self._drafted = [0] * self._slots
+        for slot, request in self._requests.items():
+            if request.is_busy:
+                request.held.go_on_at(int(request.window.start[0]))
+                request.window.cut(min(k, self.limits[slot]) if self.limits else k, request.arrays.choice)
+                self._drafted[slot] = int(request.window.draft_len[0])
         self._emitted = max(k, *self._drafted) + 1
+        for group, rows in self._grouped():
+            self._verify(group, rows)
+
+    def _verify(self, group: RowGroup, rows: Sequence[SlotRow]) -> None:
+        emitted = max(int(request.window.draft_len[0]) for request in rows) + 1
+        columns = max(emitted, self._sessions.least_columns)
+        if group.shape != (shape := (len(rows), columns, emitted)):
+            group.shape = shape
+            group.chains.clear()
+        arrays = group.made
+        for at, request in enumerate(rows):
+            self._lay_out(group, at, request)
+        shows_logits, logits = any(request.arrays.choice for request in rows), np.empty(0)
+        binding = self._target_binding(group, rows, shows_logits)
+        if shows_logits:
+            logits = run_for_logits(self._sessions.target, binding)
+        else:
+            run(self._sessions.target, binding)
+        for at, request in enumerate(rows):
+            request.tokens = arrays["tokens"][at, : arrays["num_tokens"][at]].tolist()
+            if choice := request.arrays.choice:
+                drafts = request.window.drafts()
+                request.tokens = choice.emit(logits[at], drafts, arrays["uniform"][at], request.tokens)
+            request.close_up()
 
     def draft(self, k: int) -> None:
-        """Run the drafter over every busy row, one after the other."""
-        for _, row in self.running():
-            row.draft(k)
+        """Run the drafter over all rows, for what it has not seen of them."""
+        self._draft_all(k, size=0)
 
     def branch(self, k: int) -> None:
-        """Draft chains: a row at a time is for kernels that know no trees."""
-        self.draft(k)
+        """Do the same, for trees of ``k`` drafts in the rows whose tokens the graph chooses.
+
+        Rows that are run one by one have chains: that is for kernels that know no trees.
+        """
+        if self.takes_rows and self._sessions.is_told and self._sessions.candidates:
+            self._draft_all(min(k, _DEEPEST), size=k)
+        else:
+            self.draft(k)
+
+    def _draft_all(self, k: int, size: int) -> None:
+        for group, rows in self._grouped():
+            for request in rows:
+                if request.held.count > group.most_held:
+                    self._read_held(request)
+            columns = max(request.fed_columns for request in rows)
+            if all(request.fed_start + columns + k - 1 <= self._caches.length for request in rows):
+                self._draft(group, rows, k, size)
+            else:  # one is so near its end that the columns of another do not fit behind it
+                for request in rows:
+                    self._draft(group, [request], k, size)
+
+    def _read_held(self, request: SlotRow) -> None:
+        following, caches = int(request.window.input_ids[0, 0]), _rows_of(self._caches.drafter, [request])
+        read_held(self._sessions.drafter, request.held, following, caches, self._chain, request.row)
 
     def extend(self) -> None:
-        """Run the drafter once more over every busy row, one after the other."""
-        for _, row in self.running():
-            row.extend()
+        """Run an autoregressive drafter over the last drafts of all rows, for those after them."""
+        if self._chain is None:
+            return
+        for _, rows in self._grouped():
+            drafts = [request.following[0][-1] for request in rows]
+            positions = [request.following[1] + len(request.following[0]) - 2 for request in rows]
+            made = self._chain.extend(rows[0].row, drafts, positions, _rows_of(self._caches.drafter, rows))
+            for request, draft in zip(rows, made, strict=True):
+                request.following = [*request.following[0], draft], request.following[1]
 
     def hold(self) -> None:
-        """Keep in every busy row what it committed for its next drafter pass."""
-        for _, row in self.running():
-            row.hold()
+        """Keep what every row committed for its next drafter pass; one is made when no more can be kept."""
+        for group, rows in self._grouped():
+            ids, features = group.made["input_ids"], group.made["aux_hidden"]
+            for at, request in enumerate(rows):
+                count = request.committed
+                if not request.held.has_room(count):
+                    self._read_held(request)
+                start, columns = int(request.window.start[0]), request.columns
+                request.held.add(ids[at, columns], features[at, columns], start)
 
     def advance(self, k: int) -> None:
         """Lay out the next window of every busy row in place of the last."""
-        for _, row in self.running():
-            row.advance(k, row.window)
+        for request in self._rows():
+            if k and request.tree:
+                request.window.fill_tree(request.following[0][0], request.tree, request.following[1])
+            elif k:
+                request.window.fill(*request.following, draft_len=len(request.following[0]) - 1)
+            else:
+                start = int(request.window.start[0]) + request.committed
+                request.window.fill(request.tokens[-1:], start, draft_len=0)
 
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
         """Write the drafts into the windows of busy rows, behind their newest tokens."""
-        for slot, row in self.running():
-            if (mine := drafts[slot]) is not None:
-                row.window.put_drafts(mine)
+        for slot, request in self._requests.items():
+            if request.is_busy and (mine := drafts[slot]) is not None:
+                request.window.put_drafts(mine)
 
     def emission(self) -> Emitted:
-        """Collect what every busy row emitted, i32 [slots, K + 1]; idle rows are -1."""
-        tokens = np.full((len(self.rows), self._emitted), -1, np.int32)
-        num_tokens = np.zeros(len(self.rows), np.int32)
-        for slot, row in self.running():
-            tokens[slot], num_tokens[slot] = row.tokens[0, : self._emitted], row.num_tokens[0]
-        return Emitted(tokens, num_tokens, tuple(self._drafted))
+        """Collect what every busy row emitted, i32 [slots, K + 1]; idle slots are -1."""
+        tokens = np.full((self._slots, self._emitted), -1, np.int32)
+        num_tokens = np.zeros(self._slots, np.int32)
+        for slot, request in self._requests.items():
+            if request.is_busy:
+                num_tokens[slot] = len(request.tokens)
+                tokens[slot, : len(request.tokens)] = request.tokens
+        nodes = {slot: request.nodes for slot, request in self._requests.items() if request.nodes is not None}
+        return Emitted(tokens, num_tokens, tuple(self._drafted), nodes)
+
+    def _rows(self) -> list[SlotRow]:
+        """The requests that take part in rounds, in the order of their rows: 0, 1, 2, ..."""
+        if self._busy is None:
+            busy = (each for each in self._requests.values() if each.is_busy)
+            self._busy = sorted(busy, key=lambda request: request.row)
+        return self._busy
+
+    def _grouped(self) -> Iterator[tuple[RowGroup, list[SlotRow]]]:
+        """The requests that take part in rounds, by the passes that they share."""
+        if self.takes_rows:
+            yield from ((group, rows) for group in self._groups if (rows := self._rows()))
+        else:
+            yield from ((self._groups[request.row], [request]) for request in self._rows())
+
+    def _lay_out(self, group: RowGroup, at: int, request: SlotRow) -> None:
+        """Write a request's window, policy and numbers to a row of the target's arrays."""
+        window, arrays, (_, columns, emitted) = request.window, group.made, group.shape
+        arrays["input_ids"][at] = window.input_ids[0, :columns]
+        for name in _LENGTHS:
+            arrays[name][at] = getattr(window, name)[0]
+        if group.policies[at] is not request.arrays:  # arrays of any shape are the same memory, so it stays
+            for name in POLICY:
+                arrays[name][at] = request.arrays.policy[name][0]
+            group.policies[at] = request.arrays
+        first = int(window.start[0]) + window.committed
+        numbers = request.arrays.numbers[first : first + emitted]
+        tree = window.tree
+        if tree:
+            numbers = numbers[np.minimum(tree.depths, len(numbers) - 1)]
+        arrays["uniform"][at, : len(numbers)] = numbers
+        if self._sessions.is_told and (tree or at not in group.chains):
+            arrays[ANCESTORS][at] = chain_ancestors(columns)
+            group.chains.add(at)
+            if tree:
+                arrays[ANCESTORS][at, : len(tree.tokens) + 1, : len(tree.tokens) + 1] = tree.ancestors()
+                group.chains.discard(at)
+
+    def _target_binding(self, group: RowGroup, rows: Sequence[SlotRow], shows_logits: bool) -> Any:
+        key = "target", (*group.shape, shows_logits)
+        if key not in group.bindings:
+            arrays, caches = group.made, _rows_of(self._caches.target, rows)
+            outputs = {name: arrays[name] for name in EMITTED}
+            outputs |= {"aux_hidden": arrays["aux_hidden"]} if self._sessions.features else {}
+            told = (ANCESTORS,) if self._sessions.is_told else ()
+            inputs = {name: arrays[name] for name in (*TARGET_INPUTS, *told)} | caches
+            bound = bind(self._sessions.target, inputs, outputs | {written(n): c for n, c in caches.items()})
+            if shows_logits:
+                bound.bind_output(LOGITS)
+            group.bindings[key] = bound
+        return group.bindings[key]
+
+    def _draft(self, group: RowGroup, rows: Sequence[SlotRow], k: int, size: int) -> None:
+        """Run the drafter over neighbouring rows, for trees of ``size`` drafts or, if that is 0, chains."""
+        columns = max(*(request.fed_columns for request in rows), 1)
+        arrays, made = group.drafter.of(len(rows), columns, k + 1), group.made
+        arrays["tokens"][:] = -1
+        for at, request in enumerate(rows):
+            held, end, from_row = request.held.count, request.fed_columns, request.row - group.first
+            for name, kept in (("input_ids", request.held.ids), ("aux_hidden", request.held.features)):
+                if held:
+                    arrays[name][at, :held] = kept[:held]
+                arrays[name][at, held:end] = made[name][from_row, request.columns]
+            # What was accepted is committed like the rest: the last token alone was not fed. A path may be any length.
+            for name, length in zip(_LENGTHS, (request.fed_start, end, 0), strict=True):
+                arrays[name][at] = length
+            arrays["num_tokens"][at], arrays["tokens"][at, 0] = 1, request.tokens[-1]
+            request.held.clear()
+        run(self._sessions.drafter, self._drafter_binding(group, rows, columns, k))
+        laid_out = self._laid_out(group, rows, columns, k)
+        for at, request in enumerate(rows):
+            request.following = laid_out["next_input_ids"][at].tolist(), int(laid_out["next_start"][at])
+            is_tree = size > 0 and request.arrays.choice is None
+            ids, scores = (arrays[name][at].tolist() if is_tree else [] for name in CANDIDATES)
+            request.tree = DraftTree.grown(ids, scores, size) if is_tree else None
+
+    def _laid_out(self, group: RowGroup, rows: Sequence[SlotRow], columns: int, k: int) -> Arrays:
+        """The arrays that a drafter pass writes the next windows to."""
+        arrays = group.drafter.of(len(rows), columns, self._sessions.emitted(k))
+        return {name: arrays[name] for name in NEXT}
+
+    def _drafter_binding(self, group: RowGroup, rows: Sequence[SlotRow], columns: int, k: int) -> Any:
+        key = "drafter", (rows[0].row, len(rows), columns, k)
+        if key not in group.bindings:
+            arrays, caches = group.drafter.of(len(rows), columns, k + 1), _rows_of(self._caches.drafter, rows)
+            inputs = {name: arrays[name] for name in DRAFTER_INPUTS} | caches
+            outputs = self._laid_out(group, rows, columns, k) | {written(n): c for n, c in caches.items()}
+            outputs |= {name: arrays[name] for name in CANDIDATES if self._sessions.candidates}
+            if self._chain:
+                place = rows[0].row, len(rows)
+                inputs, outputs = inputs | self._chain.reads(*place), outputs | self._chain.writes(*place)
+            group.bindings[key] = bind(self._sessions.drafter, inputs, outputs)
+        return group.bindings[key]
+
+
+def _rows_of(caches: Arrays, rows: Sequence[SlotRow]) -> Arrays:
+    """Neighbouring rows of every cache."""
+    return {name: cache[rows[0].row : rows[-1].row + 1] for name, cache in caches.items()}

@@ -9,8 +9,8 @@ import numpy as np
 
 from ....plugins.graph_contract import TENSORS, WIDE
 from ....plugins.op_spec import evaluate_dim
-from .lanes import Sessions
 from .memory import Arrays
+from .sessions import Sessions
 
 
 class PassArrays:

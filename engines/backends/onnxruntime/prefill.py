@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..base import Chunk
-from .lanes import Emitted, Row
 from .memory import RowWindow
+from .prompt_row import PromptRow
+from .sessions import Emitted
 
 
 class SessionPrompt:
@@ -15,7 +16,7 @@ class SessionPrompt:
     ``advance`` lays out the slot's first window, ``following``, after the last piece.
     """
 
-    def __init__(self, row: Row, chunk: Chunk, following: RowWindow) -> None:
+    def __init__(self, row: PromptRow, chunk: Chunk, following: RowWindow) -> None:
         self._row, self._chunk, self._following = row, chunk, following
         self._emitted = 1
         row.window.fill(chunk.ids, chunk.start, draft_len=0)

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime import backend
-from peagle.engines.backends.onnxruntime.batch import BatchLanes
-from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.plugins.errors import UsageError
 from tests.models import VOCAB
 
@@ -47,14 +45,14 @@ def policies(draw: st.DrawFn) -> SamplingParams:
     return SamplingParams(max_tokens=14, ignore_eos=draw(st.booleans()), **drawn)
 
 
-@pytest.fixture(scope="module", params=[BatchLanes, SessionLanes])
+@pytest.fixture(scope="module", params=["rows together", "row by row"])
 def engine(request: pytest.FixtureRequest, tiny_folder: Path) -> Engine:
     """The tiny engine, with all rows in one pass and with a pass for each."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.param is SessionLanes:
+        if request.param == "row by row":
             patch.setattr(backend, "_OWN_KERNELS", "another")
         made = Engine.load(tiny_folder, max_batch_size=3, threads=1)
-    assert isinstance(made._backend._lanes, SessionLanes if request.param is SessionLanes else BatchLanes)  # type: ignore[attr-defined]
+    assert made._backend._lanes.takes_rows == (request.param == "rows together")  # type: ignore[attr-defined]
     return made
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime import backend as onnxruntime
-from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.engines.policy.drafts_per_round import RoundAhead, RoundSeen
 from peagle.engines.scheduling.prefix_cache import LEAST_TOKENS, PrefixCache
 from peagle.plugins.errors import UsageError
@@ -26,7 +25,7 @@ def row_by_row(tiny_folder: Path) -> Engine:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnxruntime, "_OWN_KERNELS", "another")
         engine = Engine.load(tiny_folder, max_batch_size=3, threads=1, check="sizes")
-    assert isinstance(engine._backend._lanes, SessionLanes)  # type: ignore[attr-defined]
+    assert not engine._backend._lanes.takes_rows  # type: ignore[attr-defined]
     return engine
 
 

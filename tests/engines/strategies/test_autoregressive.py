@@ -11,7 +11,6 @@ import torch
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Lanes
-from peagle.engines.backends.onnxruntime.batch import BatchLanes
 from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.engines.backends.onnxruntime.timed_lanes import TimedLanes
 from peagle.engines.policy.drafts_per_round import RoundAhead, RoundSeen
@@ -58,7 +57,7 @@ class Watched(AutoregressiveDrafting):
     def round(self, lanes: Lanes, k: int) -> None:
         super().round(lanes, k)
         lanes = lanes.lanes if isinstance(lanes, TimedLanes) else lanes
-        if not isinstance(lanes, BatchLanes | SessionLanes) or not k:
+        if not isinstance(lanes, SessionLanes) or not k:
             return
         emission = lanes.emission()
         tokens, counts = emission.read()
@@ -78,7 +77,7 @@ def engine(request: pytest.FixtureRequest, eagle3_folder: Path) -> Engine:
     loaded = Engine.load(eagle3_folder, max_batch_size=3, threads=1)
     backend = loaded._backend
     if request.param == "row by row":
-        backend._kind = SessionLanes  # type: ignore[attr-defined]
+        backend._takes_rows = False  # type: ignore[attr-defined]
         backend._lanes = backend._idle_lanes()  # type: ignore[attr-defined]
     return loaded
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.backends.onnxruntime import batch, lanes
+from peagle.engines.backends.onnxruntime import lanes, prompt_row
 from peagle.engines.strategies.ngram import NgramIndex
 from peagle.plugins.errors import UsageError
 from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS
@@ -81,22 +81,22 @@ def test_a_stream_is_what_generate_gives(tiny_engine: Engine) -> None:
 def test_rounds_are_as_wide_as_their_drafts(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """One without drafts costs what one of plain decoding costs; no drafter runs."""
     widths: list[int] = []
-    of_row, of_batch = lanes.Row.verify, batch.BatchLanes.verify
+    of_row, of_batch = prompt_row.PromptRow.verify, lanes.SessionLanes.verify
 
-    def watched_row(row: lanes.Row, columns: int, emitted: int) -> None:
+    def watched_row(row: prompt_row.PromptRow, columns: int, emitted: int) -> None:
         widths.append(columns)
         of_row(row, columns, emitted)
 
-    def watched_batch(rows: batch.BatchLanes, k: int) -> None:
+    def watched_batch(rows: lanes.SessionLanes, k: int) -> None:
         of_batch(rows, k)
-        widths.append(rows._shape[1])
+        widths.append(rows._groups[0].shape[1])
 
     def refused(*_: object) -> None:
         raise AssertionError("a drafter ran")
 
-    monkeypatch.setattr(lanes.Row, "verify", watched_row)
-    monkeypatch.setattr(batch.BatchLanes, "verify", watched_batch)
-    for kind in (lanes.Row, batch.BatchLanes):
+    monkeypatch.setattr(prompt_row.PromptRow, "verify", watched_row)
+    monkeypatch.setattr(lanes.SessionLanes, "verify", watched_batch)
+    for kind in (prompt_row.PromptRow, lanes.SessionLanes):
         monkeypatch.setattr(kind, "draft", refused)
     params = SamplingParams(max_tokens=30, ignore_eos=True, temperature=0.3, seed=5)  # what repeats, and what does not
     (output,) = tiny_engine.generate([LOOP], params, draft="ngram")

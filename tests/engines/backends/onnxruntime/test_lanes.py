@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.backends.onnxruntime import backend, batch, lanes, loaded_graphs
-from peagle.engines.backends.onnxruntime.batch import BatchLanes
+from peagle.engines.backends.onnxruntime import backend, lanes, loaded_graphs, prompt_row, sessions
 from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.plugins.cpu import compile as compiling
 from peagle.plugins.cpu import sources
@@ -67,7 +66,7 @@ def test_requests_write_what_they_write_alone_and_accept_the_same_drafts(
     together: Engine, alone: Engine, params: SamplingParams | list[SamplingParams], k: int
 ) -> None:
     """More of them than rows, and some end before others: rows move."""
-    assert isinstance(together._backend._lanes, BatchLanes)  # type: ignore[attr-defined]
+    assert together._backend._lanes.takes_rows  # type: ignore[attr-defined]
     assert told(together.generate(PROMPTS, params, num_speculative_tokens=k)) == one_by_one(alone, params, k)
 
 
@@ -102,22 +101,22 @@ def test_a_round_is_one_pass_of_each_graph(together: Engine, monkeypatch: pytest
         run(session, binding)
         passes.append(binding.get_outputs()[0].shape())  # the tokens, or the next windows
 
-    monkeypatch.setattr(batch, "run", counted)
+    monkeypatch.setattr(lanes, "run", counted)
     outputs = together.generate(PROMPTS[:4], GREEDY, num_speculative_tokens=K)
     rounds = max(output.acceptance.rounds for output in outputs)
     assert len(passes) == 2 * rounds
     assert passes[0][0] == passes[1][0] == 4
 
 
-@pytest.mark.parametrize("kind", [BatchLanes, SessionLanes])
+@pytest.mark.parametrize("takes_rows", [True, False])
 @pytest.mark.parametrize("k", [0, K])
 def test_prompts_of_a_width_that_was_read_before_bind_nothing_and_give_their_own_text(
-    folder: Path, alone: Engine, kind: Any, k: int, monkeypatch: pytest.MonkeyPatch
+    folder: Path, alone: Engine, takes_rows: bool, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kind is SessionLanes:
+    if not takes_rows:
         monkeypatch.setattr(backend, "_OWN_KERNELS", "another")
     engine = Engine.load(folder, max_batch_size=2, threads=1)
-    assert isinstance(engine._backend._lanes, kind)  # type: ignore[attr-defined]
+    assert engine._backend._lanes.takes_rows == takes_rows  # type: ignore[attr-defined]
     greedy = SamplingParams(max_tokens=1, ignore_eos=True)  # of which a prompt's pass is all
     params = [greedy, *(replace(greedy, temperature=0.9, seed=seed) for seed in range(4)), greedy]
     prompts = [[(7 * at + shift) % VOCAB for at in range(9)] for shift in range(len(params))]
@@ -127,7 +126,7 @@ def test_prompts_of_a_width_that_was_read_before_bind_nothing_and_give_their_own
     ]
     bound: list[Any] = []
     bind = loaded_graphs.bind
-    for module in (lanes, batch):
+    for module in (prompt_row, lanes):
         monkeypatch.setattr(module, "bind", lambda *asked: bound.append(asked) or bind(*asked))
     ours = [
         engine.generate([p], each, num_speculative_tokens=k)[0].token_ids
@@ -142,13 +141,13 @@ def test_the_drafter_catches_up_with_prompts_and_rounds_that_drafted_nothing(
     folder: Path, alone: Engine, held: int, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where rows run one by one."""
-    monkeypatch.setattr(batch, "HELD", held)
     monkeypatch.setattr(lanes, "HELD", held)
-    monkeypatch.setattr(lanes, "HELD_BYTES", room)
+    monkeypatch.setattr(sessions, "HELD", held)
+    monkeypatch.setattr(sessions, "HELD_BYTES", room)
     with monkeypatch.context() as patch:
         patch.setattr(backend, "_OWN_KERNELS", "another")
         row_by_row = Engine.load(folder, max_batch_size=1, threads=1)
-    assert isinstance(row_by_row._backend._lanes, SessionLanes)  # type: ignore[attr-defined]
+    assert not row_by_row._backend._lanes.takes_rows  # type: ignore[attr-defined]
     in_batches = Engine.load(folder, max_batch_size=1, threads=1)
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     for ks in ((0, 0, 0, 0, 0, K, K), (0,) * 9 + (3,)):
@@ -158,14 +157,14 @@ def test_the_drafter_catches_up_with_prompts_and_rounds_that_drafted_nothing(
             assert first == second
 
 
-@pytest.mark.parametrize("kind", [BatchLanes, SessionLanes])
+@pytest.mark.parametrize("lowering", ["cpu", "another"])
 @pytest.mark.parametrize("strategy", ["tree", "parallel"])
 def test_rounds_of_others_leave_no_gap_in_what_a_row_holds(
-    folder: Path, alone: Engine, kind: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, alone: Engine, lowering: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One holds columns beside the second, whose rounds draft nothing, none beside the third; then drafts come."""
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "BatchLanes", kind)
+        patch.setattr(backend, "_OWN_KERNELS", lowering)
         two = Engine.load(folder, max_batch_size=2, threads=1)
     engine = decoding(two, strategy, Cycle((0,) * 6 + (K,) * 60))
     asked: list[tuple[int, dict[str, Any]]] = [(60, {"draft": "none"}), (6, {}), (6, {"draft": "none"}), (30, {})]
@@ -181,9 +180,11 @@ def test_columns_that_one_row_holds_do_not_push_another_past_its_cache(
 ) -> None:
     """Fifty columns wait for the drafter when a request comes that has three positions left; each is drafted alone."""
     drafted: list[int] = []
-    draft = BatchLanes._draft
+    draft = SessionLanes._draft
     monkeypatch.setattr(
-        BatchLanes, "_draft", lambda me, rows, *asked: (drafted.append(len(rows)), draft(me, rows, *asked))[1]
+        SessionLanes,
+        "_draft",
+        lambda me, group, rows, *asked: (drafted.append(len(rows)), draft(me, group, rows, *asked))[1],
     )
     prompts, limits = [[5, 9], [7, 7, 8], [3] * (LENGTH - 3)], (80, 50, 80)
     params = [SamplingParams(max_tokens=limit, ignore_eos=True) for limit in limits]

@@ -1,4 +1,4 @@
-"""What a request holds in a batch: its row of the caches, its window, and what its last passes made of it."""
+"""What a request holds in its slot: a row of the caches, its window, and what its last passes made of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .memory import RowWindow, SlotArrays
 
 
 @dataclass
-class BatchRow:
+class SlotRow:
     """One request that has a slot."""
 
     arrays: SlotArrays
