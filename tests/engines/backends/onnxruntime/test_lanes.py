@@ -193,3 +193,34 @@ def test_columns_that_one_row_holds_do_not_push_another_past_its_cache(
     assert drafted[:2] == [1, 1]
     for text, prompt, policy in zip(texts, prompts, params, strict=True):
         assert text.token_ids == alone.generate([prompt], policy, num_speculative_tokens=0)[0].token_ids
+
+
+@pytest.mark.parametrize("lowering", ["cpu", "another"])
+def test_what_a_prompt_holds_for_the_drafter_outlasts_rounds_between_its_pieces(
+    folder: Path, lowering: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody drafts yet, and another request runs while the prompt is read eight tokens at a time."""
+    monkeypatch.setattr(backend, "_OWN_KERNELS", lowering)
+    two = Engine.load(folder, max_batch_size=2, threads=1)
+    engine = Engine(
+        two.folder,
+        two.manifest,
+        two._backend,
+        two.tokenizer,
+        strategy="parallel",
+        policy=Cycle((0,)),
+        max_prefill_tokens=8,
+    )
+    held: list[tuple[int, int]] = []
+    has_read = SessionLanes.has_read
+
+    def watched(me: SessionLanes, slot: int, chunk: Any) -> None:
+        has_read(me, slot, chunk)
+        held.append((chunk.start + len(chunk.ids), me.held(slot).count))
+
+    monkeypatch.setattr(SessionLanes, "has_read", watched)
+    running = engine.submit([5, 9], SamplingParams(max_tokens=60, ignore_eos=True))
+    next(running)
+    engine.submit([7] * 40, SamplingParams(max_tokens=2, ignore_eos=True)).result()
+    assert len(held) > 3
+    assert all(known == count for known, count in held)
