@@ -14,6 +14,7 @@ import numpy as np
 from ..plugins.errors import UsageError
 from .backends.base import Backend
 from .backends.opening import open_backend
+from .draft_methods.options import drafts_of
 from .folder.checks import check_files
 from .folder.manifest import Manifest
 from .grammars.tally import GrammarTally
@@ -28,8 +29,6 @@ from .requests.structured_outputs import StructuredOutputsParams
 from .running.request import Request
 from .running.submission import AsyncSubmission, Delivery, Stream, Submission
 from .scheduling.scheduler import MAX_PREFILL_TOKENS
-from .strategies.asked import drafts_of
-from .strategies.base import STRATEGIES
 from .text.answer_styles import Style
 from .text.channels import spoken
 from .text.messages import Message
@@ -45,7 +44,7 @@ class Engine:
     A thread of its own makes the passes; it begins with the first request. ``with Engine.load(...) as engine`` closes
     it at the end of the block; one that nobody holds any more ends what it was given, and its thread with it.
 
-    ``strategy`` names how rounds are made where drafts are wanted, ``policy`` chooses K for each round, where a call
+    ``draft`` names the draft method, ``policy`` chooses K for each round, where a call
     does not say it; both are those of the build by default. ``checked`` says what of the files was compared with the
     manifest when they were loaded.
     """
@@ -57,7 +56,7 @@ class Engine:
         backend: Backend,
         tokenizer: Tokenizer,
         *,
-        strategy: str | None = None,
+        draft: str | None = None,
         policy: Policy | None = None,
         max_queue_size: int = MAX_QUEUE_SIZE,
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
@@ -67,7 +66,7 @@ class Engine:
         self.checked = checked
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
         self._backend = backend
-        self._factory = RequestFactory(folder, manifest, tokenizer, strategy, policy, shows_logits=backend.shows_logits)
+        self._factory = RequestFactory(folder, manifest, tokenizer, draft, policy, shows_logits=backend.shows_logits)
         if prefix_cache_bytes and not backend.kept_bytes:
             raise UsageError(
                 f"prefix_cache_bytes is {prefix_cache_bytes}, and this engine cannot keep prompts",
@@ -125,9 +124,9 @@ class Engine:
             prefix_cache_bytes=kept,
             checked=check,
         )
-        name, policy = engine._factory.decoding()
-        if STRATEGIES[name].enqueues_only:
-            backend.warm(STRATEGIES[name].round, policy.most)
+        method, policy = engine._factory.decoding()
+        if method.strategy is not None and method.strategy.enqueues_only:
+            backend.warm(method.strategy.round, policy.most)
         return engine
 
     def close(self, *, drain: bool = False) -> None:

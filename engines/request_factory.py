@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from ..plugins.errors import UsageError
+from .draft_methods import DraftMethod
+from .draft_methods.options import adaptive_policy, decoding, usable_method
 from .folder.manifest import Manifest
 from .grammars.call_grammar import call_form
 from .grammars.compiled import Grammars
@@ -21,7 +23,6 @@ from .running.logprobs import PromptLogprobs
 from .running.request import Request
 from .running.submission import Delivery
 from .running.token_choice import choice_of
-from .strategies.asked import adaptive_policy, decoding, named_strategy, own_strategy
 from .text.answer_styles import READ, can_call
 from .text.chat import Chat, Objects
 from .text.messages import Message
@@ -58,17 +59,17 @@ class RequestFactory:
         folder: Path,
         manifest: Manifest,
         tokenizer: Tokenizer,
-        strategy: str | None,
+        draft: str | None,
         policy: Policy | None,
         *,
         shows_logits: bool,
     ) -> None:
-        """``strategy`` and ``policy`` are used where a call does not say other ones, None is what was built.
+        """``draft`` and ``policy`` are used where a call does not say other ones, None is what was built.
 
         ``shows_logits``: tokens can be chosen, and looked at, on the host.
         """
         self._manifest, self._tokenizer, self._shows_logits = manifest, tokenizer, shows_logits
-        self._strategy = own_strategy(manifest) if strategy is None else named_strategy(manifest, strategy)
+        self._method = manifest.draft_method if draft is None else usable_method(manifest, draft)
         self._adaptive = adaptive_policy(manifest)
         chosen = self._adaptive if manifest.speculation.adapts else Fixed(manifest.speculation.num_speculative_tokens)
         self._policy = policy or chosen
@@ -77,9 +78,9 @@ class RequestFactory:
 
     def decoding(
         self, draft: str | None = None, num_speculative_tokens: DraftsAsked | None = None
-    ) -> tuple[str, Policy]:
-        """The strategy and the policy of a call that says this."""
-        return decoding(self._manifest, self._strategy, self._policy, self._adaptive, draft, num_speculative_tokens)
+    ) -> tuple[DraftMethod, Policy]:
+        """The draft method and the policy of a call that says this."""
+        return decoding(self._manifest, self._method, self._policy, self._adaptive, draft, num_speculative_tokens)
 
     def ids(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
         """Token ids that fit the vocabulary and the caches. Raises ``UsageError`` by ``name``."""
@@ -157,7 +158,7 @@ class RequestFactory:
         name: str,
         prompt: Prompt,
         params: SamplingParams,
-        strategy: str,
+        method: DraftMethod,
         policy: Policy,
         delivery: Delivery | None = None,
         ends: frozenset[int] = frozenset(),
@@ -171,8 +172,16 @@ class RequestFactory:
         seed = draw_seed() if params.seed is None else params.seed
         ends, stops = ends | tokenizer.eos_token_ids, frozenset(params.stop_token_ids)
         grammar = partial(self._grammars.path, params.structured_outputs, frozenset() if params.ignore_eos else ends)
-        words, shows_logits = tokenizer.words(params.bad_words), self._shows_logits
-        choice = choice_of(params, ids, ends | stops, words, manifest, shows_logits=shows_logits, grammar=grammar)
+        choice = choice_of(
+            params,
+            ids,
+            ends | stops,
+            tokenizer.words(params.bad_words),
+            manifest.shapes.vocab_size,
+            backend=manifest.backend.name,
+            shows_logits=self._shows_logits,
+            grammar=grammar,
+        )
         ends = stops if params.ignore_eos else ends | stops
         transcript = Transcript(params, tokenizer, room, ends, shows_special=shows_special)
         scored = params.prompt_logprobs
@@ -182,7 +191,7 @@ class RequestFactory:
             seed,
             transcript,
             room,
-            strategy,
+            method,
             policy,
             delivery or Delivery(),
             choice=choice,

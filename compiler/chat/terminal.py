@@ -6,8 +6,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Literal
 
+from ...engines.draft_methods import PLAIN
 from ...plugins.errors import UsageError
-from ..checkpoints.without_head import NO_DRAFTS
 from ..console import interrupts
 from ..console.printing import note
 from ..console.result_record import lossy
@@ -43,7 +43,7 @@ class TerminalChat:
         self._draft = draft
         self._colours, self._moves = colours, os.environ.get("TERM", "dumb") != "dumb"
         k = engine.num_speculative_tokens if num_speculative_tokens in (None, "auto") else num_speculative_tokens
-        self._drafts, self._keyboard = bool(k) and draft != NO_DRAFTS, Keyboard()
+        self._drafts, self._keyboard = bool(k) and draft != PLAIN.name, Keyboard()
         self._stream: Stream | None = None
         self._is_reading = self._had_typed = self._is_ending = False
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-_HERE = Path(__file__).parent.parent / "bundled"
+from ...engines.draft_methods import eagle3, peagle
 
-PEAGLE, EAGLE3 = "peagle", "eagle3"  # what ``--draft`` may say for the head that the registry has for a target
-HEADS = {PEAGLE: "P-EAGLE", EAGLE3: "EAGLE-3"}
-CHAIN = "peagle-chain"  # what it may say of an engine with a P-EAGLE head whose drafts would be a tree
+_HERE = Path(__file__).parent.parent / "bundled"
 
 
 @dataclass(frozen=True)
@@ -102,8 +100,8 @@ class Pair:
     eagle3: Source | None = None
 
     def head(self, method: str) -> Source | None:
-        """The head of a method by its name in ``HEADS``, if one is known."""
-        return self.drafter if method == PEAGLE else self.eagle3
+        """Return the head for a draft method, if one is known."""
+        return {eagle3.METHOD.name: self.eagle3, peagle.METHOD.name: self.drafter}.get(method)
 
     @property
     def config_folder(self) -> Path:

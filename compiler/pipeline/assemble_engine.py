@@ -142,12 +142,13 @@ def _of_choice(plan: BuildPlan, manifest: Manifest, choice: KChoice | None) -> l
     """List what a user should know of a K that was not asked for."""
     if not plan.speculation.adapts:
         return []
-    looked_up = manifest.draft == "ngram"
+    method = manifest.draft_method
     if choice is None:
-        what = "the most that is looked up" if looked_up else "the depth that the head was trained for"
+        of_method = f"the most that {method.name} tries unless told"
+        what = "the depth that the head was trained for" if method.needs_head else of_method
         why = f"this machine cannot run an engine for {', '.join(plan.platform.gpus)}"
         return [f"K = {plan.speculation.num_speculative_tokens} is {what}, not measured: {why}"]
     if choice.speedup > 1:
         return []
-    where = "; where text repeats what stands in it, one may" if looked_up else ""
+    where = "; where text repeats what stands in it, one may" if method.is_on_host else ""
     return [f"on this machine no number of drafts decodes faster than plain decoding{where}"]

@@ -72,6 +72,6 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
 def _resolve(request: CompileRequest, progress: Progress) -> Resolved:
     """Fetch the checkpoints; a drafter that nothing would be drafted with is not."""
     pair = request.pair
-    if request.draft != "drafter":
-        return resolve_target(pair.model, pair.revision, progress, ngram=request.draft == "ngram")
+    if request.headless:
+        return resolve_target(pair.model, pair.revision, progress, request.headless)
     return resolve(pair.model, pair.draft, pair.revision, pair.draft_revision, progress)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...engines.folder.manifest import Manifest, format_of
+from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import MeasuredRounds
 from ...engines.text.template_files import read_templates
 from ..console.progress import Advance
@@ -183,4 +183,4 @@ def kept_choice(
 def with_choice(manifest: Manifest, choice: KChoice) -> Manifest:
     """``manifest`` with the K that was chosen, and what was measured of every K."""
     speculation = replace(manifest.speculation, num_speculative_tokens=choice.k, measured=choice.measured)
-    return replace(manifest, speculation=speculation, format_version=format_of(manifest.drafter, speculation))
+    return replace(manifest, speculation=speculation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...engines.folder.manifest import Manifest, format_of
+from ...engines.folder.manifest import FORMAT_VERSION, Manifest
 from ...engines.folder.records import BackendRecord, Cache, Evidence, Origin, Part, Shapes
 from ...graphs.targets import CacheSpec
 from ...plugins.number_formats import FP32, NUMBER_FORMATS
@@ -40,11 +40,10 @@ def engine_manifest(
         )
         for name, (origin, caches) in _origins(inputs).items()
     }
-    drafter = parts.get("drafter")
     return Manifest(
         product_version=product_version(),
         target=parts["target"],
-        drafter=drafter,
+        drafter=parts.get("drafter"),
         backend=BackendRecord(platform.backend, platform.lowering.name, versions, platform.gpus),
         precision=({MULTIPLIED: first} if first else {})
         | recipe.record()
@@ -62,7 +61,8 @@ def engine_manifest(
         eos_token_ids=inputs.eos_token_ids,
         files={},
         evidence=_evidence(platform, recipe, inputs, versions),
-        format_version=format_of(drafter, speculation),
+        format_version=FORMAT_VERSION,
+        method=inputs.method.name,
     )
 
 

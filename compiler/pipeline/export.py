@@ -89,9 +89,8 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
 def _resolve(request: CompileRequest, progress: Progress) -> Callable[[], Inputs]:
     """Fetch both checkpoints, or the target's where no drafter is wanted, named or known; return what reads them."""
     pair = request.pair
-    if request.draft != "drafter":
-        ngram = request.draft == "ngram"
-        alone = resolve_target(pair.model, pair.revision, progress, ngram=ngram)
+    if request.headless:
+        alone = resolve_target(pair.model, pair.revision, progress, request.headless)
         return partial(read_inputs, request.sizes, alone, request.head.over)
     if pair.draft is None and not has_drafter(pair.model):
         return partial(read_target_alone, request.sizes, resolve_target(pair.model, pair.revision, progress))

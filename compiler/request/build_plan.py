@@ -118,7 +118,7 @@ def plan_of_export(request: CompileRequest, inputs: Inputs) -> BuildPlan:
         request=request,
         platform=platform,
         recipe=recipe,
-        speculation=inputs.speculation(0 if request.draft == "none" else None),
+        speculation=inputs.speculation(None if request.drafts else 0),
         max_seq_len=inputs.max_seq_len,
         names=inputs.resolved.repeatable(),
         warnings=(*inputs.warnings, *request.unused(), *said),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ...engines.draft_methods import headless_named
 from ...graphs.lowering import Lowering
 from ...plugins.errors import UsageError
 from ...plugins.number_formats import FP8
-from ..checkpoints.without_head import NO_DRAFTS
 from ..hardware.gpus import export_form, sm_names, sm_number
 from ..precision.allowed_recipes import lowering_for, require_known
 from ..precision.decide_recipe import decide
@@ -91,10 +91,10 @@ def _check_drafter(request: CompileRequest) -> None:
     """Refuse taps that are none, drafts where there are to be none, and what is said of a drafter that is left out."""
     request.head.check()
     k, said = request.sizes.num_speculative_tokens, request.pair.draft
-    if said == NO_DRAFTS and k:
+    if k and (method := headless_named(said)) and not method.drafts:
         raise UsageError(
-            f"--draft none and --num-speculative-tokens {k} contradict each other",
-            why="none is plain decoding, which drafts no tokens",
+            f"--draft {said} and --num-speculative-tokens {k} contradict each other",
+            why=f"{said} is plain decoding, which drafts no tokens",
             fix="leave one of the two out, or `--draft ngram` for drafts without a head",
         )
     if said is not None and request.pair.head is None and request.of_head():
@@ -103,7 +103,7 @@ def _check_drafter(request: CompileRequest) -> None:
             why="there is no head then",
             fix=f"leave it out, or name a head in place of {said} (a folder of that name is ./{said})",
         )
-    if request.draft != "drafter" and request.precision.drafter is not None:
+    if request.headless and request.precision.drafter is not None:
         spelled = f"--draft {said}" if said is not None and request.pair.head is None else "--num-speculative-tokens 0"
         raise UsageError(
             f"--draft-precision {request.precision.drafter} says nothing with {spelled}",

@@ -8,16 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ...engines.draft_methods import (
+    METHODS,
+    PLAIN,
+    DraftMethod,
+    head_named,
+    head_titles,
+    headless_named,
+    names_for_builds,
+)
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import MAX_DRAFTS
-from ..checkpoints.without_head import NO_DRAFTS, drafts_with, head_of
 from ..console.option_fields import option, option_of
 from ..precision.precision_options import CalibrationAsked, PrecisionAsked
-
-if TYPE_CHECKING:
-    from ...engines.folder.manifest import Draft
 
 ONNXRUNTIME = "onnxruntime"
 BACKENDS = (ONNXRUNTIME, "tensorrt", "tensorrt-rtx")
@@ -39,8 +44,8 @@ class ModelRef:
     )
     draft: str | None = option(
         "--draft",
-        "The head, P-EAGLE or EAGLE-3: a folder, OWNER/NAME, or a short name; known targets bring theirs, and eagle3 "
-        "is the registry's EAGLE-3 head. ngram needs none: drafts are looked up in the text. none is plain decoding.",
+        f"The head, {' or '.join(head_titles().values())}: a folder, OWNER/NAME, or a short name; known targets bring "
+        f"theirs. Or a draft method: {'; '.join(f'{name} is {METHODS[name].help}' for name in names_for_builds())}.",
     )
     revision: str | None = option("--revision", "Branch, tag or commit of the target. (default: the newest)")
     draft_revision: str | None = option("--draft-revision", "The same for the head.")
@@ -48,7 +53,7 @@ class ModelRef:
     @property
     def head(self) -> str | None:
         """The head that was named, if one was."""
-        return head_of(self.draft)
+        return head_named(self.draft)
 
 
 @dataclass(frozen=True)
@@ -199,14 +204,19 @@ class CompileRequest:
     ignore_limits: bool = False
 
     @property
-    def draft(self) -> Draft:
-        """What is to draft; nothing if that was said in either way."""
-        return drafts_with(self.pair.draft, self.sizes.num_speculative_tokens)
+    def headless(self) -> DraftMethod | None:
+        """The method that drafts without a head, None where a head does; K = 0 is plain decoding, whoever drafts."""
+        return PLAIN if self.sizes.num_speculative_tokens == 0 else headless_named(self.pair.draft)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is to draft."""
+        return self.headless is None or self.headless.drafts
 
     @property
     def drafts_asked(self) -> int | None:
         """K, if it is not to be measured."""
-        return 0 if self.draft == "none" else self.sizes.num_speculative_tokens
+        return self.sizes.num_speculative_tokens if self.drafts else 0
 
     def of_head(self) -> list[str]:
         """The flags given that are about a head and do not name it."""
@@ -215,9 +225,9 @@ class CompileRequest:
 
     def unused(self) -> list[str]:
         """List what was named and is not read."""
-        named = [f"--draft {self.pair.draft}"] if self.pair.draft not in (None, NO_DRAFTS) else []
+        named = [f"--draft {self.pair.draft}"] if self.pair.draft not in (None, PLAIN.name) else []
         named += self.of_head()
-        if self.draft != "none" or not named:
+        if self.drafts or not named:
             return []
         return [f"{', '.join(named)} was not read: with --num-speculative-tokens 0 nothing is drafted"]
 

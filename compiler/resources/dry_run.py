@@ -13,7 +13,7 @@ from ..checkpoints.head_weights import open_head, read_from_target
 from ..checkpoints.known_pairs import Local
 from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
 from ..checkpoints.target import Target
-from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, NGRAM_DEPTH, read_head, require_runner
+from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head, require_runner
 from ..console.progress import Progress, Quiet
 from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_number
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
@@ -142,12 +142,12 @@ def _estimate(request: CompileRequest, decided: Decided, progress: Progress, *, 
     model, draft, sizes = request.pair.model, request.pair.draft, request.sizes
     config, origin = target_config(model, request.pair.revision)
     family, target = family_for(config), _local_target(request.pair)
-    has_drafter, pair = request.draft == "drafter", known_pair(model)
+    headless, has_drafter, pair = request.headless, not request.headless, known_pair(model)
     source = drafter_source(model, draft) if has_drafter else None
     head, unknown = None, UNKNOWN_HEAD
     shared: tuple[str, ...] = ()
-    if not has_drafter:
-        unknown = f"none: {'plain decoding' if request.draft == 'none' else 'drafts are looked up in the text'}"
+    if headless:
+        unknown = f"none: {headless.help}"
     elif isinstance(source, Local):
         drafter = open_head(source.path)
         drafter = replace(drafter, config=request.head.over(drafter.config))
@@ -159,7 +159,7 @@ def _estimate(request: CompileRequest, decided: Decided, progress: Progress, *, 
     elif draft is None and pair and pair.drafter_size:
         unknown = f"{pair.drafter_size}; the rest is {UNKNOWN_HEAD}"
     depth = (head.trained_depth if head else None) or (pair.trained_depth if pair else None) or ASSUMED_DEPTH
-    depth = depth if has_drafter else NGRAM_DEPTH
+    depth = headless.depth if headless else depth
     with progress.step("import torch and transformers"):
         weights = Skeleton(config).weights
     with progress.step("count weights, disk and memory"):
@@ -187,8 +187,8 @@ def _estimate(request: CompileRequest, decided: Decided, progress: Progress, *, 
         origin,
         workload,
         max_seq_len=sizes.max_seq_len,
-        num_speculative_tokens=0 if request.draft == "none" else max(depth, sizes.num_speculative_tokens or 0),
-        drafts_asked=0 if request.draft == "none" else sizes.num_speculative_tokens,
+        num_speculative_tokens=max(depth, sizes.num_speculative_tokens or 0) if request.drafts else 0,
+        drafts_asked=request.drafts_asked,
         has_drafter=has_drafter,
         gpu=decided.gpu,
         head_note="" if head else unknown,

@@ -32,7 +32,7 @@ def build(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Build an engine from a model and its P-EAGLE drafter, or from a model alone with --draft ngram or none.
+    """Build an engine from a model and its P-EAGLE drafter, or from a model alone with a --draft that needs no head.
 
     An interrupted build leaves no engine and resumes; one that is repeated skips what has not changed.
 
@@ -107,9 +107,10 @@ def _plans_of_export(request: CompileRequest, progress: Progress) -> list[tuple[
 def _drafts(manifest: Manifest) -> str:
     number = f"{manifest.speculation.num_speculative_tokens}"
     k = f"{number} at first, as many as pay then" if manifest.speculation.adapts else number
-    each = f"{k}; a pass for each" if manifest.method == "eagle3" else k
-    said = {"drafter": each, "ngram": f"{k}; looked up in the text", "none": "none: plain decoding"}
-    return said[manifest.draft]
+    method = manifest.draft_method
+    if not method.drafts:
+        return f"none: {method.help}"
+    return f"{k}; {method.note}" if method.note else k
 
 
 def _summary(result: BuildResult) -> str:

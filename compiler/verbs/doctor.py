@@ -35,7 +35,7 @@ def doctor(
         ),
     ] = None,
     draft: Annotated[
-        str | None, typer.Option(help="With --model: its P-EAGLE head, ngram or none.", show_default=False)
+        str | None, typer.Option(help="With --model: its head, or a draft method that needs none.", show_default=False)
     ] = None,
     precision: Annotated[
         str | None,

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..checkpoints.known_pairs import EAGLE3
-from ..checkpoints.without_head import NGRAM
+from ...engines.draft_methods import headless_named, method_named
 from ..console.printing import columns, emit, interruptible, size
 from .flags.shared_flags import Json
 
@@ -73,7 +72,8 @@ def _export(folder: Path, *, hashes: bool) -> tuple[list[tuple[str, Any]], dict[
 def _drafter_of(draft: str | None) -> str:
     if draft is None:
         return "none: the target was exported alone"
-    return "none: drafts are looked up in the text" if draft == NGRAM else draft
+    method = headless_named(draft)
+    return f"none: {method.help}" if method else draft
 
 
 def _quantized(folder: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
@@ -113,12 +113,13 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
         ("drafts per round", f"{_k(speculation)} (trained for {speculation['trained_depth']})"),
         ("taps", ", ".join(map(str, shapes["taps"]))),
     ]
-    if engine["method"] == EAGLE3:
-        drafts.insert(1, ("method", "EAGLE-3: the drafter makes a pass for every draft"))
-    if not engine["drafter"]:
+    method = method_named(engine["method"])
+    if method.needs_head:
+        drafts.insert(1, ("method", f"{method.title}: {method.note}" if method.note else method.title))
+    else:
         most = speculation["max_num_speculative_tokens"]
-        looked_up = f"{_k(speculation)}, looked up in the text, of {most} at most: there is no drafter"
-        drafts = [("drafts per round", looked_up if most else "none: plain decoding, without a drafter")]
+        k = f"{_k(speculation)}, {method.note or method.title}, of {most} at most: there is no drafter"
+        drafts = [("drafts per round", k if method.drafts else f"none: {method.help}, without a drafter")]
     heads = f" (drafter {shapes['draft_vocab_size']})" if engine["drafter"] else ""
     rows: list[tuple[str, Any]] = [
         *first_rows(first_words(engine["precision"])),

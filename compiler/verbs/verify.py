@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ...engines.draft_methods import METHODS
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible
 from .flags.shared_flags import EngineFolder, Json, Threads
@@ -26,8 +27,9 @@ def verify(
     draft: Annotated[
         str | None,
         typer.Option(
-            metavar="ngram",
-            help="Look drafts up in the text. (default: the engine's, which peagle or eagle3 names)",
+            metavar="METHOD",
+            help=f"Who drafts: {', '.join(each.name for each in METHODS.values() if each.drafts)}. "
+            "(default: the engine's own)",
             show_default=False,
         ),
     ] = None,

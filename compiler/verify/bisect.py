@@ -195,7 +195,7 @@ def rebuild_command(manifest: Manifest, recipe: Recipe, exclude: Sequence[str]) 
     """
     backend, usual = manifest.backend, RECIPES[recipe.name].on(recipe.wide, lowering_named(manifest.backend.lowering))
     words = ["peagle-compile", "build", "--model", manifest.target.origin.id]
-    words += ["--draft", manifest.drafter.origin.id] if manifest.drafter else ["--draft", manifest.draft]
+    words += ["--draft", manifest.drafter.origin.id] if manifest.drafter else ["--draft", manifest.method]
     words += ["--backend", backend.name, "--precision", recipe.name]
     words += ["--gpu", ",".join(backend.gpus)] if backend.gpus else []
     for flag, field in (

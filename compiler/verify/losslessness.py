@@ -47,7 +47,7 @@ class Losslessness:
 
     ``ties``: how many texts parted where the target itself gives either token; they are compared up to there.
     ``notes`` say what of the prompts the engine had no room for, ``finite`` whether logits of the first are numbers.
-    ``draft``: ``drafter`` or ``ngram``, which made the drafts. ``batch``: the most prompts that were in flight at once;
+    ``draft``: the draft method. ``batch``: the most prompts that were in flight at once;
     what they are compared with was generated alone. With an ``acceptance_tolerance`` above 0 differences are what was
     asked for: they are counted, and not judged.
     """
@@ -63,7 +63,7 @@ class Losslessness:
     ties: int = 0
     notes: tuple[str, ...] = ()
     finite: bool = True
-    draft: str = "drafter"
+    draft: str = ""
     batch: int = 1
     acceptance_tolerance: float = 0.0
 
@@ -161,7 +161,7 @@ def compare_on_and_off(
         ties=sum(divergence.tie for divergence in divergences),
         notes=beginnings.notes,
         finite=all(bool(np.isfinite(engine.target_logits(ids)).all()) for _, ids in beginnings.ids[:1]),
-        draft=draft or engine.manifest.draft,
+        draft=draft or engine.manifest.method,
         batch=batch,
         acceptance_tolerance=acceptance_tolerance,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...engines.draft_methods import METHODS
 from .bisect import Cost
 from .generation import AcceptanceLength
 from .logits import LogitsComparison, most_added
@@ -44,10 +45,11 @@ def _result(verification: Verification) -> str:
 def lossless_lines(lossless: Losslessness) -> list[Line]:
     """Return the lines on speculation on and off."""
     wanted = f"acceptance tolerance {lossless.acceptance_tolerance:g}: what differs is counted, and not judged"
+    method = METHODS.get(lossless.draft)
     rows = [
         *([("LOSSY", wanted)] if lossless.is_lossy else []),
         ("compared", f"{lossless.prompts} prompts x {lossless.max_tokens} tokens, K = {lossless.k}"),
-        *([("drafts", "looked up in the text")] if lossless.draft == "ngram" else []),
+        *([("drafts", method.note)] if method and method.note else []),
         ("policies", ", ".join(lossless.policies)),
         *([("at once", f"1 to {lossless.batch} prompts, against each alone")] if lossless.batch > 1 else []),
         ("differing", f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens"),

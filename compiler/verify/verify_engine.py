@@ -199,7 +199,7 @@ def verify(
 ) -> Verification:
     """Check ``engine`` and write ``verify.json`` into its folder; a K that it has no room for is left out.
 
-    ``draft`` is ``ngram`` for drafts looked up in the text in place of the drafter's; ``batch`` prompts at most are in
+    ``draft`` names a draft method in place of the engine's own; ``batch`` prompts at most are in
     flight at once, for which the engine was given room. With an ``acceptance_tolerance`` above 0 drafts are lossy, and
     what they change is counted. Of one without drafts the logits are checked, and what its precision costs. ``only``
     names the parts to check (all: none). The file is written after each, so that an interrupted run keeps those that
@@ -264,7 +264,7 @@ def _not_needed(manifest: Manifest) -> dict[str, str]:
     exact, kind = is_reference(manifest.precision), manifest.precision.get("recipe")
     rounds = f"logits are those of torch in fp32 only, and the engine is in {kind}: precision measures what that costs"
     never = {
-        "losslessness": _NO_DRAFTS if manifest.draft == "none" else "",
+        "losslessness": _NO_DRAFTS if not manifest.draft_method.drafts else "",
         "parity": "" if exact else rounds,
         "precision": "the engine is in fp32, which precisions are measured against" if exact else "",
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from ...engines.draft_methods import METHODS
 from ...engines.folder.checks import check_files
 from ...engines.folder.manifest import Manifest
 from ...engines.requests.arguments import integer, number
@@ -13,8 +14,6 @@ from ...plugins.errors import UsageError
 from ...plugins.number_formats import NUMBER_FORMATS
 from ...plugins.optional_packages import require
 from ..bundled.prompts import code_prompts
-from ..checkpoints.known_pairs import CHAIN, HEADS
-from ..checkpoints.without_head import NGRAM
 from ..console.progress import Progress, Quiet
 from .measure_precision import MeasureRequest, Reference
 from .precision_limits import limits_of
@@ -51,9 +50,12 @@ class VerifyOptions:
         number("--acceptance-tolerance", self.acceptance_tolerance, 0, 1)
         if self.max_perplexity_increase is not None:
             number("--max-perplexity-increase", self.max_perplexity_increase, 0)
-        if self.draft not in (None, NGRAM, CHAIN, *HEADS):
+        drafting = [each.name for each in METHODS.values() if each.drafts]
+        if self.draft not in (None, *drafting):
             raise UsageError(
-                f"--draft {self.draft} cannot be compared with plain decoding", fix="`--draft ngram`, or leave it out"
+                f"--draft {self.draft} cannot be compared with plain decoding",
+                why=f"what drafts is {', '.join(drafting)}",
+                fix="`--draft ngram`, or leave it out",
             )
 
     def measures(self, manifest: Manifest) -> MeasureRequest:

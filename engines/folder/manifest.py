@@ -12,28 +12,31 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ...plugins.errors import EnvironmentProblem
 from ...plugins.optional_packages import upgrade
+from ..draft_methods import PLAIN, DraftMethod, Passes, method_named, method_of_heads
 from .checks import REBUILD, file_contradictions, part_contradictions, size_contradictions
 from .records import BackendRecord, Evidence, FileEntry, Part, Shapes, Speculation
 from .strict_json import decode
 
 FILE_NAME = "engine.json"
-Draft = Literal["drafter", "ngram", "none"]
-Method = Literal["peagle", "eagle3"]
 # The newest that is read, and every one before: 1 knows no engines without a drafter, 2 none that draft without one,
-# 3 no drafter that makes a pass for every draft, 4 no K that adapts, and 5 no rounds that the build measured.
-FORMAT_VERSION = 6
+# 3 no drafter that makes a pass for every draft, 4 no K that adapts, 5 no rounds that the build measured, and 6 no name
+# of the draft method: it follows from the rest.
+FORMAT_VERSION = 7
+_NAMES_METHOD = 7
+_HEADLESS_BEFORE = "ngram"  # the one method without a head that drafts, up to format 6
 
 
 @dataclass(frozen=True)
 class Manifest:
     """All of ``engine.json``.
 
-    ``files`` lists every other file by its posix path; ``verify.json`` when it has been written. An engine that looks
-    its drafts up in the text has no ``drafter``, and neither has one for plain decoding.
+    ``files`` lists every other file by its posix path; ``verify.json`` when it has been written. ``method`` is the name
+    of the draft method, which is filled in where an older format does not say it. An engine has a ``drafter`` where its
+    method needs a head.
     """
 
     product_version: str
@@ -47,6 +50,11 @@ class Manifest:
     files: Mapping[str, FileEntry]
     evidence: tuple[Evidence, ...] = ()
     format_version: int = 1
+    method: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.method:
+            object.__setattr__(self, "method", _method_of_older(self.drafter, self.speculation))
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -54,23 +62,16 @@ class Manifest:
         return {"target": self.target} | ({"drafter": self.drafter} if self.drafter else {})
 
     @property
-    def draft(self) -> Draft:
-        """What drafts by itself: the drafter, n-grams where there are drafts and none, else nothing."""
-        if self.drafter:
-            return "drafter"
-        return "ngram" if self.speculation.max_num_speculative_tokens else "none"
-
-    @property
-    def method(self) -> Method | None:
-        """The kind of the drafter: ``peagle`` makes all drafts in one pass, ``eagle3`` each in one of its own."""
-        if self.drafter is None:
-            return None
-        return "eagle3" if self.drafter.is_autoregressive else "peagle"
+    def draft_method(self) -> DraftMethod:
+        """The record of ``method``. Raises ``EnvironmentProblem`` where it is not known here."""
+        return method_named(self.method)
 
     def write(self, folder: Path) -> None:
         """Write ``engine.json`` so that a reader sees the old file or the new one, never a part."""
         content = dataclasses.asdict(self)
         content = {"format_version": content.pop("format_version"), **content}
+        if self.format_version < _NAMES_METHOD:
+            del content["method"]
         if not self.speculation.adapts:
             del content["speculation"]["adapts"]  # older versions know no such field
         if self.speculation.measured is None:
@@ -100,7 +101,10 @@ class Manifest:
         problems: list[str] = []
         manifest = decode(cls, content, problems)
         if manifest is not None:
+            method_named(manifest.method)
             problems = contradictions(manifest)
+            if ("method" in content) != (manifest.format_version >= _NAMES_METHOD):
+                problems.append(f"method is a field from format {_NAMES_METHOD} on")
         if manifest is None or problems:
             raise EnvironmentProblem(f"{path} is not a valid manifest", why="; ".join(problems), fix=REBUILD)
         if digest != _digest(content):
@@ -121,9 +125,10 @@ def contradictions(manifest: Manifest) -> list[str]:
     for name, part in manifest.parts.items():
         problems += part_contradictions(name, part, manifest.backend)
     problems += size_contradictions(manifest.shapes, manifest.speculation, drafter=manifest.drafter is not None)
+    problems += _method_contradictions(manifest.draft_method, manifest.drafter, manifest.speculation)
     if not 1 <= manifest.format_version <= FORMAT_VERSION:
         problems.append(f"format_version {manifest.format_version} does not exist")
-    elif manifest.format_version < format_of(manifest.drafter, manifest.speculation):
+    elif manifest.format_version < _oldest_format(manifest.drafter, manifest.speculation):
         lacks = _LACKS[_lacking(manifest)]
         problems.append(f"format_version {manifest.format_version} has no {lacks}")
     return problems
@@ -146,8 +151,8 @@ def _lacking(manifest: Manifest) -> int:
     return 3 if manifest.drafter else manifest.format_version
 
 
-def format_of(drafter: Part | None, speculation: Speculation) -> int:
-    """The oldest format that can say it: older versions read what they can, and name the version that reads more."""
+def _oldest_format(drafter: Part | None, speculation: Speculation) -> int:
+    """The oldest format that has all of it, but for the name of the method."""
     if speculation.measured:
         return 6
     if speculation.adapts:
@@ -155,6 +160,25 @@ def format_of(drafter: Part | None, speculation: Speculation) -> int:
     if drafter:
         return 4 if drafter.is_autoregressive else 1
     return 3 if speculation.max_num_speculative_tokens else 2
+
+
+def _method_of_older(drafter: Part | None, speculation: Speculation) -> str:
+    """Return the method of an engine whose format does not say it: the head's, else whether there may be drafts."""
+    if drafter:
+        return method_of_heads(Passes.ONE_PER_DRAFT if drafter.is_autoregressive else Passes.ONE).name
+    return _HEADLESS_BEFORE if speculation.max_num_speculative_tokens else PLAIN.name
+
+
+def _method_contradictions(method: DraftMethod, drafter: Part | None, speculation: Speculation) -> list[str]:
+    """Return the faults of a method that is another than the graphs and sizes are for."""
+    if method.needs_head != (drafter is not None):
+        return [f"method {method.name} {'needs a' if method.needs_head else 'has no'} drafter"]
+    problems = []
+    if drafter and (method.passes is Passes.ONE_PER_DRAFT) != drafter.is_autoregressive:
+        problems.append(f"method {method.name} has a drafter of another kind")
+    if not method.drafts and speculation.max_num_speculative_tokens:
+        problems.append(f"method {method.name} drafts nothing, and speculation has room for drafts")
+    return problems
 
 
 def _load(folder: Path) -> dict[str, Any]:

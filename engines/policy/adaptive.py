@@ -75,15 +75,15 @@ class _Place:
 class Adaptive:
     """A policy that drafts as much as pays, up to ``most``, and not at all where nothing does. One for an engine."""
 
-    def __init__(self, start: int, most: int, prior: Prior | None = None, strategy: str = "") -> None:
-        """``start`` is the K of the first round; what is known of ``strategy`` when it begins is ``prior``."""
+    def __init__(self, start: int, most: int, prior: Prior | None = None, method: str = "") -> None:
+        """``start`` is the K of the first round; what is known of ``method`` when it begins is ``prior``."""
         if not 0 <= start <= most:
             raise ValueError(f"start is {start}, most is {most}")
         self.most = most
         self._start = start
         self._guess = guessed(start, most)
-        self._prior, self._of = prior or self._guess, strategy
-        self._all: dict[str, AcceptanceRates] = {}  # by strategy
+        self._prior, self._of = prior or self._guess, method
+        self._all: dict[str, AcceptanceRates] = {}  # by method
         self._texts: WeakKeyDictionary[object, AcceptanceRates] = WeakKeyDictionary()
         self._places: dict[object, _Place] = {}
         self._last: _Place | None = None
@@ -152,12 +152,10 @@ class Adaptive:
         return [brought / costs.ratio(max(k, ahead.least)) for k, brought in enumerate(tokens)]
 
     def _tokens(self, ahead: RoundAhead) -> list[float]:
-        of_all = {
-            row.strategy: rates_of_all(self._rates(row.strategy), self._before(row.strategy)) for row in ahead.rows
-        }
+        of_all = {row.method: rates_of_all(self._rates(row.method), self._before(row.method)) for row in ahead.rows}
         brought = [0.0] * (self.most + 1)
         for row in ahead.rows:
-            text, common = self._texts.get(row.text), of_all[row.strategy]
+            text, common = self._texts.get(row.text), of_all[row.method]
             for k, tokens in enumerate(tokens_by_k(rates_of_text(text, common) if text else common)):
                 brought[k] += tokens
         return brought
@@ -174,7 +172,7 @@ class Adaptive:
                 self._share = min(2 * self._share, SHARE)
             if drafted:
                 text.add(drafted, accepted)
-                self._rates(row.strategy).add(drafted, accepted)
+                self._rates(row.method).add(drafted, accepted)
                 self._learnt += 1
 
     def _save(self, place: _Place, ahead: RoundAhead) -> None:
@@ -234,17 +232,17 @@ class Adaptive:
         near = [k for k in (0, place.k + 1, place.k - 1) if 0 <= k <= self.most]
         return min(near, key=lambda k: place.probed.get(k, 0))
 
-    def _rates(self, strategy: str) -> AcceptanceRates:
-        return self._all.setdefault(strategy, new_rates(self.most, of_text=False))
+    def _rates(self, method: str) -> AcceptanceRates:
+        return self._all.setdefault(method, new_rates(self.most, of_text=False))
 
-    def _before(self, strategy: str) -> Prior:
-        return self._prior if strategy == self._of else self._guess
+    def _before(self, method: str) -> Prior:
+        return self._prior if method == self._of else self._guess
 
     def _place(self, ahead: RoundAhead) -> _Place:
         if self._found[0] is ahead:
             return self._found[1]
-        strategies = frozenset(row.strategy for row in ahead.rows)
-        key = strategies, ahead.busy, ahead.least, ahead.on_host
+        methods = frozenset(row.method for row in ahead.rows)
+        key = methods, ahead.busy, ahead.least, ahead.on_host
         if key not in self._places:
             self._places[key] = self._new_place(ahead)
         self._found = ahead, self._places[key]
@@ -252,8 +250,8 @@ class Adaptive:
 
     def _new_place(self, ahead: RoundAhead) -> _Place:
         """What is known of rounds of another kind: their passes have as many columns more as they have rows more."""
-        last, strategies = self._last, {row.strategy for row in ahead.rows}
-        prior = self._before(next(iter(strategies), self._of))
+        last, methods = self._last, {row.method for row in ahead.rows}
+        prior = self._before(next(iter(methods), self._of))
         shape, rows = (last.costs.shape(), ahead.busy / last.busy) if last else (prior.costs, float(ahead.busy))
         costs = [1 + rows * (cost - 1) for cost in shape]
         known = prior.ratios if last is None and ahead.busy == 1 else _CARRIED

@@ -12,14 +12,14 @@ DraftsAsked = int | Literal["auto"]  # as a caller says K: so many, or as many a
 
 @dataclass(frozen=True)
 class RoundRow:
-    """One text in a round, known by identity alone, and the name of the strategy that drafts for it.
+    """One text in a round, known by identity alone, and the name of the method that drafts for it.
 
     ``forced`` tokens are what its form wants next, which no drafter is asked for; of those ``trust`` is how many are
     accepted where they are verified.
     """
 
     text: object
-    strategy: str
+    method: str
     forced: int = 0
     trust: float = 0.0
 

@@ -135,7 +135,7 @@ class RequestOutput:
     ``cached_tokens`` of the prompt were not computed again, since a prompt before began with them. ``stop_reason`` is
     the stop string or the one of ``stop_token_ids`` that ended it. ``prompt_logprobs`` has an entry for each token of
     the prompt where asked for; that of the first, which follows nothing, is None. ``warnings`` are of the engine, as
-    far as they concern how it went: that its drafter does not belong to its target.
+    far as they concern how it went: that its drafter does not belong to its target. ``draft`` names the draft method.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -153,6 +153,7 @@ class RequestOutput:
     stop_reason: int | str | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
     warnings: tuple[str, ...] = ()
+    draft: str = ""
 
     @property
     def time_to_first_token(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ...plugins.errors import EnvironmentProblem, PeagleError
+from ..draft_methods import DraftMethod
 from ..policy.drafts_per_round import Policy
 from ..requests.params import SamplingParams
 from ..requests.results import Acceptance, Delta, RequestOutput
@@ -20,10 +21,9 @@ from .token_choice import TokenChoice
 class Request:
     """One prompt with what it has got so far. ``seed`` is the one in effect, drawn if the params leave it open.
 
-    ``room`` is the most tokens it may get. ``strategy`` is the name of the one that drafts for it, ``policy`` says how
-    many. ``deadline`` and ``submitted`` are seconds of ``time.perf_counter``. ``launched`` counts passes whose tokens
-    have not been read, ``ahead`` how many tokens those may bring at most. ``cached`` tokens of the prompt were read for
-    another one.
+    ``room`` is the most tokens it may get. ``method`` drafts for it, ``policy`` says how many. ``deadline`` and
+    ``submitted`` are seconds of ``time.perf_counter``. ``launched`` counts passes whose tokens have not been read,
+    ``ahead`` how many tokens those may bring at most. ``cached`` tokens of the prompt were read for another one.
     """
 
     prompt: tuple[int, ...]
@@ -31,7 +31,7 @@ class Request:
     seed: int
     transcript: Transcript
     room: int
-    strategy: str
+    method: DraftMethod
     policy: Policy
     delivery: Delivery = field(default_factory=Delivery)
     submitted: float = 0.0
@@ -82,11 +82,6 @@ class Request:
         return len(self.transcript.token_ids)
 
     @property
-    def tells_of_drafter(self) -> bool:
-        """Whether its drafts are a drafter's and nobody else's, of a text that one could guess."""
-        return self.strategy not in ("plain", "ngram") and self.params.temperature <= 1 and self.choice is None
-
-    @property
     def is_done(self) -> bool:
         """Whether its text has ended."""
         return self.transcript.finish_reason is not None
@@ -124,4 +119,5 @@ class Request:
             stop_reason=text.stop_reason,
             warnings=warnings,
             prompt_logprobs=self.prompt_logprobs.told() if self.prompt_logprobs else (),
+            draft=self.method.name,
         )

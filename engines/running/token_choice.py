@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...plugins.errors import UsageError
-from ..folder.manifest import Manifest
 from ..grammars.path import GrammarPath
 from ..requests.params import SamplingParams, policy_of
 from ..requests.results import TokenLogprob
@@ -37,8 +36,9 @@ def choice_of(
     prompt: Sequence[int],
     ends: frozenset[int],
     words: Sequence[Sequence[int]],
-    manifest: Manifest,
+    vocab_size: int,
     *,
+    backend: str,
     shows_logits: bool,
     grammar: Callable[[], GrammarPath | None] = lambda: None,
 ) -> TokenChoice | None:
@@ -48,20 +48,20 @@ def choice_of(
     its form. Raises ``UsageError`` for what the engine's backend cannot do, and for ids that its vocabulary does not
     have.
     """
-    _check_ids(params, manifest.shapes.vocab_size)
-    require_possible(words, manifest.shapes.vocab_size)
+    _check_ids(params, vocab_size)
+    require_possible(words, vocab_size)
     options = options_of(params)
     if not options:
         return None
     if not shows_logits:
         raise UsageError(
             f"this engine cannot do {', '.join(options)}",
-            why=f"the target's logits must be on the host for that, and {manifest.backend.name} does not show them",
+            why=f"the target's logits must be on the host for that, and {backend} does not show them",
             fix="leave that out, or build an engine with --backend onnxruntime",
         )
     if options == ["prompt_logprobs"]:
         return None
-    return TokenChoice(params, prompt, ends, words, manifest.shapes.vocab_size, grammar())
+    return TokenChoice(params, prompt, ends, words, vocab_size, grammar())
 
 
 def _check_ids(params: SamplingParams, vocab: int) -> None:

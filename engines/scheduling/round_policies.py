@@ -64,13 +64,13 @@ def choose_drafts(slots: Sequence[Request | None]) -> list[RoundPolicy]:
 
 def _row(request: Request, grammar: GrammarPath | None, policy: Policy) -> RoundRow:
     if grammar is None or isinstance(policy, Fixed):
-        return RoundRow(request, request.strategy)
-    return RoundRow(request, request.strategy, min(len(grammar.forced()), policy.most), grammar.trust)
+        return RoundRow(request, request.method.name)
+    return RoundRow(request, request.method.name, min(len(grammar.forced()), policy.most), grammar.trust)
 
 
 def first_k(request: Request, running: int) -> int:
     """How many drafts follow the prompt of a request that is to join those that run."""
-    row = RoundRow(request, request.strategy)
+    row = RoundRow(request, request.method.name)
     return request.policy.choose(RoundAhead([row], running + 1, on_host=request.choice is not None))
 
 

@@ -18,10 +18,10 @@ from ..policy.misfit import MisfitWatch
 from ..requests.random_numbers import uniform_stream
 from ..requests.results import FinishReason
 from ..running.request import Request
-from ..strategies.shared_rounds import SharedRounds
 from .passes import Flight, PromptReading
 from .prefix_cache import PrefixCache
 from .round_policies import choose_drafts, draft_limits, first_k, most_emitted
+from .shared_rounds import SharedRounds
 
 PREFILL_CHUNK = 512  # columns; a longer pass is no faster
 MAX_PREFILL_TOKENS = 128  # of prompts, between two rounds of requests that run
@@ -147,8 +147,8 @@ class Scheduler:
         free = next((slot for slot, request in enumerate(self._slots) if request is None), None)
         if not (self._waiting and self.admits) or self._reading is not None or free is None:
             return
-        request, strategy = self._waiting[0], self._rounds.named(self._waiting[0].strategy)
-        if not self._rounds.may_join(request.strategy):
+        request, strategy = self._waiting[0], self._rounds.of(self._waiting[0].method)
+        if not self._rounds.may_join(request.method):
             return
         self._waiting.popleft()
         if self.is_empty and strategy.enqueues_only:
@@ -156,7 +156,7 @@ class Scheduler:
         request.prefill_began = time.perf_counter()
         self._backend.admit(free, request.params, uniform_stream(request.seed, self._max_seq_len + 1), request.choice)
         self._reading = PromptReading(request, free, first_k(request, self.num_running))
-        drafts = self._rounds.makes_passes(request.strategy)
+        drafts = request.method.needs_head
         found = None if request.prompt_logprobs else self._prefixes.find(request.prompt, drafts=drafts)
         if found is not None:  # caches hold no logits: a prompt whose logprobs are asked for is read anew
             kept, request.cached = found
@@ -166,13 +166,13 @@ class Scheduler:
     def _launch_piece(self, reading: PromptReading, width: int) -> None:
         request, slot, piece = reading.request, reading.slot, reading.next(width)
         self._read_since += width
-        self._backend.prompt(slot, piece, self._rounds.named(request.strategy).prompt, reading.k)
+        self._backend.prompt(slot, piece, self._rounds.of(request.method).prompt, reading.k)
         if not piece.is_last:
             self._flights.append(Flight())
             return
         self._reading, self._slots[slot] = None, request
         self._launched(Flight(self._backend.first(slot), [request], [slot], most=[1]))
-        drafts, size = self._rounds.makes_passes(request.strategy), len(request.prompt) * self._backend.kept_bytes
+        drafts, size = request.method.needs_head, len(request.prompt) * self._backend.kept_bytes
         if self._prefixes.takes(request.prompt, size, drafts=drafts):
             self._prefixes.add(request.prompt, self._backend.keep(slot, len(request.prompt)), drafts=drafts)
 
@@ -211,7 +211,7 @@ class Scheduler:
             if request.decode_began:
                 drafted, seconds = flight.emission.drafted[row], flight.emission.pass_seconds
                 request.acceptance.add_round(drafted, count - 1, seconds)
-                if request.tells_of_drafter:
+                if _shows_fit(request):
                     self._misfit.add(drafted, count - 1)
             else:
                 request.decode_began = time.perf_counter()
@@ -230,3 +230,8 @@ class Scheduler:
     def _free(self, slot: int) -> None:
         self._slots[slot] = None
         self._backend.retire(slot)
+
+
+def _shows_fit(request: Request) -> bool:
+    """Whether its rounds say if drafter and target belong together: drafts of a head, for a text one could guess."""
+    return request.method.needs_head and request.params.temperature <= 1 and request.choice is None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
+from ..draft_methods import METHODS
 from ..grammars.tally import GrammarTally
 from ..loop import Load
 from ..requests.results import Delta, RequestOutput
@@ -41,6 +43,16 @@ class ServerMetrics:
         self.drafts = counter("spec_decode_num_drafts", "Rounds with drafts.", "lossy")
         self.drafted = counter("spec_decode_num_draft_tokens", "Tokens that were drafted.", "lossy")
         self.accepted = counter("spec_decode_num_accepted_tokens", "Drafts that were accepted.", "lossy")
+        self.by_method = {
+            name: counter(f"draft_method_{name}", text, "method", owner="peagle")
+            for name, text in (
+                ("requests", "Requests that ended, by draft method."),
+                ("draft_tokens", "Tokens that were drafted, by draft method."),
+                ("accepted_tokens", "Drafts that were accepted, by draft method."),
+            )
+        }
+        for each, method in product(self.by_method.values(), METHODS):
+            each.labels(model, method)
         self.accepted_per_position = counter(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted drafts, by position in the round.", "lossy", "position"
         )
@@ -121,6 +133,9 @@ class RequestMeter:
         metrics.drafts.labels(model, lossy).inc(acceptance.rounds)
         metrics.drafted.labels(model, lossy).inc(acceptance.drafted)
         metrics.accepted.labels(model, lossy).inc(acceptance.accepted)
+        of_method = {"requests": 1, "draft_tokens": acceptance.drafted, "accepted_tokens": acceptance.accepted}
+        for name, count in of_method.items():
+            metrics.by_method[name].labels(model, output.draft).inc(count)
         metrics.rounds.labels(model).inc(acceptance.rounds + acceptance.undrafted)
         metrics.later_rounds.labels(model).inc(acceptance.later_rounds)
         metrics.later_accepted.labels(model).inc(acceptance.later_accepted)

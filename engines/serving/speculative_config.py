@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 
 from ...plugins.errors import UsageError, nearest
+from ..draft_methods import methods_in_vllm
+from ..draft_methods.options import is_auto
 from ..folder.manifest import Manifest
 from ..policy.drafts_per_round import DraftsAsked
 from ..requests.arguments import number
-from ..strategies.asked import is_auto
 from .speculative_words import NO_COUNTERPARTS, OF_A_BUILD, by_key
 
 VARIABLES = ("SM_VLLM_SPECULATIVE_CONFIG", "OPTION_SPECULATIVE_CONFIG")
-_METHODS = {"eagle3": None, "eagle": None, "ngram": "ngram", "ngram_gpu": "ngram"}
 _READ = ("method", "num_speculative_tokens", "acceptance_tolerance")
 _UNREAD = by_key(NO_COUNTERPARTS, OF_A_BUILD)
 
@@ -107,15 +107,16 @@ def _draft(where: str, given: dict[str, Any], manifest: Manifest) -> str | None:
     method = given.get("method")
     if method is None:
         return None
-    method = method.lower() if isinstance(method, str) else repr(method)
-    if method not in _METHODS:
+    method, methods = method.lower() if isinstance(method, str) else repr(method), methods_in_vllm()
+    if method not in methods:
         raise UsageError(
-            f"{where}: method is {method!r}", why=f"known are {', '.join(_METHODS)}", fix="name one of them"
+            f"{where}: method is {method!r}", why=f"known are {', '.join(methods)}", fix="name one of them"
         )
-    draft = _METHODS[method]
-    if draft is None and manifest.drafter is None:
+    if not methods[method].needs_head:
+        return methods[method].name
+    if manifest.drafter is None:
         raise UsageError(
             f"{where}: method is {method!r}, and this engine has no drafter",
             fix="build it with one, or say ngram",
         )
-    return draft
+    return None  # the engine's own: vLLM's names of heads say nothing of how many passes one makes

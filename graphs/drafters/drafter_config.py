@@ -20,7 +20,8 @@ ARCHITECTURES = frozenset({
     "PeagleLlamaForCausalLM", "PeagleQwen3ForCausalLM", "Eagle3Qwen3ForCausalLM", "PEagleSpeculator",
     "Eagle3Speculator", "LlamaForCausalLMPeagle", "LlamaEagle3DraftModel",
 })  # fmt: skip
-_SPECULATORS_TYPES = ("peagle", "eagle3")
+_AUTOREGRESSIVE = "eagle3"
+_SPECULATORS_TYPES = ("peagle", _AUTOREGRESSIVE)
 # What vLLM and other tools have called it; the first stands in an object of that name.
 MASK_ID_KEYS = ("dflash_config.mask_token_id", "mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 _TAPS = "eagle_aux_hidden_state_layer_ids"
@@ -53,9 +54,14 @@ def flatten(config: Config, problems: Problems) -> dict[str, Any]:
     kind = config.get("speculators_model_type")
     if kind not in (None, *_SPECULATORS_TYPES):
         problems.add(f"speculators_model_type {kind!r} is not one of {', '.join(_SPECULATORS_TYPES)}")
-    if kind == "eagle3" and flat.get("norm_before_residual") is None:
+    if kind == _AUTOREGRESSIVE and flat.get("norm_before_residual") is None:
         flat["norm_before_residual"] = True  # as vLLM loads them; newer versions of the package always say
     return flat
+
+
+def called_autoregressive(config: Config) -> bool:
+    """Whether the config calls its head one that makes a pass for every draft."""
+    return config.get("speculators_model_type") == _AUTOREGRESSIVE and config.get("parallel_drafting") is not True
 
 
 def stating(config: Config, taps: Sequence[int], mask_token_id: int | None) -> dict[str, Any]:

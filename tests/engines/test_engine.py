@@ -337,6 +337,6 @@ def test_a_stream_read_by_two_threads_gives_each_piece_once(tiny_engine: Engine)
         assert stream.result.token_ids == expected
 
 
-def test_an_unknown_strategy_is_refused(tiny_engine: Engine) -> None:
-    with pytest.raises(UsageError, match="strategy must be one of"):
-        Engine(tiny_engine.folder, tiny_engine.manifest, tiny_engine._backend, tiny_engine.tokenizer, strategy="eagle")
+def test_an_unknown_draft_method_is_refused(tiny_engine: Engine) -> None:
+    with pytest.raises(UsageError, match="draft must be peagle, peagle-chain, ngram, none"):
+        Engine(tiny_engine.folder, tiny_engine.manifest, tiny_engine._backend, tiny_engine.tokenizer, draft="eagle")

@@ -46,7 +46,7 @@ def told(engine: Engine, **more: object) -> list[object]:
 
 def test_the_folder_holds_the_target_alone_and_room_for_drafts(looking: Path) -> None:
     manifest = Manifest.read(looking)
-    assert (manifest.drafter, manifest.draft, manifest.format_version) == (None, "ngram", 3)
+    assert (manifest.drafter, manifest.method, manifest.format_version) == (None, "ngram", 7)
     speculation, shapes = manifest.speculation, manifest.shapes
     assert (speculation.num_speculative_tokens, speculation.max_num_speculative_tokens) == (4, 8)
     assert (shapes.taps, shapes.cache_length >= shapes.max_seq_len + 16) == ((), True)
@@ -151,7 +151,7 @@ def test_no_drafts_and_none_that_are_read(cli: Run, tiny_pair: Pair, tmp_path: P
     done = cli("build", tiny_pair.target, *NGRAM, *zero, *SHORT, "--out", tmp_path / "engine", "--json")
     assert done.code == 0, done.err
     assert "--draft ngram was not read" in json.loads(done.out)["warnings"][0]
-    assert Manifest.read(tmp_path / "engine").draft == "none"
+    assert Manifest.read(tmp_path / "engine").method == "none"
     with pytest.raises(UsageError, match="draft is ngram, and this engine drafts nothing"):
         Engine.load(tmp_path / "engine").generate([[1]], draft="ngram")
     done = cli("build", tiny_pair.target, *NGRAM, "--taps", "1,2", "--out", tmp_path / "other")

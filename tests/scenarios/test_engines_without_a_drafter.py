@@ -57,7 +57,7 @@ def ids(engine: Engine, params: SamplingParams, **more: int) -> list[tuple[int, 
 def test_the_folder_holds_the_target_alone(plain: Path) -> None:
     manifest = Manifest.read(plain)
     assert manifest.drafter is None
-    assert (manifest.format_version, list(manifest.parts)) == (2, ["target"])
+    assert (manifest.format_version, list(manifest.parts)) == (7, ["target"])
     assert not [name for name in manifest.files if "drafter" in name]
     assert "aux_hidden" not in manifest.target.outputs
     onnx.checker.check_model(str(plain / "target" / "model.onnx"))

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Lanes
 from peagle.engines.backends.onnxruntime import lanes, prompt_row, sessions
+from peagle.engines.draft_methods import METHODS, DraftMethod, register
 from peagle.engines.policy.adaptive import Adaptive
 from peagle.engines.policy.drafts_per_round import Policy, RoundAhead, RoundSeen
-from peagle.engines.running.request import Request
-from peagle.engines.strategies.base import STRATEGIES, register
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
 from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED
@@ -76,9 +75,9 @@ def both(tiny_engine: Engine, plans: tuple[Engine, HostDevice]) -> dict[str, Eng
 BACKENDS = pytest.mark.parametrize("name", ["onnxruntime", "tensorrt"])
 
 
-def _with(engine: Engine, *, strategy: str = "parallel", policy: Policy | None = None) -> Engine:
+def _with(engine: Engine, *, draft: str = "peagle-chain", policy: Policy | None = None) -> Engine:
     """The same engine, decoding otherwise."""
-    return Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, strategy=strategy, policy=policy)
+    return Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, draft=draft, policy=policy)
 
 
 def _told(engine: Engine, prompts: list[list[int]], params: SamplingParams | list[SamplingParams]) -> list[object]:
@@ -106,9 +105,9 @@ def test_any_k_in_any_round_gives_the_plain_text_on_both_backends(both: dict[str
     prompts = data.draw(st.lists(prompt, min_size=1, max_size=6))
     params, seed = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 10**6))
     plain = both["onnxruntime"].generate(prompts, params, num_speculative_tokens=0)
-    strategy = data.draw(st.sampled_from(["parallel", "ngram"]))
+    draft = data.draw(st.sampled_from(["peagle-chain", "ngram"]))
     for engine in both.values():
-        outputs = _with(engine, strategy=strategy, policy=Dice(seed)).generate(prompts, params)
+        outputs = _with(engine, draft=draft, policy=Dice(seed)).generate(prompts, params)
         assert [(o.token_ids, o.text) for o in outputs] == [(o.token_ids, o.text) for o in plain]
 
 
@@ -143,8 +142,8 @@ def test_k_may_change_while_requests_run(
 def test_both_backends_accept_the_same_drafts_when_k_changes(both: dict[str, Engine], ks: tuple[int, ...]) -> None:
     """One prompt, so that both ask the policy in the same order."""
     for params in (GREEDY, SAMPLED):
-        for strategy in ("parallel", "ngram"):
-            engines = [_with(engine, strategy=strategy, policy=Cycle(ks)) for engine in both.values()]
+        for draft in ("peagle-chain", "ngram"):
+            engines = [_with(engine, draft=draft, policy=Cycle(ks)) for engine in both.values()]
             outputs = [_told(engine, [PROMPTS[0]], params) for engine in engines]
             assert outputs[0] == outputs[1]
 
@@ -185,12 +184,12 @@ def test_rounds_without_drafts_run_no_drafter_on_onnx_runtime(
 
 
 @BACKENDS
-@pytest.mark.parametrize("strategy", ["parallel", "ngram"])
-def test_as_many_drafts_as_pay_give_the_plain_text(both: dict[str, Engine], name: str, strategy: str) -> None:
+@pytest.mark.parametrize("draft", ["peagle-chain", "ngram"])
+def test_as_many_drafts_as_pay_give_the_plain_text(both: dict[str, Engine], name: str, draft: str) -> None:
     """With K of the same requests beside it, and of others; whatever the clock makes the policy say."""
     params = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.7, seed=3)
     plain = both["onnxruntime"].generate(PROMPTS, params, num_speculative_tokens=0)
-    engine = _with(both[name], strategy=strategy, policy=Adaptive(2, MOST))
+    engine = _with(both[name], draft=draft, policy=Adaptive(2, MOST))
     for _ in range(3):
         ks = [None, 5, "auto", 0]
         asked = [engine.submit(p, params, num_speculative_tokens=ks[i % 4]) for i, p in enumerate(PROMPTS)]
@@ -227,9 +226,6 @@ class LastTokenAgain:
 
     enqueues_only = False  # the host must see the last token
 
-    def over(self, slots: Sequence[Request | None]) -> LastTokenAgain:
-        return self
-
     def prompt(self, lanes: Lanes, k: int) -> None:
         lanes.verify(0)
         lanes.advance(0)
@@ -244,9 +240,9 @@ class LastTokenAgain:
 
 @pytest.fixture
 def last_token_again() -> Iterator[str]:
-    register("last-token-again", LastTokenAgain())
+    register(DraftMethod("last-token-again", "the last token again", "", strategy=LastTokenAgain(), depth=8))
     yield "last-token-again"
-    del STRATEGIES["last-token-again"]
+    del METHODS["last-token-again"]
 
 
 @BACKENDS
@@ -256,12 +252,12 @@ def test_a_strategy_is_one_class_and_one_line_of_registration(
 ) -> None:
     plain = _texts(both["onnxruntime"], params, 0)
     for policy in (None, Cycle((3, 0, 5, 1))):
-        assert _texts(_with(both[name], strategy=last_token_again, policy=policy), params) == plain
+        assert _texts(_with(both[name], draft=last_token_again, policy=policy), params) == plain
 
 
 @BACKENDS
 def test_a_strategy_of_one_s_own_has_its_drafts_verified(
     both: dict[str, Engine], name: str, last_token_again: str
 ) -> None:
-    outputs = _with(both[name], strategy=last_token_again).generate(PROMPTS, GREEDY)
+    outputs = _with(both[name], draft=last_token_again).generate(PROMPTS, GREEDY)
     assert all(o.acceptance.drafted == 4 * o.acceptance.rounds > 0 for o in outputs)

@@ -131,7 +131,7 @@ def _of_no_use(folder: Path, content: Mapping[str, Any]) -> UsageError:
         why, fix = f"it is for {form}", "export again with --for tensorrt --gpu NAME"
     else:
         why = "it was exported without saying what drafts, or by an earlier peagle-compile"
-        fix = "export again, with --draft HEAD, ngram or none"
+        fix = "export again, with --draft, a head or a method that needs none"
     return UsageError(f"no engine can be built from {folder}", why=why, fix=fix)
 
 

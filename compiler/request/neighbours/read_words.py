@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ....engines.draft_methods import head_named
 from ....plugins.errors import UsageError, nearest
-from ...checkpoints.without_head import head_of
 from ..config_file import shown, typed
 from ..verb_options import Form
 from .words import ANY_HEAD, BUILD_CONFIG, GROUPS, UNREAD, WORDS, Word
@@ -58,7 +58,7 @@ def before(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
     merged = {**second, **first}
     if first.get("draft") is ANY_HEAD:
         named = second.get("draft")
-        merged["draft"] = named if head_of(named) is not None else ANY_HEAD
+        merged["draft"] = named if head_named(named) is not None else ANY_HEAD
     return merged
 
 
@@ -173,7 +173,7 @@ def _one_of(form: Form, first: Spoken, second: Spoken, where: str) -> Spoken:
     """Which of two that mean one option says it. Raises ``UsageError`` if they do not say the same."""
     if ANY_HEAD in (first.answer, second.answer):
         other = first if second.answer is ANY_HEAD else second
-        same = other.answer is ANY_HEAD or head_of(other.answer) is not None
+        same = other.answer is ANY_HEAD or head_named(other.answer) is not None
     else:
         other, entry = first, form.find(first.option, where)
         one, two = (typed(each.answer, entry.type, entry.option, each.spelled) for each in (first, second))

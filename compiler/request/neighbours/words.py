@@ -7,10 +7,11 @@ release candidates, which renamed ``speculative_model_dir``), and from vLLM's ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ....engines.draft_methods import methods_in_vllm, ngram
 from ....engines.serving.speculative_words import FITS_ONE, NO_COUNTERPARTS, NO_SUCH_RUNTIME, ONE_GPU, NoCounterpart
 from ....plugins.number_formats import FP8, INT8, NUMBER_FORMATS
 
@@ -71,6 +72,24 @@ def _of_speculation(entry: NoCounterpart) -> Word:
     """What is said of speculation and read neither by a build nor by the engine that it makes."""
     keys = " ".join(f"speculative_config.{key}" for key in entry.keys.split())
     return Word(keys, spelled=_nothing(*entry.same), only=bool(entry.fix), why=entry.why, fix=entry.fix)
+
+
+class DraftSpellings(Mapping[str, Any]):
+    """What the names of draft methods mean to ``--draft``; read from the table of methods whenever one is looked up."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    @staticmethod
+    def _all() -> dict[str, Any]:
+        vllm = {name: ANY_HEAD if each.needs_head else each.name for name, each in methods_in_vllm().items()}
+        return {**vllm, "auto": ngram.METHOD.name, "none": None}  # as TensorRT-LLM has them
 
 
 def _nothing(*texts: str) -> dict[str, None]:
@@ -191,12 +210,12 @@ TABLE: tuple[Word, ...] = (
          "num_speculative_tokens", {"auto": None}),
     Word("speculative_config.max_total_draft_tokens", "num_speculative_tokens"),
     Word("speculative_config.speculative_model speculative_config.speculative_model_dir speculative_config.model "
-         "speculative_model speculative_model_dir", "draft", {"[ngram]": "ngram"}),
+         "speculative_model speculative_model_dir", "draft", {"[ngram]": ngram.METHOD.name}),
     Word("speculative_config.revision", "draft_revision"),
     Word(
         "speculative_config.decoding_type speculative_config.method speculative_decoding_mode",
         "draft",
-        {"eagle": ANY_HEAD, "eagle3": ANY_HEAD, "ngram": "ngram", "ngram_gpu": "ngram", "auto": "ngram", "none": None},
+        DraftSpellings(),
         only=True,
         why=_OTHER_DRAFTS,
         fix=_DRAFTS_FIX,

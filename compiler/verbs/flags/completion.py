@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ....plugins.number_formats import NUMBER_FORMATS, quantized_formats
-from ...checkpoints.known_pairs import HEADS
-from ...checkpoints.without_head import NGRAM, NO_DRAFTS
 from ...request.verb_options import Entry
 
 Complete = Callable[[str], list[str]]
@@ -46,6 +44,12 @@ def model_names() -> Iterable[str]:
     from ...checkpoints.known_pairs import PAIRS
 
     return PAIRS
+
+
+def _draft_names() -> Iterable[str]:
+    from ....engines.draft_methods import names_for_builds
+
+    return names_for_builds()
 
 
 def recipe_names() -> Iterable[str]:
@@ -89,7 +93,7 @@ def _methods() -> Iterable[str]:
 
 _NAMES: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("pair", "model"): model_names,
-    ("pair", "draft"): lambda: [*model_names(), *HEADS, NGRAM, NO_DRAFTS],
+    ("pair", "draft"): lambda: [*model_names(), *_draft_names()],
     ("backend", "name"): backend_names,
     ("backend", "gpus"): gpu_names,
     ("backend", "lowering"): lambda: ("cpu", "ort", "std"),

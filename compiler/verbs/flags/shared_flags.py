@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from ....engines.draft_methods import METHODS
 from ....plugins.errors import UsageError
 
 Force = Annotated[bool, typer.Option("--force", help="Make every step anew.")]
@@ -50,8 +51,12 @@ NumSpeculativeTokens = Annotated[
 DraftAsked = Annotated[
     str | None,
     typer.Option(
-        metavar="ngram|none",
-        help="Look drafts up in the text, or decode without any. (default: the engine's, which peagle or eagle3 names)",
+        metavar="METHOD",
+        help="Who drafts: "
+        + ", ".join(f"{each.name} ({each.help})" for each in METHODS.values() if not each.needs_head)
+        + ", or with such a head "
+        + ", ".join(each.name for each in METHODS.values() if each.needs_head)
+        + ". (default: the engine's own)",
         show_default=False,
     ),
 ]

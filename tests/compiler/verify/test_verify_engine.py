@@ -122,7 +122,9 @@ def test_a_part_that_this_engine_does_not_have_is_refused(
     part: str, narrow: bool, drafts: bool, why: str, folder: Path, fp8: Manifest
 ) -> None:
     manifest = fp8 if narrow else Manifest.read(folder)
-    manifest = manifest if drafts else replace(manifest, drafter=None, speculation=Speculation(0, 0, None))
+    manifest = (
+        manifest if drafts else replace(manifest, drafter=None, method="none", speculation=Speculation(0, 0, None))
+    )
     with pytest.raises(UsageError, match=why):
         require_parts(manifest, (part,))
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines.folder.checks import check_files, check_gpu, check_runtime
-from peagle.engines.folder.manifest import FILE_NAME, FORMAT_VERSION, Manifest, format_of
+from peagle.engines.folder.manifest import FILE_NAME, FORMAT_VERSION, Manifest
 from peagle.engines.folder.records import (
     BackendRecord,
     Cache,
@@ -36,9 +36,15 @@ FILES = {"target/model.onnx": b"target graph", "drafter/model.onnx": b"drafter g
 
 # What a manifest says of an engine without a drafter.
 MEASURED = Speculation(5, 8, 8, adapts=True)
-ALONE = {"speculation": Speculation(0, 0, None), "shapes": Shapes(64, 66, 16, 100, 0, ()), "format_version": 2}
+ALONE = {
+    "speculation": Speculation(0, 0, None), "shapes": Shapes(64, 66, 16, 100, 0, ()), "format_version": 2,
+    "drafter": None, "method": "none",
+}  # fmt: skip
 # Of one that looks its drafts up.
-LOOKED_UP = {"speculation": Speculation(3, 4, None), "shapes": Shapes(64, 72, 16, 100, 0, ()), "format_version": 3}
+LOOKED_UP = {
+    "speculation": Speculation(3, 4, None), "shapes": Shapes(64, 72, 16, 100, 0, ()), "format_version": 3,
+    "drafter": None, "method": "ngram",
+}  # fmt: skip
 
 
 def manifest_of(files: dict[str, FileEntry], **changes: Any) -> Manifest:
@@ -175,7 +181,7 @@ def test_a_folder_without_a_manifest_is_not_an_engine(tmp_path: Path) -> None:
 
 
 def test_an_engine_may_be_without_a_drafter(engine: Path) -> None:
-    dataclasses.replace(Manifest.read(engine), drafter=None, **ALONE).write(engine)
+    dataclasses.replace(Manifest.read(engine), **ALONE).write(engine)
     assert list(Manifest.read(engine).parts) == ["target"]
 
 
@@ -243,8 +249,8 @@ def test_a_k_that_adapts_is_kept_and_one_that_does_not_is_what_older_versions_re
     manifest = Manifest.read(engine)
     assert "adapts" not in json.loads((engine / FILE_NAME).read_text())["speculation"]
     measured = MeasuredRounds((1.0, 1.5), (1.0, 1.25))
-    for adapting in (Speculation(5, 8, None, adapts=True), Speculation(5, 8, None, adapts=True, measured=measured)):
-        version = format_of(manifest.drafter, adapting)
+    with_rounds = Speculation(5, 8, None, adapts=True, measured=measured)
+    for version, adapting in ((5, Speculation(5, 8, None, adapts=True)), (6, with_rounds), (7, with_rounds)):
         dataclasses.replace(manifest, speculation=adapting, format_version=version).write(engine)
         assert (Manifest.read(engine).speculation, Manifest.read(engine).format_version) == (adapting, version)
     assert version == FORMAT_VERSION
@@ -268,11 +274,14 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
         ({"shapes": Shapes(0, 80, 16, 100, 100, ())}, "max_seq_len must be at least 1"),
         ({"files": {}}, "not among the files"),
         ({"format_version": 0}, "does not exist"),
-        ({"drafter": None}, "without a drafter there are no trained_depth, no draft_vocab_size and no taps"),
-        ({"drafter": None} | ALONE | {"speculation": Speculation(0, 4, None)}, "between 1 and the maximum"),
-        ({"drafter": None} | LOOKED_UP | {"format_version": 2}, "format_version 2 has no drafts without a drafter"),
-        ({"drafter": None} | LOOKED_UP | {"shapes": Shapes(64, 71, 16, 100, 0, ())}, "no room"),
-        ({"drafter": None} | ALONE | {"format_version": 1}, "format_version 1 has no engines without a drafter"),
+        (
+            {"drafter": None, "method": "none"},
+            "without a drafter there are no trained_depth, no draft_vocab_size and no taps",
+        ),
+        (ALONE | {"speculation": Speculation(0, 4, None)}, "between 1 and the maximum"),
+        (LOOKED_UP | {"format_version": 2}, "format_version 2 has no drafts without a drafter"),
+        (LOOKED_UP | {"shapes": Shapes(64, 71, 16, 100, 0, ())}, "no room"),
+        (ALONE | {"format_version": 1}, "format_version 1 has no engines without a drafter"),
         (
             {"speculation": Speculation(5, 8, 8, adapts=True), "format_version": 4},
             "format_version 4 has no K that adapts",
@@ -286,12 +295,55 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
             for of in [((), ()), ((1.0,), (1.0, 2.0)), ((0.5,), (1.0,)), ((1.0,), (0.0,)), ((math.nan,), (1.0,))]
         ),
         ({"speculation": replace(MEASURED, measured=MeasuredRounds((1.0,) * 10, (1.0,) * 10))}, "cost above 0"),
-        ({"drafter": None} | ALONE | {"shapes": Shapes(64, 65, 16, 100, 0, ())}, "no room"),
+        (ALONE | {"shapes": Shapes(64, 65, 16, 100, 0, ())}, "no room"),
     ],
 )
 def test_a_manifest_that_cannot_be_true_is_refused(engine: Path, changes: dict[str, Any], complaint: str) -> None:
     dataclasses.replace(Manifest.read(engine), **changes).write(engine)
     assert complaint in refusal(engine).why
+
+
+def test_a_format_without_the_method_s_name_says_it_all_the_same(engine: Path) -> None:
+    """Up to format 6 it followed from the drafter, and from whether there may be drafts without one."""
+    manifest = Manifest.read(engine)
+    autoregressive = replace(manifest.drafter, inputs=("input_ids", "start", "draft_hidden"))
+    for changes, method in (
+        ({}, "peagle"),
+        ({"drafter": autoregressive, "format_version": 4, "method": ""}, "eagle3"),
+        (LOOKED_UP, "ngram"),
+        (ALONE, "none"),
+    ):
+        replace(manifest, **changes).write(engine)
+        content = json.loads((engine / FILE_NAME).read_text())
+        assert ("method" in content, Manifest.read(engine).method) == (False, method)
+        replace(manifest, **{**changes, "format_version": FORMAT_VERSION, "method": method}).write(engine)
+        content = json.loads((engine / FILE_NAME).read_text())
+        assert (content["method"], Manifest.read(engine).method) == (method, method)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"method": "suffix"}, "the draft method 'suffix' is not known here"),
+        ({"method": "ngram"}, "method ngram has no drafter"),
+        ({"method": "eagle3"}, "method eagle3 has a drafter of another kind"),
+        (ALONE | {"method": "peagle"}, "method peagle needs a drafter"),
+        (LOOKED_UP | {"method": "none"}, "method none drafts nothing, and speculation has room for drafts"),
+    ],
+)
+def test_a_method_that_cannot_be_is_refused(engine: Path, changes: dict[str, Any], complaint: str) -> None:
+    replace(Manifest.read(engine), **changes | {"format_version": FORMAT_VERSION}).write(engine)
+    assert complaint in str(refusal(engine))
+
+
+def test_the_method_is_said_from_format_7_on(engine: Path) -> None:
+    edit(engine, method="peagle")
+    assert "method is a field from format 7 on" in refusal(engine).why
+    edit(engine, format_version=FORMAT_VERSION)
+    content = json.loads((engine / FILE_NAME).read_text())
+    del content["method"]
+    (engine / FILE_NAME).write_text(json.dumps(content))
+    assert "method is a field from format 7 on" in refusal(engine).why
 
 
 def test_a_hand_edited_manifest_is_refused(engine: Path) -> None:

@@ -62,7 +62,7 @@ class Machine:
                 rows.append(Text(waiting.pop(0), tokens, unread=self.reading / busy))
             for text in rows:
                 text.rates = self.turns.get(len(self.ks), text.rates)
-            ahead = RoundAhead([RoundRow(text, "parallel") for text in rows], len(rows))
+            ahead = RoundAhead([RoundRow(text, "peagle-chain") for text in rows], len(rows))
             k = self.k if self.policy is None else self.policy.choose(ahead)
             outcomes = [self._outcome(text, k, dice) for text in rows]
             verified = max(drafted for drafted, _ in outcomes)
@@ -155,7 +155,7 @@ def test_no_k_is_above_the_engine_s_and_the_same_rounds_give_the_same_choices(
 
 def test_rounds_that_could_not_be_timed_teach_acceptance_alone() -> None:
     policy, text = adaptive(), Text(RANDOM, 0)
-    ahead = RoundAhead([RoundRow(text, "parallel")], 1)
+    ahead = RoundAhead([RoundRow(text, "peagle-chain")], 1)
     for _ in range(40):
         policy.learn(RoundSeen(ahead, policy.choose(ahead), [(policy.choose(ahead), [])], None))
     assert policy.choose(ahead) <= 2
@@ -165,7 +165,7 @@ def of_a_build(rates: Sequence[float], costs: Sequence[float] = CPU) -> Adaptive
     """A policy that begins with what a build measured of drafts that are accepted as often as this."""
     chained = [math.prod(rates[: number + 1]) for number in range(MOST)]
     prior = measured(tokens_by_k(chained), costs, MOST)
-    return Adaptive(prior.best, MOST, prior, "parallel")
+    return Adaptive(prior.best, MOST, prior, "peagle-chain")
 
 
 def test_short_answers_have_the_best_k_from_the_first_round_on_where_the_build_measured_it() -> None:
@@ -187,7 +187,7 @@ def test_a_head_that_the_build_saw_fail_is_not_tried_at_first() -> None:
 def test_what_was_measured_of_one_row_is_not_taken_for_many() -> None:
     """Each row has its columns: what a draft costs beside a round of four rows is four times as much."""
     policy = of_a_build(PROSE)
-    rows = [RoundRow(Text(PROSE, 0), "parallel") for _ in range(4)]
+    rows = [RoundRow(Text(PROSE, 0), "peagle-chain") for _ in range(4)]
     assert policy.choose(RoundAhead(rows, 4)) < policy.choose(RoundAhead(rows[:1], 1))
 
 
@@ -235,7 +235,7 @@ def test_what_was_measured_elsewhere_is_forgotten(wrong: Sequence[float]) -> Non
 def test_no_guess_of_costs_is_for_ever() -> None:
     """Of a machine on which drafts seem to cost as much as rounds of their own: a probe is never too dear."""
     steep = Prior(tuple(0.5 ** (k + 1) for k in range(MOST)), tuple(1.0 + 4 * k for k in range(MOST + 1)), 10.0, 0.5)
-    ks = Machine(FLAT, Adaptive(0, MOST, steep, "parallel")).run([(1.0,) * MOST], 4000).ks
+    ks = Machine(FLAT, Adaptive(0, MOST, steep, "peagle-chain")).run([(1.0,) * MOST], 4000).ks
     assert sum(k >= 4 for k in ks[-100:]) > 80
 
 
@@ -255,15 +255,15 @@ def test_a_prior_is_one_that_can_be_true_whatever_was_measured(tokens: list[floa
 @pytest.mark.parametrize("best", range(1, MOST + 1))
 def test_a_guess_begins_with_the_k_of_the_build(best: int) -> None:
     policy = adaptive(best)
-    values = policy.values(RoundAhead([RoundRow(Text(CODE, 0), "parallel")], 1))
+    values = policy.values(RoundAhead([RoundRow(Text(CODE, 0), "peagle-chain")], 1))
     assert max(values) < 1.1 * values[best]
 
 
 def test_what_other_rows_verify_anyway_is_not_held_against_drafts() -> None:
     policy, texts = adaptive(2), [Text(PROSE, 0) for _ in range(2)]
     alone, beside = (
-        RoundAhead([RoundRow(texts[0], "parallel")], 1),
-        RoundAhead([RoundRow(texts[1], "parallel")], 2, least=5),
+        RoundAhead([RoundRow(texts[0], "peagle-chain")], 1),
+        RoundAhead([RoundRow(texts[1], "peagle-chain")], 2, least=5),
     )
     values = policy.values(alone), policy.values(beside)
     assert values[1].index(max(values[1])) >= values[0].index(max(values[0]))
@@ -272,8 +272,8 @@ def test_what_other_rows_verify_anyway_is_not_held_against_drafts() -> None:
 
 def test_what_forms_force_is_verified_where_its_columns_pay() -> None:
     def reach(*forced: int, trust: float = 0.9, costs: Sequence[float] = CPU, k: int = 0) -> int:
-        policy = Adaptive(k, MOST, measured([1.0] * (MOST + 1), costs, MOST), "parallel")
-        rows = [RoundRow(Text(RANDOM, 0), "parallel", each, trust) for each in forced]
+        policy = Adaptive(k, MOST, measured([1.0] * (MOST + 1), costs, MOST), "peagle-chain")
+        rows = [RoundRow(Text(RANDOM, 0), "peagle-chain", each, trust) for each in forced]
         return policy.reach(RoundAhead(rows, len(rows)), k)
 
     assert reach(0) == 0
@@ -286,7 +286,7 @@ def test_what_forms_force_is_verified_where_its_columns_pay() -> None:
 
 
 def test_a_round_that_is_wider_than_its_k_is_no_measure_of_what_k_costs() -> None:
-    policy, ahead = adaptive(), RoundAhead([RoundRow(Text(RANDOM, 0), "parallel")], 1)
+    policy, ahead = adaptive(), RoundAhead([RoundRow(Text(RANDOM, 0), "peagle-chain")], 1)
     before = [policy.values(ahead) for _ in range(30) if policy.learn(RoundSeen(ahead, 0, [(0, ())], 1.0)) is None][-1]
     for _ in range(30):
         policy.learn(RoundSeen(ahead, 0, [(0, ())], 9.0, widest=6))
@@ -294,7 +294,7 @@ def test_a_round_that_is_wider_than_its_k_is_no_measure_of_what_k_costs() -> Non
 
 
 def test_choosing_twice_is_choosing_once() -> None:
-    policy, ahead = adaptive(), RoundAhead([RoundRow(Text(CODE, 0), "parallel")], 1)
+    policy, ahead = adaptive(), RoundAhead([RoundRow(Text(CODE, 0), "peagle-chain")], 1)
     assert len({policy.choose(ahead) for _ in range(5)}) == 1
 
 

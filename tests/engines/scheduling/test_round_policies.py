@@ -51,8 +51,8 @@ class Spoken:
         self.seen.append(seen)
 
 
-def with_policy(engine: Engine, policy: Policy, strategy: str | None = None) -> Engine:
-    return Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, strategy=strategy, policy=policy)
+def with_policy(engine: Engine, policy: Policy, draft: str | None = None) -> Engine:
+    return Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, draft=draft, policy=policy)
 
 
 def room(engine: Engine) -> int:
@@ -65,7 +65,7 @@ def room(engine: Engine) -> int:
     forms=st.lists(st.sampled_from(FORMS), min_size=4, max_size=4),
     temperature=st.sampled_from([0.0, 0.9]),
     k=st.integers(0, 2),
-    strategy=st.sampled_from(["parallel", "tree", "ngram"]),
+    draft=st.sampled_from(["peagle-chain", "peagle", "ngram"]),
 )
 def test_what_is_forced_changes_no_text_alone_or_beside_others(
     tiny_engine: Engine,
@@ -73,25 +73,25 @@ def test_what_is_forced_changes_no_text_alone_or_beside_others(
     forms: list[dict[str, Any] | None],
     temperature: float,
     k: int,
-    strategy: str,
+    draft: str,
 ) -> None:
     params = [
         SamplingParams(max_tokens=60, temperature=temperature, seed=at, structured_outputs=forms[at])
         for at in range(len(prompts))
     ]
     plain = tiny_engine.generate(prompts, params, num_speculative_tokens=0)
-    forced = with_policy(tiny_engine, Spoken(k, room(tiny_engine)), strategy).generate(prompts, params)
+    forced = with_policy(tiny_engine, Spoken(k, room(tiny_engine)), draft).generate(prompts, params)
     assert [(each.token_ids, each.text, each.finish_reason) for each in forced] == [
         (each.token_ids, each.text, each.finish_reason) for each in plain
     ]
     assert all(each.acceptance.grammar_drafted == 0 for each in plain), "who says 0 has plain decoding"
 
 
-@pytest.mark.parametrize("strategy", ["parallel", "tree", "ngram"])
-def test_a_policy_that_drafts_nothing_has_what_is_forced_for_nothing(tiny_engine: Engine, strategy: str) -> None:
+@pytest.mark.parametrize("draft", ["peagle-chain", "peagle", "ngram"])
+def test_a_policy_that_drafts_nothing_has_what_is_forced_for_nothing(tiny_engine: Engine, draft: str) -> None:
     """A round without drafts has as many columns as the form fills; and no pass of a drafter."""
     policy = Spoken(0, room(tiny_engine))
-    engine = with_policy(tiny_engine, policy, strategy)
+    engine = with_policy(tiny_engine, policy, draft)
     form = {"json": FIXED_KEYS, "disable_any_whitespace": True}
     for drawn in ({}, {"temperature": 1.0, "seed": 3}):
         params = SamplingParams(max_tokens=80, structured_outputs=form, **drawn)
@@ -106,7 +106,7 @@ def test_a_policy_that_drafts_nothing_has_what_is_forced_for_nothing(tiny_engine
 def test_what_is_forced_is_no_news_of_the_drafter(tiny_engine: Engine) -> None:
     policy = Spoken(3, room(tiny_engine))
     params = SamplingParams(max_tokens=40, structured_outputs=LONG)
-    (output,) = with_policy(tiny_engine, policy, "parallel").generate([[5]], params)
+    (output,) = with_policy(tiny_engine, policy, "peagle-chain").generate([[5]], params)
     assert output.acceptance.accepted == output.acceptance.grammar_accepted > 12
     assert [outcome for seen in policy.seen for outcome in seen.outcomes if outcome[0]] == []
     assert max(seen.verified for seen in policy.seen) == room(tiny_engine), "nobody takes that for a round of three"
@@ -115,7 +115,7 @@ def test_what_is_forced_is_no_news_of_the_drafter(tiny_engine: Engine) -> None:
 def test_what_a_form_refuses_counts_against_the_drafter(tiny_engine: Engine) -> None:
     policy = Spoken(3, room(tiny_engine))
     params = SamplingParams(max_tokens=30, ignore_eos=False, structured_outputs={"regex": "[a-c]{40}"})
-    (output,) = with_policy(tiny_engine, policy, "parallel").generate([[5]], params)
+    (output,) = with_policy(tiny_engine, policy, "peagle-chain").generate([[5]], params)
     drafted = sum(drafted for seen in policy.seen for drafted, _ in seen.outcomes)
     assert output.acceptance.grammar_refused > 0
     assert drafted > output.acceptance.drafted, "of a draft that was never verified it is known that it was wrong"
@@ -124,7 +124,7 @@ def test_what_a_form_refuses_counts_against_the_drafter(tiny_engine: Engine) -> 
 def test_an_engine_whose_drafts_never_pay_still_drafts_what_is_forced(tiny_engine: Engine) -> None:
     most = room(tiny_engine)
     prior = measured([1.0] * (most + 1), [1.0 + 0.4 * k for k in range(most + 1)], most)
-    engine = with_policy(tiny_engine, Adaptive(0, most, prior, "parallel"), "parallel")
+    engine = with_policy(tiny_engine, Adaptive(0, most, prior, "peagle-chain"), "peagle-chain")
     (output,) = engine.generate([[5]], SamplingParams(max_tokens=40, structured_outputs=LONG))
     assert output.acceptance.grammar_accepted >= 15
     assert output.acceptance.rounds + output.acceptance.undrafted <= 5

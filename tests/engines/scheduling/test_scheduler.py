@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Emission, Steps
 from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
+from peagle.engines.draft_methods import peagle_chain
 from peagle.engines.policy.drafts_per_round import Fixed
 from peagle.engines.running.request import Request
 from peagle.engines.scheduling.scheduler import Scheduler
@@ -152,7 +153,7 @@ def test_a_generation_may_begin_at_the_delta_that_ends_a_late_stream(tiny_engine
 def _request(engine: Engine, prompt: list[int], tokens: int) -> Request:
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
     transcript = Transcript(params, engine.tokenizer, tokens, frozenset())
-    return Request(tuple(prompt), params, 0, transcript, tokens, "parallel", Fixed(3))
+    return Request(tuple(prompt), params, 0, transcript, tokens, peagle_chain.METHOD, Fixed(3))
 
 
 def _scheduler(engine: Engine) -> Scheduler:

@@ -9,6 +9,7 @@ import pytest
 
 from peagle.compiler.request.neighbours.words import ANY_HEAD, GROUPS, TABLE, UNREAD, WORDS, Word
 from peagle.compiler.request.verb_options import BUILD, QUANTIZE
+from peagle.engines.draft_methods import methods_in_vllm
 from peagle.engines.serving import speculative_config
 
 PAGE = Path(__file__).parents[4] / "docs" / "from-tensorrt-llm.md"
@@ -47,5 +48,5 @@ def test_what_serve_takes_of_vllm_s_json_means_the_same_to_a_build() -> None:
     theirs = {key.removeprefix(prefix) for key in WORDS if key.startswith(prefix)}
     assert {*speculative_config._READ, *speculative_config._UNREAD} == theirs
     methods = WORDS["speculative_config.method"].spelled
-    for method, draft in speculative_config._METHODS.items():
-        assert methods[method] is (draft or ANY_HEAD) or methods[method] == draft
+    for name, method in methods_in_vllm().items():
+        assert methods[name] == (ANY_HEAD if method.needs_head else method.name)

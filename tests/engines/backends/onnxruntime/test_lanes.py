@@ -45,9 +45,9 @@ def alone(folder: Path) -> Engine:
     return Engine.load(folder, max_batch_size=1, threads=1)
 
 
-def decoding(engine: Engine, strategy: str, policy: Any) -> Engine:
+def decoding(engine: Engine, draft: str, policy: Any) -> Engine:
     """The same engine, decoding otherwise."""
-    return Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, strategy=strategy, policy=policy)
+    return Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, draft=draft, policy=policy)
 
 
 def told(outputs: Any) -> list[Any]:
@@ -87,7 +87,7 @@ def test_any_k_in_any_round_gives_the_plain_text(together: Engine, alone: Engine
     params, seed = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 10**6))
     dice = Dice(seed)
     dice.most = K
-    engine = decoding(together, data.draw(st.sampled_from(["tree", "parallel", "ngram"])), dice)
+    engine = decoding(together, data.draw(st.sampled_from(["peagle", "peagle-chain", "ngram"])), dice)
     texts = [output.token_ids for output in engine.generate(prompts, params)]
     for text, each, policy_of_it in zip(texts, prompts, params, strict=True):
         assert text == alone.generate([each], policy_of_it, num_speculative_tokens=0)[0].token_ids
@@ -152,21 +152,21 @@ def test_the_drafter_catches_up_with_prompts_and_rounds_that_drafted_nothing(
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     for ks in ((0, 0, 0, 0, 0, K, K), (0,) * 9 + (3,)):
         for prompt in PROMPTS[:2]:
-            both = [decoding(engine, "parallel", Cycle(ks)) for engine in (in_batches, row_by_row)]
+            both = [decoding(engine, "peagle-chain", Cycle(ks)) for engine in (in_batches, row_by_row)]
             first, second = (told(engine.generate([prompt], params)) for engine in both)
             assert first == second
 
 
 @pytest.mark.parametrize("lowering", ["cpu", "another"])
-@pytest.mark.parametrize("strategy", ["tree", "parallel"])
+@pytest.mark.parametrize("draft", ["peagle", "peagle-chain"])
 def test_rounds_of_others_leave_no_gap_in_what_a_row_holds(
-    folder: Path, alone: Engine, lowering: str, strategy: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, alone: Engine, lowering: str, draft: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One holds columns beside the second, whose rounds draft nothing, none beside the third; then drafts come."""
     with monkeypatch.context() as patch:
         patch.setattr(backend, "_OWN_KERNELS", lowering)
         two = Engine.load(folder, max_batch_size=2, threads=1)
-    engine = decoding(two, strategy, Cycle((0,) * 6 + (K,) * 60))
+    engine = decoding(two, draft, Cycle((0,) * 6 + (K,) * 60))
     asked: list[tuple[int, dict[str, Any]]] = [(60, {"draft": "none"}), (6, {}), (6, {"draft": "none"}), (30, {})]
     policies = [replace(SAMPLED, temperature=1.5, max_tokens=most) for most, _ in asked]
     runs = [(PROMPTS[i], policies[i], draft) for i, (_, draft) in enumerate(asked)]
@@ -189,7 +189,7 @@ def test_columns_that_one_row_holds_do_not_push_another_past_its_cache(
     prompts, limits = [[5, 9], [7, 7, 8], [3] * (LENGTH - 3)], (80, 50, 80)
     params = [SamplingParams(max_tokens=limit, ignore_eos=True) for limit in limits]
     two = Engine.load(folder, max_batch_size=2, threads=1)
-    texts = decoding(two, "parallel", Cycle((0,) * 52 + (K,) * 60)).generate(prompts, params)
+    texts = decoding(two, "peagle-chain", Cycle((0,) * 52 + (K,) * 60)).generate(prompts, params)
     assert drafted[:2] == [1, 1]
     for text, prompt, policy in zip(texts, prompts, params, strict=True):
         assert text.token_ids == alone.generate([prompt], policy, num_speculative_tokens=0)[0].token_ids
@@ -207,7 +207,7 @@ def test_what_a_prompt_holds_for_the_drafter_outlasts_rounds_between_its_pieces(
         two.manifest,
         two._backend,
         two.tokenizer,
-        strategy="parallel",
+        draft="peagle-chain",
         policy=Cycle((0,)),
         max_prefill_tokens=8,
     )

@@ -21,12 +21,12 @@ from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.backends.tensorrt.device import find_gpu
 from peagle.engines.backends.tensorrt.kept_rounds import KeptRounds
 from peagle.engines.backends.tensorrt.reach import lengths_of
+from peagle.engines.draft_methods.peagle_chain import ParallelDrafting
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import Profile
 from peagle.engines.requests.params import policy_of
 from peagle.engines.requests.random_numbers import uniform_stream
 from peagle.engines.scheduling import scheduler
-from peagle.engines.strategies.base import STRATEGIES
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 from peagle.plugins.kernels.pack import write_pack
 from tests.engines.backends.host_device import HostDevice
@@ -160,7 +160,7 @@ def test_a_plan_that_is_not_told_reads_its_caches_whole(
 def test_an_idle_row_points_behind_all_that_a_request_can_hold(plans: Plans) -> None:
     """Its pass writes all the same: from where it stopped, that could be past the end of the cache."""
     engine, device = plans
-    backend, parallel = engine._backend, STRATEGIES["parallel"]
+    backend, parallel = engine._backend, ParallelDrafting()
     backend.begin()
     for slot in (0, 1):
         backend.admit(slot, GREEDY, uniform_stream(0, 97))
@@ -320,7 +320,7 @@ def test_more_drafts_than_the_plans_cover_are_refused(plans: Plans) -> None:
     with pytest.raises(UsageError, match="from 0"):
         plans[0].generate([[3]], num_speculative_tokens=7)
     with pytest.raises(UsageError, match="at most 6, not 7"):
-        plans[0]._backend.round(STRATEGIES["parallel"].round, 7, replay=True)
+        plans[0]._backend.round(ParallelDrafting().round, 7, replay=True)
 
 
 def _backend(manifest: object, folder: Path, slots: int = 2) -> TensorRTBackend:
@@ -378,7 +378,7 @@ def test_shapes_outside_of_a_profile_are_refused_with_the_logger_s_words(
     small = (few, replace(few, name="one"), Profile("prefill", (1, 1, 1), (1, 9, 9), (1, 3, 3)))
     write_plan(tmp_path / "target" / "model.plan", wide["target"], small)
     with pytest.raises(EnvironmentProblem, match=r"does not take input_ids.*\n.*S = 5 is outside of 1..3"):
-        _backend(manifest, tmp_path, slots=1).warm(STRATEGIES["parallel"].round, 4)
+        _backend(manifest, tmp_path, slots=1).warm(ParallelDrafting().round, 4)
 
 
 def test_caches_whose_rows_are_not_aligned_serve_one_request_at_a_time(

@@ -12,11 +12,13 @@ same. Where a backend or a request knows no trees, the drafts are the chain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ..backends.base import Lanes
-from ..running.request import Request
-from .parallel import ParallelDrafting
+from .peagle_chain import ParallelDrafting
+from .record import DraftMethod, Passes
+
+if TYPE_CHECKING:
+    from ..backends.base import Lanes
 
 
 class TreeDrafting:
@@ -26,11 +28,6 @@ class TreeDrafting:
 
     def __init__(self) -> None:
         self._chains = ParallelDrafting()
-
-    def over(self, slots: Sequence[Request | None]) -> TreeDrafting:
-        """Itself: it has no state, and looks at no text."""
-        del slots
-        return self
 
     def prompt(self, lanes: Lanes, k: int) -> None:
         """Run a round over a piece of a prompt; the first drafts are a chain."""
@@ -44,3 +41,14 @@ class TreeDrafting:
         else:
             lanes.hold()
         lanes.advance(k)
+
+
+METHOD = DraftMethod(
+    name="peagle",
+    title="P-EAGLE",
+    help="the P-EAGLE head that is known for the target",
+    strategy=TreeDrafting(),
+    passes=Passes.ONE,
+    trees=True,
+    vllm_names=("eagle3", "eagle"),
+)

@@ -15,10 +15,12 @@ overwrite what was rejected.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ..backends.base import Lanes
-from ..running.request import Request
+from .record import DraftMethod, Passes
+
+if TYPE_CHECKING:
+    from ..backends.base import Lanes
 
 
 class ParallelDrafting:
@@ -29,11 +31,6 @@ class ParallelDrafting:
     """
 
     enqueues_only = True
-
-    def over(self, slots: Sequence[Request | None]) -> ParallelDrafting:
-        """Itself: it has no state, and looks at no text."""
-        del slots
-        return self
 
     def prompt(self, lanes: Lanes, k: int) -> None:
         """Run a round whose window is a piece of a prompt, all of it committed; with no drafts to follow it is held."""
@@ -47,3 +44,13 @@ class ParallelDrafting:
         else:
             lanes.hold()
         lanes.advance(k)
+
+
+METHOD = DraftMethod(
+    name="peagle-chain",
+    title="P-EAGLE, drafts in a row",
+    help="a P-EAGLE head, its drafts in a row and not a tree",
+    strategy=ParallelDrafting(),
+    passes=Passes.ONE,
+    variant_of="peagle",
+)

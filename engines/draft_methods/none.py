@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ..backends.base import Lanes
-from ..running.request import Request
+from .record import DraftMethod
+
+if TYPE_CHECKING:
+    from ..backends.base import Lanes
 
 
 class PlainDecoding:
     """Rounds that feed the newest token and emit the next one. No drafter runs, whatever K is asked for."""
 
     enqueues_only = True
-
-    def over(self, slots: Sequence[Request | None]) -> PlainDecoding:
-        """Itself: it has no state, and looks at no text."""
-        del slots
-        return self
 
     def prompt(self, lanes: Lanes, k: int) -> None:
         """Run the target over a piece of a prompt, as a round whose window is that piece."""
@@ -26,3 +23,6 @@ class PlainDecoding:
         """Verify no drafts and lay out the newest token; emits one token a row."""
         lanes.verify(k)  # y_0 = target(newest): there are no drafts
         lanes.advance(0)  # window = [y_0]
+
+
+METHOD = DraftMethod(name="none", title="plain decoding", help="plain decoding", strategy=PlainDecoding())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from collections.abc import Sequence
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime import lanes, prompt_row
-from peagle.engines.strategies.ngram import NgramIndex
+from peagle.engines.draft_methods import ngram
+from peagle.engines.draft_methods.ngram import NgramProposer
 from peagle.plugins.errors import UsageError
 from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS
 
@@ -35,29 +37,24 @@ def searched(text: Sequence[int], k: int, longest: int, shortest: int) -> list[i
 def test_drafts_are_those_of_a_search(text: list[int], k: int, one: int, other: int, data: st.DataObject) -> None:
     """After every piece that the text grows by."""
     longest, shortest = max(one, other), min(one, other)
-    index, begin = NgramIndex(longest, shortest), 0
-    while begin < len(text):
-        end = data.draw(st.integers(begin + 1, len(text)))
-        index.extend(text[begin:end])
-        assert len(index) == end
-        assert index.drafts(k) == searched(text[:end], k, longest, shortest)
-        begin = end
+    proposer, end = NgramProposer(longest, shortest), 0
+    while end < len(text):
+        end = data.draw(st.integers(end + 1, len(text)))
+        assert proposer.propose(text[:end], k) == searched(text[:end], k, longest, shortest)
 
 
 def test_the_longest_ngram_goes_first_and_then_the_newest() -> None:
-    index = NgramIndex()
-    index.extend([1, 2, 3, 50, 2, 3, 60, 2, 3, 70, 1, 2, 3])
-    assert index.drafts(3) == [50, 2, 3]
-    index = NgramIndex()
-    index.extend([2, 3, 60, 2, 3, 70, 1, 2, 3])
-    assert index.drafts(2) == [70, 1]
-    assert NgramIndex().drafts(3) == []
+    assert NgramProposer().propose([1, 2, 3, 50, 2, 3, 60, 2, 3, 70, 1, 2, 3], 3) == [50, 2, 3]
+    assert NgramProposer().propose([2, 3, 60, 2, 3, 70, 1, 2, 3], 2) == [70, 1]
+    assert NgramProposer().propose([], 3) == []
+
+
+def test_the_worked_example_is_true() -> None:
+    assert doctest.testmod(ngram) == (0, 4)
 
 
 def test_a_period_is_drafted_as_often_as_there_is_room() -> None:
-    index = NgramIndex()
-    index.extend([1, 2, 1, 2, 1])
-    assert index.drafts(5) == [2, 1, 2, 1, 2]
+    assert NgramProposer().propose([1, 2, 1, 2, 1], 5) == [2, 1, 2, 1, 2]
 
 
 @pytest.mark.parametrize("k", [None, 1, 3])

@@ -13,10 +13,10 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Lanes
 from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.engines.backends.onnxruntime.timed_lanes import TimedLanes
+from peagle.engines.draft_methods import eagle3
 from peagle.engines.policy.drafts_per_round import RoundAhead, RoundSeen
 from peagle.engines.running.request import Request
-from peagle.engines.strategies.autoregressive import AutoregressiveDrafting
-from peagle.engines.strategies.base import STRATEGIES
+from peagle.engines.scheduling.shared_rounds import SharedRounds
 from peagle.graphs.drafters import torch_reference
 from peagle.plugins.errors import UsageError
 from tests.engines.mixed_requests import MIXED, PROMPTS
@@ -43,7 +43,7 @@ class Dice:
         return self._dice.randint(0, self.most)
 
 
-class Watched(AutoregressiveDrafting):
+class Watched(eagle3.AutoregressiveDrafting):
     """Notes what every round leaves in the windows: the text that a drafter knows by then, and the drafts after it."""
 
     def __init__(self, slots: Sequence[Request | None] = ()) -> None:
@@ -87,7 +87,7 @@ def test_drafts_are_those_of_the_reference_in_every_round(
 ) -> None:
     """Whatever K was before, and whichever of the drafts were accepted; several requests, some of which end early."""
     watched = Watched()
-    monkeypatch.setitem(STRATEGIES, "autoregressive", watched)
+    monkeypatch.setattr(SharedRounds, "of", lambda rounds, method: watched.over(rounds._slots))
     drawn = Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, policy=Dice(2))
     drawn.generate([*PROMPTS[:4], *LONG], [*GREEDY, SamplingParams(max_tokens=12, temperature=0.9, seed=3)])
     model = torch_reference.load_target(eagle3_pair.target, eagle3_pair.config)
@@ -148,8 +148,8 @@ def test_a_call_may_name_the_head_that_the_engine_has(engine: Engine, tiny_engin
     assert own.acceptance.rounds
     with pytest.raises(UsageError, match="draft is peagle") as refused:
         engine.generate(PROMPTS[:1], draft="peagle")
-    assert "its drafter is an EAGLE-3 head" in str(refused.value.why)
+    assert "its head is for EAGLE-3" in str(refused.value.why)
     with pytest.raises(UsageError, match="draft is eagle3"):
         tiny_engine.generate(PROMPTS[:1], draft="eagle3")
-    with pytest.raises(UsageError, match="strategy"):
-        Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, strategy="parallel")
+    with pytest.raises(UsageError, match="draft is peagle-chain"):
+        Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, draft="peagle-chain")

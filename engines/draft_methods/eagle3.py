@@ -11,21 +11,18 @@ target's features, by the first pass of the next round; the rest lies behind it,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ..backends.base import Lanes
-from ..running.request import Request
+from .record import DraftMethod, Passes
+
+if TYPE_CHECKING:
+    from ..backends.base import Lanes
 
 
 class AutoregressiveDrafting:
     """EAGLE-3's rounds, whose K may differ, as P-EAGLE's may; with K = 0 what is committed is held for the drafter."""
 
     enqueues_only = True
-
-    def over(self, slots: Sequence[Request | None]) -> AutoregressiveDrafting:
-        """Itself: it has no state, and looks at no text."""
-        del slots
-        return self
 
     def prompt(self, lanes: Lanes, k: int) -> None:
         """Run a round whose window is a piece of a prompt, all of it committed; with no drafts to follow it is held."""
@@ -41,3 +38,14 @@ class AutoregressiveDrafting:
         else:
             lanes.hold()
         lanes.advance(k)
+
+
+METHOD = DraftMethod(
+    name="eagle3",
+    title="EAGLE-3",
+    help="the EAGLE-3 head that is known for the target",
+    note="a pass of the drafter for every draft",
+    strategy=AutoregressiveDrafting(),
+    passes=Passes.ONE_PER_DRAFT,
+    vllm_names=("eagle3", "eagle"),
+)
