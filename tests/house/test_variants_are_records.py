@@ -12,6 +12,7 @@ from tests.house.tree import ROOT, package_files, parsed, require, write_tree
 
 # Names of variants -> the folders in which they may be compared: their records, and the readers of others' files.
 HOMES: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("ngram", "eagle3", "peagle", "peagle-chain"): ("engines/draft_methods", "graphs/drafters"),
     ("fp8", "mxfp8", "int4"): ("plugins/number_formats", "compiler/checkpoints/formats"),
 }
 # Names that stand nowhere else at all, as keys of a table or in a list neither -> the files and folders where they do.
