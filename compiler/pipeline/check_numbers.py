@@ -66,7 +66,7 @@ def kept_check(run: PipelineRun, manifest: Manifest, folder: Path, graphs: Mappi
     """
 
     def make(stage: Path) -> None:
-        from ...engines import Engine
+        from ...engines.engine import Engine
 
         engine = Engine.load(folder, check="sizes")
         require_numbers(engine, prompts_for(engine, 1), name)

@@ -154,7 +154,8 @@ def kept_choice(
     most = manifest.speculation.num_speculative_tokens
 
     def make(stage: Path) -> None:
-        from ...engines import Engine, SamplingParams
+        from ...engines.engine import Engine
+        from ...engines.requests.params import SamplingParams
 
         with run.progress.step("load the engine"):
             loaded = Engine.load(folder, check="sizes")
