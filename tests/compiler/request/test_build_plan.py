@@ -13,6 +13,7 @@ from peagle.compiler.precision.recipes import MULTIPLIED, RECIPES, Recipe
 from peagle.compiler.request.build_plan import BuildPlan, plan_of_build, plan_of_export
 from peagle.compiler.request.build_platform import BuildPlatform
 from peagle.compiler.request.verb_options import BUILD, EXPORT
+from peagle.engines.draft_methods import METHODS
 from peagle.graphs.lowering import LOWERINGS
 from tests.models import Pair
 
@@ -24,7 +25,7 @@ def inputs_of(pair: Pair, draft: str | None = None, **sizes: int) -> Inputs:
     request = BUILD.request(model=str(pair.target), **sizes)
     if draft is None:
         return read_inputs(request.sizes, resolve(str(pair.target), str(pair.head)))
-    return read_inputs(request.sizes, resolve_target(str(pair.target), None, ngram=draft == "ngram"))
+    return read_inputs(request.sizes, resolve_target(str(pair.target), method=METHODS[draft]))
 
 
 def built(pair: Pair, platform: BuildPlatform = HERE, draft: str | None = None, **asked: Any) -> BuildPlan:
