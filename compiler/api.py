@@ -66,7 +66,7 @@ def build(
 
     Args:
         model: The target: a short name, a checkpoint folder, a GGUF file, or OWNER/NAME of the Hugging Face Hub.
-        draft: The head, ``"ngram"`` or ``"none"``; known targets bring theirs.
+        draft: The head, or a draft method that needs none (``"ngram"``, ``"none"``); known targets bring theirs.
         revision: Branch, tag or commit of the target.
         draft_revision: The same of the head.
         taps: Layers of the target that the head taps, in place of what its configuration says.
@@ -224,7 +224,7 @@ def verify(
         prompts: How many of the bundled prompts are used.
         max_tokens: Tokens generated after each.
         num_speculative_tokens: Each K is compared with plain decoding.
-        draft: ``"ngram"`` looks drafts up in the text; the engine's own drafter if absent.
+        draft: The draft method, for example ``"ngram"``; the engine's own if absent.
         batch_size: The most prompts at once.
         acceptance_tolerance: Above 0, what lossy drafts change is counted instead of judged.
         data: JSON Lines to measure the precision on.
