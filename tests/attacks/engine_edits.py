@@ -18,7 +18,7 @@ Piece = tuple[str, str, bytes]  # file, what was done to it in words, its conten
 
 MANIFEST = "engine.json"
 _TEXTS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "target/config.json")
-_KNOWN = ("plan", "evidence", "gpus", "caches", "dtype", "taps", "digest", "format_version", "x")
+_KNOWN = ("plan", "evidence", "gpus", "caches", "dtype", "taps", "digest", "format_version", "method", "x")
 
 
 def draw(rng: random.Random, world: World) -> list[Piece]:
