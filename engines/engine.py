@@ -14,7 +14,7 @@ import numpy as np
 from ..plugins.errors import UsageError
 from .backends.base import Backend
 from .backends.opening import open_backend
-from .draft_methods.options import drafts_of
+from .draft_options import drafts_of
 from .folder.checks import check_files
 from .folder.manifest import Manifest
 from .grammars.tally import GrammarTally

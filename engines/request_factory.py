@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 
 from ..plugins.errors import UsageError
 from .draft_methods import DraftMethod
-from .draft_methods.options import adaptive_policy, decoding, usable_method
+from .draft_options import adaptive_policy, decoding, usable_method
 from .folder.manifest import Manifest
 from .grammars.call_grammar import call_form
 from .grammars.compiled import Grammars

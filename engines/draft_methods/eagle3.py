@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from .record import DraftMethod, Passes
 
 if TYPE_CHECKING:
-    from ..backends.base import Lanes
+    from .lanes import Lanes
 
 
 class AutoregressiveDrafting:

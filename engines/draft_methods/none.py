@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .record import DraftMethod
 
 if TYPE_CHECKING:
-    from ..backends.base import Lanes
+    from .lanes import Lanes
 
 
 class PlainDecoding:

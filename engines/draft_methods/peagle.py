@@ -18,7 +18,7 @@ from .peagle_chain import ParallelDrafting
 from .record import DraftMethod, Passes
 
 if TYPE_CHECKING:
-    from ..backends.base import Lanes
+    from .lanes import Lanes
 
 
 class TreeDrafting:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ..backends.base import Lanes
+    from .lanes import Lanes
 
 
 class Strategy(Protocol):

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..backends.base import Lanes
 from ..draft_methods import Proposer
+from ..draft_methods.lanes import Lanes
 from ..running.request import Request
 
 

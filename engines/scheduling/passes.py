@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..backends.base import Chunk, Emission
+from ..backends.base import Chunk
+from ..draft_methods.lanes import Emission
 from ..running.request import Request
 from .round_policies import RoundPolicy
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..backends.base import Emission
+from ..draft_methods.lanes import Emission
 from ..grammars.path import GrammarPath
 from ..policy.drafts_per_round import Fixed, Policy, RoundAhead, RoundRow, learn_from
 from ..running.request import Request

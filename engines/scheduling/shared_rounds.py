@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..backends.base import Lanes
 from ..draft_methods import PLAIN, DraftMethod, Strategy
+from ..draft_methods.lanes import Lanes
 from ..running.request import Request
 from .host_rounds import HostDrafting
 

@@ -14,7 +14,7 @@ import msgspec
 
 from ...plugins.errors import UsageError, nearest
 from ..draft_methods import methods_in_vllm
-from ..draft_methods.options import is_auto
+from ..draft_options import is_auto
 from ..folder.manifest import Manifest
 from ..policy.drafts_per_round import DraftsAsked
 from ..requests.arguments import number

@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, EngineClosed, EngineFailed, QueueFull, RequestOutput, SamplingParams, Submission
-from peagle.engines.backends.base import Emission, Steps
+from peagle.engines.backends.base import Steps
 from peagle.engines.backends.onnxruntime import backend as onnxruntime
+from peagle.engines.draft_methods.lanes import Emission
 from peagle.engines.text.tokenizer import Tokenizer
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 from tests.engines.scheduling.test_scheduler import Late

@@ -6,7 +6,7 @@ from __future__ import annotations
 UP: frozenset[str] = frozenset()
 
 # Folders in which a room and what lies beside it import each other.
-ROOMS: frozenset[str] = frozenset({"engines"})
+ROOMS: frozenset[str] = frozenset()
 
 # Short modules that only one other imports, and that are no variant of a kind.
 SPLINTERS: frozenset[str] = frozenset({"engines/serving/openai/channel_bodies.py"})

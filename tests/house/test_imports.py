@@ -41,14 +41,15 @@ WINGS = (
 # The rooms of engines/, in the same way; a module beside the folders is a room by itself.
 ROOMS = (
     ("errors", "panics", "machine"),
+    ("draft_methods",),
     ("folder", "policy", "requests"),
     ("text",),
     ("grammars",),
     ("running",),
     ("backends",),
-    ("strategies",),
     ("scheduling",),
-    ("loop", "request_factory"),
+    ("loop", "draft_options"),
+    ("request_factory",),
     ("engine",),
     ("serving",),
 )

@@ -51,7 +51,6 @@ KINDS = {
     "compiler/checkpoints/formats": "ways of storing weights",
     "compiler/verbs": "commands",
     "engines/draft_methods": "draft methods",
-    "engines/draft_methods": "draft methods",
     "graphs/drafters": "drafters",
     "graphs/targets": "model families",
     "plugins/number_formats": "number formats",

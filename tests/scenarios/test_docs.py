@@ -2,7 +2,8 @@
 
 Blocks fenced as sh, console (lines after "$ ") and python are run in order, per document, in a folder whose
 `demo-engine` is small and chats. `make` is only asked whether it knows the target. `<!-- not run: reason -->` above a
-block opts out; `<!-- slow: FILE ... -->` leaves it to the slow tests, because that file of tests/ runs the same faster.
+block opts out; `<!-- slow: FILE ... -->` leaves it to the slow tests, because that file of tests/ runs the same faster;
+below `<!-- from: FILE -->` it is a part of that file, word for word, and is not run by itself.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ SECONDS = 300
 
 _BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 _OPT_OUT = re.compile(r"<!-- not run: \S.* -->\s*\Z")
+_FROM = re.compile(r"<!-- from: (?P<file>\S+) -->\s*\Z")
 _SLOW = re.compile(r"<!-- slow: (?P<instead>tests/\S+\.py) \S.* -->\s*\Z")
 
 
@@ -33,7 +35,8 @@ _SLOW = re.compile(r"<!-- slow: (?P<instead>tests/\S+\.py) \S.* -->\s*\Z")
 class Block:
     """A fenced block: where it stands, its language, its text, and whether a comment above it opts out.
 
-    ``instead`` is the file that runs the same in the default suite, where the block itself is slow.
+    ``instead`` is the file that runs the same in the default suite, where the block itself is slow. ``part_of`` is the
+    file that it is a part of.
     """
 
     document: str
@@ -42,6 +45,7 @@ class Block:
     text: str
     opted_out: bool
     instead: str = ""
+    part_of: str = ""
 
     def __str__(self) -> str:
         return f"{self.document}:{self.line}"
@@ -56,8 +60,9 @@ def blocks_of(document: str, text: str) -> list[Block]:
         line = text.count("\n", 0, match.start()) + 1
         above = text[: match.start()]
         slow = _SLOW.search(above)
-        instead = slow["instead"] if slow else ""
-        found.append(Block(document, line, match["language"].strip(), body, bool(_OPT_OUT.search(above)), instead))
+        instead, source = slow["instead"] if slow else "", _FROM.search(above)
+        opted_out, part_of = bool(_OPT_OUT.search(above)), source["file"] if source else ""
+        found.append(Block(document, line, match["language"].strip(), body, opted_out, instead, part_of))
     return found
 
 
@@ -105,7 +110,7 @@ def prepare(folder: Path) -> Path:
 
 
 ALL_BLOCKS = [b for d in DOCUMENTS for b in blocks_of(str(d.relative_to(ROOT)), d.read_text())]
-TO_RUN = [b for b in ALL_BLOCKS if b.language in RUN and not b.opted_out]
+TO_RUN = [b for b in ALL_BLOCKS if b.language in RUN and not (b.opted_out or b.part_of)]
 
 
 @pytest.fixture(scope="session")
@@ -134,6 +139,11 @@ def test_block_runs(block: Block, folders: dict[str, Path]) -> None:
 @pytest.mark.parametrize("block", [b for b in TO_RUN if b.instead], ids=str)
 def test_what_runs_the_same_is_there(block: Block) -> None:
     assert (ROOT / block.instead).is_file()
+
+
+@pytest.mark.parametrize("block", [b for b in ALL_BLOCKS if b.part_of], ids=str)
+def test_what_a_page_shows_of_a_file_stands_there(block: Block) -> None:
+    assert block.text in (ROOT / block.part_of).read_text(), f"{block} is not a part of {block.part_of} any more"
 
 
 def test_the_readme_shows_the_two_commands_first() -> None:

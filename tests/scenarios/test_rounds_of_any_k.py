@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.backends.base import Lanes
 from peagle.engines.backends.onnxruntime import lanes, prompt_row, sessions
 from peagle.engines.draft_methods import METHODS, DraftMethod, register
+from peagle.engines.draft_methods.lanes import Lanes
 from peagle.engines.policy.adaptive import Adaptive
 from peagle.engines.policy.drafts_per_round import Policy, RoundAhead, RoundSeen
 from tests.engines.backends.host_device import HostDevice

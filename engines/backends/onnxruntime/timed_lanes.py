@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from ..base import Emission, Lanes
+from ...draft_methods.lanes import Emission, Lanes
 
 
 class TimedLanes:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.backends.base import Lanes
 from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.engines.backends.onnxruntime.timed_lanes import TimedLanes
 from peagle.engines.draft_methods import eagle3
+from peagle.engines.draft_methods.lanes import Lanes
 from peagle.engines.policy.drafts_per_round import RoundAhead, RoundSeen
 from peagle.engines.running.request import Request
 from peagle.engines.scheduling.shared_rounds import SharedRounds

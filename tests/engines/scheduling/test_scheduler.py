@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.backends.base import Emission, Steps
+from peagle.engines.backends.base import Steps
 from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
 from peagle.engines.draft_methods import peagle_chain
+from peagle.engines.draft_methods.lanes import Emission
 from peagle.engines.policy.drafts_per_round import Fixed
 from peagle.engines.running.request import Request
 from peagle.engines.scheduling.scheduler import Scheduler

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.engines.backends.base import Lanes
 from peagle.engines.backends.tensorrt.kept_rounds import KeptRounds
+from peagle.engines.draft_methods.lanes import Lanes
 from tests.engines.backends.host_device import HostDevice
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...plugins.errors import UsageError
-from ..folder.manifest import Manifest
-from ..policy.adaptive import Adaptive
-from ..policy.drafts_per_round import AUTO, DraftsAsked, Fixed, Policy
-from ..policy.prior import measured
-from ..requests.arguments import integer, refusal
-from . import METHODS, PLAIN, DraftMethod
+from ..plugins.errors import UsageError
+from .draft_methods import METHODS, PLAIN, DraftMethod
+from .folder.manifest import Manifest
+from .policy.adaptive import Adaptive
+from .policy.drafts_per_round import AUTO, DraftsAsked, Fixed, Policy
+from .policy.prior import measured
+from .requests.arguments import integer, refusal
 
 _REBUILD = "build again with `--draft ngram`, or with a head"
 
