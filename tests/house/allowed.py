@@ -9,7 +9,7 @@ UP: frozenset[str] = frozenset()
 ROOMS: frozenset[str] = frozenset()
 
 # Short modules that only one other imports, and that are no variant of a kind.
-SPLINTERS: frozenset[str] = frozenset({"engines/serving/openai/channel_bodies.py"})
+SPLINTERS: frozenset[str] = frozenset()
 
 # Modules that import each other.
 CIRCLES: frozenset[str] = frozenset()

@@ -17,8 +17,7 @@ import pytest
 from openai import OpenAI
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.serving.openai.bodies import ChatBody
-from peagle.engines.serving.openai.channel_bodies import for_style
+from peagle.engines.serving.openai.bodies import ChatBody, for_style
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import Limits, ServerSettings
 from peagle.engines.text.answer_styles import Style

@@ -6,10 +6,13 @@ nothing (``inert_fields.py``); a field that neither has is refused by its name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
+from ...text.answer_styles import Style
 from ..reading import Body, parse_body
 from .formats import FormBody
 from .inert_fields import NEUTRAL, NEUTRAL_IN_CHAT, without_inert
@@ -97,6 +100,7 @@ class DetokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     tokens: list[int]
 
 
+EFFORTS = ("low", "medium", "high")
 BODIES = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 FIELDS = frozenset(name for kind in BODIES for name in kind.__struct_fields__)
 
@@ -111,3 +115,27 @@ def body_of(raw: bytes, kind: type[Body]) -> Body:
         return without_inert(kept, honoured, NEUTRAL_IN_CHAT if kind is ChatBody else NEUTRAL)
 
     return parse_body(raw, kind, select)
+
+
+def for_style(body: ChatBody, style: Style | None) -> ChatBody:
+    """The body with what the templates of such models take, and clients of OpenAI's API say otherwise.
+
+    ``reasoning_effort`` becomes a variable of the template, and ``reasoning_content`` of a message that called a tool
+    its ``thinking``. Of any other style it is the body as it is.
+    """
+    if style != "channels":
+        return body
+    given, effort = dict(body.chat_template_kwargs or {}), body.reasoning_effort
+    if effort in EFFORTS:
+        given, effort = {"reasoning_effort": effort, **given}, None
+    messages = [_with_thinking(each) for each in body.messages]
+    return msgspec.structs.replace(
+        body, messages=messages, reasoning_effort=effort, chat_template_kwargs=given or body.chat_template_kwargs
+    )
+
+
+def _with_thinking(message: Any) -> Any:
+    if not isinstance(message, Mapping) or not message.get("tool_calls") or message.get("content"):
+        return message
+    thought = message.get("reasoning_content")
+    return {**message, "thinking": thought} if isinstance(thought, str) and "thinking" not in message else message

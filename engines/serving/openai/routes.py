@@ -19,8 +19,7 @@ from ..generation import answer_style
 from ..problems import HttpRefusal, refusal_of
 from ..reading import read_body
 from ..state import ServerState
-from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of
-from .channel_bodies import for_style
+from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of, for_style
 from .chat_answer import ChatAnswer
 from .errors import ERROR_FIELDS, error_body
 from .inert_fields import NEUTRAL_IN_CHAT, require_neutral
