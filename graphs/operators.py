@@ -129,15 +129,21 @@ def _standard_translations() -> dict[Any, Callable[..., Any]]:
     return {ours.rms_norm.default: rms_norm, ours.rope.default: rope, aten.softmax.int: softmax}
 
 
-@cache
 def register() -> torch.library.Library:
-    """Define the operators once in this process; the library must outlive its uses, so it is returned and cached."""
-    library = torch.library.Library(DOMAIN, "DEF")
+    """Define the operators that this process has not yet; the library must outlive its uses, so it is kept."""
+    library = _library()
     for spec in OPS.values():
         name = torch_name(spec.name)
-        library.define(_signature(spec))
-        library.impl(name, _eager(spec), "CPU")
-        torch.library.register_fake(f"{DOMAIN}::{name}", _fake(spec), lib=library)
+        if not hasattr(torch.ops.peagle, name):
+            library.define(_signature(spec))
+            library.impl(name, _eager(spec), "CPU")
+            torch.library.register_fake(f"{DOMAIN}::{name}", _fake(spec), lib=library)
+    return library
+
+
+@cache
+def _library() -> torch.library.Library:
+    library = torch.library.Library(DOMAIN, "DEF")
     library.define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor")
     library.define("rope(Tensor x, Tensor cos, Tensor sin, Tensor positions) -> Tensor")
     for name, function in (("rms_norm", _rms_norm), ("rope", _rope)):
@@ -190,7 +196,6 @@ def schema(spec: OpSpec) -> OpSchema:
     )
 
 
-@cache
 def register_schemas() -> None:
     """Make every op of ours known to ``onnx`` in this process (checker, shape inference, onnxscript)."""
     for spec in OPS.values():
