@@ -21,6 +21,8 @@ from .request import DEFAULT_BATCH_SIZE, ONNXRUNTIME, CompileRequest
 
 _FP8_TAKEN = "the checkpoint is FP8 with scales for its inputs, and so is the engine: --precision bf16 would widen it"
 
+Command = Literal["build", "export"]
+
 
 @dataclass(frozen=True)
 class BuildPlan:
@@ -30,7 +32,7 @@ class BuildPlan:
     a round. ``max_seq_len`` is in tokens. ``names`` are those of the checkpoints, as options that name them again.
     """
 
-    command: Literal["build", "export"]
+    command: Command
     request: CompileRequest
     platform: BuildPlatform
     recipe: Recipe
@@ -108,10 +110,8 @@ def plan_of_export(request: CompileRequest, inputs: Inputs) -> BuildPlan:
     Types are what was asked for; for a GPU that was named, what a build on it would take where nothing was. Raises what
     ``plan_of_build`` does.
     """
-    gpus, lowering = sm_names(request.backend.gpus), export_lowering(request)
-    backend = "tensorrt" if lowering.is_tensorrt else ONNXRUNTIME
-    platform = BuildPlatform(backend, "", gpus, lowering, runs_here=False)
-    platform, said = _suited(platform, request, inputs)
+    platform, said = _suited(platform_of_graphs(request), request, inputs)
+    gpus = platform.gpus
     recipe = decide(request.precision, platform.lowering, inputs.target, gpus, keeps_own=bool(gpus), head=inputs.head)
     return BuildPlan(
         command="export",
@@ -123,6 +123,13 @@ def plan_of_export(request: CompileRequest, inputs: Inputs) -> BuildPlan:
         names=inputs.resolved.repeatable(),
         warnings=(*inputs.warnings, *request.unused(), *said),
     )
+
+
+def platform_of_graphs(request: CompileRequest) -> BuildPlatform:
+    """The platform that an export is for, which makes nothing run. Raises ``UsageError`` for what there is not."""
+    lowering = export_lowering(request)
+    backend = "tensorrt" if lowering.is_tensorrt else ONNXRUNTIME
+    return BuildPlatform(backend, "", sm_names(request.backend.gpus), lowering, runs_here=False)
 
 
 def _suited(platform: BuildPlatform, request: CompileRequest, inputs: Inputs) -> tuple[BuildPlatform, list[str]]:

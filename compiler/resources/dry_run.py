@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from ...engines.folder.records import Speculation
+from ...graphs.drafters import DrafterSpec
 from ...graphs.lowering import Lowering
 from ...graphs.targets import family_for
 from ...graphs.targets.skeleton import Skeleton
@@ -23,11 +26,11 @@ from ..precision.precision_options import CPU
 from ..precision.recipes import Recipe, twice_rounded
 from ..precision.weight_source import of_target, rounded_again
 from ..precision.weights_stored_quantized import StoredFp8
-from ..request.build_platform import platform_of
+from ..request.build_plan import BuildPlan, Command, platform_of_graphs
+from ..request.build_platform import BuildPlatform, platform_of
 from ..request.experts_form import as_asked, suited
-from ..request.refusals import check_build, export_lowering
-from ..request.request import ONNXRUNTIME, CompileRequest, ModelRef
-from ..store.made_for import MadeFor
+from ..request.refusals import check_build
+from ..request.request import BackendAsked, CompileRequest, ModelRef
 from ..store.stages import StageStore
 from .check import Need, Outcome, needs_of, refusal_of, tight
 from .download import UNKNOWN_SIZE, download_need, forbidden, has_unknown_size
@@ -38,19 +41,24 @@ from .workload import Workload, calibration_of
 
 @dataclass(frozen=True)
 class Decided:
-    """What a request comes to before anything is made; ``gpu`` is one whose memory is known.
+    """The plan of a dry run, from what is known before anything is fetched. ``gpu`` is one whose memory is known.
 
-    ``product`` is the TensorRT that builds plans. ``shares``: whether both graphs will read one embedding, if it is
-    one. ``problem`` is why this machine cannot build it, where the plan is for another.
+    ``problem`` is why this machine cannot build it, where the plan is for another.
     """
 
-    lowering: Lowering
-    recipe: Recipe
-    gpu: str | None
-    notes: tuple[str, ...]
-    product: str | None = None
-    shares: bool = False
+    plan: BuildPlan
+    head: PlannedHead
+    gpu: str | None = None
     problem: EnvironmentProblem | None = None
+
+
+@dataclass(frozen=True)
+class PlannedHead:
+    """What is known of a head: its ``spec`` where its checkpoint lies here, else what to say in its place."""
+
+    spec: DrafterSpec | None = None
+    instead: str = ""
+    shared: tuple[str, ...] = ()  # its weights that are read from the target's file
 
 
 def estimate_build(request: CompileRequest, progress: Progress | None = None) -> Estimate:
@@ -58,7 +66,7 @@ def estimate_build(request: CompileRequest, progress: Progress | None = None) ->
     progress = progress or Quiet()
     with progress.step("settle backend, GPU, lowering and types"):
         decided = decide_build(request)
-    return _estimate(request, decided, progress)
+    return _estimate(decided, progress)
 
 
 def estimate_export(request: CompileRequest, progress: Progress | None = None) -> Estimate:
@@ -66,7 +74,7 @@ def estimate_export(request: CompileRequest, progress: Progress | None = None) -
     progress = progress or Quiet()
     with progress.step("settle lowering and types"):
         decided = decide_export(request)
-    return _estimate(request, decided, progress, is_moved=True)
+    return _estimate(decided, progress)
 
 
 def decide_build(request: CompileRequest) -> Decided:
@@ -79,7 +87,6 @@ def decide_build(request: CompileRequest) -> Decided:
     asked, problem = request.backend, None
     try:
         platform = platform_of(request)
-        lowering, gpus, backend = platform.lowering, platform.gpus, platform.backend
         notes += [platform.lacks] if platform.lacks else []
         if platform.makes_plans and platform.runs_here and request.drafts_asked is None:
             notes.append(
@@ -89,96 +96,126 @@ def decide_build(request: CompileRequest) -> Decided:
         problem = error
         if not asked.gpus and asked.name is None:
             raise
-        gpus = sm_names(asked.gpus)
-        sms = [sm_number(gpu) for gpu in gpus]
-        backend = asked.name or ("tensorrt-rtx" if set(sms) <= set(RTX_SMS) else "tensorrt")
-        lowering = lowering_for(export_form(sms) if backend == "tensorrt" else "tensorrt")
-        decide(request.precision, lowering, gpus=gpus, keeps_own=True)
+        platform = _platform_elsewhere(asked)
+        decide(request.precision, platform.lowering, gpus=platform.gpus, keeps_own=True)
         notes = [f"this machine cannot build it ({error.why or error.what}): the plan is for one that can"]
     verdict, more = _gpu(asked.gpus[0] if asked.gpus else None)
     if len(asked.gpus) > 1:
-        verdict, more = None, [f"{', '.join(gpus)}: one GPU by its name, for example b200, gets a verdict"]
-    decided = _decided(request, lowering, gpus, [*notes, *more], keeps_own=True)
-    product = None if backend == ONNXRUNTIME else backend
-    return replace(decided, gpu=verdict, product=product, shares=product is None, problem=problem)
+        verdict, more = None, [f"{', '.join(platform.gpus)}: one GPU by its name, for example b200, gets a verdict"]
+    plan, head = _plan("build", request, platform, [*notes, *more], keeps_own=True)
+    return Decided(plan, head, verdict, problem)
 
 
 def decide_export(request: CompileRequest) -> Decided:
     """What an export comes to; it is for what full TensorRT builds for the GPU, if one is named."""
     named = request.backend.gpus
     request.sizes.check(fix="leave it out, and it is the depth that the head was trained for")
-    lowering, gpus = export_lowering(request), sm_names(named)
+    platform = platform_of_graphs(request)
     verdict, notes = _gpu(named[0] if len(named) == 1 else None)
-    return replace(_decided(request, lowering, gpus, notes, keeps_own=bool(gpus)), gpu=verdict)
+    plan, head = _plan("export", request, platform, notes, keeps_own=bool(platform.gpus))
+    return Decided(plan, head, verdict)
 
 
-def _decided(
-    request: CompileRequest, planned: Lowering, gpus: Sequence[str], notes: list[str], *, keeps_own: bool
-) -> Decided:
+def _platform_elsewhere(asked: BackendAsked) -> BuildPlatform:
+    """The platform of a machine that has the GPUs and the backend."""
+    gpus = sm_names(asked.gpus)
+    sms = [sm_number(gpu) for gpu in gpus]
+    backend = asked.name or ("tensorrt-rtx" if set(sms) <= set(RTX_SMS) else "tensorrt")
+    lowering = lowering_for(export_form(sms) if backend == "tensorrt" else "tensorrt")
+    return BuildPlatform(backend, "", gpus, lowering, runs_here=False)
+
+
+def _plan(
+    command: Command, request: CompileRequest, platform: BuildPlatform, notes: list[str], *, keeps_own: bool
+) -> tuple[BuildPlan, PlannedHead]:
     """Types by the headers of a checkpoint that lies here. Refuses what a build or an export of it refuses."""
     request.calibration.check()
     request.precision.check()
-    family = family_for(target_config(request.pair.model, request.pair.revision)[0])
-    planned, said = suited(as_asked(planned, request.backend.experts), request.backend.experts, family)
+    model, asked = request.pair.model, request.precision
+    config = target_config(model, request.pair.revision)[0]
+    form = as_asked(platform.lowering, request.backend.experts)
+    lowering, said = suited(form, request.backend.experts, family_for(config))
     notes += said
-    known = available(planned)
+    known = available(lowering)
     target = _local_target(request.pair)
-    asked = request.precision
-    asked = replace(asked, name=precision_of(asked, planned, target, gpus, keeps_own=keeps_own))
-    recipe = table_of(asked, planned, wide_of(target.checkpoint if target else None, planned))
-    require_gpus(recipe, gpus)
+    asked = replace(asked, name=precision_of(asked, lowering, target, platform.gpus, keeps_own=keeps_own))
+    recipe = table_of(asked, lowering, wide_of(target.checkpoint if target else None, lowering))
+    require_gpus(recipe, platform.gpus)
     if asked.name in known:
         if target:
-            again = rounded_again(target, recipe, planned)
-            notes += [*_lost(target, recipe, planned), *twice_rounded(recipe, target.checkpoint, again)]
-        decide(asked, planned, target)
+            again = rounded_again(target, recipe, lowering)
+            notes += [*_lost(target, recipe, lowering), *twice_rounded(recipe, target.checkpoint, again)]
+        decide(asked, lowering, target)
     else:
-        notes.append(f"nothing is written in {asked.name} for {planned} ({', '.join(known)} are): this is arithmetic")
-    return Decided(planned, recipe, None, tuple(notes))
+        notes.append(f"nothing is written in {asked.name} for {lowering} ({', '.join(known)} are): this is arithmetic")
+    plan = BuildPlan(
+        command=command,
+        request=request,
+        platform=replace(platform, lowering=lowering),
+        recipe=recipe,
+        speculation=Speculation(0, 0, None),
+        max_seq_len=request.sizes.max_seq_len,
+        names={"model": model},
+        warnings=(*notes, *request.unused()),
+    )
+    head = _head(plan, config, target)
+    recipe = with_drafter(recipe, request.precision, lowering, head.spec)
+    return replace(plan, recipe=recipe, speculation=_speculation(request, head.spec)), head
 
 
-def _estimate(request: CompileRequest, decided: Decided, progress: Progress, *, is_moved: bool = False) -> Estimate:
-    """The estimate for a target and, where its checkpoint lies on this machine, its drafter."""
-    model, draft, sizes = request.pair.model, request.pair.draft, request.sizes
-    config, origin = target_config(model, request.pair.revision)
-    family, target = family_for(config), _local_target(request.pair)
-    headless, has_drafter, pair = request.headless, not request.headless, known_pair(model)
-    source = drafter_source(model, draft) if has_drafter else None
-    head, unknown = None, UNKNOWN_HEAD
-    shared: tuple[str, ...] = ()
-    if headless:
-        unknown = f"none: {headless.help}"
-    elif isinstance(source, Local):
+def _head(plan: BuildPlan, config: Mapping[str, Any], target: Target | None) -> PlannedHead:
+    """The head where its checkpoint lies on this machine, and what is known of one that does not."""
+    request, pair = plan.request, known_pair(plan.request.pair.model)
+    if request.headless:
+        return PlannedHead(instead=f"none: {request.headless.help}")
+    source = drafter_source(request.pair.model, request.pair.draft)
+    if isinstance(source, Local):
         drafter = open_head(source.path)
         drafter = replace(drafter, config=request.head.over(drafter.config))
-        head = read_head(drafter, family.describe(config))
-        require_runner(head, decided.lowering)
-        shared = read_from_target(drafter, head, target) if decided.shares else ()
-    elif source is None:
-        unknown = "none named"
-    elif draft is None and pair and pair.drafter_size:
-        unknown = f"{pair.drafter_size}; the rest is {UNKNOWN_HEAD}"
-    depth = (head.trained_depth if head else None) or (pair.trained_depth if pair else None) or ASSUMED_DEPTH
-    depth = headless.depth if headless else depth
+        spec = read_head(drafter, family_for(config).describe(config))
+        require_runner(spec, plan.lowering)
+        return PlannedHead(spec, shared=read_from_target(drafter, spec, target) if plan.shares else ())
+    if source is None:
+        return PlannedHead(instead="none named")
+    if request.pair.draft is None and pair and pair.drafter_size:
+        return PlannedHead(instead=f"{pair.drafter_size}; the rest is {UNKNOWN_HEAD}")
+    return PlannedHead(instead=UNKNOWN_HEAD)
+
+
+def _speculation(request: CompileRequest, head: DrafterSpec | None) -> Speculation:
+    """The drafts of a round, by what the head, the registry or the method says."""
+    if not request.drafts:
+        return Speculation(0, 0, None)
+    pair, asked = known_pair(request.pair.model), request.drafts_asked
+    trained = (head.trained_depth if head else None) or (pair.trained_depth if pair else None)
+    depth = request.headless.depth if request.headless else trained or ASSUMED_DEPTH
+    return Speculation(depth if asked is None else asked, max(depth, asked or 0), trained, adapts=asked is None)
+
+
+def _estimate(decided: Decided, progress: Progress) -> Estimate:
+    """The estimate for a target and, where its checkpoint lies on this machine, its drafter."""
+    plan, head, request = decided.plan, decided.head, decided.plan.request
+    model, lowering = request.pair.model, plan.lowering
+    config, origin = target_config(model, request.pair.revision)
+    target = _local_target(request.pair)
     with progress.step("import torch and transformers"):
         weights = Skeleton(config).weights
     with progress.step("count weights, disk and memory"):
-        lowering = decided.lowering
         workload = Workload(
             census=weights,
-            recipe=with_drafter(decided.recipe, request.precision, lowering, head),
+            recipe=plan.recipe,
             lowering=lowering,
-            head=head,
-            shared=shared,
-            product=decided.product,
-            calibration=calibration_of(request.calibration, family.text(config), lowering),
+            head=head.spec,
+            shared=head.shared,
+            product=plan.platform.backend if plan.makes_plans else None,
+            calibration=calibration_of(request.calibration, family_for(config).text(config), lowering),
         )
-        if target and decided.recipe.name in available(lowering):
+        if target and plan.recipe.name in available(lowering):
             workload = workload.found_in(target)
-        made_for = MadeFor("", model, "", workload.recipe.name, lowering.name)
         local = target_source(model, request.pair.revision)
         names = [str(local.path)] if isinstance(local, Local) else []
-        disk = workload.disk(StageStore.default(force=request.force), request.out, made_for, names, is_moved=is_moved)
+        store, made_for = StageStore.default(force=request.force), replace(plan.made_for(), command="")
+        disk = workload.disk(store, request.out, made_for, names, is_moved=plan.is_moved)
         download = download_need(request.pair)
         needs = needs_of(disk, workload.work, download)
     found = estimate(
@@ -186,13 +223,12 @@ def _estimate(request: CompileRequest, decided: Decided, progress: Progress, *, 
         config,
         origin,
         workload,
-        max_seq_len=sizes.max_seq_len,
-        num_speculative_tokens=max(depth, sizes.num_speculative_tokens or 0) if request.drafts else 0,
-        drafts_asked=request.drafts_asked,
-        has_drafter=has_drafter,
+        max_seq_len=plan.max_seq_len,
+        speculation=plan.speculation,
+        has_drafter=not request.headless,
         gpu=decided.gpu,
-        head_note="" if head else unknown,
-        notes=(*decided.notes, *request.unused(), *([UNKNOWN_SIZE] if has_unknown_size(request.pair) else [])),
+        head_note=head.instead,
+        notes=(*plan.warnings, *([UNKNOWN_SIZE] if has_unknown_size(request.pair) else [])),
         progress=progress,
     )
     problem = decided.problem or forbidden(request.pair, download)

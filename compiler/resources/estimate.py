@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...engines.folder.records import Speculation
 from ...graphs.targets import family_for
 from ...plugins.graph_contract import cache_width
 from ...plugins.number_formats import FP32, NUMBER_FORMATS
@@ -170,8 +171,7 @@ def estimate(
     workload: Workload,
     *,
     max_seq_len: int,
-    num_speculative_tokens: int,
-    drafts_asked: int | None = None,
+    speculation: Speculation,
     has_drafter: bool = True,
     gpu: str | None = None,
     head_note: str = "",
@@ -180,8 +180,7 @@ def estimate(
 ) -> Estimate:
     """Estimate the target whose ``config.json`` is ``config``; traces a few of its layers, without weights.
 
-    ``num_speculative_tokens`` are the drafts that the caches have room for, ``drafts_asked`` those of a round where
-    somebody said how many; ``has_drafter`` says whether a drafter makes them. ``head_note`` says what is known of a
+    ``has_drafter`` says whether a drafter makes the drafts of ``speculation``. ``head_note`` says what is known of a
     head that is not at hand. Raises ``UsageError`` for an unknown GPU, ``BuildError`` for an unknown target.
     """
     known_gpu = find_gpu(gpu) if gpu else None
@@ -192,7 +191,8 @@ def estimate(
     spec = spec.with_taps(head.taps if head else None) if has_drafter else spec
     possible = min(max_seq_len, spec.max_position_embeddings)
     cut = (f"max_seq_len is {possible}, the most that the model was trained for",) if possible < max_seq_len else ()
-    length = cache_length(possible, num_speculative_tokens, lowering)
+    most = speculation.max_num_speculative_tokens
+    length = cache_length(possible, most, lowering)
     progress = progress or Quiet()
     trials = run_trials(config, spec, recipe.dtype, step=progress.step)
     with progress.step("count the nodes"):
@@ -220,8 +220,8 @@ def estimate(
         recipe=recipe.says,
         lowering=lowering.name,
         max_seq_len=possible,
-        num_speculative_tokens=num_speculative_tokens,
-        drafts_asked=drafts_asked,
+        num_speculative_tokens=most,
+        drafts_asked=None if speculation.adapts else speculation.num_speculative_tokens,
         cache_length=length,
         weights=weights,
         drafter=drafter,

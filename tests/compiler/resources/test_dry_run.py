@@ -120,7 +120,7 @@ def test_what_cannot_be_planned_is_refused(cli: Run, arguments: tuple[object, ..
 
 def test_a_gpu_changes_what_is_planned_for_only_where_nothing_was_said() -> None:
     def form(**asked: str) -> str:
-        return decide_export(EXPORT.request(model="demo", **asked)).lowering.name
+        return decide_export(EXPORT.request(model="demo", **asked)).plan.lowering.name
 
     assert form() == "ort"
     assert form(gpus="b200") == form(gpus="b200", lowering="tensorrt") == "tensorrt-sm100"
@@ -142,7 +142,7 @@ def test_a_plan_says_how_many_drafts_a_round_has_and_how_many_there_is_room_for(
 
 
 def test_what_nothing_is_written_in_is_arithmetic() -> None:
-    (note,) = decide_export(EXPORT.request(model="demo", precision="fp16", lowering="ort")).notes
+    (note,) = decide_export(EXPORT.request(model="demo", precision="fp16", lowering="ort")).plan.warnings
     assert note.startswith("nothing is written in fp16 for ort")
 
 
@@ -157,11 +157,11 @@ def fp8(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_fp8_checkpoint_is_planned_as_a_build_takes_it(fp8: Path) -> None:
     def of_build(**options: Any) -> str:
-        return decide_build(BUILD.request(model=str(fp8), backend="tensorrt", **options)).recipe.name
+        return decide_build(BUILD.request(model=str(fp8), backend="tensorrt", **options)).plan.recipe.name
 
     assert of_build() == of_build(gpus="sm_120") == "fp8"
     assert of_build(gpus="sm_80") == wide_type(Checkpoint.open(fp8))
-    assert decide_export(EXPORT.request(model=str(fp8), lowering="tensorrt")).recipe.name == "bf16"
+    assert decide_export(EXPORT.request(model=str(fp8), lowering="tensorrt")).plan.recipe.name == "bf16"
     assert of_build(exclude=["layers.0.*"]) == "fp8"
     with pytest.raises(BuildError, match="quantised already"):
         of_build(precision="int8")
@@ -194,8 +194,8 @@ def test_a_build_is_planned_for_the_platform_that_it_would_choose(
 ) -> None:
     on(machine)
     decided = decide_build(BUILD.request(model="demo", **options))
-    assert (decided.lowering.name, decided.product is not None) == (lowering, plans)
-    assert any("this machine cannot build it" in note for note in decided.notes) == elsewhere
+    assert (decided.plan.lowering.name, decided.plan.makes_plans) == (lowering, plans)
+    assert any("this machine cannot build it" in note for note in decided.plan.warnings) == elsewhere
     assert (decided.problem is not None) == elsewhere
 
 

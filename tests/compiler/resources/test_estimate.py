@@ -20,6 +20,7 @@ from peagle.compiler.resources.page import render
 from peagle.compiler.resources.weight_bytes import head_weights, too_wide, weight_lines
 from peagle.compiler.resources.work import WRITTEN_BYTES_PER_SECOND, Calibration
 from peagle.compiler.resources.workload import Workload
+from peagle.engines.folder.records import Speculation
 from peagle.graphs.drafters import DrafterSpec
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.skeleton import Skeleton
@@ -31,7 +32,12 @@ NOTE = "fp8 export is not in this version: these figures are arithmetic"
 
 
 def _asked(**changes: Any) -> dict[str, Any]:
-    return {"precision": "fp8", "max_seq_len": 4096, "num_speculative_tokens": 8, "lowering": "tensorrt"} | changes
+    return {
+        "precision": "fp8",
+        "max_seq_len": 4096,
+        "speculation": Speculation(8, 8, 8),
+        "lowering": "tensorrt",
+    } | changes
 
 
 def estimate(
