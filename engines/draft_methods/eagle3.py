@@ -11,12 +11,8 @@ target's features, by the first pass of the next round; the rest lies behind it,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .lanes import Lanes
 from .record import DraftMethod, Passes
-
-if TYPE_CHECKING:
-    from .lanes import Lanes
 
 
 class AutoregressiveDrafting:

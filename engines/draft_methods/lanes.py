@@ -1,11 +1,35 @@
-"""What a round is written over: the windows of all busy slots, which every backend offers."""
+"""Lanes, which the rounds of a draft method are written over, and what a round emits. Backends implement both."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Emission(Protocol):
+    """What a launched pass emits, perhaps not yet: B rows, K + 1 columns. ``drafted`` drafts were verified in each."""
+
+    @property
+    def drafted(self) -> Sequence[int]:
+        """How many drafts each row had verified; known when the pass is launched."""
+        ...
+
+    @property
+    def nodes(self) -> Mapping[int, Sequence[int]]:
+        """The numbers, from 0, of the accepted drafts of each row whose drafts were a tree; known when it is read."""
+        ...
+
+    @property
+    def pass_seconds(self) -> tuple[float, float] | None:
+        """How long the target took and the drafter, None where no call waits for a pass."""
+        ...
+
+    def read(self) -> tuple[np.ndarray, np.ndarray]:
+        """``tokens`` i32 [B,K+1], -1 past the end, and ``num_tokens`` i32 [B], 0 in an idle row; waits for them."""
+        ...
 
 
 class Lanes(Protocol):
@@ -52,27 +76,4 @@ class Lanes(Protocol):
 
         None leaves the slot's window as it is.
         """
-        ...
-
-
-class Emission(Protocol):
-    """What a launched pass emits, perhaps not yet: B rows, K + 1 columns. ``drafted`` drafts were verified in each."""
-
-    @property
-    def drafted(self) -> Sequence[int]:
-        """How many drafts each row had verified; known when the pass is launched."""
-        ...
-
-    @property
-    def nodes(self) -> Mapping[int, Sequence[int]]:
-        """The numbers, from 0, of the accepted drafts of each row whose drafts were a tree; known when it is read."""
-        ...
-
-    @property
-    def pass_seconds(self) -> tuple[float, float] | None:
-        """How long the target took and the drafter, None where no call waits for a pass."""
-        ...
-
-    def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """``tokens`` i32 [B,K+1], -1 past the end, and ``num_tokens`` i32 [B], 0 in an idle row; waits for them."""
         ...

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .lanes import Lanes
 from .record import DraftMethod
-
-if TYPE_CHECKING:
-    from .lanes import Lanes
 
 
 class PlainDecoding:

@@ -12,13 +12,9 @@ same. Where a backend or a request knows no trees, the drafts are the chain.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .lanes import Lanes
 from .peagle_chain import ParallelDrafting
 from .record import DraftMethod, Passes
-
-if TYPE_CHECKING:
-    from .lanes import Lanes
 
 
 class TreeDrafting:

@@ -15,12 +15,8 @@ overwrite what was rejected.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .lanes import Lanes
 from .record import DraftMethod, Passes
-
-if TYPE_CHECKING:
-    from .lanes import Lanes
 
 
 class ParallelDrafting:

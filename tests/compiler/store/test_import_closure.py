@@ -22,7 +22,6 @@ CALIBRATE = "peagle.compiler.precision.calibration.calibrate"
 # the key.
 HANDED = {
     "peagle.compiler.precision.calibration": "ranges: those that are used are in the key of the weights' source",
-    "peagle.engines.backends.base": "Lanes, which rounds are written over: stages that run an engine have it",
     "peagle.graphs.trace": "Dtype, another name of three strings: the one that is used is in the key",
 }
 
