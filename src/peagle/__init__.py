@@ -6,6 +6,7 @@ host that only runs engines needs none of the packages that build them.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from .plugins.errors import PeagleError as PeagleError
     from .plugins.errors import UsageError as UsageError
     from .plugins.errors import VerificationError as VerificationError
+
+# The wheels of ONNX Runtime report to their maker when they are imported and when a session is made, and keep an id of
+# the device on disk. Only this, and only before that, keeps them from it; who sets it is obeyed.
+# https://github.com/microsoft/onnxruntime/pull/27379
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOMES = {
     "compiler.api": ("build", "export", "quantize", "verify"),

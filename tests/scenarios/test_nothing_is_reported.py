@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("module", ["peagle.engines", "peagle.plugins.cpu.self_test", "peagle.compiler.verbs.program"])
+@pytest.mark.parametrize(
+    "module", ["peagle", "peagle.engines", "peagle.plugins.cpu.self_test", "peagle.compiler.verbs.program"]
+)
 def test_no_report_is_begun(module: str, tmp_path: Path) -> None:
     hidden = {"CI", "GITHUB_ACTIONS", "PYTEST_CURRENT_TEST", "ORT_DISABLE_TELEMETRY"}  # with which it reports nothing
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
