@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.precision.calibration import Max, Method, Mse, Percentile
 from peagle.compiler.precision.calibration.layerwise import Layerwise
 from peagle.compiler.precision.calibration.observers import Watch
+from peagle.compiler.precision.calibration.range_methods import Max, Method, Mse, Percentile
 from peagle.graphs.names import layer_prefix
 
 TOKENS, WIDTH, LAYER, PRODUCTS = 512, 2048, 0, 8

@@ -8,14 +8,14 @@ from ...plugins.errors import BuildError, UsageError
 from ...plugins.problems import counted
 from ..checkpoints.target import Target
 from ..console.progress import Progress
-from ..precision.precision_options import CalibrationAsked
+from ..precision.calibration.calibration_options import CalibrationAsked
 from ..precision.recipes import Recipe
 from ..store.phase_clock import Phases
 from ..store.stages import StageStore
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
-    from ..precision.calibration import Scales
+    from ..precision.calibration.saved_ranges import Scales
 
 
 def calibrated(
@@ -36,7 +36,7 @@ def calibrated(
     Finished layers are kept in ``store``, and the same call goes on from there. Raises ``UsageError`` for a way of
     calibrating where nothing is and for samples that are no use, ``BuildError`` for such ranges.
     """
-    from ..precision.calibration import default_limits
+    from ..precision.calibration.dataset import default_limits
     from ..precision.calibration.obtain_ranges import obtain
     from ..precision.weight_source import uncalibrated, unweighted
 

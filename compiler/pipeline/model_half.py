@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ...graphs.trace import Dtype
-    from ..precision.calibration import Scales
+    from ..precision.calibration.saved_ranges import Scales
     from ..precision.weight_source import WeightSource
 
 _STORAGE = ("quantization_config", "compression_config")  # how weights are stored: nothing to the structure

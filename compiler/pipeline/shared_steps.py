@@ -16,8 +16,8 @@ from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import Inputs
 from ..console.progress import Progress, Quiet
+from ..precision.calibration.calibration_options import FOLDER
 from ..precision.calibration.obtain_ranges import describe
-from ..precision.precision_options import FOLDER
 from ..precision.recipes import emulated, twice_rounded, widened
 from ..request.build_plan import BuildPlan
 from ..store.phase_clock import Phases
@@ -29,7 +29,7 @@ from .graph_stages import Compiled, attach, trace
 from .model_half import Half, drafter_half, target_half
 
 if TYPE_CHECKING:
-    from ..precision.calibration import Scales
+    from ..precision.calibration.saved_ranges import Scales
 
 
 @dataclass(frozen=True)

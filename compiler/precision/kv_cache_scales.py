@@ -19,7 +19,7 @@ from .recipes import is_calibrated_cache
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from .calibration import Scales
+    from .calibration.saved_ranges import Scales
     from .recipes import Recipe
 
 _WHY, _FIX = "a cache has one scale for the whole layer", "download the file again, or leave --kv-cache-dtype out"

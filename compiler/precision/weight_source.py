@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ...graphs.lowering import Lowering
     from ...graphs.quantization import QuantizedWeight
-    from .calibration import Scales
+    from .calibration.saved_ranges import Scales
 
 
 class WeightSource(Protocol):

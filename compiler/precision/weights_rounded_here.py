@@ -32,7 +32,7 @@ from .weight_selection import Selection
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
     from ...graphs.targets.weight_roles import RoledWeight
-    from .calibration import Scales
+    from .calibration.saved_ranges import Scales
 
 Runs = Callable[[str, Shape], Iterator[UnreadRows]]
 

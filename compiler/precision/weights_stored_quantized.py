@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
     from ...graphs.quantization import QuantizedWeight
     from ...graphs.targets.weight_roles import RoledWeight
-    from .calibration import Scales
+    from .calibration.saved_ranges import Scales
 
 _E4M3: Literal["float8_e4m3fn"] = "float8_e4m3fn"
 _QUANTIZE = "make an FP8 checkpoint with calibrated inputs (`peagle-compile quantize`), or build in bf16 or fp16"

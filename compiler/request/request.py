@@ -22,7 +22,8 @@ from ...engines.draft_methods import (
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import MAX_DRAFTS
 from ..console.option_fields import option, option_of
-from ..precision.precision_options import CalibrationAsked, PrecisionAsked
+from ..precision.calibration.calibration_options import CalibrationAsked
+from ..precision.precision_options import PrecisionAsked
 
 ONNXRUNTIME = "onnxruntime"
 BACKENDS = (ONNXRUNTIME, "tensorrt", "tensorrt-rtx")

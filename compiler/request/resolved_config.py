@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
-from ..precision.precision_options import CalibrationAsked
+from ..precision.calibration.calibration_options import CalibrationAsked
 from .build_plan import BuildPlan
 from .request import CompileRequest
 from .verb_options import BUILD
@@ -47,7 +47,7 @@ def _as_calibrated(plan: BuildPlan, manifest: Manifest) -> CompileRequest:
     """The request, with the samples spelled out that a calibration took where none were named."""
     if "calibration" not in manifest.precision:
         return plan.request
-    from ..precision.calibration import default_limits
+    from ..precision.calibration.dataset import default_limits
     from ..precision.calibration.obtain_ranges import settled
 
     asked = settled(plan.request.calibration, default_limits(plan.lowering))

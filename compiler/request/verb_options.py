@@ -11,7 +11,8 @@ from typing import Any, get_type_hints
 from ...plugins.errors import UsageError, nearest
 from ...plugins.number_formats import FP8
 from ..console.option_fields import Option, named, option_of
-from ..precision.precision_options import CalibrationAsked, PrecisionAsked
+from ..precision.calibration.calibration_options import CalibrationAsked
+from ..precision.precision_options import PrecisionAsked
 from .config_file import typed
 from .request import BackendAsked, CompileRequest, HeadOptions, ModelRef, PlanAsked, SizeOptions
 

@@ -20,9 +20,9 @@ from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head, require_r
 from ..console.progress import Progress, Quiet
 from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_number
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
+from ..precision.calibration.calibration_options import CPU
 from ..precision.calibration.devices import require_device
 from ..precision.decide_recipe import decide, precision_of, table_of, wide_of, with_drafter
-from ..precision.precision_options import CPU
 from ..precision.recipes import Recipe, twice_rounded
 from ..precision.weight_source import of_target, rounded_again
 from ..precision.weights_stored_quantized import StoredFp8

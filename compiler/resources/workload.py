@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ...graphs.targets.weight_roles import RoledWeight
     from ..checkpoints.target import Target
-    from ..precision.precision_options import CalibrationAsked
+    from ..precision.calibration.calibration_options import CalibrationAsked
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def calibration_of(
     """What a calibration sends through a decoder with this ``config``; None where ranges are given."""
     if asked.scales is not None:
         return None
-    from ..precision.calibration import default_limits
+    from ..precision.calibration.dataset import default_limits
     from ..precision.calibration.obtain_ranges import limits_of
 
     limits = limits_of(asked, default_limits(lowering))

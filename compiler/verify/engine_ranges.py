@@ -8,8 +8,8 @@ from typing import Any
 
 from ...plugins.errors import EnvironmentProblem, PeagleError
 from ..console.progress import Progress
-from ..precision.calibration import Scales
 from ..precision.calibration.obtain_ranges import obtain, origin
+from ..precision.calibration.saved_ranges import Scales
 from ..request.resolved_config import FILE_NAME, calibration_of
 from ..store.stages import StageStore
 from .engine_origin import Origins

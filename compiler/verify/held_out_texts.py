@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...plugins.errors import UsageError
-from ..precision.calibration import Encoder, SampleLimits, read_jsonl
+from ..precision.calibration.dataset import SampleLimits, read_jsonl
+from ..precision.calibration.encoder import Encoder
 
 HELD_OUT = Path(__file__).parent.parent / "bundled" / "texts" / "held_out.jsonl"
 MAX_TEXTS, MAX_LENGTH = 64, 512

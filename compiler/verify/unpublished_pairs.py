@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ...engines import Engine
     from ...graphs.lowering import Lowering
-    from ..precision.calibration import Scales
+    from ..precision.calibration.saved_ranges import Scales
 
 _SHORT = 64  # T of a graph that only ever sees one text is a multiple of it
 

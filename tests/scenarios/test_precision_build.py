@@ -14,8 +14,9 @@ import pytest
 
 from peagle.compiler.pipeline.assemble_engine import BuildResult
 from peagle.compiler.pipeline.build import build
+from peagle.compiler.precision.calibration.calibration_options import CalibrationAsked
 from peagle.compiler.precision.calibration.obtain_ranges import obtain
-from peagle.compiler.precision.precision_options import CalibrationAsked, PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import patterns
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
@@ -225,7 +226,7 @@ def test_an_engine_keeps_its_ranges_for_other_builds(dense: Pair, texts: Path, t
 def test_an_interrupted_calibration_goes_on_where_it_was(
     dense: Pair, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = import_module("peagle.compiler.precision.calibration.calibrate")  # the package has a function of this name
+    module = import_module("peagle.compiler.precision.calibration.calibrate")
     steps: list[int] = []
     layer, limit = module._layer, 3
 

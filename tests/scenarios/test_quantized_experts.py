@@ -17,8 +17,7 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.model_half import Half, target_half
-from peagle.compiler.precision.calibration import Scales
-from peagle.compiler.precision.calibration.saved_ranges import Facts
+from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounding.numbers_to_codes import LARGEST, values_of
 from peagle.compiler.precision.weights_rounded_here import RoundedHere

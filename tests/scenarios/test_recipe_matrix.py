@@ -15,7 +15,8 @@ import pytest
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.pipeline.assemble_engine import BuildResult
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.precision.precision_options import CalibrationAsked, PrecisionAsked
+from peagle.compiler.precision.calibration.calibration_options import CalibrationAsked
+from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
 from peagle.plugins.cpu.compile import find_compilers

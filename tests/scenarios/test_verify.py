@@ -15,9 +15,10 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.precision.calibration import Scales
+from peagle.compiler.precision.calibration.calibration_options import CalibrationAsked
 from peagle.compiler.precision.calibration.obtain_ranges import describe, obtain
-from peagle.compiler.precision.precision_options import CalibrationAsked, PrecisionAsked
+from peagle.compiler.precision.calibration.saved_ranges import Scales
+from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES, wide_type
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore

@@ -14,8 +14,8 @@ from heads.overlap import runs
 from make_calibration_texts import ROOT, TOKENS
 
 from peagle.compiler.bundled.prompts import code_prompts, questions
-from peagle.compiler.precision.calibration import Encoder
 from peagle.compiler.precision.calibration.dataset import BUNDLED, KINDS
+from peagle.compiler.precision.calibration.encoder import Encoder
 from peagle.compiler.verify.held_out_texts import HELD_OUT
 
 DEMO = BUNDLED.parents[1] / "demo" / "target"

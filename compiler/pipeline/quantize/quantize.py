@@ -17,8 +17,8 @@ from ...checkpoints.side_files import BESIDE_WEIGHTS
 from ...checkpoints.target import Target
 from ...console.progress import Progress
 from ...hardware.packages import export_versions, product_version
+from ...precision.calibration.calibration_options import FOLDER
 from ...precision.calibration.obtain_ranges import describe, obtain
-from ...precision.precision_options import FOLDER
 from ...request.refusals import check_quantize
 from ...request.request import CompileRequest
 from ...resources.check import Need, calibration_needs, check_needs, disk_needs, tidy
@@ -36,7 +36,7 @@ from .select_matrices import Worklist, make_worklist
 from .write_shards import layout, total_bytes, write
 
 if TYPE_CHECKING:
-    from ...precision.calibration import Scales
+    from ...precision.calibration.saved_ranges import Scales
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ...checkpoints.target import Target
 from ...console.progress import Progress
 from ...store.publish import TOKENIZER
 from ...store.stages import StageStore
-from ..precision_options import CPU, METHODS, CalibrationAsked
+from .calibration_options import CPU, METHODS, CalibrationAsked
 from .dataset import FOR_PLANS, SampleLimits
 
 if TYPE_CHECKING:
@@ -34,8 +34,11 @@ def obtain(
     Raises ``BuildError`` for ranges of another model, ``UsageError`` for samples that are no use, and
     ``EnvironmentProblem`` for a device that is not there.
     """
-    from . import Encoder, Scales, Settings, bundled, calibrate, read_jsonl
+    from .calibrate import Settings, calibrate
+    from .dataset import bundled, read_jsonl
     from .devices import require_device
+    from .encoder import Encoder
+    from .saved_ranges import Scales
 
     if asked.scales is not None:
         saved = Scales.load(asked.scales, target.skeleton.range_shapes)
@@ -113,7 +116,7 @@ def in_words(scales: Scales) -> str:
 
 
 def _method(name: str) -> Method:
-    from . import Max, Mse, Percentile
+    from .range_methods import Max, Mse, Percentile
 
     methods: Mapping[str, Method] = {"max": Max(), "percentile": Percentile(), "mse": Mse()}
     return methods[name]

@@ -18,7 +18,7 @@ from ....plugins.problems import listed
 from ...checkpoints.json_files import parse_json
 from ...checkpoints.safetensors import read_header, read_rows
 from ...store.atomic_files import flush_tree, writing
-from ..precision_options import FACTS
+from .calibration_options import FACTS
 
 Array = np.ndarray[Any, Any]
 

@@ -86,7 +86,7 @@ def _forms() -> Iterable[str]:
 
 
 def _methods() -> Iterable[str]:
-    from ...precision.precision_options import METHODS
+    from ...precision.calibration.calibration_options import METHODS
 
     return METHODS
 

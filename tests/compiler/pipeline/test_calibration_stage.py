@@ -10,8 +10,9 @@ import pytest
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.calibration_stage import calibrated
-from peagle.compiler.precision.calibration import Samples, Scales
-from peagle.compiler.precision.precision_options import CalibrationAsked
+from peagle.compiler.precision.calibration.calibration_options import CalibrationAsked
+from peagle.compiler.precision.calibration.dataset import Samples
+from peagle.compiler.precision.calibration.saved_ranges import Scales
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.weight_source import of_target
 from peagle.compiler.store.phase_clock import Phases
@@ -69,7 +70,7 @@ def test_an_engine_for_the_cpu_is_calibrated_with_few_tokens(
     def calibrate(_: Target, samples: Samples, *__: Any, **___: Any) -> None:
         seen.append(samples.tokens)
 
-    monkeypatch.setattr("peagle.compiler.precision.calibration.calibrate", calibrate)
+    monkeypatch.setattr("peagle.compiler.precision.calibration.calibrate.calibrate", calibrate)
     how, target, store = LOWERINGS[lowering], Target.open(pair.target), StageStore(tmp_path / "store")
     for name, wide in (("int4", "fp32"), ("fp8", "fp32"), ("int8", "fp32")):
         recipe = RECIPES[name].on(wide, how)

@@ -1,16 +1,12 @@
-"""What is asked for beside a recipe changes what it names alone; where ranges come from is checked before anything."""
+"""What is asked for beside a recipe changes what it names alone."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.precision.precision_options import CalibrationAsked, PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionAsked
 from peagle.compiler.precision.recipes import RECIPES, patterns
-from peagle.plugins.errors import UsageError
 
 QUANTIZED = [name for name, recipe in RECIPES.items() if recipe.quantized_type]
 
@@ -36,22 +32,3 @@ def test_overrides_change_what_they_name_and_nothing_else(
 @given(st.lists(st.text(min_size=1)).map(tuple))
 def test_what_is_excluded_is_read_back_from_the_record(exclude: tuple[str, ...]) -> None:
     assert patterns(PrecisionAsked(exclude=exclude).of(RECIPES["int4"]).record()) == exclude
-
-
-def test_a_folder_without_ranges_is_told_from_one_above_them(tmp_path: Path) -> None:
-    for scales in (tmp_path / "absent", tmp_path):
-        with pytest.raises(UsageError) as caught:
-            CalibrationAsked(scales=scales).check()
-        assert "the folder calibration/ of an engine" in caught.value.fix
-    (tmp_path / "calibration").mkdir()
-    (tmp_path / "calibration" / "scales.json").write_text("{}")
-    with pytest.raises(UsageError, match="holds no calibrated ranges") as caught:
-        CalibrationAsked(scales=tmp_path).check()
-    assert caught.value.fix == f"use --scales {tmp_path / 'calibration'}"
-    CalibrationAsked(scales=tmp_path / "calibration").check()
-
-
-@pytest.mark.parametrize("field", ["scales", "data"])
-def test_a_name_that_no_disk_has_room_for_does_not_exist(field: str) -> None:
-    with pytest.raises(UsageError, match="does not exist"):
-        CalibrationAsked(**{field: Path("a" * 300)}).check()

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from peagle.compiler.precision.calibration import Scales
-from peagle.compiler.precision.calibration.saved_ranges import Facts
+from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounding.numbers_to_codes import values_of
 from peagle.compiler.precision.weight_selection import Selection

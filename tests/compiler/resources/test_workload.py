@@ -8,7 +8,7 @@ import pytest
 
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.pipeline.quantize import quantize
-from peagle.compiler.precision.precision_options import CalibrationAsked
+from peagle.compiler.precision.calibration.calibration_options import CalibrationAsked
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.request.verb_options import QUANTIZE
 from peagle.compiler.resources.work import Calibration

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.precision.calibration import calibrate
+from peagle.compiler.precision.calibration.calibrate import calibrate
 from peagle.compiler.store import import_closure
 from peagle.compiler.store.import_closure import PEAGLE, Package, code_digest, digest, imported, imports_of
 from peagle.plugins.errors import BuildError
@@ -21,7 +21,8 @@ CALIBRATE = "peagle.compiler.precision.calibration.calibrate"
 # What a stage's code is handed, or calls a type by, without importing its module; and why no more of it has to be in
 # the key.
 HANDED = {
-    "peagle.compiler.precision.calibration": "ranges: those that are used are in the key of the weights' source",
+    "peagle.compiler.precision.calibration.saved_ranges": "those that are used are in the key of the weights' source",
+    "peagle.graphs.lowering": "a calibration asks how many samples it takes, and those are in the key",
     "peagle.graphs.trace": "Dtype, another name of three strings: the one that is used is in the key",
 }
 

@@ -13,8 +13,8 @@ import pytest
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.precision.calibration import Scales
-from peagle.compiler.precision.precision_options import CalibrationAsked
+from peagle.compiler.precision.calibration.calibration_options import CalibrationAsked
+from peagle.compiler.precision.calibration.saved_ranges import Scales
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify.engine_origin import Origins

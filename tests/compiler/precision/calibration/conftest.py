@@ -10,7 +10,9 @@ import torch
 
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Progress
-from peagle.compiler.precision.calibration import Samples, Scales, Settings, calibrate
+from peagle.compiler.precision.calibration.calibrate import Settings, calibrate
+from peagle.compiler.precision.calibration.dataset import Samples
+from peagle.compiler.precision.calibration.saved_ranges import Scales
 from peagle.compiler.store.stages import StageStore
 from tests.models import VOCAB, Pair, make_pair
 

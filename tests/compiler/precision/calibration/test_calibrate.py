@@ -14,9 +14,10 @@ import torch
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Advance
-from peagle.compiler.precision.calibration import Max, Mse, Percentile, Settings
+from peagle.compiler.precision.calibration.calibrate import Settings
 from peagle.compiler.precision.calibration.layerwise import Layerwise
 from peagle.compiler.precision.calibration.obtain_ranges import describe
+from peagle.compiler.precision.calibration.range_methods import Max, Mse, Percentile
 from peagle.graphs.stream_weights import needed_weights
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.skeleton import Skeleton

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.precision.calibration import Encoder, SampleLimits, Samples, bundled, read_jsonl
-from peagle.compiler.precision.calibration.dataset import BUNDLED, KINDS
+from peagle.compiler.precision.calibration.dataset import BUNDLED, KINDS, SampleLimits, Samples, bundled, read_jsonl
+from peagle.compiler.precision.calibration.encoder import Encoder
 from peagle.plugins.errors import BuildError, UsageError
 from tests.models import VOCAB, Pair
 from tests.tokenizer_files import PADDING, PANICS, TRUNCATION

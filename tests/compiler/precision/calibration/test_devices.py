@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from peagle.compiler.precision.calibration import Percentile, Settings
+from peagle.compiler.precision.calibration.calibrate import Settings
 from peagle.compiler.precision.calibration.devices import require_device
+from peagle.compiler.precision.calibration.range_methods import Percentile
 from peagle.plugins.errors import EnvironmentProblem
 from tests.compiler.precision.calibration.conftest import Calibrate, random_samples
 from tests.models import Pair

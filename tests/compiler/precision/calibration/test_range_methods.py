@@ -11,9 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.compiler.precision.calibration import Max, Method, Mse, Percentile
 from peagle.compiler.precision.calibration.histogram import Histogram
-from peagle.compiler.precision.calibration.range_methods import RoundedTo, rounded
+from peagle.compiler.precision.calibration.range_methods import Max, Method, Mse, Percentile, RoundedTo, rounded
 from peagle.plugins.errors import UsageError
 
 METHODS = (Max(), Percentile(99.0), Percentile(100.0), Mse("e4m3", 20), Mse("int8", 20))

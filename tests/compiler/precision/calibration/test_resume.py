@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 
 from peagle.compiler.console.progress import Advance
-from peagle.compiler.precision.calibration import Percentile, Samples, Scales, Settings
+from peagle.compiler.precision.calibration.calibrate import Settings
+from peagle.compiler.precision.calibration.dataset import Samples
+from peagle.compiler.precision.calibration.range_methods import Percentile
 from peagle.compiler.precision.calibration.resume import Kept
+from peagle.compiler.precision.calibration.saved_ranges import Scales
 from peagle.compiler.store.stages import StageStore
 from tests.attacks.world import guarded
 from tests.compiler.precision.calibration.conftest import Calibrate, random_samples
@@ -30,7 +33,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console import interrupts
-from peagle.compiler.precision.calibration import Samples, Settings, calibrate
+from peagle.compiler.precision.calibration.calibrate import Settings, calibrate
+from peagle.compiler.precision.calibration.dataset import Samples
 from peagle.compiler.store.stages import StageStore
 
 interrupts.watch()  # as the program does: a shell's background job would ignore Ctrl-C otherwise
