@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...engines.folder.manifest import Manifest
+from ...plugins.errors import BuildError, UsageError
 from ..checkpoints.resolve_names import Resolved, resolve, resolve_target
-from ..checkpoints.target_and_drafter import read_inputs
+from ..checkpoints.target_and_drafter import Inputs, read_inputs
 from ..console.progress import Progress
 from ..hardware.packages import export_versions
-from ..request.build_plan import plan_of_build
-from ..request.build_platform import platform_of
+from ..request.build_plan import BuildPlan, plan_of_build
+from ..request.build_platform import BuildPlatform, platform_of
 from ..request.refusals import check_build
 from ..request.request import CompileRequest
 from ..request.resolved_config import resolved_config
 from ..resources.workload import check_resources
 from ..store.stages import StageStore
 from .assemble_engine import BuildResult, EnginePieces, assemble
-from .cpu_kernels import cpu_kernels
+from .cpu_kernels import CpuKernels, cpu_kernels
 from .engine_manifest import engine_manifest
 from .plan_stages import Plans, PlanSource, build_plans
 from .shared_steps import PipelineRun, compile_graphs
@@ -41,7 +42,8 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
     run = run.making(plan)
     kernels = cpu_kernels(run, plan.platform, is_asked=request.backend.lowering is not None)
     if kernels.lowering != plan.lowering:  # they could not be compiled
-        plan = plan_of_build(request, replace(platform, lowering=kernels.lowering), inputs)
+        plan = _without_kernels(request, replace(platform, lowering=kernels.lowering), inputs, kernels)
+        run = run.making(plan)
     with run.phases("room", "see whether disk and memory are enough"):
         warnings = [*plan.warnings, *check_resources(plan, inputs, run.store), *kernels.warnings]
     graphs = compile_graphs(run, plan, inputs)
@@ -67,6 +69,16 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         make_plans=make_plans if plans else None,
     )
     return assemble(run, plan, pieces, manifest, warnings, graphs.notes(), resolved_config)
+
+
+def _without_kernels(
+    request: CompileRequest, platform: BuildPlatform, inputs: Inputs, kernels: CpuKernels
+) -> BuildPlan:
+    """Decide again for ONNX Runtime's own kernels. Raises ``BuildError``, with the reason, for what needs ours."""
+    try:
+        return plan_of_build(request, platform, inputs)
+    except UsageError as error:
+        raise BuildError(error.what, why="; ".join([*kernels.warnings, error.why]), fix=error.fix) from None
 
 
 def _resolve(request: CompileRequest, progress: Progress) -> Resolved:

@@ -33,7 +33,7 @@ from ..reports.recorded_contents import check_export, inspect_export
 from ..shared_steps import Graphs
 from .polygraphy_files import SCRIPTS, SHAPES, shapes_of
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 said the number of drafts twice, and no draft method
 RECORD = "build.json"
 GRAPH = "graph.json"
 _AGAIN = "copy the whole folder again, or export again"

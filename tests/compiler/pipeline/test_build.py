@@ -20,12 +20,16 @@ from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.resolve_names import resolve
 from peagle.compiler.pipeline.build import build
+from peagle.compiler.pipeline.cpu_kernels import CpuKernels
 from peagle.compiler.request.request import CompileRequest
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store import publish
+from peagle.compiler.store.made_for import MadeFor
+from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
+from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
 from peagle.plugins.graph_contract import MAX_DRAFTS
 from peagle.plugins.optional_packages import install
@@ -430,3 +434,31 @@ def _reused(cli: Run, out: Path) -> list[str]:
     report = json.loads(cli(*OTHER_DEMO, "--out", out, "--json").out)
     Engine.load(out)
     return [phase["phase"] for phase in report["phases"] if phase.get("reused")]
+
+
+@pytest.fixture
+def uncompilable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose compiler is there, and fails."""
+    none = CpuKernels(None, LOWERINGS["ort"], ["the compiler said: no room"])
+    monkeypatch.setattr("peagle.compiler.pipeline.build.cpu_kernels", lambda *_, **__: none)
+
+
+@pytest.mark.usefixtures("uncompilable")
+def test_without_kernels_the_whole_build_is_for_onnx_runtimes_own(pair: Pair, tmp_path: Path) -> None:
+    store = StageStore(tmp_path / "store")
+    request = BUILD.request(
+        model=str(pair.target), draft="none", precision="int8", max_seq_len=64, out=tmp_path / "out"
+    )
+    result = build(request, store=store)
+    assert result.manifest.backend.lowering == "ort"
+    assert "the compiler said: no room" in result.report["warnings"]
+    kept = [MadeFor.read(folder) for folder in store.root.glob("attach-target/*/")]
+    assert [each and each.lowering for each in kept] == ["ort"]
+
+
+@pytest.mark.usefixtures("uncompilable")
+def test_what_needs_our_kernels_is_refused_with_what_the_compiler_said(pair: Pair, tmp_path: Path) -> None:
+    request = BUILD.request(model=str(pair.target), draft="none", kv_cache_dtype="int8", out=tmp_path / "out")
+    with pytest.raises(BuildError, match="kv-cache-dtype int8") as caught:
+        build(request, store=StageStore(tmp_path / "store"))
+    assert "the compiler said: no room" in caught.value.why
