@@ -113,18 +113,18 @@ def test_a_large_header_is_read_fast(folder: Path) -> None:
     content = with_header(f"{{{', '.join(items)}}}".encode(), bytes(2 * count))
     assert len(content) > 10_000_000
     (folder / "model.safetensors").write_bytes(content)
-    start = time.process_time()
+    start = time.thread_time()
     assert len(Checkpoint.open(folder).shapes) == count
-    assert time.process_time() - start < 10
+    assert time.thread_time() - start < 10
 
 
 @pytest.mark.parametrize("filling", [b"[],", b"{},", b"0,", b"[[],[]],"])
 def test_a_header_of_endless_items_is_refused(folder: Path, filling: bytes) -> None:
     header = b'{"a": [' + filling * (30_000_000 // len(filling)) + b"0]}"
     (folder / "model.safetensors").write_bytes(with_header(header))
-    start = time.process_time()
+    start = time.thread_time()
     assert "items" in refusal(folder).why
-    assert time.process_time() - start < 2
+    assert time.thread_time() - start < 2
 
 
 def test_a_name_that_is_not_there_brings_its_neighbours(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -208,9 +207,26 @@ def test_what_a_stage_is_handed_is_in_its_key(module: str) -> None:
     assert handed - names <= set(HANDED)
 
 
-def test_the_walk_is_fast() -> None:
+def test_each_module_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for cached in (import_closure.digest, import_closure.closure, import_closure.imported, import_closure._file):
         cached.cache_clear()
-    before = time.process_time()
-    digest(PEAGLE, STAGES["attach-"])
-    assert time.process_time() - before < 0.3
+    read: list[str] = []
+
+    def counted(source: str, package: str, *, typing: bool = True) -> Iterator[tuple[int, str]]:
+        read.append(source)
+        return imports_of(source, package, typing=typing)
+
+    monkeypatch.setattr(import_closure, "imports_of", counted)
+    for stage in ("attach-", "plan-"):
+        digest(PEAGLE, STAGES[stage])
+    assert len(read) > 100
+    assert len(read) <= len(
+        import_closure.closure(PEAGLE, STAGES["attach-"]) | import_closure.closure(PEAGLE, STAGES["plan-"])
+    )
+
+
+def test_expressions_are_not_searched_for_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        ast, "walk", lambda tree: pytest.fail("every node of a module without import_module was visited")
+    )
+    assert [name for _, name in imports_of("import os\nif x: from .a import b", "small")] == ["os", "small.a.b"]

@@ -156,10 +156,10 @@ BOMBS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_parts_that_combine_in_millions_of_ways_are_refused_in_time(name: str) -> None:
-    began = time.process_time()
+    began = time.thread_time()
     with pytest.raises(UsageError, match="it combines its parts in too many ways") as error:
         keep_to_declared_keys(BOMBS[name], "it")
-    assert time.process_time() - began < 2
+    assert time.thread_time() - began < 2
     assert "100,000" in error.value.why
 
 

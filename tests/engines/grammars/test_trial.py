@@ -37,10 +37,10 @@ BOMBS: dict[str, dict[str, Any]] = {
 def test_a_bomb_is_refused_in_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "SECONDS", 1)
     form = StructuredOutputsParams(**BOMBS[name])
-    began = time.process_time()
+    began = time.thread_time()
     with pytest.raises(UsageError, match=r"structured_outputs\.\w+ cannot be followed") as error:
         try_out(form)
-    assert time.process_time() - began < 1, "none of it was done here"
+    assert time.thread_time() - began < 1, "none of it was done here"
     assert error.value.why
 
 
