@@ -73,7 +73,7 @@ class Server:
         self._thread.start()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Refuse new requests; running ones have ``drain_seconds`` to finish, or are cancelled if ``at_once`` is set."""
+        """Refuse new requests; running ones have ``drain_seconds`` to finish, or are cancelled if ``at_once``."""
         self._state.drains = True
         self._server.should_exit = True
         self._server.force_exit = self._server.force_exit or at_once

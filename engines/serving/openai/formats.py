@@ -1,4 +1,4 @@
-"""Structured output fields of a body: OpenAI's ``response_format`` and vLLM's ``structured_outputs`` and ``guided_*``."""
+"""Structured output fields of a body: OpenAI's ``response_format``, vLLM's ``structured_outputs`` and ``guided_*``."""
 
 from __future__ import annotations
 

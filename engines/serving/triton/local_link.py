@@ -205,7 +205,7 @@ def _is_trusted(user: int) -> bool:
 
 
 def _address(model: str, server: int, place: int) -> str:
-    """Return a name in the abstract socket namespace, which needs no file. Python stubs are children of their server."""
+    """Return a name in the abstract socket namespace, which needs no file. ``server`` is the parent of all stubs."""
     return f"\0peagle-triton-{server}-{model}-{place}"
 
 
