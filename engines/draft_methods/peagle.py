@@ -1,5 +1,4 @@
-"""P-EAGLE with draft trees: one drafter pass predicts several candidates per position, and the K likeliest paths form a
-tree.
+"""P-EAGLE with draft trees: the K likeliest paths through the candidates of one drafter pass form a tree.
 
     y at every node   = target(newest, node_1 .. node_K)       each node attends to its own path
     y_0 .. y_a        = the path on which every node equals its parent's y, and the last y

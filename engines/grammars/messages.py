@@ -25,7 +25,7 @@ def first_line(message: str) -> str:
 
 
 def refused(form: StructuredOutputsParams, message: str) -> UsageError:
-    """Return the error about a form that cannot be compiled."""
+    """Return the error for a form that cannot be compiled."""
     return UsageError(
         f"{NAME}.{form.kind} cannot be compiled", why=first_line(message), fix=f"change {NAME}.{form.kind}"
     )
