@@ -50,5 +50,5 @@ def test_results_and_load_say_so_and_texts_that_nobody_could_guess_do_not_count(
         assert not any(output.warnings for output in engine.generate(prompts, greedy, draft="ngram"))
         assert engine.load_now.warnings == ()
         *_, last = engine.generate(prompts * 2, greedy)
-        assert "does not belong to this target" in last.warnings[0]
+        assert "does not match this target" in last.warnings[0]
         assert engine.load_now.warnings == last.warnings
