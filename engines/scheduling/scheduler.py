@@ -49,8 +49,8 @@ class Scheduler:
         self._waiting: deque[Request] = deque()
         self._slots: list[Request | None] = [None] * backend.num_slots
         self._reading: PromptReading | None = None
-        self._read_since = 0  # tokens of prompts, since the last round
         self._read_since = 0  # prompt tokens read since the last round
+        self._flights: deque[Flight] = deque()
         self._read_at = 0.0  # when the last pass was known to have ended
         self._rounds = SharedRounds(self._slots)
         backend.begin()
