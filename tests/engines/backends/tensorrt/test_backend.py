@@ -333,7 +333,9 @@ def test_a_plan_that_does_not_load_is_refused_with_the_logger_s_words(
 ) -> None:
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
     (tmp_path / "drafter" / "model.plan").write_bytes(b"no plan at all")
-    with pytest.raises(EnvironmentProblem, match=r"TensorRT cannot load .*drafter/model.plan\n.*magic tag is wrong") as caught:
+    with pytest.raises(
+        EnvironmentProblem, match=r"TensorRT cannot load .*drafter/model.plan\n.*magic tag is wrong"
+    ) as caught:
         _backend(manifest, tmp_path)
     assert "rebuild the engine" in caught.value.fix
 
