@@ -67,8 +67,14 @@ def set_to(*place: Any) -> Callable[[dict[str, Any]], None]:
         (lambda content: content["target"]["caches"].pop(), "its inputs differ from the manifest: k_cache"),
         (lambda content: content["target"]["inputs"].pop(0), "its inputs differ from the manifest: input_ids"),
         (lambda content: content["drafter"]["outputs"].append("draft_ids"), "one is listed twice"),
-        (lambda content: content["target"].update(file=content["drafter"]["file"]), "is not the target"),
-        (lambda content: content["drafter"].update(file=content["target"]["file"]), "is not the drafter"),
+        (
+            lambda content: content["target"].update(file=content["drafter"]["file"]),
+            "does not match the manifest's target",
+        ),
+        (
+            lambda content: content["drafter"].update(file=content["target"]["file"]),
+            "does not match the manifest's drafter",
+        ),
         (lambda content: content["drafter"].update(file="tokenizer.json"), "cannot load"),
     ],
 )

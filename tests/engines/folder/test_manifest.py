@@ -270,7 +270,7 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
     [
         ({"speculation": Speculation(9, 8, 8)}, "between 1 and the maximum"),
         ({"speculation": Speculation(0, 8, 8)}, "between 1 and the maximum"),
-        ({"shapes": Shapes(64, 79, 16, 100, 100, ())}, "no room"),
+        ({"shapes": Shapes(64, 79, 16, 100, 100, ())}, "is too small"),
         ({"shapes": Shapes(0, 80, 16, 100, 100, ())}, "max_seq_len must be at least 1"),
         ({"files": {}}, "not listed in files"),
         ({"format_version": 0}, "does not exist"),
@@ -280,8 +280,8 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
         ),
         (ALONE | {"speculation": Speculation(0, 4, None)}, "between 1 and the maximum"),
         (LOOKED_UP | {"format_version": 2}, "format_version 2 does not support drafting without a drafter"),
-        (LOOKED_UP | {"shapes": Shapes(64, 71, 16, 100, 0, ())}, "no room"),
-        (ALONE | {"format_version": 1}, "format_version 1 has no engines without a drafter"),
+        (LOOKED_UP | {"shapes": Shapes(64, 71, 16, 100, 0, ())}, "is too small"),
+        (ALONE | {"format_version": 1}, "format_version 1 does not support engines without a drafter"),
         (
             {"speculation": Speculation(5, 8, 8, adapts=True), "format_version": 4},
             "format_version 4 does not support adaptive K",
@@ -295,7 +295,7 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
             for of in [((), ()), ((1.0,), (1.0, 2.0)), ((0.5,), (1.0,)), ((1.0,), (0.0,)), ((math.nan,), (1.0,))]
         ),
         ({"speculation": replace(MEASURED, measured=MeasuredRounds((1.0,) * 10, (1.0,) * 10))}, "cost above 0"),
-        (ALONE | {"shapes": Shapes(64, 65, 16, 100, 0, ())}, "no room"),
+        (ALONE | {"shapes": Shapes(64, 65, 16, 100, 0, ())}, "is too small"),
     ],
 )
 def test_a_manifest_that_cannot_be_true_is_refused(engine: Path, changes: dict[str, Any], complaint: str) -> None:
@@ -325,9 +325,9 @@ def test_a_format_without_the_method_s_name_says_it_all_the_same(engine: Path) -
     ("changes", "complaint"),
     [
         ({"method": "suffix"}, "unknown draft method 'suffix'"),
-        ({"method": "ngram"}, "method ngram has no drafter"),
+        ({"method": "ngram"}, "method ngram does not use a drafter"),
         ({"method": "eagle3"}, "method eagle3 needs another kind of drafter"),
-        (ALONE | {"method": "peagle"}, "method peagle needs a drafter"),
+        (ALONE | {"method": "peagle"}, "method peagle requires a drafter"),
         (LOOKED_UP | {"method": "none"}, "method none does not draft, but speculation allows drafts"),
     ],
 )
@@ -426,7 +426,7 @@ def test_plans_and_gpus_come_together(engine: Path) -> None:
         assert complaint in refusal(engine).why
 
 
-@pytest.mark.parametrize(("gpu", "words"), [(None, "no NVIDIA GPU"), ("sm_90", "found sm_90")])
+@pytest.mark.parametrize(("gpu", "words"), [(None, "no NVIDIA GPU"), ("sm_90", "this machine has sm_90")])
 def test_another_gpu_is_refused_with_what_was_built_and_what_to_do(engine: Path, gpu: str | None, words: str) -> None:
     manifest = with_plans(engine)
     check_gpu(manifest.backend, "sm_120")
