@@ -19,7 +19,7 @@ def test_drafts_that_are_never_accepted_are_told_of_once(caplog: pytest.LogCaptu
         assert not watch.warning
         for _ in range(100):
             watch.add(5, 0)
-    assert f"of {LEAST_DRAFTS} first drafts 0 were accepted" in watch.warning
+    assert f"only 0 of {LEAST_DRAFTS} first drafts were accepted" in watch.warning
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 

@@ -343,7 +343,7 @@ def test_the_log_says_why_a_request_was_refused(
         (200, "timeout_error", None, None),  # the answer had begun
     }
     messages = "\n".join(line["error"]["message"] for line in _refusals(caplog))
-    words = ("top_p must be", "3000 tokens", "no model other", "/nothing", "API key", "after 0.01 seconds")
+    words = ("top_p must be", "3000 tokens", "model other not found", "/nothing", "API key", "after 0.01 seconds")
     assert [each for each in words if each not in messages] == []
 
 
