@@ -1,7 +1,7 @@
-"""Runs engines: ``Engine.load(path)``, then ``engine.generate(prompts, SamplingParams())``. Requires neither torch nor
-onnx.
+"""Runs engines: ``Engine.load(path)``, then ``engine.generate(prompts, SamplingParams())``.
 
-Names are imported on first use, so reading a manifest or the table of draft methods loads no runtime.
+Requires neither torch nor onnx. Names are imported on first use, so reading a manifest or the table of draft methods
+loads no runtime.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ def decoding(
     draft: str | None,
     k: DraftsAsked | None,
 ) -> tuple[DraftMethod, Policy]:
-    """Return the draft method and the policy for a call's ``draft`` and ``k``; the defaults are ``method`` and
-    ``policy``.
+    """Return the draft method and policy of a call's ``draft`` and ``k``, by default ``method`` and ``policy``.
 
     ``adaptive`` is the policy for ``auto``. Raises ``UsageError`` for a ``draft`` that the engine does not support, for
     more drafts than it has room for, and for drafts combined with plain decoding.

@@ -354,8 +354,7 @@ class Engine:
         return self._loop.alone(lambda: self._backend.target_logits(ids))
 
     def draft_logits(self, token_ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
-        """Return the drafter's logits for the K tokens after the one that greedy decoding adds to ``token_ids``, f32
-        [K, Vd]."""
+        """Return the drafter's logits f32 [K, Vd] after ``token_ids`` and one token of greedy decoding."""
         ids, k = self._factory.ids("token_ids", token_ids), drafts_of(self.manifest, num_speculative_tokens)
         if self.manifest.drafter is None:
             raise UsageError("this engine has no drafter", why="draft logits need one", fix="use an engine with a head")

@@ -115,8 +115,10 @@ class Loop:
                     self._inbox.put(request)
 
     def alone(self, call: Callable[[], T]) -> T:
-        """Run ``call`` in the loop's thread while no request runs, and return its result; waiting requests wait for
-        it."""
+        """Run ``call`` in the loop's thread while no request runs, and return its result.
+
+        Waiting requests wait for it.
+        """
         require_process(self._pid)
         job = _Alone(call)
         with self._room:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 
 def is_library_fault(error: BaseException) -> bool:
-    """Return whether an error is an ``Exception`` or a panic, rather than a request to exit such as
-    ``KeyboardInterrupt``."""
+    """Return whether an error is an ``Exception`` or a panic, not ``KeyboardInterrupt`` or the like."""
     return isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime"
 
 

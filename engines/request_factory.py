@@ -1,5 +1,4 @@
-"""Builds requests from the arguments of a call: the prompt or conversation, the sampling policy and the draft
-method."""
+"""Builds requests from the arguments of a call: prompt or conversation, sampling policy and draft method."""
 
 from __future__ import annotations
 
@@ -133,8 +132,7 @@ class RequestFactory:
 
     @property
     def can_call_tools(self) -> bool:
-        """Return whether the template supports tools, with calls in a supported format whose tokens are visible in
-        text."""
+        """Return whether the template supports tools, with calls in a supported and visible format."""
         return can_call(self.conversations.style, self._tokenizer.added_texts())
 
     def prepare_forms(self) -> None:
@@ -167,8 +165,10 @@ class RequestFactory:
         *,
         shows_special: bool = False,
     ) -> Request:
-        """Return the request for one prompt. Errors refer to it as ``name``; ``ends`` are additional ids that end
-        its text."""
+        """Return the request for one prompt.
+
+        Errors refer to it as ``name``; ``ends`` are additional ids that end its text.
+        """
         manifest, tokenizer = self._manifest, self._tokenizer
         ids = self.ids(name, self._encoded(name, prompt))
         room = min(params.max_tokens, manifest.shapes.max_seq_len - len(ids))

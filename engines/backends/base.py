@@ -90,13 +90,17 @@ class Backend(Protocol):
         ...
 
     def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
-        """Copy the first ``length`` tokens of a saved prompt into a newly admitted slot; its prompt continues from
-        there."""
+        """Copy the first ``length`` tokens of a saved prompt into a newly admitted slot.
+
+        Its prompt continues from there.
+        """
         ...
 
     def first(self, slot: int) -> Emission:
-        """Return the emission of the prompt's last chunk: one row, the token after the prompt. Call it directly
-        afterwards."""
+        """Return the emission of the prompt's last chunk: one row, the token after the prompt.
+
+        Call it directly afterwards.
+        """
         ...
 
     def round(self, steps: Steps, k: int, *, replay: bool, limits: Sequence[int] = ()) -> Emission:

@@ -79,8 +79,7 @@ class DraftTree:
 
 @lru_cache(maxsize=16)
 def chain_ancestors(columns: int) -> np.ndarray:
-    """Return the read-only ancestors, bool [columns, columns], of a window in which each column attends to all
-    before it."""
+    """Return the read-only ancestors, bool [columns, columns], of a window of a chain."""
     seen = np.tri(columns, k=-1, dtype=bool)
     seen.flags.writeable = False
     return seen

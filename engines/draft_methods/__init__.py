@@ -1,5 +1,4 @@
-"""The draft methods, one file each, and the table of them that the CLI, the builder, the runtime and the servers
-read."""
+"""The draft methods, one file each, and the table of them that all other modules read."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ def method_named(name: str) -> DraftMethod:
 
 
 def names_for_builds() -> list[str]:
-    """Return the names that ``--draft`` of a build accepts instead of a head: kinds of heads, and methods without a
-    head."""
+    """Return the names that ``--draft`` of a build accepts: kinds of heads, and methods without a head."""
     return [each.name for each in METHODS.values() if not each.variant_of]
 
 

@@ -21,8 +21,10 @@ class AutoregressiveDrafting:
     enqueues_only = True
 
     def prompt(self, lanes: Lanes, k: int) -> None:
-        """Run a round whose window is a prompt chunk, all of it committed; if no drafts follow, defer it for the
-        drafter."""
+        """Run a round whose window is a prompt chunk, all of it committed.
+
+        If no drafts follow, defer it for the drafter.
+        """
         self.round(lanes, k)
 
     def round(self, lanes: Lanes, k: int) -> None:

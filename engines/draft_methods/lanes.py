@@ -56,8 +56,7 @@ class Lanes(Protocol):
         ...
 
     def extend(self) -> None:
-        """Run one more pass of an autoregressive drafter over its last draft and hidden state, to get the next
-        draft."""
+        """Run an autoregressive drafter once more, over its last draft and hidden state, to get the next draft."""
         ...
 
     def hold(self) -> None:
@@ -69,8 +68,10 @@ class Lanes(Protocol):
         ...
 
     def emission(self) -> Emission:
-        """Return the emission of ``verify``. Reading it before the round has ended waits, which a CUDA graph cannot
-        capture."""
+        """Return the emission of ``verify``.
+
+        Reading it before the round has ended waits, which a CUDA graph cannot capture.
+        """
         ...
 
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:

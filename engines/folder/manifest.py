@@ -87,8 +87,10 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Return the manifest of an engine folder. Raises ``EnvironmentProblem`` if it is missing, damaged or too
-        new."""
+        """Return the manifest of an engine folder.
+
+        Raises ``EnvironmentProblem`` if it is missing, damaged or too new.
+        """
         content = _load(folder)
         path = folder / FILE_NAME
         version = content.get("format_version")

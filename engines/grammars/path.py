@@ -57,8 +57,10 @@ class GrammarPath:
         self.failure: UsageError | None = None
 
     def allowed(self) -> np.ndarray:
-        """Return which ids may follow, bool [V]: any after the end, where it is unused; possibly none after a
-        failure."""
+        """Return which ids may follow, bool [V]: any after the end, where it is unused.
+
+        Possibly none after a failure.
+        """
         if self._has_ended:
             return np.ones(self._vocab, bool)
         mask = self._matcher.compute_bitmask()

@@ -110,8 +110,9 @@ class Adaptive:
         return place.best
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
-        """Return the window size with the most tokens per second if grammars may fill it; forced drafts need no drafter
-        pass.
+        """Return the window size with the most tokens per second if grammars may fill it.
+
+        Forced drafts need no drafter pass.
 
         Their columns are costed like rounds of as many drafts, which is an upper bound.
         """

@@ -19,8 +19,10 @@ _BYTES = (str, bytes, bytearray, memoryview)
 def integer(
     name: str, value: Any, least: int | None = None, most: int | None = None, *, why: str = "", fix: str = ""
 ) -> int:
-    """Return ``value`` as an int in range; accepts Python's and NumPy's integers, no bool or float. Raises
-    ``UsageError``."""
+    """Return ``value`` as an int in range; accepts Python's and NumPy's integers, no bool or float.
+
+    Raises ``UsageError``.
+    """
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         number = int(value)
         if (least is None or number >= least) and (most is None or number <= most):
@@ -32,8 +34,10 @@ def integer(
 
 
 def number(name: str, value: Any, least: float, most: float = math.inf, *, is_above: bool = False) -> float:
-    """Return ``value`` as a finite float from ``least`` (exclusive if ``is_above``) to ``most``. Raises
-    ``UsageError``."""
+    """Return ``value`` as a finite float from ``least`` (exclusive if ``is_above``) to ``most``.
+
+    Raises ``UsageError``.
+    """
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         try:
             real = float(value)
@@ -128,8 +132,10 @@ def _sequence(name: str, value: Any) -> Sequence[Any]:
 
 
 def integers(name: str, values: Sequence[Any], least: int | None = None) -> tuple[int, ...]:
-    """Return ``values`` as ints of at least ``least``. Raises ``UsageError`` with the index of the first invalid
-    one."""
+    """Return ``values`` as ints of at least ``least``.
+
+    Raises ``UsageError`` with the index of the first invalid one.
+    """
     if {*map(type, values)} <= {int} and (least is None or min(values, default=least) >= least):
         return tuple(values)
     return tuple(integer(f"{name}[{at}]", each, least) for at, each in enumerate(values))

@@ -82,8 +82,7 @@ class Acceptance:
 
     @property
     def acceptance_length(self) -> float:
-        """Mean tokens per round with drafts, including the target's own: 1 + accepted / rounds (1.0 if there are
-        none)."""
+        """Mean tokens per round with drafts, including the target's: 1 + accepted / rounds (1.0 if none)."""
         return 1.0 + self.accepted / self.rounds if self.rounds else 1.0
 
     @property
@@ -170,13 +169,13 @@ class RequestOutput:
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of a streamed request: the tokens of one round or of the prompt's pass. The last one has a
-    ``finish_reason``.
+    """A piece of a streamed request: the tokens of one round or of the prompt's pass.
 
-    ``text`` may be empty: a token can be part of a character, special, or held back because of a stop string.
-    ``drafted`` says for each of the ``token_ids`` whether it is an accepted draft. ``runs`` is the same text, split
-    where that changes: ``(text, is drafted)``; a character of several tokens belongs to the last of them. ``logprobs``
-    of the ``token_ids`` are present if requested; those of the prompt come with the first piece.
+    The last one has a ``finish_reason``. ``text`` may be empty: a token can be part of a character, special, or held
+    back because of a stop string. ``drafted`` says for each of the ``token_ids`` whether it is an accepted draft.
+    ``runs`` is the same text, split where that changes: ``(text, is drafted)``; a character of several tokens belongs
+    to the last of them. ``logprobs`` of the ``token_ids`` are present if requested; those of the prompt come with the
+    first piece.
     """
 
     text: str

@@ -28,8 +28,10 @@ def require_possible(words: Sequence[Sequence[int]], vocab_size: int) -> None:
 
 
 class BadWords:
-    """Follows one text. The time per token depends on the number of different word lengths, not on the number of
-    words."""
+    """Follows one text.
+
+    The time per token depends on the number of different word lengths, not on the number of words.
+    """
 
     def __init__(self, words: Sequence[Sequence[int]]) -> None:
         """``words`` are token ids, at least one each."""

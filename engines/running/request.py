@@ -50,8 +50,9 @@ class Request:
         self.acceptance.tolerance = self.params.acceptance_tolerance
 
     def extend(self, tokens: Sequence[int], accepted: int) -> None:
-        """Append the tokens of a pass, the first ``accepted`` of them drafts; end the request if the text cannot
-        continue.
+        """Append the tokens of a pass, the first ``accepted`` of them drafts.
+
+        End the request if the text cannot continue.
 
         The cause can be its grammar, or a tokenizer error.
         """

@@ -98,8 +98,10 @@ class Delivery:
             return True, None
 
     def output(self, waker: Waker | None = None) -> tuple[bool, RequestOutput | None]:
-        """Return True and the result, or False and None if there is none yet. Raises the error that ended the
-        request."""
+        """Return True and the result, or False and None if there is none yet.
+
+        Raises the error that ended the request.
+        """
         with self._changed:
             if not self._is_there(lambda: self.has_ended, waker):
                 return False, None
@@ -246,8 +248,10 @@ class Stream:
             yield delta
 
     def abort(self) -> None:
-        """End the request after the current pass, with ``finish_reason`` "abort". Safe from any thread or signal
-        handler."""
+        """End the request after the current pass, with ``finish_reason`` "abort".
+
+        Safe from any thread or signal handler.
+        """
         self._submission.cancel()
 
     @property

@@ -63,7 +63,9 @@ class MixedDrafting:
         self._drafter.prompt(lanes, k)
 
     def round(self, lanes: Lanes, k: int) -> None:
-        """Write the host's drafts into their rows; the drafter's round does not overwrite them before they are
-        verified."""
+        """Write the host's drafts into their rows.
+
+        The drafter's round does not overwrite them before they are verified.
+        """
         lanes.propose(self._on_host.proposals(k))
         self._drafter.round(lanes, k)

@@ -65,8 +65,10 @@ class Choices:
             raise
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
-        """Yield the pieces of all choices as they arrive, each with the choice's index. Raises ``HttpRefusal`` on
-        timeout."""
+        """Yield the pieces of all choices as they arrive, each with the choice's index.
+
+        Raises ``HttpRefusal`` on timeout.
+        """
         arrived: asyncio.Queue[tuple[int, Delta] | Exception | None] = asyncio.Queue()
 
         async def follow(index: int) -> None:

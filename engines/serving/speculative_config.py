@@ -46,8 +46,10 @@ class SpeculationSaid:
 
 
 def speculation_of(text: str | None, environment: Mapping[str, str], manifest: Manifest) -> SpeculationSaid:
-    """Parse the JSON ``text``, or the first variable of ``VARIABLES`` that is set. Raises ``UsageError`` that names the
-    key."""
+    """Parse the JSON ``text``, or the first variable of ``VARIABLES`` that is set.
+
+    Raises ``UsageError`` that names the key.
+    """
     where = "--speculative-config"
     if text is None:
         where = next((name for name in VARIABLES if environment.get(name)), "")

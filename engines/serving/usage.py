@@ -46,8 +46,7 @@ def speculation(acceptance: Acceptance) -> dict[str, Any]:
 
 
 def figures(outputs: Sequence[RequestOutput], room: int) -> dict[str, Any]:
-    """Return the statistics of an answer for the log: the longest queue time and latency of its choices, and its
-    rounds.
+    """Return an answer's statistics for the log: the longest queue time and latency of its choices, and its rounds.
 
     ``room`` is the number of tokens that all caches hold.
     """

@@ -1,5 +1,4 @@
-"""Upper bounds for the text that template methods, filters and operators can produce, computed before they are
-called."""
+"""Upper bounds for the text that template methods, filters and operators produce, known before the call."""
 
 from __future__ import annotations
 
@@ -43,8 +42,10 @@ def growth_of(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def growth_of_operator(operator: str, left: Any, right: Any, size: Size) -> int:
-    """Return the approximate number of characters of an operator's result. Raises ``TooMuchError`` for huge
-    integers."""
+    """Return the approximate number of characters of an operator's result.
+
+    Raises ``TooMuchError`` for huge integers.
+    """
     if operator == "%" and isinstance(left, str):
         values = right if isinstance(right, tuple | list) else [right]
         if "*" in left and any(isinstance(each, int) and abs(each) > MOST_COUNT for each in values):

@@ -62,8 +62,7 @@ def template_arguments_of(name: str, value: Any) -> dict[str, Any]:
 
 
 def plain(name: str, value: Any, depth: int = 0) -> Any:
-    """Return a copy in plain types (str, int, float, bool, None, list, dict), because a template must get no other
-    objects.
+    """Return a copy in plain types (str, int, float, bool, None, list, dict), the only ones templates may get.
 
     Raises ``UsageError`` with the position of a value that JSON does not support.
     """

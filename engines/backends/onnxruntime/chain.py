@@ -16,8 +16,7 @@ from .memory import Arrays
 
 
 class Chain:
-    """The hidden states of ``rows`` rows, f32 [rows,H], and the inputs and outputs of a further pass over adjacent
-    rows."""
+    """The hidden states of ``rows`` rows, f32 [rows,H], and the arrays of a further pass over adjacent rows."""
 
     def __init__(self, drafter: Any, rows: int, hidden: int, features: int) -> None:
         """Allocate the arrays; ``hidden`` is H, ``features`` is the number of the target's features per column."""

@@ -65,8 +65,10 @@ class RowGroup:
 
 
 class SessionLanes:
-    """Runs a round as one pass per graph over all requests, or over each request; rows without a request are
-    skipped."""
+    """Runs a round as one pass per graph over all requests, or over each request.
+
+    Rows without a request are skipped.
+    """
 
     def __init__(self, sessions: Sessions, caches: CacheArrays, slots: int, emitted: int, *, takes_rows: bool) -> None:
         """Allocate arrays for rounds that emit up to ``emitted`` tokens per row.

@@ -100,8 +100,10 @@ class PromptRow:
             following.input_ids[0, self._chained] = draft
 
     def hold(self) -> None:
-        """Defer the columns that ``verify`` committed to the next drafter pass; if they do not fit, run that pass
-        now."""
+        """Defer the columns that ``verify`` committed to the next drafter pass.
+
+        If they do not fit, run that pass now.
+        """
         count = self.window.committed - 1 + int(self.num_tokens[0])
         if not self.held.has_room(count):
             self._read_held()

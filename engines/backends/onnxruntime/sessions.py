@@ -31,8 +31,7 @@ class Emitted:
 
 @dataclass(frozen=True)
 class Sessions:
-    """The sessions, the target's ``features`` per column, and the minimum number of columns that the target is run
-    over.
+    """The sessions, the target's ``features`` per column, and the minimum number of the target's columns.
 
     Without a drafter (None) the target outputs no features. ``hidden`` is the hidden state size of an autoregressive
     drafter, 0 for a parallel one. ``is_told`` says that the target has an ancestors input. ``candidates`` is the number
@@ -53,11 +52,12 @@ class Sessions:
         return max(HELD, HELD_BYTES // (4 * max(self.features, 1)))
 
     def chain(self, rows: int) -> Chain | None:
-        """Return the state for an autoregressive drafter's further passes over ``rows`` rows; None for other
-        drafters."""
+        """Return the state of an autoregressive drafter's further passes over ``rows`` rows.
+
+        None for other drafters.
+        """
         return Chain(self.drafter, rows, self.hidden, self.features) if self.hidden else None
 
     def emitted(self, k: int) -> int:
-        """Return the number of columns E of the window after a drafter pass: the newest token, and ``k`` drafts or
-        one."""
+        """Return E of the window after a drafter pass: the newest token, and ``k`` drafts or one."""
         return 2 if self.hidden else k + 1

@@ -78,8 +78,10 @@ class Device(Protocol):
         ...
 
     def capture(self, steps: Callable[[], None]) -> CapturedGraph:
-        """Record the work that ``steps`` enqueues instead of running it. The steps must have run before, so that no
-        setup is left."""
+        """Record the work that ``steps`` enqueues instead of running it.
+
+        The steps must have run before, so that no setup is left.
+        """
         ...
 
 

@@ -111,8 +111,10 @@ class Plan:
         return max(int(self.engine.get_device_memory_size_for_profile_v2(index)) for index in profiles)
 
     def context(self, profile: str, scratch: int, scratch_size: int) -> Pass:
-        """Create a pass for the profile of that name. All passes run in turn on one stream, so they share
-        ``scratch``."""
+        """Create a pass for the profile of that name.
+
+        All passes run in turn on one stream, so they share ``scratch``.
+        """
         trt = self.runtime.trt
         strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
         if hasattr(trt, "DynamicShapesKernelSpecializationStrategy"):  # TensorRT-RTX compiles kernels at run time
@@ -159,8 +161,10 @@ def _profiles(part: Part) -> tuple[Profile, ...]:
 
 
 class Pass:
-    """One execution context: bind it once, then enqueue it any number of times. A captured pass must not be bound
-    again."""
+    """One execution context: bind it once, then enqueue it any number of times.
+
+    A captured pass must not be bound again.
+    """
 
     def __init__(self, plan: Plan, context: Any) -> None:
         self._plan, self._context = plan, context
@@ -189,7 +193,9 @@ class Pass:
 
     @property
     def is_capturable(self) -> bool:
-        """Return whether a CUDA graph can capture the pass. Only TensorRT-RTX reports this; for TensorRT it is
-        always true."""
+        """Return whether a CUDA graph can capture the pass.
+
+        Only TensorRT-RTX reports this; for TensorRT it is always true.
+        """
         ask = getattr(self._context, "is_stream_capturable", None)
         return ask is None or bool(ask(self._plan.runtime.device.stream))

@@ -1,5 +1,4 @@
-"""Device memory: blocks of tensors, and memory shared by all passes (caches, random numbers, policies, large
-outputs)."""
+"""Device memory: blocks of tensors, and memory that all passes share."""
 
 from __future__ import annotations
 

@@ -67,8 +67,7 @@ class Readback:
     def start(
         self, tokens: int, num_tokens: int, rows: int, emitted: int, shown: int, drafted: Sequence[int]
     ) -> LateEmission:
-        """Start to fetch ``tokens`` i32 [rows, emitted], of which ``shown`` columns matter, and ``num_tokens`` i32
-        [rows].
+        """Fetch ``tokens`` i32 [rows, emitted], of which ``shown`` columns matter, and ``num_tokens`` i32 [rows].
 
         ``drafted`` covers all rows, of which only the first ``rows`` ran.
         """

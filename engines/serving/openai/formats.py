@@ -20,8 +20,7 @@ class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=Tru
 
 
 class JsonObjectFormat(Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
-    """Any JSON object, or JSON that matches the schema in ``value`` (sent by Hugging Face's client for
-    ``json_schema``)."""
+    """Any JSON object, or JSON of the schema ``value``, which Hugging Face's client sends for ``json_schema``."""
 
     value: dict[str, Any] | None = None
 

@@ -45,8 +45,10 @@ class ResponseOptions:
 
 
 def generation_of(body: CompletionBody | ChatBody, room: int, settings: ServerSettings) -> Generation:
-    """Convert a body to a generation; ``room`` is the number of new tokens that fit. Raises ``HttpRefusal`` with the
-    field."""
+    """Convert a body to a generation; ``room`` is the number of new tokens that fit.
+
+    Raises ``HttpRefusal`` with the field.
+    """
     if isinstance(body, ChatBody):
         require_neutral("reasoning_effort", body.reasoning_effort)  # only "channels" models have an effort
     source: Sequence[Prompt] | Conversation

@@ -166,8 +166,10 @@ class CompletionAnswer(Answer):
             choice["prompt_logprobs"] = each
 
     def logprobs(self, tokens: ReportedTokens) -> dict[str, Any]:
-        """Return parallel lists. Offsets count from the start of the choice's text. The top tokens include the chosen
-        one."""
+        """Return parallel lists.
+
+        Offsets count from the start of the choice's text. The top tokens include the chosen one.
+        """
         found: Logprobs = tokens.logprobs
         ids = [tokens.prompt[0] if each is None else each.token_id for each in found]
         texts, offsets = [self.token_text(token) for token in ids], []

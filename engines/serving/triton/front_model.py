@@ -28,8 +28,10 @@ class Client:
         self._asked, self._lock = 0.0, threading.Lock()
 
     def is_unwanted(self) -> bool:
-        """Return whether the request was cancelled. Must not be called after the last response: Triton's server would
-        crash."""
+        """Return whether the request was cancelled.
+
+        Must not be called after the last response: Triton's server would crash.
+        """
         with self._lock:
             if not self.is_gone and time.monotonic() - self._asked > LOOK_SECONDS:
                 self._asked = time.monotonic()

@@ -34,8 +34,10 @@ class ModelSettings:
 
 
 def parameters_of(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Return the parameters in the ``args`` of ``initialize``. Raises ``EnvironmentProblem`` for another format
-    version."""
+    """Return the parameters in the ``args`` of ``initialize``.
+
+    Raises ``EnvironmentProblem`` for another format version.
+    """
     stored = json.loads(arguments["model_config"]).get("parameters", {})
     values = {name: str(value.get("string_value", "")) for name, value in stored.items()}
     found = values.get("repository_format")
