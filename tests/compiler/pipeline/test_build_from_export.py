@@ -130,8 +130,8 @@ def _lose(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "code", "says"),
     [
-        (_cut, 3, "bytes, built with"),
-        (_bend, 3, "is not the file that was built"),
+        (_cut, 3, "bytes, but was built with"),
+        (_bend, 3, "was changed after the build"),
         (_lose("drafter/model.onnx"), 3, "is missing"),
         (_lose("export.json"), 2, "is not an export"),
         (_lose(RECORD), 3, "export again"),
