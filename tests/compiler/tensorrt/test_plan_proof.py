@@ -51,7 +51,7 @@ def test_a_plan_that_keeps_what_the_graph_says_has_nothing_to_tell() -> None:
         ({"stored": "float16"}, "TensorRT stores it as float16"),
         ({"computed": "bfloat16"}, "TensorRT multiplies it in bfloat16"),
         ({"computed": "float16", "unpacked": True}, "TensorRT multiplies it in float16"),
-        ({"weight": "c"}, "no layer of TensorRT's network multiplies with it"),
+        ({"weight": "c"}, "no layer of TensorRT's network uses it"),
     ],
 )
 def test_a_loss_fails_the_build_and_is_named(changes: dict[str, Any], why: str) -> None:
@@ -59,7 +59,7 @@ def test_a_loss_fails_the_build_and_is_named(changes: dict[str, Any], why: str) 
     with pytest.raises(BuildError) as caught:
         require_effect("target", _record(a={}, b={}), built)
     assert caught.value.exit_code == 5
-    assert "50.0% of the weights that --precision fp8 narrows are FP8 in the target plan" in caught.value.what
+    assert "50.0% of the weights that --precision fp8 quantizes are FP8 in the target plan" in caught.value.what
     assert caught.value.why == f"b: {why}"
 
 
@@ -67,7 +67,7 @@ def test_a_small_loss_is_told() -> None:
     names = [f"w{i}" for i in range(10)]
     built = [*_built(*names[1:]), *_built("w0", stored="float16")]
     (note,) = require_effect("drafter", _record(**{name: {} for name in names}), built)
-    assert note == ("1 weight that fp8 narrows is not FP8 in the drafter plan: w0: TensorRT stores it as float16")
+    assert note == ("1 weight that fp8 quantizes is not FP8 in the drafter plan: w0: TensorRT stores it as float16")
 
 
 def test_what_only_the_inspector_denies_is_told_and_fails_nothing() -> None:
