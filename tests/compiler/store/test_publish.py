@@ -130,7 +130,7 @@ def test_a_full_disk_says_what_was_needed(out: Path) -> None:
     with pytest.raises(BuildError) as caught, assembling(out, SIZES):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert caught.value.exit_code == 5
-    assert "6 MB were needed" in caught.value.why
+    assert "6 MB are needed" in caught.value.why
     assert "nothing was published" in caught.value.why
     assert beside(out) == []
 

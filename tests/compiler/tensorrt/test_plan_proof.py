@@ -49,8 +49,8 @@ def test_a_plan_that_keeps_what_the_graph_says_has_nothing_to_tell() -> None:
     ("changes", "why"),
     [
         ({"stored": "float16"}, "TensorRT stores it as float16"),
-        ({"computed": "bfloat16"}, "TensorRT multiplies it in bfloat16"),
-        ({"computed": "float16", "unpacked": True}, "TensorRT multiplies it in float16"),
+        ({"computed": "bfloat16"}, "TensorRT computes in bfloat16"),
+        ({"computed": "float16", "unpacked": True}, "TensorRT computes in float16"),
         ({"weight": "c"}, "no layer of TensorRT's network uses it"),
     ],
 )
@@ -91,7 +91,7 @@ def test_what_is_wide_in_the_graph_is_not_lost_twice() -> None:
 def test_a_weight_that_is_unpacked_before_every_product_is_lost_unless_it_is_of_experts() -> None:
     unpacked = _built("a", computed="float16", unpacked=True)
     assert losses(_record(a={"computed": "float16"}), unpacked) == {
-        "a": "TensorRT writes it to memory in float16 before every product"
+        "a": "TensorRT dequantizes it to memory in float16 before every product"
     }
     (note,) = require_effect("target", _record(a={"computed": "float16", "role": "experts"}), unpacked)
     assert "written to memory in float16 before every product of the target plan" in note
@@ -106,4 +106,4 @@ def test_integers_in_blocks_do_not_take_effect_in_a_real_plan(tmp_path: Path) ->
     assert list(losses(record, facts.products)) == ["int8_blocks.weight"]
     with pytest.raises(BuildError, match=r"50\.0%") as caught:
         require_effect("target", record, facts.products)
-    assert caught.value.why.startswith("int8_blocks.weight: TensorRT writes it to memory in float16")
+    assert caught.value.why.startswith("int8_blocks.weight: TensorRT dequantizes it to memory in float16")
