@@ -175,7 +175,7 @@ def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
     for name in ("demo", str(tmp_path)):
         with pytest.raises(UsageError, match="--revision v1 does not apply"):
             resolve(name, "demo", "v1")
-        with pytest.raises(UsageError, match="--draft-revision v1 means nothing"):
+        with pytest.raises(UsageError, match="--draft-revision v1 does not apply"):
             resolve("demo", name, None, "v1")
         with pytest.raises(UsageError, match="--revision v1 does not apply"):
             target_config(name, "v1")

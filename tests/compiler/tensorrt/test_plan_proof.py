@@ -94,7 +94,7 @@ def test_a_weight_that_is_unpacked_before_every_product_is_lost_unless_it_is_of_
         "a": "TensorRT dequantizes it to memory in float16 before every product"
     }
     (note,) = require_effect("target", _record(a={"computed": "float16", "role": "experts"}), unpacked)
-    assert "written to memory in float16 before every product of the target plan" in note
+    assert "dequantized to memory in float16 before every product of the target plan" in note
 
 
 def test_integers_in_blocks_do_not_take_effect_in_a_real_plan(tmp_path: Path) -> None:

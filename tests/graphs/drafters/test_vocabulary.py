@@ -30,7 +30,7 @@ def test_every_fault_of_a_vocabulary_is_named_at_once(small: tuple[DrafterSpec, 
     wrong[5], wrong[-1] = wrong[4] - 1, 500
     with pytest.raises(BuildError) as caught:
         check_vocabulary(head, wrong, ~t2d)
-    for part in ("1 draft ids leave the vocabulary of 96, the first 55 to 555", "draft ids 4 and 5", "t2d marks 40"):
+    for part in ("1 draft ids exceed the vocabulary of 96, the first 55 to 555", "draft ids 4 and 5", "t2d marks 40"):
         assert part in str(caught.value)
 
 

@@ -242,7 +242,7 @@ SCALE = QuantizedWeight("float8_e4m3fn", input=Rounding("float8_e4m3fn", 0.1))
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (_product(perm=(0, 1)), "not turned like the weight of a linear"),
+        (_product(perm=(0, 1)), "not transposed like the weight of a linear"),
     ],
 )
 def test_a_weight_that_does_not_fit_says_why_and_stays(model: ir.Model, said: str) -> None:

@@ -180,7 +180,7 @@ def test_who_asks_for_more_than_there_is_is_told() -> None:
     samples = Samples.of("the set", [[1, 2, 3], [4, 5]])
     assert samples.asked(None, None).warnings == samples.asked(2, 3).warnings == ()
     assert samples.asked(3, None).warnings == ("3 samples were requested, but the set has 2",)
-    assert samples.asked(2, 4).warnings == ("samples of 4 tokens were asked for, and the set have 3 at most",)
+    assert samples.asked(2, 4).warnings == ("samples of 4 tokens were requested, but the set has at most 3",)
     assert samples.asked(3, 4).digest == samples.digest
 
 
