@@ -219,7 +219,7 @@ def test_a_config_that_does_not_fit_is_refused(
         ({"fc_norm.0.weight": (48,), "fc_norm.1.weight": (48,)}, "2 norms of single taps"),
         ({"layers.1.self_attn.q_norm.weight": (16,)}, "layers.0.self_attn.q_norm.weight is missing"),
         ({"midlayer.self_attn.q_proj.bias": (64,)}, "layers.1.self_attn.q_proj.bias is missing"),
-        ({"layers.3.input_layernorm.weight": (48,)}, "layers.3.input_layernorm.weight does not belong to a known kind of head"),
+        ({"layers.3.input_layernorm.weight": (48,)}, "layers.3.input_layernorm.weight does not belong to a known"),
         ({"layers.0.hidden_norm.weight": (48,)}, "and midlayer.hidden_norm.weight both mean"),
         ({"parallel_draft_heads.0.medusa_layers.0.linear.weight": (48, 48)}, "Model-Optimizer"),
         ({"fc.bias": (48,), "fc.weight": None}, "fc.bias does not belong to a known kind of head"),
