@@ -71,6 +71,12 @@ def test_every_decision_is_in_the_index() -> None:
     assert linked == {path.name for path in folder.glob("*.md")} - {"README.md"}
 
 
+def test_every_page_is_in_the_table_of_contents() -> None:
+    folder = ROOT / "docs"
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (folder / "README.md").read_text()))
+    assert linked == {path.name for path in folder.glob("*.md")} - {"README.md"}
+
+
 def test_a_dead_path_is_found() -> None:
     files = {"tests/test_docs.py", "compiler/store/stages.py", "pyproject.toml"}
     alive = "`tests/` `make test ARGS=tests/test_docs.py` `store/` `stages.py` `my-docs/gone` `plugins/<op>/spec.py`"

@@ -178,7 +178,7 @@ def test_the_contract_tables_name_what_the_graphs_have(graph: str, side: str) ->
     assert table_names(text, f"### {graph}", side) == [*names, *caches]
 
 
-def test_the_readme_lists_the_verbs_that_exist() -> None:
+def test_the_first_guide_lists_the_verbs_that_exist() -> None:
     shown = subprocess.run(
         [str(Path(sys.executable).with_name("peagle-compile")), "--help"],
         env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
@@ -187,7 +187,7 @@ def test_the_readme_lists_the_verbs_that_exist() -> None:
         check=True,
     ).stdout
     verbs = set(re.findall(r"^\W*([a-z]+) {2,}\S", shown.partition("Commands")[2], re.MULTILINE))
-    assert verbs == set(table_names((ROOT / "README.md").read_text(), "## From the command line", "verb"))
+    assert verbs == set(table_names((ROOT / "docs" / "get-started.md").read_text(), "## Commands", "verb"))
 
 
 # -------------------------------------------------------------------------------- each check on an example of its own
